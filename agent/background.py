@@ -74,7 +74,7 @@ ABOUT = {
     ),
     Work.WARM_START: (
         "warm start",
-        "remove the cause, then `armwise warm-start` or POST /v1/warm-starts does it now",
+        "remove the cause, then `armwise lab warm-start` or POST /v1/warm-starts does it now",
     ),
     Work.EVALUATION: ("evaluations", "remove the cause, which the log of the service has, then ask again"),
     Work.LOG: (

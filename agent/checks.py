@@ -814,11 +814,11 @@ def derived_findings(config: AppConfig) -> Iterator[Finding]:
     trained |= {
         Path(value) for point in points for spec in point.arms.values() for value in _texts(spec.params)
     }
-    yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise train`)")
+    yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise lab train`)")
     specs = [point.warm_start for point in points if point.warm_start is not None]
     sources = [source for spec in specs for source in spec.sources.values()]
     labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
-    again = "delete it, and make it again (`armwise label` or `armwise score`)"
+    again = "delete it, and make it again (`armwise lab label` or `armwise lab score`)"
     yield from _compared("labels", _with_manifest(labels), again)
 
 

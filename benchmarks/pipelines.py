@@ -79,13 +79,13 @@ class Run:
         environment = {**os.environ, "ARMWISE_HOME": str(self.home), "COLUMNS": "150"}
         done = subprocess.run(armwise(*words), env=environment, cwd=self.folder, check=False)
         if done.returncode and not may_fail:
-            sys.exit(f"armwise {words[0]} ended with {done.returncode}")
+            sys.exit(f"armwise {shlex.join(words)} ended with {done.returncode}")
         return not done.returncode
 
     def simulate(self, name: str, seed: int) -> None:
         """Ask the questions of the traffic in an order of its own, and send what the answers are worth."""
         words = ("--metric", "f1=f1", "--seed", str(seed), "--concurrency", "4", "--url", URL, "-o", name)
-        self.armwise("simulate", str(self.traffic), *words, leaves=f"{name}/summary.json")
+        self.armwise("lab", "simulate", str(self.traffic), *words, leaves=f"{name}/summary.json")
 
     def replay(self, service: str, *policies: str, judged: str = "") -> None:
         """Print what policies would have earned on the log of a service; the gate's verdicts go to a file."""
@@ -117,10 +117,10 @@ def main(
     run.split(labelled)
     config = ("-c", str(run.config("cold")))
     label = ("--queries", str(run.labelled), "--block", "4", "--workers", "1", "--at-once", "8")
-    run.armwise("label", *label, "-o", "labels", *config, leaves="labels/manifest.json")
+    run.armwise("lab", "label", *label, "-o", "labels", *config, leaves="labels/manifest.json")
     scores = ("--from-labels", "labels", "--measure", "f1", "-o", "scores")
-    run.armwise("score", *scores, *config, leaves="scores")
-    run.armwise("portfolio", "scores", "--budget", "0.0001", "--cost", "usd", "--splits", "20")
+    run.armwise("lab", "score", *scores, *config, leaves="scores")
+    run.armwise("lab", "portfolio", "scores", "--budget", "0.0001", "--cost", "usd", "--splits", "20")
     prepare(run.config("cold"), run.home)
     cold = [f"cold{number}" for number in range(1, rounds + 1)]
     with serving(run.config("cold"), run.home, run.folder / "cold.log", URL):
@@ -137,7 +137,7 @@ def main(
 def promoted(run: Run, rounds: int) -> list[str]:
     """Let a warm start's candidate take half of the traffic until the gate promotes it; return the rounds."""
     if not warm_starts():
-        run.armwise("warm-start", "-c", str(run.config("gate")))
+        run.armwise("lab", "warm-start", "-c", str(run.config("gate")))
     newest = warm_starts()[0]
     version = str(newest["candidate"])
     print(f"warm start {newest['id']}: {newest['status']}, candidate {version}", flush=True)

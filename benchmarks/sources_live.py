@@ -3,7 +3,7 @@
     python benchmarks/sources_live.py write DATA FOLDER      # the corpora, the questions and sources.yaml
     cd FOLDER
     armwise serve -c serve_config.yaml                       # made questions, indexes and a router first
-    armwise simulate questions.jsonl.gz --endpoint retrieve --metric recall=recall --concurrency 1
+    armwise lab simulate questions.jsonl.gz --endpoint retrieve --metric recall=recall --concurrency 1
     python benchmarks/sources_live.py read FOLDER
 
 DATA holds `qa/`. Each of six corpora is a source with an index of words; an arm searches one of them, once. A
@@ -47,7 +47,7 @@ def write(
 
 @app.command()
 def read(
-    folder: Annotated[Path, typer.Argument(help="In which `armwise simulate` ran.")],
+    folder: Annotated[Path, typer.Argument(help="In which `armwise lab simulate` ran.")],
 ) -> None:
     """Print the mean recall, and how often the right source was asked."""
     gold = {line["id"]: line["gold_ids"] for line in json_lines(folder / "questions.jsonl.gz")}

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from armwise.agent.cli.main import VERBS
+from armwise.agent.cli.main import LAB, VERBS
 from armwise.agent.config import Http, Limits, load
 from armwise.agent.routers import build_router
 from armwise.agent.routers.utility import R3AG
@@ -127,9 +127,9 @@ def test_every_cell_about_another_tool_leads_to_what_was_read() -> None:
 
 
 def test_every_verb_is_described() -> None:
-    listed = set(re.findall(r"^\| `([a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
+    listed = set(re.findall(r"^\| `((?:lab )?[a-z-]+)", text_of("reference/cli.md"), re.MULTILINE))
     assert len(VERBS) > 20
-    assert set(VERBS) <= listed
+    assert {*VERBS, *(f"lab {verb}" for verb in LAB)} - {"lab"} <= listed
 
 
 def test_every_page_that_shows_commands_is_run() -> None:

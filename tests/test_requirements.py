@@ -246,7 +246,7 @@ NOT_BY_DEFAULT = {
     "agent/lab/routers/trees.py": "boosted trees",
     "agent/policies/neural.py": "policy: {kind: neural}",
     "arms/corpus/documents.py": "PDF, HTML and DOCX files are left out, and named",
-    "arms/lab/scoring/correctness.py": "`armwise label` with a model of correctness",
+    "arms/lab/scoring/correctness.py": "`armwise lab label` with a model of correctness",
     "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
     "arms/models/embedding.py": "encoders that are no BERT",
     "arms/models/onnx_graph.py": "encoders that are no BERT",

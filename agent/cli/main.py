@@ -25,34 +25,20 @@ class Verb:
     summary: str
 
 
-SERVE, DATA, LEARN, EVALUATE, OPERATE = (
-    "Serve and ask",
-    "Data and arms",
-    "Learn",
-    "Evaluate",
-    "Operate a running service",
-)
+SERVE, EVALUATE, OPERATE = "Serve and ask", "Evaluate and train", "Operate a running service"
+"""The panels of the verbs."""
+
+DATA, LEARN, MEASURE = "Questions and arms", "Labels and models", "Traffic with known answers"
+"""The panels of the verbs of the lab."""
 
 VERBS = {
     "init": Verb("cli.setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "models": Verb("cli.setup:models", SERVE, "Install the default models."),
     "schema": Verb("cli.setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),
+    "ingest": Verb("cli.serve:ingest_corpus", SERVE, "Read passages into a corpus."),
     "serve": Verb("cli.serve:serve", SERVE, "Build the corpus and the indexes, then serve."),
     "ask": Verb("cli.service:ask", SERVE, "Ask a question and stream the answer."),
     "feedback": Verb("cli.service:feedback", SERVE, "Rate an answer."),
-    "ingest": Verb("cli.serve:ingest_corpus", DATA, "Read passages into a corpus."),
-    "synthesize": Verb("lab.verbs:synthesize", DATA, "Make questions from the corpus, with their passages."),
-    "score": Verb("lab.verbs:score", DATA, "Score every arm of a pool on every question."),
-    "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose the few arms that together serve most."),
-    "label": Verb(
-        "lab.verbs:label",
-        LEARN,
-        "Answer every question with every arm, and measure the answers.",
-    ),
-    "train": Verb("lab.verbs:train", LEARN, "Train a router on outcomes."),
-    "threshold": Verb("lab.verbs:threshold", LEARN, "Fit the threshold of a checked arm to the log."),
-    "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Enter labels into the log."),
-    "warm-start": Verb("lab.verbs:warm_start", LEARN, "Run a warm start now."),
     "replay": Verb(
         "cli.evaluate:replay",
         EVALUATE,
@@ -69,12 +55,9 @@ VERBS = {
         EVALUATE,
         "Report a period: what was served, earned, saved and changed.",
     ),
-    "evaluate-router": Verb(
-        "lab.verbs:evaluate",
-        EVALUATE,
-        "Evaluate a trained router on outcomes of other questions.",
+    "lab": Verb(
+        "cli.main:lab", EVALUATE, "Work offline: make questions and labels, train routers, run a warm start."
     ),
-    "simulate": Verb("lab.verbs:simulate_traffic", EVALUATE, "Send questions with known answers, and score."),
     "export": Verb("cli.log:export", EVALUATE, "Write the training log to a file."),
     "import": Verb(
         "gateways.import_log:import_log",
@@ -96,6 +79,28 @@ VERBS = {
     "migrate": Verb("cli.log:migrate", OPERATE, "Migrate the log to the tables of this version."),
 }
 """Every verb, in the order of the help."""
+
+LAB = {
+    "synthesize": Verb("lab.verbs:synthesize", DATA, "Make questions from the corpus, with their passages."),
+    "score": Verb("lab.verbs:score", DATA, "Score every arm of a pool on every question."),
+    "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose the few arms that together serve most."),
+    "label": Verb(
+        "lab.verbs:label",
+        LEARN,
+        "Answer every question with every arm, and measure the answers.",
+    ),
+    "train": Verb("lab.verbs:train", LEARN, "Train a router on outcomes."),
+    "threshold": Verb("lab.verbs:threshold", LEARN, "Fit the threshold of a checked arm to the log."),
+    "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Enter labels into the log."),
+    "warm-start": Verb("lab.verbs:warm_start", LEARN, "Run a warm start now."),
+    "evaluate-router": Verb(
+        "lab.verbs:evaluate",
+        LEARN,
+        "Evaluate a trained router on outcomes of other questions.",
+    ),
+    "simulate": Verb("lab.verbs:simulate_traffic", MEASURE, "Send questions with known answers, and score."),
+}
+"""Every verb of `armwise lab`, in the order of its help."""
 
 
 class LazyCommand(TyperCommand):
@@ -122,24 +127,49 @@ class LazyCommand(TyperCommand):
 
 
 class VerbGroup(TyperGroup):
-    """The verbs, listed by panel."""
+    """Verbs, listed by panel."""
+
+    verbs = VERBS
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, verb in VERBS.items():
+        for name, verb in self.verbs.items():
             self.add_command(LazyCommand(name, verb))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel."""
         del ctx
-        for panel in dict.fromkeys(verb.panel for verb in VERBS.values()):
+        for panel in dict.fromkeys(verb.panel for verb in self.verbs.values()):
             with formatter.section(panel):
                 formatter.write_dl(
-                    [(name, verb.summary) for name, verb in VERBS.items() if verb.panel == panel]
+                    [(name, verb.summary) for name, verb in self.verbs.items() if verb.panel == panel]
                 )
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find a verb; one of the lab that is called without `lab` is named with it."""
+        name = args[0]
+        if name in LAB and name not in self.verbs and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{name}'. Run: armwise lab {name}")
+        return super().resolve_command(ctx, args)
+
+
+class LabGroup(VerbGroup):
+    """The verbs of the lab."""
+
+    verbs = LAB
 
 
 app = typer.Typer(cls=VerbGroup, no_args_is_help=True, rich_markup_mode=None)
+
+lab = typer.Typer(cls=LabGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+
+@lab.callback()
+def work_offline() -> None:
+    """Work offline: make questions, score and label arms, train models, run a warm start.
+
+    Of these verbs, only `simulate` calls a running service.
+    """
 
 
 def _print_version(flag: bool) -> None:

@@ -248,7 +248,7 @@ def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
 
 
 def apply(
-    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise portfolio` wrote.")],
+    portfolio: Annotated[Path, typer.Argument(help="A file that `armwise lab portfolio` wrote.")],
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),

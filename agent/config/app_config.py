@@ -101,7 +101,7 @@ class AppConfig(PointFields):
     )
     portfolio: str | None = Field(
         default=None,
-        description="A file that `armwise portfolio` wrote; its arms and backbones are added to these. "
+        description="A file that `armwise lab portfolio` wrote; its arms and backbones are added to these. "
         "Null adds none.",
     )
     new_arms: NewArms = NewArms()

@@ -163,7 +163,7 @@ def read_portfolio(path: Path) -> dict[str, dict[str, Any]]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {describe_unreadable(error)}") from None
     if not isinstance(document, dict) or not document.get("arms"):
-        raise ConfigError(f"{path}: no `arms` stand there; `armwise portfolio` writes such a file")
+        raise ConfigError(f"{path}: no `arms` stand there; `armwise lab portfolio` writes such a file")
     for key, value in document.items():
         if key not in ("arms", "backbones") or not isinstance(value, dict):
             raise ConfigError(f"{path}: `arms` and `backbones` were expected, each by name; got {key!r}")

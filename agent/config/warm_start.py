@@ -128,7 +128,7 @@ class OutcomesSource(BaseModel):
 
     kind: Literal["outcomes"] = Field(description="Kind of the source.")
     path: LocalPath = Field(
-        description="Folder of `armwise label` or `armwise score`, or a file of outcomes."
+        description="Folder of `armwise lab label` or `armwise lab score`, or a file of outcomes."
     )
     metrics: Metrics
 
@@ -143,8 +143,8 @@ class QuestionsSource(BaseModel):
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Measure by which the retrieved passages are scored, as `armwise score --measure`; "
-        "null generates answers and scores those, as `armwise label`.",
+        description="Measure by which the retrieved passages are scored, as `armwise lab score --measure`; "
+        "null generates answers and scores those, as `armwise lab label`.",
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(

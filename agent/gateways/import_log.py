@@ -150,7 +150,7 @@ def import_log(
     ] = None,
     outcomes: Annotated[
         bool,
-        typer.Option("--outcomes", help="Write the outcomes of every arm for `armwise train`, not a log."),
+        typer.Option("--outcomes", help="Write all outcomes for `armwise lab train`, not a log."),
     ] = False,
 ) -> None:
     """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""

@@ -57,7 +57,7 @@ SIMULATION_FLAGS = {"questions": ARGUMENT, "metrics": "--metric", "output": OUTP
 
 
 class Trainable(StrEnum):
-    """What `train` can train."""
+    """What `armwise lab train` can train."""
 
     ROUTER = "router"
     RELEVANCE = "relevance"
@@ -122,7 +122,7 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     without=("config", "run", "beside"),
     text=("metrics", "draws"),
     help_texts={
-        "outcomes": "Outcomes of arms, from `armwise label`; or a matrix, from `armwise score`.",
+        "outcomes": "Outcomes of arms, from `armwise lab label`; or a matrix, from `armwise lab score`.",
         "metrics": "declared=score, such as answer_correct=em; repeatable.",
         "draws": "Arms to draw on a question, or all; else all.",
     },
@@ -130,10 +130,11 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Point = POINT) -> None:
     """Enter labels into the log, so that a policy has learned from them before its first question.
 
-    Where every arm was labelled on hundreds of questions, `armwise train` and a policy with
+    Where every arm was labelled on hundreds of questions, `armwise lab train` and a policy with
     `prior_feature: router` gain more from them. Labels as decisions are for policies without a router, for
     few labels, and for arms that a router does not know. With a router in the configuration they carry its
-    scores, too: of a question that it was trained on the out-of-fold score, which `train --folds 5` keeps.
+    scores, too: of a question that it was trained on the out-of-fold score, which `lab train --folds 5`
+    keeps.
     """
     with explained():
         given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
@@ -272,7 +273,7 @@ def threshold(
     EvaluationSettings,
     {"model": ARGUMENT, "outcomes": ARGUMENT, "output": OUTPUT},
     without=("config",),
-    help_texts={"outcomes": "Outcomes of the same arms on other questions, from `armwise label`."},
+    help_texts={"outcomes": "Outcomes of the same arms on other questions, from `armwise lab label`."},
 )
 def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Evaluate a trained router, cascade or model of relevance on outcomes that it was not trained on.

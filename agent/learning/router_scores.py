@@ -1,6 +1,6 @@
 """Routers of recipes: stored in the log, loaded from it, and applied to decisions made without them.
 
-    a folder of `armwise train`  --keep_router-->  the log  --open_router-->  replicas, learners, evaluations
+    a folder of `armwise lab train` --keep_router--> the log --open_router--> replicas, learners, evaluations
 
 A recipe learns from contexts with the scores of its router (`armwise.feedback.training_log.router_contexts`).
 Missing scores are computed from the question when they are first needed, and stored. For questions that the
@@ -52,7 +52,7 @@ class StoredTrained:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredTrained":
-        """Read the folder of `armwise train`. Raises RouterError."""
+        """Read the folder of `armwise lab train`. Raises RouterError."""
         trained = saved.read_trained(folder)
         return cls(trained, out_of_fold.read_out_of_fold(folder, trained.about))
 

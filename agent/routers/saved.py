@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 MODEL, ABOUT = "router.model", "router.json"
 
-AGAIN = "train it again (`armwise train`)"
+AGAIN = "train it again (`armwise lab train`)"
 
 _LOADED: WeakValueDictionary[str, Router] = WeakValueDictionary()
 """Cache of routers in use, by digest: configurations are checked often, and loading may take seconds."""
@@ -45,7 +45,7 @@ class RouterConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    path: LocalPath = Field(description="Folder that `armwise train` wrote.")
+    path: LocalPath = Field(description="Folder that `armwise lab train` wrote.")
     k: int | None = Field(
         default=None,
         ge=1,
@@ -209,7 +209,9 @@ def read_about(folder: Path) -> RouterFacts:
         return RouterFacts.model_validate_json(read_file(folder, ABOUT))
     except OSError as error:
         why = f"{ABOUT}: {describe_file_error(error)}"
-        raise RouterError(f"{folder} holds no trained router: {why}; `armwise train` writes one") from None
+        raise RouterError(
+            f"{folder} holds no trained router: {why}; `armwise lab train` writes one"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         what = ": ".join([*map(str, first["loc"]), first["msg"]])

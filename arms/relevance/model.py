@@ -134,7 +134,7 @@ def make_rows(seen: CandidatePassages, arms: Sequence[str]) -> NDArray[np.float3
 FILE = "relevance.model"
 """Name of the model in its folder."""
 
-AGAIN = "train it again (`armwise train --model relevance`)"
+AGAIN = "train it again (`armwise lab train --model relevance`)"
 
 _LOADED: WeakValueDictionary[str, RelevanceModel] = WeakValueDictionary()
 """Models in use, by digest: several arms and a router may share one."""
@@ -162,7 +162,7 @@ def read_model(folder: Path) -> RelevanceModel:
         raise RelevanceError(f"{folder}: {error}; {AGAIN}") from None
     except OSError as error:
         raise RelevanceError(
-            f"{folder} holds no model of relevance: {error}; `armwise train --model relevance` writes one"
+            f"{folder} holds no model of relevance: {error}; `armwise lab train --model relevance` writes one"
         ) from None
     digest = hashlib.blake2b(saved, digest_size=16).hexdigest()
     try:

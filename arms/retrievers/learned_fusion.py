@@ -17,7 +17,7 @@ PRETRAINED = "package:arms/relevance/pretrained"
 ModelFolder = Annotated[
     LocalModel,
     Field(
-        description="Folder that `armwise train --model relevance` wrote, or the model of this package; "
+        description="Folder that `armwise lab train --model relevance` wrote, or the model of this package; "
         "train again into another folder, because the log identifies the arm by this one.",
     ),
 ]

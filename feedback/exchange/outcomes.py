@@ -1,7 +1,7 @@
 """Tables with the outcome of every arm: RouterBench, RouteLLM, battles of two models.
 
 Such a table lacks draws. Drawing an arm for each row, from a known seeded distribution, turns it into a log
-with true propensities. All outcomes together can be written for `armwise train` instead.
+with true propensities. All outcomes together can be written for `armwise lab train` instead.
 
     routerbench    a column an arm with its score, `<arm>|total_cost` with its dollars: sample_id, prompt,
                    eval_name, <arm>, <arm>|model_response, <arm>|total_cost (withmartian/routerbench,
@@ -256,7 +256,7 @@ class OutcomeDraws:
 def outcome_lines(
     records: Iterable[FileRecord], outcomes: Outcomes, columns: Columns, root: str, faults: Faults
 ) -> Iterator[bytes]:
-    """Yield the outcome of every arm as a line for `armwise train`: the score as `acc`, dollars as `usd`.
+    """Yield the outcome of every arm as a line for `armwise lab train`: the score as `acc`, dollars as `usd`.
 
     Args:
         records: Rows of the table.

@@ -332,7 +332,7 @@ class ProductionLog:
             self.faults.note(call.where, BadValue("call of no decision", detail))
 
     def outcomes(self) -> Iterator[bytes]:
-        """Yield the outcomes of all arms as lines for `armwise train`; for formats in `FULL`.
+        """Yield the outcomes of all arms as lines for `armwise lab train`; for formats in `FULL`.
 
         Raises:
             ExchangeError: The format lacks outcomes of other arms than the drawn one.

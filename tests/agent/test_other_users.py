@@ -66,7 +66,7 @@ def armwise(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     [
         ["key", "create", "--name", "first", "-c", "config.yaml"],
         ["ingest", "corpus.jsonl", "--name", "more", "-c", "config.yaml"],
-        ["synthesize", "-o", "made.jsonl", "--questions", "2", "-c", "config.yaml"],
+        ["lab", "synthesize", "-o", "made.jsonl", "--questions", "2", "-c", "config.yaml"],
         ["init", "corpus.jsonl", "--yes", "-o", "new.yaml"],
     ],
     ids=lambda words: words[0],

@@ -35,7 +35,7 @@ def trained(
     k: int = 2,
     writing: prompts.Writing | None = None,
 ) -> Trained:
-    """Fit a router to questions whose first word tells the best arm, as `armwise train` does.
+    """Fit a router to questions whose first word tells the best arm, as `armwise lab train` does.
 
     Args:
         router: Not fitted yet.

@@ -167,7 +167,7 @@ def _index() -> str:
         shown = ", ".join(f"`{key}`" for key in keys)
         lines.append(f"| [{title}](configuration/{name}.md) | {shown} |")
     for name, title in KINDS.items():
-        what = "files of `armwise score --pool`" if name == "pools" else "`kind`, with its `params`"
+        what = "files of `armwise lab score --pool`" if name == "pools" else "`kind`, with its `params`"
         lines.append(f"| [{title}](configuration/{name}.md) | {what} |")
     lines += ["", "## args", ""]
     places = {
@@ -214,7 +214,7 @@ def _policies() -> list[str]:
 
 def _routers() -> list[str]:
     about = [
-        "`armwise train --router KIND`, or `--spec FILE` with `kind` and `params`.",
+        "`armwise lab train --router KIND`, or `--spec FILE` with `kind` and `params`.",
         "A package registers a kind of its own under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
@@ -222,7 +222,7 @@ def _routers() -> list[str]:
 
 def _pools() -> list[str]:
     lines = [
-        "A file that `armwise score --pool` reads, such as `examples/pool.yaml`. Every arm of its grids",
+        "A file that `armwise lab score --pool` reads, such as `examples/pool.yaml`. Every arm of its grids",
         "is scored; its `backbones` are written as in the configuration.",
         "",
     ]

@@ -66,7 +66,7 @@ WRITTEN = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
 class EvaluationSettings(LabelledQuestions):
     """A trained model, and the outcomes to evaluate it on."""
 
-    model: Path = Field(description="Folder that `armwise train` wrote.")
+    model: Path = Field(description="Folder that `armwise lab train` wrote.")
     resamples: int = Field(
         default=2000, ge=100, le=100_000, description="Number of resamples of the bootstrap."
     )

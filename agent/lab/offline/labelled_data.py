@@ -47,7 +47,8 @@ class LabelledQuestions(BaseModel):
 
     config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
     outcomes: tuple[Path, ...] = Field(
-        min_length=1, description="Outcomes of arms, from `armwise label`; or matrices, from `armwise score`."
+        min_length=1,
+        description="Outcomes of arms, from `armwise lab label`; or matrices, from `armwise lab score`.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
 
@@ -123,8 +124,8 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
     """Read outcomes of arms on questions, from one or more places.
 
     Args:
-        paths: Files of outcomes, folders that `armwise label` wrote, or folders that `armwise score` wrote,
-            whose score is named by its measure.
+        paths: Files of outcomes, folders that `armwise lab label` wrote, or folders that `armwise lab score`
+            wrote, whose score is named by its measure.
         questions: The questions, for outcomes without their texts.
 
     Raises:

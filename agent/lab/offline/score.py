@@ -5,7 +5,7 @@ em, f1, acc           the answer that the language model writes from the passage
 contains              whether the passages contain a right answer
 judge                 the passages, graded by the language model
 a metric, or reward   the feedback on the decisions in the log
-a score of labels     a measure of `armwise label`
+a score of labels     a measure of `armwise lab label`
 """
 
 import hashlib
@@ -69,8 +69,8 @@ class Scoring(BaseModel):
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
     from_labels: Path | None = Field(
         default=None,
-        description="Take them from a folder of `armwise label` instead, or from a file of outcomes. If that "
-        "has only the ids of its questions, `queries` adds their texts.",
+        description="Take them from a folder of `armwise lab label` instead, or from a file of outcomes. If "
+        "that has only the ids of its questions, `queries` adds their texts.",
     )
     corpus: str | None = Field(
         default=None, description="An ingested corpus; else that of the configuration."

@@ -3,8 +3,8 @@
     sources --lots--> lots with digests of their inputs --fetch--> paths that `read_labelled` reads
                       new, unless a run that ended with a verdict took it before
 
-Arms are run by the jobs of `armwise label` and `armwise score`. Their folders are named by a digest of the
-inputs, so that interrupted work continues where it stopped.
+Arms are run by the jobs of `armwise lab label` and `armwise lab score`. Their folders are named by a digest
+of the inputs, so that interrupted work continues where it stopped.
 """
 
 import math

@@ -16,9 +16,9 @@ Labels reach a policy in two ways; either is enough.
 
     as decisions   this module: the policy learns from them as from traffic. For policies without a router,
                    for few labels or few arms per question, for new arms.
-    as a router    `armwise train`, and a policy with `prior_feature: router`, which starts from its scores
-                   and learns the rest. Better from the first question on if every arm was labelled on
-                   hundreds of questions.
+    as a router    `armwise lab train`, and a policy with `prior_feature: router`, which starts from its
+                   scores and learns the rest. Better from the first question on if every arm was labelled
+                   on hundreds of questions.
 
 With a router in the configuration, the contexts of labels have its scores, as a service with this router
 would have computed them, so that a policy learns how reliable that feature is.

@@ -15,7 +15,7 @@ does a first run by itself as soon as its arms are built. That run promotes its 
 unless by its end the log has as many rated decisions as the gate needs. So does a command on a log without
 traffic:
 
-    warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise warm-start -c CONFIG`
+    warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise lab warm-start -c CONFIG`
 """
 
 import math

@@ -157,7 +157,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
             twice on a question, a number is out of range, or a question lacks its text.
     """
     if (path / manifest.MANIFEST).is_file() and (problems := manifest.problems(path, contents=True)):
-        raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and label again (`armwise label`)")
+        raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and label again (`armwise lab label`)")
     file = path / FILE if path.is_dir() else path
     lines = _read(file)
     given = {question.id: question for question in questions}

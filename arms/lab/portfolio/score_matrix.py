@@ -36,7 +36,7 @@ Scores = NDArray[np.float32]
 
 QUESTIONS, SCORES, ARMS, CHANCES = "questions.jsonl", "scores.npy", "arms.json", "chances.npy"
 
-AGAIN = "delete it and make the scores again (`armwise score`)"
+AGAIN = "delete it and make the scores again (`armwise lab score`)"
 
 
 class MatrixError(ValueError):
@@ -164,7 +164,7 @@ def read_arms(folder: Path) -> MatrixArms:
         return TypeAdapter(MatrixArms).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
         raise MatrixError(
-            f"{folder} holds no score matrix: {error.filename} is missing; `armwise score` writes one"
+            f"{folder} holds no score matrix: {error.filename} is missing; `armwise lab score` writes one"
         ) from None
     except DamagedFileError as error:
         raise MatrixError(f"{folder}: {error}; {AGAIN}") from None

@@ -34,8 +34,8 @@ class CheckedParams(BaseModel):
         default=0.5,
         ge=0,
         le=1,
-        description="Smallest score with which the first answer is sent. `armwise threshold` fits it to the "
-        "log.",
+        description="Smallest score with which the first answer is sent. `armwise lab threshold` fits it to "
+        "the log.",
     )
     explore: Number = Field(
         default=0.0,

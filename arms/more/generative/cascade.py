@@ -27,8 +27,8 @@ class CascadeParams(BaseModel):
     )
     decider: LocalName = Field(
         min_length=1,
-        description="Folder of a decider that `armwise train --model cascade` fitted to just these stages; "
-        "train again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a decider that `armwise lab train --model cascade` fitted to just these "
+        "stages; train again into another folder, because the log identifies the arm by this one.",
     )
     form: prompts.Form = Field(prompts.Form.SHORT, description="Form of a member's answer, as in training.")
     word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")

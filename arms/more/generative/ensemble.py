@@ -88,14 +88,14 @@ class EnsembleParams(BaseModel):
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description="Folder of a router of stage answered that `armwise train` fitted to just these arms; "
-        "train again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a router of stage answered that `armwise lab train` fitted to just these "
+        "arms; train again into another folder, because the log identifies the arm by this one.",
     )
     ranker: LocalName | None = Field(
         None,
-        description="Folder of a router of stage question that `armwise train` fitted to the members, and "
-        "perhaps to further arms. Only the members that it ranks first are run; null runs all of them. Train "
-        "again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a router of stage question that `armwise lab train` fitted to the members, "
+        "and perhaps to further arms. Only the members that it ranks first are run; null runs all of them. "
+        "Train again into another folder, because the log identifies the arm by this one.",
     )
     most: int | None = Field(
         None,

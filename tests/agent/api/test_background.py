@@ -83,7 +83,7 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
     last = runs.page(warmed.point.store, 1)[0]
     assert (found["work"], found["point"], found["attempts"]) == ("warm_start", "default", 1)
     assert found["why"] == f"run 1: {WHY}"
-    assert "`armwise warm-start`" in str(found["remedy"])
+    assert "`armwise lab warm-start`" in str(found["remedy"])
     assert found["next_attempt_at"] == pytest.approx(last.alive_at + RETRIES_S[0])
     assert f"warm start not well warm start: run 1: {WHY} (failed once; next attempt" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "warm_start": 1.0}

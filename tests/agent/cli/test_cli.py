@@ -30,8 +30,8 @@ from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
+from armwise.agent.cli.main import LAB, Verb, app
 from armwise.agent.cli.main import VERBS as VERBS_OF_MAIN
-from armwise.agent.cli.main import app
 from armwise.agent.cli.options import weighted
 from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
@@ -47,10 +47,9 @@ from armwise.feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
-    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply", "simulate"),
+    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply"),
     *("promote", "rollback", "canary", "verify"),
-    *("score", "portfolio", "label", "train", "enter-labels", "warm-start", "replay", "evaluate-router"),
-    *("export", "import", "rebuild", "key"),
+    *("replay", "export", "import", "rebuild", "key", "lab"),
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0, "metadata": {}}
 COST = {"total": 0.0, "tokens": 0, "retrieval_ms": 0.0, "llm_ms": 0.0, "steps": 0, "usd": 0.0}
@@ -175,7 +174,8 @@ HEAVY = (
 @pytest.mark.parametrize(
     "words",
     [
-        *(["--help"], ["--version"], ["status", "--help"], ["ask", "--help"], ["feedback", "--help"]),
+        *(["--help"], ["--version"], ["lab", "--help"]),
+        *([verb, "--help"] for verb in ("status", "ask", "feedback")),
         *([verb, "--help"] for verb in ("apply", "promote", "rollback", "canary", "verify")),
     ],
     ids=" ".join,
@@ -208,9 +208,10 @@ def test_a_request_loads_the_http_client_alone() -> None:
     assert set(printed.split()) <= allowed
 
 
-def test_every_verb_is_listed_in_its_panel() -> None:
-    output = run("--help").output
-    for name, verb in VERBS_OF_MAIN.items():
+@pytest.mark.parametrize(("words", "verbs"), [([], VERBS_OF_MAIN), (["lab"], LAB)], ids=["all", "lab"])
+def test_every_verb_is_listed_in_its_panel(words: list[str], verbs: dict[str, Verb]) -> None:
+    output = run(*words, "--help").output
+    for name, verb in verbs.items():
         _, _, section = output.partition(f"{verb.panel}:\n")
         assert f"  {name} " in section.split("\n\n")[0]
 
@@ -303,9 +304,9 @@ def test_constants_that_a_verb_repeats_are_those_of_the_service() -> None:
     assert service_verbs.LARGEST_SHARE == promotions.LARGEST_SHARE
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself(verb: str) -> None:
-    assert "Usage:" in said(run(verb, "--help"), 0)
+@pytest.mark.parametrize("words", [*VERBS, *(f"lab {verb}" for verb in LAB)])
+def test_every_verb_explains_itself(words: str) -> None:
+    assert f" {words} " in said(run(*words.split(), "--help"), 0).partition("Usage:")[2]
 
 
 @pytest.mark.parametrize("verb", ["label", "score"])
@@ -315,7 +316,8 @@ def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"]["router"] = {"path": str(tmp_path / "router")}
     config.write_text(yaml.safe_dump(document))
-    told = said(run(verb, "--queries", tmp_path / "none.jsonl", "-o", tmp_path / "out", "-c", config), 2)
+    none, out = tmp_path / "none.jsonl", tmp_path / "out"
+    told = said(run("lab", verb, "--queries", none, "-o", out, "-c", config), 2)
     assert "cannot read questions from" in told
 
 
@@ -346,7 +348,7 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
     monkeypatch.setattr(f"armwise.agent.lab.verbs.{function}", lambda settings, *_: done.append(settings))
     monkeypatch.setattr("armwise.agent.lab.verbs.opened", lambda path, **_: load(path))
     Store(load(config).database_url).close()
-    result = run(verb, *words.split(), "-c", config)
+    result = run("lab", verb, *words.split(), "-c", config)
     assert result.exit_code == 0, result.output
     (settings,) = done
     assert settings.config.home_path == tmp_path / "home"
@@ -355,6 +357,12 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
 
 def test_a_verb_unheard_of_is_refused() -> None:
     assert "No such command 'sreve'" in said(run("sreve"), 2)
+    assert "No such command 'serve'" in said(run("lab", "serve"), 2)
+
+
+@pytest.mark.parametrize("verb", LAB)
+def test_a_verb_of_the_lab_without_lab_is_named_with_it(verb: str) -> None:
+    assert f"No such command '{verb}'. Run: armwise lab {verb}" in said(run(verb, "--help"), 2)
 
 
 # -- serve and ingest -----------------------------------------------------------------------------------
@@ -1059,7 +1067,7 @@ def needs_a_key(service: Canned) -> None:
 @pytest.mark.parametrize(
     "verb",
     [
-        *(["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["simulate", "--metric", "em"]),
+        *(["ask", "?"], ["feedback", "d-1", "thumb=1"], ["status"], ["lab", "simulate", "--metric", "em"]),
         *(["promote", "1", "--reason", "better"], ["verify", "d-1"]),
     ],
 )
@@ -1072,7 +1080,7 @@ def test_the_key_is_sent_with_every_verb(
     by_environment: bool,
 ) -> None:
     needs_a_key(service)
-    if verb[0] == "simulate":
+    if "simulate" in verb:
         questions = tmp_path / "questions.jsonl"
         questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
         verb = [*verb, str(questions), "-o", str(tmp_path / "out")]
@@ -1271,13 +1279,15 @@ def test_a_simulation_that_cannot_be_run_is_refused(
 ) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
-    assert told in said(run("simulate", questions, *options, "--url", nowhere, "-o", tmp_path / "out"), 2)
+    words = ["lab", "simulate", questions, *options, "--url", nowhere, "-o", tmp_path / "out"]
+    assert told in said(run(*words), 2)
 
 
 def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> None:
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
-    output = said(run("simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"), 1)
+    words = ["lab", "simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"]
+    output = said(run(*words), 1)
     assert "no service answers at" in output
 
 

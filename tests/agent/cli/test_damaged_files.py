@@ -234,9 +234,9 @@ def test_a_damaged_router_is_named_with_what_trains_it_again(home: Home, how: st
     folder = home.root / "router"
     about = read_trained(folder).about
     damage(folder / name, how)
-    with pytest.raises(RouterError, match=rf"(?s){name}.*`armwise train`"):
+    with pytest.raises(RouterError, match=rf"(?s){name}.*`armwise lab train`"):
         out_of_fold.read_out_of_fold(folder, about) if name == out_of_fold.FILE else read_trained(folder)
-    assert any(name in line and "armwise train" in line for line in doctor(home))
+    assert any(name in line and "armwise lab train" in line for line in doctor(home))
     if name != out_of_fold.FILE:
         with pytest.raises(ConfigError, match=name):
             home.prepare()
@@ -251,26 +251,26 @@ def test_a_router_with_a_damaged_manifest_is_refused(home: Home) -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_model_of_relevance_is_named_before_the_service_starts(home: Home, how: str) -> None:
     damage(home.root / "relevance/relevance.model", how)
-    with pytest.raises(ArmError, match=r"relevance\.model.*`armwise train --model relevance`"):
+    with pytest.raises(ArmError, match=r"relevance\.model.*`armwise lab train --model relevance`"):
         home.prepare()
-    assert any("relevance.model" in line and "armwise train" in line for line in doctor(home))
+    assert any("relevance.model" in line and "armwise lab train" in line for line in doctor(home))
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", ["scores.npy", "arms.json"])
 def test_a_damaged_score_matrix_is_named_with_what_makes_it_again(home: Home, how: str, name: str) -> None:
     damage(home.root / "scores" / name, how)
-    with pytest.raises(MatrixError, match=rf"{name} is .*`armwise score`"):
+    with pytest.raises(MatrixError, match=rf"{name} is .*`armwise lab score`"):
         read_matrix(home.root / "scores")
-    assert any(name in line and "armwise score" in line for line in doctor(home))
+    assert any(name in line and "armwise lab score" in line for line in doctor(home))
 
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_labels_are_named_with_what_makes_them_again(home: Home, how: str) -> None:
     damage(home.root / "labels/outcomes.jsonl", how)
-    with pytest.raises(OutcomesError, match=r"outcomes\.jsonl is .*`armwise label`"):
+    with pytest.raises(OutcomesError, match=r"outcomes\.jsonl is .*`armwise lab label`"):
         read_outcomes(home.root / "labels")
-    assert any("outcomes.jsonl" in line and "armwise label" in line for line in doctor(home))
+    assert any("outcomes.jsonl" in line and "armwise lab label" in line for line in doctor(home))
 
 
 def test_doctor_finds_no_problem_in_whole_files(home: Home) -> None:

@@ -57,7 +57,8 @@ def verbs() -> Iterator[tuple[str, dict[str, Any]]]:
     group: Any = typer.main.get_command(app)
     for name, lazy in group.commands.items():
         verb = lazy.command
-        for inner, command in getattr(verb, "commands", {"": verb}).items():
+        for inner, one_of in getattr(verb, "commands", {"": verb}).items():
+            command = getattr(one_of, "command", one_of)  # those of the lab are lazy, too
             options = {" ".join((*one.opts, *one.secondary_opts)): option(one) for one in command.params}
             yield f"{name} {inner}".strip(), options
 

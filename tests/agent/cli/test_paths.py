@@ -20,17 +20,18 @@ from tests.agent.judged import judged_log
 START_A_LOG = {
     "serve": "the service",
     "key create": "a service that is reached from elsewhere needs a key before its first start",
-    "enter-labels": "labels come before the first question",
-    "warm-start": "so do the labels of a warm start",
+    "lab enter-labels": "labels come before the first question",
+    "lab warm-start": "so do the labels of a warm start",
 }
 """Verbs that start a log where there is none, and why."""
 
 READ_NO_LOG = {
     *("init", "models", "schema", "doctor"),
     # over HTTP
-    *("ask", "feedback", "status", "apply", "promote", "rollback", "canary", "verify", "simulate"),
+    *("ask", "feedback", "status", "apply", "promote", "rollback", "canary", "verify", "lab simulate"),
     # files and corpora
-    *("ingest", "synthesize", "label", "train", "evaluate-router", "portfolio", "import"),
+    *("ingest", "import"),
+    *(f"lab {verb}" for verb in ("synthesize", "label", "train", "evaluate-router", "portfolio")),
 }
 """Verbs that work without a log; `doctor` says that there is none yet."""
 
@@ -47,8 +48,8 @@ NEED_A_LOG: dict[str, list[str]] = {
     "rebuild": ["--verify"],
     "replay": ["--policy", "uniform"],
     "report": [],
-    "score": ["--from-log", "-o", "scores"],
-    "threshold": ["none"],
+    "lab score": ["--from-log", "-o", "scores"],
+    "lab threshold": ["none"],
 }
 """Verbs that need a log and start none, with the options that make them read it."""
 
@@ -113,7 +114,7 @@ def test_a_verb_without_its_log_names_it_and_writes_nothing(verb: str, config: P
 @pytest.mark.usefixtures("elsewhere")
 def test_a_dry_run_of_a_warm_start_starts_no_log(config: Path, tmp_path: Path) -> None:
     before = files_below(tmp_path)
-    printed = run("warm-start", "--dry-run", "-c", config, code=2)
+    printed = run("lab", "warm-start", "--dry-run", "-c", config, code=2)
     assert f"there is no log at {config.parent / 'home' / 'log.db'}" in printed
     assert files_below(tmp_path) == before
 
@@ -137,7 +138,7 @@ READ = {
     "rebuild": (["rebuild", "--verify"], "training log │ 3 "),
     "replay": (["replay", "--policy", "uniform"], "3 decisions since 1970"),
     "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 0 with feedback"),
-    "score": (["score", "--from-log", "--measure", "thumb", "-o", "scores"], "3 decisions used"),
+    "lab score": (["lab", "score", "--from-log", "--measure", "thumb", "-o", "scores"], "3 decisions used"),
 }
 """Verbs that only read a log of three judged decisions and a key, and what they print of it."""
 

@@ -102,7 +102,7 @@ def test_scores_of_another_router_are_refused_with_their_file(tmp_path: Path) ->
 
 
 def test_a_folder_without_a_router_says_what_writes_one(tmp_path: Path) -> None:
-    with pytest.raises(RouterError, match=r"holds no trained router: .*router\.json.*; `armwise train`"):
+    with pytest.raises(RouterError, match=r"holds no trained router: .*router\.json.*; `armwise lab train`"):
         read_trained(tmp_path)
     kept(tmp_path)
     (tmp_path / MODEL).unlink()
@@ -122,7 +122,7 @@ def test_a_folder_that_is_damaged_or_of_another_version_is_refused(tmp_path: Pat
     kept(tmp_path)
     saved = (tmp_path / MODEL).read_bytes()
     (tmp_path / MODEL).write_bytes(saved[:-1])
-    with pytest.raises(RouterError, match=r"router\.model is damaged: .* train it again \(`armwise train`\)"):
+    with pytest.raises(RouterError, match=r"router\.model is damaged: .* again \(`armwise lab train`\)"):
         read_trained(tmp_path)
     (tmp_path / manifest.MANIFEST).unlink()  # as of a version that wrote none
     with pytest.raises(RouterError, match=r"router\.model is damaged: its digest is .* train it again"):

@@ -252,7 +252,7 @@ def test_trees_of_another_width_are_refused(arms: tuple[str, ...], expected: int
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RelevanceError, match=r"holds no model of relevance.*armwise train --model relevance"):
+    with pytest.raises(RelevanceError, match=r"holds no model of relevance.*lab train --model relevance"):
         read_model(tmp_path)
 
 

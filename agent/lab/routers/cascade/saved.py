@@ -133,7 +133,7 @@ def read_cascade(folder: Path) -> TrainedCascade:
         relevance = RelevanceModel.load(_read(folder, about, RELEVANCE)) if about.spec.relevance else None
     except OSError as error:
         raise RouterError(
-            f"{folder} holds no trained cascade: {error}; `armwise train --model cascade` writes one"
+            f"{folder} holds no trained cascade: {error}; `armwise lab train --model cascade` writes one"
         ) from None
     except (ValidationError, IndexError, RelevanceError) as error:
         raise RouterError(f"{folder / ABOUT} is damaged, or of another version: {error}; {AGAIN}") from None

@@ -177,11 +177,11 @@ async def test_a_threshold_is_fitted_to_the_log_of_a_service(tmp_path: Path) -> 
     document = {**CONFIG, **settings(0.8), "log_url": service.config.database_url, "home": str(tmp_path)}
     served = {"name": "armwise", "import_path": "armwise.agent.app:build", "args": document}
     file.write_text(yaml.safe_dump({"applications": [served]}))
-    ran = CliRunner().invoke(app, ["threshold", "checked", "--config", str(file)])
+    ran = CliRunner().invoke(app, ["lab", "threshold", "checked", "--config", str(file)])
     assert ran.exit_code == 0, ran.output
     assert "threshold 0.9 is estimated to be worth" in ran.output
     assert "60 decisions" in ran.output
-    ran = CliRunner().invoke(app, ["threshold", "large", "--config", str(file)])
+    ran = CliRunner().invoke(app, ["lab", "threshold", "large", "--config", str(file)])
     assert ran.exit_code == 2
     assert "is of kind 'none': its answers are not checked" in ran.output
     with pytest.raises(ConfigError, match="unknown arm 'check'"):

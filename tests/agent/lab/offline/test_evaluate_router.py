@@ -319,7 +319,8 @@ def test_a_folder_without_a_model_exits_with_2(tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text(
         json.dumps({"applications": [{"import_path": "armwise.agent.app:build", "args": CONFIG}]})
     )
-    words = ["evaluate-router", str(tmp_path), str(files["outcomes"][0]), "-c", str(tmp_path / "serve.yaml")]
+    words = ["lab", "evaluate-router", str(tmp_path), str(files["outcomes"][0])]
+    words += ["-c", str(tmp_path / "serve.yaml")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     assert (

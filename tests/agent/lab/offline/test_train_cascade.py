@@ -177,7 +177,7 @@ def test_the_command_trains_a_cascade_and_says_what_it_needs(
     args = CONFIG | {"home": str(config.home_path), "corpus": config.corpus.model_dump()}
     file.write_text(yaml.safe_dump({"applications": [{"name": "armwise", "args": args}]}))
     spec.write_text(yaml.safe_dump(SPEC))
-    command = ["train", str(labelled), "--model", "cascade", "-o", str(output), "-c", str(file)]
+    command = ["lab", "train", str(labelled), "--model", "cascade", "-o", str(output), "-c", str(file)]
     done = CliRunner().invoke(app, [*command, "--spec", str(spec), "--cost-weight", "0.1"])
     assert done.exit_code == 0, done.output
     assert cascade.read_cascade(output).about.spec == cascade_spec(spec)

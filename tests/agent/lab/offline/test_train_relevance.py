@@ -293,7 +293,7 @@ def test_the_command_line_refuses_what_only_a_router_has(tmp_path: Path) -> None
     (tmp_path / "serve.yaml").write_text(
         json.dumps({"applications": [{"import_path": "armwise.agent.app:build", "args": CONFIG}]})
     )
-    words = ["train", str(files["outcomes"][0]), "--model", "relevance", "-o", "x"]
+    words = ["lab", "train", str(files["outcomes"][0]), "--model", "relevance", "-o", "x"]
     words += ["-c", str(tmp_path / "serve.yaml")]
     given = {
         "--router": "ltrr",

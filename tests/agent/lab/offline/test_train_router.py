@@ -562,7 +562,8 @@ def test_the_verb_trains_what_the_configuration_already_names(
     path, spec = tmp_path / "config.yaml", tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
     spec.write_text(yaml.safe_dump(LEARNED))
-    words = ["train", labelled, "--spec", spec, "--measure", "em", "--measure", "f1=0.2", "--prior", "0.2"]
+    words = ["lab", "train", labelled, "--spec", spec, "--measure", "em", "--measure", "f1=0.2"]
+    words += ["--prior", "0.2"]
     words += ["--cost-weight", "0.1", "--over", "none", "--minmax", "--folds", "3", "-o", target, "-c", path]
     words += ["--arms", "none", "--arms", "bm*", "--arms", "dense"]
     result = CliRunner().invoke(app, [str(word) for word in words])
@@ -586,7 +587,7 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
         (["--router", "moran", "--folds", "1"], "folds: Input should be greater than or equal to 2, got 1"),
         ([], "either a kind or a file must name the router"),
     ):
-        command = ["train", str(labelled), *words, "-o", str(target), "-c", str(path)]
+        command = ["lab", "train", str(labelled), *words, "-o", str(target), "-c", str(path)]
         result = CliRunner().invoke(app, command)
         assert result.exit_code == 2
         assert told in result.output

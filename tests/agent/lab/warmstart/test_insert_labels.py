@@ -708,7 +708,7 @@ def test_the_verb_enters_labels_and_says_so(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": {**CONFIG, "home": str(tmp_path / "home")}}]}))
-    words = ["enter-labels", str(outcomes_file(tmp_path)), "--metric", "right=em", "-c", str(path)]
+    words = ["lab", "enter-labels", str(outcomes_file(tmp_path)), "--metric", "right=em", "-c", str(path)]
     result = CliRunner().invoke(app, [*words, "--draws", "2", "--limit", "10"])
     assert result.exit_code == 0, result.output
     assert "20 labels of 3 arms on 10 questions: 20 new" in result.output

@@ -65,7 +65,7 @@ class World:
         return LabelSources(config, config.warm_start, self.store, before, lambda: NOW)
 
     def label(self, settings: Labelling, *_: object) -> None:
-        """Stand in for `armwise label`."""
+        """Stand in for `armwise lab label`."""
         self._fail()
         self.labelled.append(settings)
         settings.output.mkdir()
@@ -74,7 +74,7 @@ class World:
         outcomes.write_outcomes(settings.output / "outcomes.jsonl", lines)
 
     def score(self, settings: Scoring, *_: object) -> None:
-        """Stand in for `armwise score`."""
+        """Stand in for `armwise lab score`."""
         self._fail()
         self.scored.append(settings)
         table = MatrixArms(settings.config.arms, {}, {}, settings.measure, {})

@@ -1006,11 +1006,11 @@ def file(world: World) -> Path:
 
 @pytest.mark.slow
 def test_the_command_does_a_run_and_says_how_it_ended(world: World, file: Path) -> None:
-    dry = CliRunner().invoke(app, ["warm-start", "--dry-run", "-c", str(file)])
+    dry = CliRunner().invoke(app, ["lab", "warm-start", "--dry-run", "-c", str(file)])
     assert dry.exit_code == 0, dry.output
     assert f"exam: outcomes, new, {world.folder / 'exam'}" in dry.output
     assert runs.page(world.store, 1) == []
-    done = CliRunner().invoke(app, ["warm-start", "-c", str(file)])
+    done = CliRunner().invoke(app, ["lab", "warm-start", "-c", str(file)])
     assert done.exit_code == 0, done.output
     assert "36 labels that no candidate has learned before" in done.output
     assert "run 1: held" in done.output
@@ -1018,7 +1018,7 @@ def test_the_command_does_a_run_and_says_how_it_ended(world: World, file: Path) 
 
 def test_the_command_fails_where_the_run_does(world: World, file: Path) -> None:
     (world.folder / "exam" / "outcomes.jsonl").write_text("{}\n")
-    done = CliRunner().invoke(app, ["warm-start", "-c", str(file)])
+    done = CliRunner().invoke(app, ["lab", "warm-start", "-c", str(file)])
     assert done.exit_code == 1
     assert "run 1 failed, what is served is as it was" in done.output
     assert runs.page(world.store, 1)[0].status is runs.RunState.FAILED

@@ -285,7 +285,7 @@ def test_what_does_not_fit_is_refused_with_what_would(made: cascade.Cascade, tmp
         return str(error.value)
 
     assert "holds no trained cascade" in refused()
-    assert "`armwise train --model cascade` writes one" in refused()
+    assert "`armwise lab train --model cascade` writes one" in refused()
     write(tmp_path, made)
     assert "trained on stages none, bm25 | dense, and these are none | dense" in refused(
         stages=(("none",), ("dense",))
