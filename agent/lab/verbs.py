@@ -1,4 +1,4 @@
-"""The verbs of the laboratory: questions, scores, portfolios, labels, routers, warm starts, simulations."""
+"""The verbs of `armwise lab`: questions, scores, portfolios, labels, routers, warm starts, simulations."""
 
 import asyncio
 from enum import StrEnum

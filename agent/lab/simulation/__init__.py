@@ -1,10 +1,9 @@
 """Ask a running service questions with known answers, and score its answers."""
 
-from .questions import SimulatedQuestion, load_questions, shuffled
+from .questions import load_questions, shuffled
 from .simulation import Simulation, SimulationError, simulate
 
 __all__ = [
-    "SimulatedQuestion",
     "Simulation",
     "SimulationError",
     "load_questions",
