@@ -34,7 +34,6 @@ TUTORIALS = (
     "docs/tutorials/rag-product.md",
     "docs/tutorials/several-models.md",
     "docs/tutorials/production-logs.md",
-    "docs/guide/policy-router.md",
 )
 
 

@@ -3,7 +3,6 @@
 Keys come from the configuration and from the log.
 """
 
-import base64
 import hmac
 import re
 import secrets
@@ -400,22 +399,6 @@ def _require_valid(key: keys.ApiKey, caller: Caller, now: float) -> None:
         raise UnauthorizedError(f"key sk-aw-{key.public_id} is disabled")
     if caller.expires is not None and caller.expires <= now:
         raise UnauthorizedError(f"key sk-aw-{key.public_id} has expired")
-
-
-def bearer(authorization: str) -> str:
-    """Convert a `Basic` header whose password is a key to a `Bearer` header; others are unchanged.
-
-    >>> bearer("Basic cGstMTpzay1hdy0x"), bearer("Bearer sk-aw-1"), bearer("Basic ?")
-    ('Bearer sk-aw-1', 'Bearer sk-aw-1', 'Basic ?')
-    """
-    scheme, _, credentials = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return authorization
-    try:
-        name, colon, key = base64.b64decode(credentials, validate=True).decode("latin-1").partition(":")
-    except ValueError:
-        return authorization
-    return f"Bearer {key}" if colon and name else authorization
 
 
 def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:

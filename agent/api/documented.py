@@ -69,7 +69,6 @@ def documented(
     success: Mapping[str, Any] | None = None,
     example: Mapping[str, Any] | None = None,
     failure: type[BaseModel] | None = None,
-    others: Mapping[int, type[BaseModel]] | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of a route's decorator that document it, and that require a key.
 
@@ -82,7 +81,6 @@ def documented(
         success: More of the reply's description: `content` of other types, `headers`, `links`.
         example: A body that it accepts.
         failure: The model of its errors; None for the envelope, and else that of another protocol.
-        others: Models of its replies with other statuses that are not errors.
     """
     common = (*_ANY, *_PROXY, *(_WITH_KEY if scopes else ()))
     extra: dict[str, Any] = {}
@@ -99,7 +97,6 @@ def documented(
         "response_model": None,
         "responses": {
             status: done,
-            **{other: _done(other) | {"model": model} for other, model in (others or {}).items()},
             **_failures({*common, *codes}, failure),
         },
         "dependencies": [require(*scopes)] if scopes else [],

@@ -130,7 +130,6 @@ _KINDS = (
         "There is no such model: neither `auto` nor a configured arm.",
         raised_by={ask.UnknownModelError: None},
     ),
-    ErrorKind("vector_store_not_found", 404, "There is no store of this name: each corpus is one."),
     ErrorKind("point_not_found", 404, "There is no decision point of this name."),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
     ErrorKind("arm_not_found", 404, "There is no live arm of this name."),

@@ -54,7 +54,7 @@ class FeedbackSender:
         """Store items independently, and return the reply to each, or its error.
 
         Args:
-            items: The items as JSON, in the form of `FeedbackItem`, or the errors for which they are refused.
+            items: The items as JSON, in the form of `FeedbackItem`.
             names: Default id of each item.
 
         Raises:
@@ -73,29 +73,20 @@ class FeedbackSender:
             rows.append(errors.translate(item_or_error).shown_to(self.caller))
         return batches.some_kept(rows)
 
-    async def keep_all(self, *items: FeedbackItem, key: str | None = None) -> list[FeedbackReceipt]:
+    async def keep_all(self, *items: FeedbackItem) -> list[FeedbackReceipt]:
         """Store items of one decision or episode together, and return the replies to them.
-
-        Args:
-            items: The items.
-            key: Default id of the first item, and prefix of the default ids of the others.
 
         Raises:
             RewardError, ApiError, ForeignIdError, StoreError: An item is refused. The others are stored only
                 if it was the log that refused it.
         """
-        checked = self.check_all(*items, key=key)
+        checked = [self.check(item) for item in items]
         receipts = []
         for item, outcome in zip(checked, await _accept(checked), strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
             receipts.append(item.kept(outcome))
         return receipts
-
-    def check_all(self, *items: FeedbackItem, key: str | None = None) -> list["CheckedFeedback"]:
-        """Check items of one decision or episode; see `keep_all`, which stores them."""
-        names = [key if key is None or not index else f"{key}:{index}" for index in range(len(items))]
-        return [self.check(*pair) for pair in zip(items, names, strict=True)]
 
     def check(self, item: FeedbackItem, key: str | None = None) -> "CheckedFeedback":
         """Check feedback, at the point that its id begins with, or else at that of the request.
@@ -176,8 +167,6 @@ class FeedbackSender:
         return arms
 
     def _item_or_error(self, item: object, name: str | None) -> "CheckedFeedback | Exception":
-        if isinstance(item, Exception):
-            return item
         try:
             return self.check(_ITEM.validate_python(item), name)
         except ValidationError as error:

@@ -112,7 +112,7 @@ async def observations(
     key needs the scope `feedback` too, or later by `POST /v1/feedback`. A batch of which no item was kept is
     refused as a whole; `reasons` then has the error of each item.
     """
-    async with asking.place(point, caller, 0):
+    async with asking.place(point, caller):
         rows = await keep_each(point, caller, body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(ObservationReceipts, items=batches.replies(rows)), 202)
 

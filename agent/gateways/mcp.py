@@ -7,6 +7,7 @@ like those of `/v1/retrieve` and `/v1/chat/completions`.
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -23,15 +24,17 @@ from starlette.types import Receive, Scope, Send
 from armwise.agent.access import Caller, require_scope
 from armwise.agent.api import errors
 from armwise.agent.api.decisions import permitted
+from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import identify_caller
-from armwise.agent.api.openai import chat, vector_stores
+from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
 from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.config import Scope as KeyScope
 from armwise.agent.serving import DecisionPoint, Service
 from armwise.agent.serving import ask as asking
+from armwise.agent.turn import Ask
 from armwise.arms.base import Passage
 from armwise.arms.filters import shown
 
@@ -149,8 +152,7 @@ async def search(
         body = RetrieveRequest(query=query)
         ask = asking.check_ask(point, caller, query, body, None, "query")
         if corpus is not None:
-            vector_stores.require(point, corpus)
-            ask = vector_stores.within(point, ask, corpus)
+            ask = _within(point, ask, corpus)
         decided, _, _ = await asking.whole(asking.stream_turn(point, caller, ask, None, None))
         return SearchResults(
             results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id
@@ -213,6 +215,21 @@ async def rate(
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
         (kept,) = await FeedbackSender(point, caller).keep_all(item)
         return Kept(feedback_id=kept.feedback_id, status=kept.status)
+
+
+def _within(point: DecisionPoint, ask: Ask, corpus: str) -> Ask:
+    """Return a question for which only one corpus is searched. Raises ApiError."""
+    names = point.config.corpus_names
+    if corpus not in names:
+        there = f"there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}"
+        raise ApiError("invalid_value", f"there is no corpus {corpus!r}; {there}", "corpus")
+    arms = point.config.searching(corpus)
+    if arms is None:
+        return ask
+    if not arms:
+        message = f"no arm searches corpus {corpus!r} alone: add one, such as bm25 with `corpus: {corpus}`"
+        raise ApiError("no_eligible_arm", message, "corpus")
+    return replace(ask, allowed=arms)
 
 
 def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[FoundPassage]:

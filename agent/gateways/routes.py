@@ -1,4 +1,4 @@
-"""Routes of the gateways: protocols of Anthropic and of Weave's router, feedback of others, buttons, MCP."""
+"""Routes of the gateways: the protocol of Anthropic, buttons, MCP."""
 
 import asyncio
 from importlib import import_module
@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from armwise.agent.api.errors import ApiError
-from armwise.agent.gateways import anthropic, buttons, feedback_shapes, policy_router
+from armwise.agent.gateways import anthropic, buttons
 from armwise.arms.extras import describe_missing
 
 
@@ -24,10 +24,8 @@ class _Mcp:
 
 ROUTES = (
     *anthropic.router.routes,
-    *feedback_shapes.router.routes,
-    *policy_router.router.routes,
     *buttons.router.routes,
     Route("/mcp", _Mcp(), methods=["POST"]),
 )
 
-DIALECTS = (anthropic.DIALECT, feedback_shapes.LANGFUSE, policy_router.DIALECT)
+DIALECTS = (anthropic.DIALECT,)

@@ -85,8 +85,7 @@ UNBOUNDED = ("probes", "ready")
 CONDITIONS = {
     "chat": "{ path /v1/chat/completions /v1/completions /v1/responses /v1/messages "
     "/console/playground/ask }",
-    "feedback": "{ path /v1/feedback /feedback /api/public/scores /v1/router/outcomes } "
-    "or { path /policy_router_v1/outcome /policy_router_v1/feedback } or { path_end /activate }",
+    "feedback": "{ path /v1/feedback } or { path_end /activate }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
     "probes": "{ path /health /health/decides /metrics }",
     "ready": "{ path /ready }",

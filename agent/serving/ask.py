@@ -42,7 +42,7 @@ from armwise.arms.filters import GROUPS, Comparison, Compound, comparisons, perm
 from armwise.arms.llm import UNPROMPTED, Chunk
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.errors import LOG_UNUSABLE, ConflictError
-from armwise.feedback.events import Cost, Execution, Status
+from armwise.feedback.events import Execution, Status
 from armwise.feedback.log import LoggedDecision, erasures
 
 POINT = "point/"
@@ -189,7 +189,6 @@ def check_ask(
     body: Asking,
     key: str | None,
     param: str = "messages",
-    where: Comparison | Compound | None = None,
     **rest: Any,
 ) -> Ask:
     """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError."""
@@ -213,7 +212,7 @@ def check_ask(
         episode_id=_episode(point, caller, body),
         deferred=options.defer_activation,
         request_digest=digest_request(body, groups) if key else "",
-        where=_where(options.filters if where is None else where),
+        where=_where(options.filters),
         groups=groups,
         **rest,
     )
@@ -626,13 +625,12 @@ async def whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, Choices, 
 
 
 @asynccontextmanager
-async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncIterator[Callable[[Cost], None]]:
-    """Reserve room for work other than a turn; yield the function that charges its cost.
+async def place(point: DecisionPoint, caller: Caller) -> AsyncIterator[None]:
+    """Reserve room for work other than a turn.
 
     Args:
         point: Does the work.
         caller: The caller, whose limits apply.
-        tokens: Most tokens that the work reads.
 
     Raises:
         AskError, OverloadedError: There is no room.
@@ -643,8 +641,8 @@ async def place(point: DecisionPoint, caller: Caller, tokens: int) -> AsyncItera
     booking = point.booking(name)
     service.under_way[booking] = caller.key
     try:
-        await service.quota.book(caller, booking, tokens, 0.0)
-        yield partial(service.quota.charge, booking)
+        await service.quota.book(caller, booking, 0, 0.0)
+        yield
     finally:
         service.under_way.pop(booking, None)
         service.quota.release(booking)
@@ -732,7 +730,7 @@ class Retry:
         """Return a turn that has ended.
 
         If a search of its arm may cost something, the passages are looked up by their logged ids. They are
-        searched again, which is charged, if the corpus lacks one or the request reads the arm's scores.
+        searched again, which is charged, if the corpus lacks one.
         """
         ask = self.ask
         if execution.status not in (Status.OK, Status.FELL_BACK):
@@ -750,7 +748,7 @@ class Retry:
         Scores are not logged, so a passage gets the score 1 / rank.
         """
         ask = self.ask
-        if ask.by_score or self.point.turns.known[served].bound == UNPROMPTED:
+        if self.point.turns.known[served].bound == UNPROMPTED:
             return None
         passages = {passage.id: passage for passage in await self.point.passages(execution.passages)}
         if not passages.keys() >= {*execution.passages}:

@@ -42,7 +42,6 @@ class Ask:
         user_digest: Digest of the end user, for the log.
         where: Filter on the metadata of passages.
         groups: Groups of the caller, which may see passages that are restricted to them.
-        by_score: Whether passages are selected by their scores, which are not logged.
         incumbent: Probability of each arm by the caller's own decider, summing to 1; disregarded once the
             share of the policy is 1.
         external: Whether the caller carries the decision out.
@@ -75,7 +74,6 @@ class Ask:
     user_digest: str | None = None
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
-    by_score: bool = False
     incumbent: Mapping[str, float] | None = None
     external: bool = False
     asked_by: str | None = None

@@ -114,24 +114,6 @@ def names(ids: list[str]) -> set[str]:
     return {one.partition("/")[0] for one in ids}
 
 
-def search(live: Live, store: str, query: str, **body: Any) -> dict[str, Any]:
-    """Search a store over HTTP."""
-    response = live.client.post(f"/v1/vector_stores/{store}/search", json={"query": query, **body})
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
-
-
-def test_each_corpus_is_listed_and_searched_as_a_store_of_its_own(sources: Live) -> None:
-    arms = {"library": {"library"}, "guides": {"guides", "guides_near"}, "reference": {"engine"}}
-    listed = sources.client.get("/v1/vector_stores").json()["data"]
-    assert {store["id"] for store in listed} == arms.keys()
-    for store, own in arms.items():
-        found = search(sources, store, "Which key sends feedback, and what is an estimator of the city?")
-        assert found["agent"]["pmf"].keys() == own
-        assert names([hit["file_id"] for hit in found["data"]]) == {store}
-
-
 def test_an_arm_of_an_engine_answers_from_its_corpus_and_its_feedback_is_learned(sources: Live) -> None:
     body = {
         "model": "arm/engine",
@@ -176,8 +158,9 @@ def test_an_arm_that_is_put_searches_a_source_of_the_configuration_and_no_other(
         return all(len(sources.client.get("/v1/arms").json()["arms"]) == len(arms) for _ in range(8))
 
     until(everywhere)
-    found = search(sources, "reference", "What is a propensity?", model="arm/words")
-    assert names([hit["file_id"] for hit in found["data"]]) == {"reference"}
+    found = sources.look_up("What is a propensity?", allowed_arms=["words"])
+    kept = sources.client.get(f"/v1/decisions/{found['decision_id']}").json()
+    assert names(kept["passage_ids"]) == {"reference"}
     refusal = sources.client.put("/v1/arms", json={"arms": {"web": {"kind": "bm25", "corpus": "web"}}})
     assert refusal.status_code == 400
     assert "unknown corpus 'web'" in refusal.json()["error"]["message"]

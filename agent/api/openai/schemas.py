@@ -21,7 +21,6 @@ from armwise.agent.api.schemas import (
     LARGEST,
     AgentOptions,
     Count,
-    Filters,
     Finite,
     Many,
     Name,
@@ -335,43 +334,6 @@ class CompletionRequest(Sampling):
     suffix: Text | None = None
     best_of: StrictInt | None = None
     logprobs: StrictInt | None = None
-
-
-class EmbeddingRequest(Open):
-    """`POST /v1/embeddings`."""
-
-    model: Name
-    input: Annotated[
-        Annotated[Text, Tag("<one>")]
-        | Annotated[Many[TextOrTokens], Field(min_length=1, max_length=256), Tag("<many>")],
-        OneOrMany,
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    ]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = None
-    user: Text | None = None
-
-
-class RankingOptions(Open):
-    """Which results of a search are kept."""
-
-    score_threshold: Finite | None = None
-
-
-class VectorStoreSearch(Open):
-    """`POST /v1/vector_stores/{store}/search`."""
-
-    query: Annotated[
-        Annotated[Text, Tag("<one>")]
-        | Annotated[Many[Text], Field(min_length=1, max_length=64), Tag("<many>")],
-        OneOrMany,
-    ]
-    max_num_results: Annotated[StrictInt, Field(ge=1, le=50)] = 10
-    filters: Filters = None
-    ranking_options: RankingOptions | None = None
-    rewrite_query: StrictBool | None = None
-    model: Name = "auto"
-    agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
 class ResponseItem(Open):

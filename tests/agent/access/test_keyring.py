@@ -2,7 +2,6 @@
 
 import re
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from armwise.agent.access import OPEN, Keyring, NewKey, bearer, require_scope
+from armwise.agent.access import OPEN, Keyring, NewKey, require_scope
 from armwise.agent.access.keyring import (
     SCOPES,
     Caller,
@@ -292,30 +291,6 @@ def test_a_key_of_the_log_has_its_limits_its_groups_and_its_end(store: Store) ->
     found = ring.caller(f"Bearer {token}")
     assert (found.limits, found.groups, found.expires) == (limits, {"a"}, NOW + 60)
     assert found.scopes == {"operate", "read"}
-
-
-@pytest.mark.parametrize(
-    ("sent", "read"),
-    [
-        ("name:secret", "Bearer secret"),
-        ("name:se:cret", "Bearer se:cret"),
-        (":secret", None),
-        ("secret", None),
-    ],
-)
-def test_the_password_of_a_basic_header_is_the_key_where_there_is_a_name(sent: str, read: str | None) -> None:
-    header = "Basic " + b64encode(sent.encode()).decode()
-    assert bearer(header) == (read or header)
-    assert bearer(header.lower()[:5] + header[5:]) == (read or header.lower()[:5] + header[5:])
-
-
-def test_a_password_of_a_basic_header_may_have_any_byte() -> None:
-    assert bearer("Basic " + b64encode(b"name:s\xe9cret").decode()) == "Bearer s\xe9cret"
-
-
-def test_what_is_not_base64_is_no_password() -> None:
-    header = "Basic " + b64encode(b"name:secret").decode()
-    assert bearer(header + "!") == header + "!"
 
 
 # -- ids ---------------------------------------------------------------------------------------------

@@ -19,9 +19,6 @@ from tests.agent.fakes import CONFIG, Service
 KEY = "a-secret"
 START_S = 30.0
 
-VERDICT = {"type": "categorical", "values": {"good_fit": 1.0, "underpowered": 0.0, "failed": -0.5}}
-"""The metric that an example of the document names."""
-
 SETTINGS: dict[str, Any] = {
     "auth": {"openapi": {"key": {"bearer": KEY}}},
     "suppress-health-check": ["all"],
@@ -86,10 +83,8 @@ def started(folder: Path) -> Service:
         limits = CONFIG["limits"] | {"body_bytes": 2**20}
         changed: dict[str, Any] = {
             "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
-            "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
             "points": POINTS,
             "tap": {},
-            "reward": CONFIG["reward"] | {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}},
         }
         service = Service(folder, limits=limits, **changed)
     service.learner.step()

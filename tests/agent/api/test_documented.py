@@ -14,8 +14,7 @@ from armwise.agent.api.middleware import METRICS, WITHOUT_KEY
 from tests.agent.api.contract import published
 from tests.agent.api.test_points import POINTS
 from tests.agent.asking import look_up
-from tests.agent.fakes import CONFIG, Service
-from tests.agent.gateways.test_feedback_shapes import VERDICT
+from tests.agent.fakes import Service
 
 ALWAYS = {"400", "403", "408", "413", "421", "431", "500", "503"}
 WITH_KEY = {"401", "429"}
@@ -73,10 +72,8 @@ async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     changed: dict[str, Any] = {
         "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
-        "backbones": CONFIG["backbones"] | {"minilm": {"model": "hashing:8"}},
         "points": POINTS,
         "tap": {},
-        "reward": {"metrics": CONFIG["reward"]["metrics"] | {"verdict": VERDICT}},
     }
     async with Service(tmp_path, **changed).running() as service:
         service.client.headers["authorization"] = "Bearer a-secret"

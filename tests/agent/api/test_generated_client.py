@@ -21,7 +21,6 @@ NAME = "client_of_armwise"
 
 CHAT = {"messages": [{"role": "user", "content": "which river?"}], "agent": {"return": ["passages"]}}
 THUMB = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
-THUMB_OF_LANGFUSE = {"traceId": "d-1", "name": "thumb", "value": 1}
 
 CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.retrieve", "RetrieveRequest", {"query": "which river?", "k": 2}, "Retrieval"),
@@ -29,10 +28,6 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.create_chat_completion", "ChatRequest", CHAT | {"model": "arm/bm52"}, "Envelope"),
     ("answers.create_completion", "CompletionRequest", {"prompt": "which river?"}, "TextCompletion"),
     ("answers.create_response", "ResponsesRequest", {"input": "which river?"}, "ResponseObject"),
-    ("answers.create_embedding", "EmbeddingRequest", {"model": "backbone/tiny", "input": "a"}, "Embeddings"),
-    ("answers.list_vector_stores", "", {}, "VectorStores"),
-    ("answers.get_vector_store", "", {"store": "stdlib"}, "VectorStore"),
-    ("answers.search_vector_store", "VectorStoreSearch", {"store": "stdlib", "query": "x"}, "StoreSearch"),
     ("decisions.decide", "RankRequest", {"point": "news", "actions": [{"id": "a"}]}, "ActionChoice"),
     ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),
     ("decisions.get_decision", "", {"decision_id": "d-1"}, "DecisionRecord"),
@@ -41,7 +36,6 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("feedback.send_feedback", "FeedbackItem", THUMB, "FeedbackReceipt"),
     ("feedback.send_feedback", "FeedbackBatch", {"items": [THUMB, {}]}, "FeedbackReceipts"),
     ("feedback.activate_decision", "", {"decision_id": "d-1"}, "FeedbackReceipt"),
-    ("feedback.send_langfuse_score", "LangfuseScore", THUMB_OF_LANGFUSE, "LangfuseReceipt"),
     ("arms.list_arms", "", {}, "ArmList"),
     ("arms.switch_arm", "ArmSwitch", {"name": "bm25", "enabled": True}, "Arm"),
     ("arms.replace_arms", "ArmsReplacement", {"arms": {"none": {"kind": "none"}}}, "ArmList"),

@@ -180,7 +180,7 @@ async def test_a_value_that_means_nothing_is_refused_by_its_name(
     refused(await ask(service, **fields), 400, "invalid_value", param)
 
 
-@pytest.mark.parametrize("model", ["gpt-9", "arm/bm52", "backbone/tiny"])
+@pytest.mark.parametrize("model", ["gpt-9", "arm/bm52"])
 async def test_a_model_that_is_not_there_is_a_404(service: Service, model: str) -> None:
     refused(await ask(service, model=model), 404, "model_not_found", "model")
     with pytest.raises(NotFoundError):

@@ -253,7 +253,6 @@ async def test_no_route_shows_what_is_not_permitted(tenants: Service) -> None:
             await post(tenants, who, "/v1/chat/completions", CHAT | {"stream": True}),
             await post(tenants, who, "/v1/responses", {"input": QUESTION, "model": "auto"}),
             await post(tenants, who, "/v1/retrieve", {"query": QUESTION, "agent": shown}),
-            await post(tenants, who, "/v1/vector_stores/stdlib/search", {"query": QUESTION}),
         ]
         for reply in replies:
             assert reply.status_code == 200, reply.text
@@ -497,10 +496,6 @@ async def test_a_request_may_have_fewer_groups_than_its_key_and_no_more(tenants:
 
 async def test_a_filter_is_kept_to_by_every_route_that_has_one(tenants: Service) -> None:
     new = {"type": "and", "filters": [{"type": "gte", "key": "year", "value": 2}]}
-    store = "/v1/vector_stores/stdlib/search"
-    reply = await post(tenants, "acme", store, {"query": QUESTION, "filters": new})
-    found_here = {one["file_id"]: one["attributes"]["year"] for one in reply.json()["data"]}
-    assert found_here == {"acme-2": 2, "all-2": 2}
     body = {"query": QUESTION, "agent": {"filters": new, "return": ["passages"]}}
     reply = await post(tenants, "acme", "/v1/retrieve", body)
     passages = {one["id"]: one["metadata"] for one in reply.json()["passages"]}
@@ -509,8 +504,7 @@ async def test_a_filter_is_kept_to_by_every_route_that_has_one(tenants: Service)
     assert "acme 2" in reply.text
     assert "acme 1" not in reply.text
     nothing = {"type": "eq", "key": "year", "value": 99}
-    reply = await post(tenants, "acme", store, {"query": QUESTION, "filters": nothing})
-    assert (reply.status_code, reply.json()["data"]) == (200, [])
+    assert await found(tenants, "acme", agent={"filters": nothing}) == []
 
 
 async def test_an_arm_that_cannot_filter_is_masked_or_refused(tenants: Service) -> None:
@@ -536,12 +530,9 @@ async def test_an_arm_that_cannot_filter_is_masked_or_refused(tenants: Service) 
     ],
 )
 async def test_a_filter_that_is_none_is_refused(tenants: Service, filters: Any, code: str) -> None:
-    for path in ("/v1/vector_stores/stdlib/search", "/v1/retrieve"):
-        own = {"filters": filters} if "stores" in path else {"agent": {"filters": filters}}
-        reply = await post(tenants, "acme", path, {"query": QUESTION} | own)
-        assert reply.status_code == 400, reply.text
-        assert (path, reply.json()["error"]["code"]) == (path, code)
-        assert "zeta" not in reply.json()["error"]["message"]
+    reply = await post(tenants, "acme", "/v1/retrieve", {"query": QUESTION, "agent": {"filters": filters}})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, code), reply.text
+    assert "zeta" not in reply.json()["error"]["message"]
 
 
 async def test_without_keys_only_passages_for_everybody_are_found(tmp_path: Path) -> None:

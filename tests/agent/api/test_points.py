@@ -321,7 +321,6 @@ async def test_every_route_that_asks_takes_a_point_by_its_model(service: Service
         ("/v1/completions", {"prompt": "heap"}),
         ("/v1/responses", {"input": "heap"}),
         ("/v1/responses", {"input": "heap", "stream": True}),
-        ("/v1/vector_stores/stdlib/search", {"query": "heap"}),
     ):
         for model, begins in ((cheap, "cheap:"), (auto, "")):
             answer = await service.client.post(path, json={"model": model, **body})

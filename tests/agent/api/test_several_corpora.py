@@ -1,4 +1,4 @@
-"""A service of several corpora, as its clients see it: a store for each, and ids that name the corpus."""
+"""A service of several corpora, as its clients see it: tools search one of them, and ids name the corpus."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -43,67 +43,6 @@ async def several(tmp_path: Path) -> AsyncIterator[Service]:
         yield running
 
 
-async def test_each_corpus_is_a_store(several: Service) -> None:
-    page = (await several.client.get("/v1/vector_stores")).json()
-    assert [store["id"] for store in page["data"]] == ["docs", "tickets", "wiki"]
-    assert (page["first_id"], page["last_id"], page["has_more"]) == ("docs", "wiki", False)
-    assert (await several.client.get("/v1/vector_stores/tickets")).json() == page["data"][1]
-    refusal = await several.client.get("/v1/vector_stores/stdlib")
-    refused(refusal, 404, "vector_store_not_found", "store")
-    assert "there are: docs, tickets, wiki" in refusal.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(("store", "arms"), [("docs", {"docs", "near"}), ("tickets", {"tickets"})])
-async def test_a_search_of_a_store_draws_among_the_arms_that_search_it_alone(
-    several: Service, store: str, arms: set[str]
-) -> None:
-    for n in range(12):
-        body = {"query": f"what of {n}?", "max_num_results": 4}
-        found = (await several.client.post(f"/v1/vector_stores/{store}/search", json=body)).json()
-        assert {hit["file_id"] for hit in found["data"]} == {f"{store}/a 0", f"{store}/a 1"}
-        assert found["data"][0]["attributes"]["url"] == f"urn:armwise:{store}:a%200"
-        assert found["agent"]["pmf"].keys() == arms
-    assert set(several.arms.asked) == arms
-
-
-async def test_allowed_arms_are_those_of_the_store_too(several: Service) -> None:
-    body = {"query": "what?", "agent": {"allowed_arms": ["near", "tickets"]}}
-    found = await several.client.post("/v1/vector_stores/docs/search", json=body)
-    assert found.json()["agent"]["pmf"] == {"near": 1.0}
-
-
-async def test_the_same_request_to_another_store_is_another_request(several: Service) -> None:
-    body, key = {"query": "what?"}, {"idempotency-key": "once"}
-    first, again = [
-        await several.client.post("/v1/vector_stores/docs/search", json=body, headers=key) for _ in range(2)
-    ]
-    assert first.json()["agent"]["decision_id"] == again.json()["agent"]["decision_id"]
-    other = await several.client.post("/v1/vector_stores/tickets/search", json=body, headers=key)
-    assert other.status_code == 409
-
-
-@pytest.mark.parametrize(
-    ("store", "agent", "said"),
-    [
-        ("wiki", {}, "no arm searches corpus 'wiki' alone"),
-        (
-            "docs",
-            {"allowed_arms": ["tickets", "both"]},
-            "none of the allowed arms searches corpus 'docs' alone",
-        ),
-    ],
-)
-async def test_a_store_that_no_arm_searches_alone_is_refused_before_the_draw(
-    several: Service, store: str, agent: dict[str, Any], said: str
-) -> None:
-    before = await rows(several)
-    body = {"query": "what?", "agent": agent}
-    refusal = await several.client.post(f"/v1/vector_stores/{store}/search", json=body)
-    refused(refusal, 400, "no_eligible_arm", "store")
-    assert said in refusal.json()["error"]["message"]
-    assert await rows(several) == before
-
-
 async def test_a_tool_searches_one_corpus_or_where_the_policy_finds_it_best(several: Service) -> None:
     async with connected(several) as client:
         for _ in range(6):
@@ -112,10 +51,30 @@ async def test_a_tool_searches_one_corpus_or_where_the_policy_finds_it_best(seve
         await call(client, "search", query="what?")
         document = await call(client, "fetch", id="docs/a 1")
         assert (document["url"], document["metadata"]["corpus"]) == ("urn:armwise:docs:a%201", "docs")
-        assert "there is no store 'web'" in failure(
-            await client.call_tool("search", {"query": "what?", "corpus": "web"})
-        )
     assert set(several.arms.asked[:6]) == {"tickets"}
+
+
+async def test_a_tool_draws_among_the_arms_that_search_the_corpus_alone(several: Service) -> None:
+    async with connected(several) as client:
+        found = await call(client, "search", query="what?", corpus="docs")
+    record = (await several.client.get(f"/v1/decisions/{found['decision_id']}")).json()
+    assert record["pmf"].keys() == {"docs", "near"}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "said"),
+    [
+        ("web", "invalid_value: there is no corpus 'web'; there are: docs, tickets, wiki"),
+        ("wiki", "no_eligible_arm: no arm searches corpus 'wiki' alone"),
+    ],
+)
+async def test_a_corpus_that_cannot_be_searched_is_refused_before_the_draw(
+    several: Service, corpus: str, said: str
+) -> None:
+    before = await rows(several)
+    async with connected(several) as client:
+        assert said in failure(await client.call_tool("search", {"query": "what?", "corpus": corpus}))
+    assert await rows(several) == before
 
 
 async def test_a_citation_names_the_corpus(several: Service) -> None:
@@ -134,9 +93,9 @@ async def test_arms_are_shown_and_put_with_their_corpus(several: Service) -> Non
     arms["wiki"] = {"kind": "bm25", "corpus": "wiki"}
     put = await several.client.put("/v1/arms", json={"arms": arms})
     assert put.status_code == 200, put.text
-    body = {"query": "what?", "max_num_results": 4}
-    found = (await several.client.post("/v1/vector_stores/wiki/search", json=body)).json()
-    assert found["agent"]["pmf"] == {"wiki": 1.0}
+    async with connected(several) as client:
+        found = await call(client, "search", query="what?", corpus="wiki")
+    assert {one["id"].partition("/")[0] for one in found["results"]} == {"wiki"}
     page = (await several.client.get("/console/arms")).text
     assert "in tickets" in page
 

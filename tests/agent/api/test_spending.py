@@ -185,18 +185,6 @@ async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(
 
 
 @pytest.mark.slow
-async def test_a_repeat_that_reads_scores_searches_again_and_is_charged(fleet: Fleet) -> None:
-    key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
-    body = {"query": QUESTION, "model": "arm/variants", "ranking_options": {"score_threshold": 0.2}}
-    client = fleet.services[0].client
-    path = f"/v1/vector_stores/{fleet.services[0].config.corpus.name}/search"
-    first, again = [await client.post(path, json=body, headers=key) for _ in range(2)]
-    assert [one["score"] for one in first.json()["data"]] == [0.5, 0.25]
-    assert again.json() == first.json()
-    assert (fleet.paid.begun, await fleet.spent()) == (2, pytest.approx(2 * COST))
-
-
-@pytest.mark.slow
 async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fleet: Fleet) -> None:
     key = await fleet.key() | {"idempotency-key": "d-1"}
     first = await fleet.look_up(key)

@@ -8,9 +8,7 @@ from pydantic import BaseModel, ValidationError
 from armwise.agent.api.openai.schemas import (
     ChatRequest,
     CompletionRequest,
-    EmbeddingRequest,
     ResponsesRequest,
-    VectorStoreSearch,
 )
 from armwise.agent.gateways.anthropic.requests import Conversation
 
@@ -36,8 +34,6 @@ def said(role: str = "user", **fields: Any) -> dict[str, Any]:
         (ResponsesRequest, {"input": WRONG}, ("input", "<many>", 0, "type")),
         (ResponsesRequest, {"input": "a", "tools": WRONG}, ("tools", 0, "type")),
         (CompletionRequest, {"prompt": ["\0"] * 60}, ("prompt", "<many>", 0, "<one>")),
-        (EmbeddingRequest, {"model": "m", "input": ["\0"] * 60}, ("input", "<many>", 0, "<one>")),
-        (VectorStoreSearch, {"query": ["\0"] * 60}, ("query", "<many>", 0)),
     ],
 )
 def test_only_the_first_wrong_item_is_described(
