@@ -12,7 +12,7 @@ from armwise.agent.access import Hosts
 from armwise.agent.api import decisions, feedback, health, observations, pages, ranking, retrieve
 from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ApiDialect, ErrorBoundary, RequestGuard, answer_errors
-from armwise.agent.api.openai import chat, completions, models, responses
+from armwise.agent.api.openai import chat, models, responses
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies
 from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
@@ -21,7 +21,7 @@ from armwise.agent.wings import ROUTE_MODULES, load
 _HOT = (retrieve, chat, feedback, ranking, observations)
 """Asked thousands of times a second, so found first."""
 
-_OPENAI = (completions, models, responses)
+_OPENAI = (models, responses)
 _OPERATIONS = (arms, policies, evaluations, export, erasures, keys)
 
 _RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, health, pages)

@@ -24,7 +24,7 @@ from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import ANSWER, documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
-from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest, Sampling
+from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import AppConfig
 from armwise.agent.replies import (
@@ -102,28 +102,20 @@ async def read_ask(point: DecisionPoint, caller: Caller, body: ChatRequest, key:
         key,
         messages=read_by_model(body.messages),
         options=options_asked(point, body.model, given),
-        **read_sampling(point, body, "max_completion_tokens", body.max_completion_tokens),
+        **_read_sampling(point, body),
     )
     ask = leave_out_blind(point, ask)
     return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
 
 
-def read_sampling(
-    point: DecisionPoint, body: Sampling, param: str = "max_tokens", tokens: int | None = None
-) -> dict[str, Any]:
-    """Return how the model samples an answer, as `Ask` has it. Raises ApiError.
-
-    Args:
-        point: Has the limits.
-        body: The request.
-        param: The field that `tokens` came from.
-        tokens: The longest answer; None for `max_tokens` of the request, or that of the arm.
-    """
+def _read_sampling(point: DecisionPoint, body: ChatRequest) -> dict[str, Any]:
+    """Return how the model samples an answer, as `Ask` has it. Raises ApiError."""
     limit = point.config.limits.completion_tokens
-    max_tokens = tokens or body.max_tokens or None
+    max_tokens = body.max_completion_tokens or body.max_tokens or None
     if max_tokens is not None and max_tokens > limit:
         message = f"{max_tokens} tokens were requested; the limit is {limit}"
-        raise ApiError("invalid_value", message, param if tokens else "max_tokens")
+        param = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+        raise ApiError("invalid_value", message, param)
     return {
         "max_tokens": max_tokens,
         "temperature": body.temperature,
@@ -313,11 +305,6 @@ def options_asked(point: DecisionPoint, model: str, given: Mapping[str, Any]) ->
     return {name: value for name, value in options.items() if name in supported}
 
 
-def options_of_sampling(body: Sampling) -> dict[str, Any]:
-    """Return the options of a request that every route has, as it gives them."""
-    return {name: getattr(body, name) for name in SAMPLING}
-
-
 def options_of_chat(body: ChatRequest) -> dict[str, Any]:
     """Return the options of a chat as given, a `tool_choice` only with tools. Raises ApiError."""
     for name, why in _ELSEWHERE.items():
@@ -341,7 +328,7 @@ def options_of_chat(body: ChatRequest) -> dict[str, Any]:
         raise ApiError("invalid_value", "a JSON schema was expected", "response_format.json_schema")
     if given.get("top_logprobs") and not given.get("logprobs"):
         raise ApiError("invalid_value", "'top_logprobs' is only for 'logprobs': true", "top_logprobs")
-    return options_of_sampling(body) | given
+    return {name: getattr(body, name) for name in SAMPLING} | given
 
 
 def _check_tools(given: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
-    WithJsonSchema,
     model_validator,
 )
 
@@ -56,9 +55,6 @@ Document = Annotated[dict[str, Any], AfterValidator(_document)]
 Stop = Annotated[Text, Field(min_length=1)]
 
 OneOrObject = Discriminator(lambda value: "<one>" if isinstance(value, str) else "<object>")
-
-TextOrTokens = Annotated[Annotated[Text, Tag("<one>")] | Annotated[Any, Tag("<object>")], OneOrObject]
-"""Tokens are refused by the routes, which can say why."""
 
 Penalty = Annotated[Finite, Field(ge=-2, le=2)]
 
@@ -261,8 +257,8 @@ class StreamOptions(Open):
     include_usage: StrictBool | None = None
 
 
-class Sampling(Nullable):
-    """How an answer is sampled, and the arm behind it: the fields of chat and of completions."""
+class ChatRequest(Nullable):
+    """`POST /v1/chat/completions`."""
 
     model: Name = "auto"
     stream: StrictBool | None = False
@@ -294,11 +290,6 @@ class Sampling(Nullable):
         default=None, description="Names the session for `sticky: session`, where `metadata` does not."
     )
     agent: AgentOptions = Field(default_factory=AgentOptions)
-
-
-class ChatRequest(Sampling):
-    """`POST /v1/chat/completions`."""
-
     messages: Many[ChatMessage] = Field(min_length=1, max_length=4000)
     max_completion_tokens: Count | None = None
     tools: Many[Tool] | None = Field(default=None, max_length=512)
@@ -320,20 +311,6 @@ class ChatRequest(Sampling):
     audio: Document | None = None
     functions: list[Any] | None = None
     web_search_options: Document | None = None
-
-
-class CompletionRequest(Sampling):
-    """`POST /v1/completions`."""
-
-    prompt: Annotated[
-        Annotated[Text, Tag("<one>")] | Annotated[Many[TextOrTokens], Field(max_length=2048), Tag("<many>")],
-        OneOrMany,
-        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-    ]
-    echo: StrictBool | None = None
-    suffix: Text | None = None
-    best_of: StrictInt | None = None
-    logprobs: StrictInt | None = None
 
 
 class ResponseItem(Open):

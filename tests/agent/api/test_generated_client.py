@@ -26,7 +26,6 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.retrieve", "RetrieveRequest", {"query": "which river?", "k": 2}, "Retrieval"),
     ("answers.create_chat_completion", "ChatRequest", CHAT, "Completion"),
     ("answers.create_chat_completion", "ChatRequest", CHAT | {"model": "arm/bm52"}, "Envelope"),
-    ("answers.create_completion", "CompletionRequest", {"prompt": "which river?"}, "TextCompletion"),
     ("answers.create_response", "ResponsesRequest", {"input": "which river?"}, "ResponseObject"),
     ("decisions.decide", "RankRequest", {"point": "news", "actions": [{"id": "a"}]}, "ActionChoice"),
     ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),

@@ -316,7 +316,7 @@ async def erase_by_user(service: Service, theirs: set[str], _: Marks) -> set[str
 IDS = {name for name, place in COLUMNS.items() if place.fate is Fate.KEPT and place.holds.startswith("an id")}
 
 ID_FIELDS = {
-    *("/v1/chat/completions.agent.episode_id", "/v1/completions.agent.episode_id"),
+    "/v1/chat/completions.agent.episode_id",
     *("/v1/responses.agent.episode_id", "/v1/retrieve.agent.episode_id"),
     "/v1/messages.agent.episode_id",
     "/v1/decisions.episode_id",

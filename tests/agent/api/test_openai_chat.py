@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from openai import AsyncOpenAI, NotFoundError
 from pydantic import BaseModel
 
 from armwise.agent.api.openai import chat
@@ -410,34 +410,6 @@ async def test_the_calls_of_a_project_are_named_without_it(
         for headers, mode in ((shop, "forced"), (bank, "explore")):
             ours = (await ask(service, headers, messages=messages)).json()["agent"]
             assert ours["mode"] == mode
-
-
-async def test_a_completion_is_a_text_for_a_text(service: Service) -> None:
-    client = client_of(service)
-    answer = await client.completions.create(model="auto", prompt="which river?")
-    assert (answer.choices[0].text, answer.object) == ("The Danube does.", "text_completion")
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == 3
-    stream = await client.completions.create(model="arm/bm25", prompt=["which river?"], stream=True)
-    texts = [event.choices[0].text async for event in stream]
-    assert "".join(texts) == "The Danube does."
-    assert service.arms.asked[-1] == "bm25"
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [1, 2]}, "prompt"),
-        ({"prompt": "a", "echo": True}, "echo"),
-    ],
-)
-async def test_a_completion_of_several_prompts_or_of_tokens_is_refused(
-    service: Service, fields: dict[str, Any], param: str
-) -> None:
-    with pytest.raises(BadRequestError) as refusal:
-        await client_of(service).completions.create(model="auto", **fields)
-    assert (refusal.value.code, refusal.value.param) == ("unsupported_parameter", param)
 
 
 async def test_an_answer_is_not_observed_while_it_calls_functions(tmp_path: Path) -> None:

@@ -318,7 +318,6 @@ async def test_every_route_that_asks_takes_a_point_by_its_model(service: Service
     cheap, auto = "point/cheap/arm/bm25", "arm/bm25"
     for path, body in (
         ("/v1/retrieve", {"query": "heap"}),
-        ("/v1/completions", {"prompt": "heap"}),
         ("/v1/responses", {"input": "heap"}),
         ("/v1/responses", {"input": "heap", "stream": True}),
     ):

@@ -36,7 +36,6 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("PUT", "/v1/arms"): ("operate",),
     ("PATCH", "/v1/arms/{name}"): ("operate",),
     ("POST", "/v1/chat/completions"): ("decide",),
-    ("POST", "/v1/completions"): ("decide",),
     ("GET", "/v1/decisions"): USE,
     ("POST", "/v1/decisions"): ("decide",),
     ("GET", "/v1/decisions/{decision_id}"): USE,

@@ -7,7 +7,6 @@ from pydantic import BaseModel, ValidationError
 
 from armwise.agent.api.openai.schemas import (
     ChatRequest,
-    CompletionRequest,
     ResponsesRequest,
 )
 from armwise.agent.gateways.anthropic.requests import Conversation
@@ -33,7 +32,6 @@ def said(role: str = "user", **fields: Any) -> dict[str, Any]:
         (Conversation, said() | {"tools": WRONG}, ("tools", 0, "name")),
         (ResponsesRequest, {"input": WRONG}, ("input", "<many>", 0, "type")),
         (ResponsesRequest, {"input": "a", "tools": WRONG}, ("tools", 0, "type")),
-        (CompletionRequest, {"prompt": ["\0"] * 60}, ("prompt", "<many>", 0, "<one>")),
     ],
 )
 def test_only_the_first_wrong_item_is_described(

@@ -338,10 +338,9 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
     [
         (AN_ANSWER, CHAT),
         ("/v1/responses", {"input": "who?"}),
-        ("/v1/completions", {"prompt": "who?"}),
         ("/v1/messages", CHAT | {"max_tokens": 5}),
     ],
-    ids=["chat", "responses", "completions", "messages"],
+    ids=["chat", "responses", "messages"],
 )
 @pytest.mark.parametrize(("key", "status"), [(b"", Status.CANCELLED), (b"d-1", Status.OK)])
 @pytest.mark.slow

@@ -96,10 +96,6 @@ def test_openai_responses_whole_and_streamed(client: openai.OpenAI) -> None:
     assert events[-1].type in ("response.completed", "response.incomplete")  # cut, it is incomplete
 
 
-def test_openai_completions(client: openai.OpenAI) -> None:
-    assert client.completions.create(model="auto", prompt=QUESTION, max_tokens=8).choices[0].text
-
-
 def test_litellm_answers_and_streams(base: str) -> None:
     ours = {
         "model": "openai/auto",
