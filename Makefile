@@ -183,14 +183,13 @@ OPENAI_CLIENTS := .venv-openai-clients
 OF_OTHERS := --disable-recording -o asyncio_default_test_loop_scope=module -W ignore::ResourceWarning \
 	-W ignore::pytest.PytestUnraisableExceptionWarning -W ignore::pytest_benchmark.logger.PytestBenchmarkWarning
 
-test-clients: test-openai-clients test-frameworks  ## run the tests of other people's clients, frameworks and larger engines; npm's need the network
+test-clients: test-openai-clients test-frameworks  ## run the tests of other people's clients and frameworks; npm's need the network
 
 test-openai-clients: $(VENV)/ready $(OPENAI_CLIENTS)/ready
 	$(OPENAI_CLIENTS)/bin/python -m pytest -c tests/clients/openai/pytest.ini --rootdir . --confcutdir tests/clients/openai tests/clients/openai
 
 test-frameworks: $(CLIENTS)/ready
 	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
-	$(CLIENTS)/bin/python -m pytest tests/arms/engines -k "lancedb or milvus"
 
 # clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone
 $(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/node/package-lock.json
@@ -202,7 +201,7 @@ $(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/no
 
 # what $(VENV) lacks, and $(VENV) itself by a path
 $(CLIENTS)/ready: requirements/clients.txt $(VENV)/ready-dev
-	@echo "== installing other people's clients, frameworks and larger engines"
+	@echo "== installing other people's clients and frameworks"
 	test -x $(CLIENTS)/bin/python || $(VENV)/bin/python -m venv $(CLIENTS)
 	$(BIN)/python -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		>$$($(CLIENTS)/bin/python -c 'import site; print(site.getsitepackages()[0])')/armwise.pth

@@ -58,7 +58,7 @@ from armwise.arms.models import (
     model_problems,
 )
 from armwise.arms.places import located
-from armwise.arms.retrievers import ArmGraph, Resources, find_damage, read_ingested
+from armwise.arms.retrievers import ArmGraph, Resources, read_ingested
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.errors import (
@@ -785,10 +785,6 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
     for name in config.arms:
         remedy = f"`armwise ingest --into {name}`, unless something else fills it"
         try:
-            if damage := find_damage(name, resources):
-                again = f"`armwise serve --prepare-only` or `armwise ingest --into {name}` fills it again"
-                yield Finding(f"the collection of arm {name!r}: {', '.join(damage)}", again)
-                continue
             held = read_ingested(name, resources)
         except (ArmError, ModelNotFoundError) as error:
             yield Finding(str(error), "start the engine, or correct the arm", serious=False)

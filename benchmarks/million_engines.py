@@ -2,7 +2,6 @@
 
 # ruff: noqa: SLF001 - what an arm holds is searched without the arm
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +39,7 @@ class Engine:
 
 def engine(kind: str, modes: Sequence[str], module: str | None = None, **place: Any) -> Engine:
     """Return an engine with an arm for each mode."""
-    place |= {"collection": "passages"} | ({} if kind == "tantivy" else {"backbone": "minilm"})
+    place |= {"collection": "passages"} | {"backbone": "minilm"}
     return Engine({mode: ArmSpec(kind=kind, params={**place, "mode": mode}) for mode in modes}, module)
 
 
@@ -54,7 +53,6 @@ ENGINES = {
     "flat": dense("flat"),
     "hnsw": dense("hnsw"),
     "ivf_pq": dense("ivf_pq"),
-    "tantivy": engine("tantivy", ["lexical"], "tantivy", path="PLACE"),
     "postgres": engine(
         "postgres",
         ["lexical", "dense"],
@@ -63,7 +61,6 @@ ENGINES = {
         timeout_s=120.0,
         build_memory_mb=4000,
     ),
-    "lancedb": engine("lancedb", ["lexical", "dense"], "lancedb", path="PLACE"),
     "qdrant": engine("qdrant", ["lexical", "dense"], "qdrant_client", path="PLACE"),
 }
 
@@ -103,18 +100,6 @@ def bare(name: str, spec: ArmSpec, place: str, arm: Arm, have: Resources) -> Cal
     return CLIENTS[name](inner.collection, str(spec.params["mode"]), place)
 
 
-def bare_tantivy(collection: Any, _: str, __: str) -> Callable[[Query], Any]:
-    """Return a search by Tantivy's own parser."""
-    index = collection._index()
-
-    def search(query: Query) -> Any:
-        searcher = index.searcher()
-        parsed = index.parse_query(" ".join(re.findall(r"\w+", query.text)).lower(), ["search"])
-        return [searcher.doc(at)["text"] for _, at in searcher.search(parsed, K, count=False).hits]
-
-    return search
-
-
 def bare_postgres(collection: Any, mode: str, url: str) -> Callable[[Query], Any]:
     """Return the first of the same searches by prepared statements of psycopg."""
     connection, statistics = connected(url), collection._word_statistics()
@@ -140,22 +125,6 @@ def bare_postgres(collection: Any, mode: str, url: str) -> Callable[[Query], Any
     return lambda query: connection.execute(near, [str(query.embeddings["minilm"].tolist())]).fetchall()
 
 
-def bare_lance(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
-    """Return a search by a table of LanceDB."""
-    table, shown = collection._open(), ["id", "title", "text"]
-    if mode == "lexical":
-        return lambda query: (
-            table.search(query.text, query_type="fts").select([*shown, "_score"]).limit(K).to_list()
-        )
-    return lambda query: (
-        table.search(query.embeddings["minilm"], vector_column_name="vector")
-        .distance_type("cosine")
-        .select([*shown, "_distance"])
-        .limit(K)
-        .to_list()
-    )
-
-
 def bare_qdrant(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
     """Return a search by the client of Qdrant."""
     connection, models = collection._connection, collection._models
@@ -170,6 +139,4 @@ def bare_qdrant(collection: Any, mode: str, _: str) -> Callable[[Query], Any]:
     return lambda query: connection.query_points("passages", query=vector(query), using=using, limit=K)
 
 
-CLIENTS = {
-    "tantivy": bare_tantivy, "postgres": bare_postgres, "lancedb": bare_lance, "qdrant": bare_qdrant
-}  # fmt: skip
+CLIENTS = {"postgres": bare_postgres, "qdrant": bare_qdrant}

@@ -39,9 +39,6 @@ OPTIONAL = (
     "haystack",
     "litellm",
     "qdrant",
-    "tantivy",
-    "lancedb",
-    "milvus",
     "documents",
 )
 """The extras of the service. The others are of those who develop it: its code may not import them."""

@@ -12,7 +12,7 @@ from armwise.arms.filters import GROUPS
 from armwise.arms.indexes import build_once, prepare_vectors
 from armwise.arms.llm import LateWriter, catalog
 from armwise.arms.models import bundled, require_whole
-from armwise.arms.retrievers import Resources, fill_damaged_collections, prepare_profiles
+from armwise.arms.retrievers import Resources, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import open_log
 
@@ -102,7 +102,6 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
             open_selector=open_selector,
         )
         prepare_arms(resources, progress=progress)
-        fill_damaged_collections(resources, progress)
         if (similarity := point.features.similarity) is not None:
             prepare_profiles(point.arms, similarity, resources, progress)
         if point.router is not None:

@@ -18,8 +18,8 @@ from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.relative_paths import LocalName
 from armwise.arms.retrievers.collection import (
     FORMAT_WITH_WORDS,
+    EngineParams,
     FillState,
-    NetworkParams,
     Row,
     client,
     engine_kind,
@@ -53,7 +53,7 @@ class PayloadFields(BaseModel):
     words: str = Field(default="words", description="Name of the sparse vector of the words.")
 
 
-class QdrantParams(NetworkParams):
+class QdrantParams(EngineParams):
     """Parameters of an arm over a collection of Qdrant."""
 
     url: str | None = Field(

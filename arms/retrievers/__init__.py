@@ -15,7 +15,7 @@ from .diversity import DiscountedParams, DiverseArm
 from .expand import ExpandArm, ExpandParams
 from .federated import FederatedArm, FederatedParams
 from .fusion import FusionArm, FusionParams, fuse
-from .ingest import fill_collection, fill_damaged_collections, find_damage, read_ingested
+from .ingest import fill_collection, read_ingested
 from .kind import (
     DEFAULT_HOST,
     EXTERNAL,
@@ -102,8 +102,6 @@ __all__ = [
     "build_versioned",
     "catalog",
     "fill_collection",
-    "fill_damaged_collections",
-    "find_damage",
     "fuse",
     "is_settled",
     "metering",

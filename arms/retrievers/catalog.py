@@ -63,6 +63,14 @@ PACKAGES = ("armwise.arms.retrievers", "armwise.arms.engines", "armwise.arms.mor
 KINDS = KindCatalogue(PACKAGES, GROUP, "kind", ArmSpecError, folders=True)
 """The kinds of arms by name; `KINDS.own` has those of `PACKAGES`."""
 
+_OTHER_ENGINES = (
+    "use an arm of kind postgres, qdrant, opensearch, elasticsearch or remote, or a retriever of LangChain, "
+    "LlamaIndex or Haystack"
+)
+
+REMOVED = dict.fromkeys(("lancedb", "milvus", "tantivy"), _OTHER_ENGINES)
+"""What to use instead of kinds that no longer exist, by their names."""
+
 
 def brings_code(spec: ArmSpec, trust: Trust) -> bool:
     """Return whether an arm brings in code of others, and the configuration file has no such arm.
@@ -203,6 +211,8 @@ def _kind(name: str, kind: str) -> Kind[Any]:
     kind = present_name(kind)
     module, colon, attribute = kind.partition(":")
     if not colon and kind not in KINDS:
+        if kind in REMOVED:
+            raise ArmSpecError(f"arm {name!r}: there is no kind {kind!r} any more: {REMOVED[kind]}")
         raise ArmSpecError(
             f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
             "a class of your own is written package.module:Class"

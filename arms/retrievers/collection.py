@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import httpx
 import numpy as np
@@ -125,24 +125,21 @@ FIELDS = ["id", "title", "text", "metadata"]
 """Fields of a document that a search reads."""
 
 
-def read_passage(document: Mapping[str, Any], score: float, name: str = "id") -> Passage:
+def read_passage(document: Mapping[str, Any], score: float) -> Passage:
     """Return the passage of a document of `Row.document`.
 
     Args:
         document: Fields of the document, by name.
         score: Score of the passage.
-        name: Field of its id.
     """
     metadata = loaded_metadata(document["metadata"])
-    return Passage(document[name], document["title"], document["text"], score, metadata)
+    return Passage(document["id"], document["title"], document["text"], score, metadata)
 
 
 class Collection(Protocol):
     """A collection of an engine; thread-safe. It raises ArmError and the errors of its client.
 
-    If every write makes a file, it may have an attribute `batch`, the number of passages of a write. If its
-    words are split by our tokenizer, its attribute `row_format` is `FORMAT_WITH_WORDS`. If it is a folder, it
-    may have the methods of `FolderCollection`.
+    If its words are split by our tokenizer, its attribute `row_format` is `FORMAT_WITH_WORDS`.
     """
 
     def lexical(self, query: Query, k: int) -> list[Passage]:
@@ -193,19 +190,6 @@ class Collection(Protocol):
         ...
 
 
-@runtime_checkable
-class FolderCollection(Protocol):
-    """A collection in a folder of this machine, whose files `ingest` describes in a manifest."""
-
-    def problems(self, *, contents: bool) -> list[str]:
-        """Return the files that have changed since `ingest` wrote them, by size or by contents."""
-        ...
-
-    def discard(self) -> None:
-        """Remove the collection."""
-        ...
-
-
 class CollectionVersion:
     """Reads the version of a collection. Thread-safe.
 
@@ -250,6 +234,10 @@ class EngineParams(BaseModel):
         "that has vectors; null for none.",
     )
     depth: int = Field(50, ge=1, description="hybrid: passages of each of the two rankings, at least k.")
+    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
+    key_env: str | None = Field(
+        None, description="Variable of the environment that holds the password or key of the engine."
+    )
 
     @property
     def place(self) -> str:
@@ -261,21 +249,6 @@ class EngineParams(BaseModel):
         """Whether it names fields, such as that of the metadata, on which permissions depend."""
         return False
 
-    @model_validator(mode="after")
-    def _has_vectors(self) -> Self:
-        if self.mode != "lexical" and self.backbone is None:
-            raise ValueError(f"mode {self.mode} needs a backbone")
-        return self
-
-
-class NetworkParams(EngineParams):
-    """Parameters of an arm over an engine that another process runs."""
-
-    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
-    key_env: str | None = Field(
-        None, description="Variable of the environment that holds the password or key of the engine."
-    )
-
     @property
     def key(self) -> str | None:
         """The password or key, if there is one. Raises ArmBuildError."""
@@ -285,8 +258,14 @@ class NetworkParams(EngineParams):
             raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
         return key
 
+    @model_validator(mode="after")
+    def _has_vectors(self) -> Self:
+        if self.mode != "lexical" and self.backbone is None:
+            raise ValueError(f"mode {self.mode} needs a backbone")
+        return self
 
-class ServerParams(NetworkParams):
+
+class ServerParams(EngineParams):
     """Parameters of an arm over an engine at an address."""
 
     url: str = Field(description="Address of the engine, without a password.")
@@ -408,7 +387,7 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
             f"collection {params.collection!r} of {params.place} is none that `new_arms.engines` of the "
             "configuration names, and the arm is none of its arms"
         )
-    variable = params.key_env if isinstance(params, NetworkParams) else None
+    variable = params.key_env
     if variable is not None and variable not in [name for engine in named for name in engine.variables]:
         raise ArmError(
             f"the variable {variable} may not be sent to {params.place}: `new_arms.engines` of the "

@@ -64,14 +64,14 @@ def build_condition(query: Query, dialect: ConditionDialect[T]) -> T:
     if query.groups:
         open_to_all = dialect.some([open_to_all, dialect.match_one(GROUPS, sorted(query.groups))])
     return (
-        open_to_all if query.where is None else dialect.every([open_to_all, filtered(query.where, dialect)])
+        open_to_all if query.where is None else dialect.every([open_to_all, _filtered(query.where, dialect)])
     )
 
 
-def filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
+def _filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
     """Return the condition of a filter, without that of permissions."""
     if isinstance(where, Compound):
-        parts = [filtered(part, dialect) for part in where.filters]
+        parts = [_filtered(part, dialect) for part in where.filters]
         return dialect.every(parts) if where.type == "and" else dialect.some(parts)
     values = where.value if isinstance(where.value, tuple) else (where.value,)
     if where.type in ("eq", "in"):
@@ -99,23 +99,7 @@ class FactsDialect(ConditionDialect[T], Protocol[T]):
 
     @override
     def lacks(self, key: str) -> T:
-        return self.negated(self.match_any([hash_presence(key)]))
-
-
-class TextDialect(FactsDialect[str], Protocol):
-    """A language of engines whose conditions are joined by the words of SQL."""
-
-    def every(self, parts: Sequence[str]) -> str:
-        """Return: all of these hold."""
-        return f"({' and '.join(parts)})"
-
-    def some(self, parts: Sequence[str]) -> str:
-        """Return: one of these holds."""
-        return f"({' or '.join(parts)})"
-
-    def negated(self, part: str) -> str:
-        """Return: this does not hold."""
-        return f"(not {part})"
+        return self.negated(self.match_any([_presence(key)]))
 
 
 def list_facts(metadata: Metadata) -> list[str]:
@@ -128,7 +112,7 @@ def list_facts(metadata: Metadata) -> list[str]:
     for key, value in metadata.items():
         if value is None:
             continue
-        facts.add(hash_presence(key))
+        facts.add(_presence(key))
         for scalar in [value] if isinstance(value, str | int | float) else value:
             facts.add(_fact(key, "is", _canonical(scalar)))
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -148,7 +132,7 @@ def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata
     return metadata if isinstance(metadata, Mapping) else {}  # type: ignore[return-value]  # as it was stored
 
 
-def hash_presence(key: str) -> str:
+def _presence(key: str) -> str:
     """Return the fact of passages whose metadata has a key that is not null."""
     return _fact(key, "is there", "")
 

@@ -6,7 +6,6 @@ the end.
 """
 
 import hashlib
-import logging
 from collections.abc import Collection as Several
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,18 +28,14 @@ from armwise.arms.retrievers.collection import (
     EngineArm,
     EngineParams,
     FillState,
-    FolderCollection,
-    NetworkParams,
     Row,
 )
 from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, digest_contents, digest_vectors
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
-
 BATCH = 500
-"""Passages between two stored positions, unless the collection has an attribute `batch`."""
+"""Passages between two stored positions."""
 
 PAGE = 1000
 """Ids that are looked up or deleted at a time."""
@@ -107,8 +102,8 @@ def ingest(
         before = state.version if state is not None and state.version == state.next else ""
         state = FillState(before, version, corpus.name, model, 0)
         collection.keep(state)
-    written, total, batch = 0, len(corpus), getattr(collection, "batch", BATCH)
-    for positions in _batches(range(state.done, total), batch):
+    written, total = 0, len(corpus)
+    for positions in _batches(range(state.done, total), BATCH):
         written += _put(corpus, collection, embedded, positions, empty=empty)
         state = replace(state, done=positions[-1] + 1)
         collection.keep(state)
@@ -120,20 +115,8 @@ def ingest(
     return IngestReport(version, written, deleted)
 
 
-def list_damage(arm: EngineArm) -> list[str]:
-    """Return the files of the collection of an arm that have changed; empty for a server."""
-    folder = arm.collection
-    return folder.problems(contents=True) if isinstance(folder, FolderCollection) else []
-
-
 def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) -> IngestReport:
-    """Make the collection of an arm hold the corpus alone; a damaged folder is filled anew.
-
-    Raises ArmError, ModelNotFoundError.
-    """
-    if (damage := list_damage(arm)) and isinstance(arm.collection, FolderCollection):
-        logger.warning("the collection of arm %r is filled again: %s", arm.name, ", ".join(damage))
-        arm.collection.discard()
+    """Make the collection of an arm hold the corpus alone. Raises ArmError, ModelNotFoundError."""
     embedded = None
     if arm.params.backbone is not None:
         backbone = have.backbones[arm.params.backbone]
@@ -169,8 +152,7 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
         kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
         raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
     ArmGraph({name: spec}).validate(resources.backbones, resources.corpus.names)
-    if isinstance(params, NetworkParams):
-        spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
+    spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
     arm_resources = resources.of(spec)
     if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
@@ -178,27 +160,6 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
             f"{', '.join(resources.corpus.names)}"
         )
     return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
-
-
-def fill_damaged_collections(resources: Resources, progress: Progress | None = None) -> None:
-    """Fill again the collections in folders of this machine of which a file is missing or has changed.
-
-    Raises as `fill_collection`.
-    """
-    for name in resources.specs:
-        if find_damage(name, resources):
-            fill_collection(name, resources, progress)
-
-
-def find_damage(name: str, resources: Resources) -> list[str]:
-    """Return the files of the collection of an arm that have changed; empty unless it is a folder.
-
-    Raises as `read_ingested`.
-    """
-    _, params = ArmGraph(resources.specs).resolve(name)
-    if not isinstance(params, EngineParams) or isinstance(params, NetworkParams):
-        return []
-    return list_damage(_engine_arm(name, resources.specs[name], resources))
 
 
 def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:

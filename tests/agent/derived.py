@@ -22,7 +22,7 @@ from armwise.arms.lab.portfolio import MatrixArms, outcomes, write_matrix
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.questions import Question
 from armwise.arms.relevance import read_model, write_model
-from armwise.arms.retrievers import ArmSpec, Resources, build_arm, fill_collection
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm
 from tests.agent.fakes import CONFIG, DIM
 from tests.agent.trained_routers import ARMS, TEXTS, kept
 
@@ -90,12 +90,10 @@ class Home:
     def document(self) -> dict[str, Any]:
         """The configuration of a service that reads every kind of derived file, as a document."""
         learned = {"arms": ["bm25", "dense"], "model": str(self.root / "relevance")}
-        folder = {"path": str(self.root / "engine"), "collection": "rivers"}
         arms: dict[str, Any] = {
             **CONFIG["arms"],
             "graph": {"kind": "graph", "params": {"backbone": "tiny"}},
             "diverse": {"kind": "vendi", "params": {"backbone": "tiny", "diversity": 0.5}},
-            "engine": {"kind": "tantivy", "params": folder},
             "fused": {"kind": "learned_fusion", "params": learned},
         }
         sources = {
@@ -129,7 +127,6 @@ class Home:
         write_model(self.root / "relevance", read_model(PRETRAINED))
         self.label()
         prepare(self.config, lambda *_: None)
-        fill_collection("engine", self.resources())
 
     def label(self) -> None:
         """Write a score matrix and labels, and two blocks of a job."""
@@ -151,7 +148,7 @@ class Home:
 
     def files(self) -> list[Path]:
         """Return every derived file, by path, without locks."""
-        places = ("home", "engine", "router", "relevance", "labels", "scores")
+        places = ("home", "router", "relevance", "labels", "scores")
         every = (path for place in places for path in (self.root / place).rglob("*") if path.is_file())
         return sorted(path for path in every if path.suffix != ".lock" and not path.name.startswith("log.db"))
 

@@ -13,10 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import mcp
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from armwise.agent.cli.main import app
-from tests.live.conftest import ROOT, Live, configuration, free_port, has_model, started, until
+from tests.live.conftest import ROOT, Live, free_port, has_model, started, until
 from tests.neighbours import write_corpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -81,7 +79,6 @@ def example(folder: Path, web: Web) -> dict[str, Any]:
         sources[name].mkdir()
         for page in pages:
             shutil.copy2(ROOT / "examples" / args["corpora"][name]["source"] / page, sources[name])
-    args["arms"]["engine"]["params"]["path"] = str(folder / "engines")
     address = f"http://127.0.0.1:{web.port}/search"
     params = {"url": address, "request": {"q": "{question}"}, "timeout_s": 1.0}
     args["arms"]["web"] = {"kind": "remote", "params": params}
@@ -99,12 +96,9 @@ def example(folder: Path, web: Web) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Live]:
-    """The example, with its search engine filled by the command that the file names."""
+    """The example, served."""
     folder = tmp_path_factory.mktemp("sources")
     settings = example(folder, web)
-    config = configuration(folder, free_port(), **settings)
-    done = CliRunner().invoke(app, ["ingest", "--into", "engine", "-c", str(config)])
-    assert "passages written, 0 deleted" in done.output, done.output
     with started(folder, {}, **settings) as live:
         yield live
 
@@ -114,9 +108,9 @@ def names(ids: list[str]) -> set[str]:
     return {one.partition("/")[0] for one in ids}
 
 
-def test_an_arm_of_an_engine_answers_from_its_corpus_and_its_feedback_is_learned(sources: Live) -> None:
+def test_an_arm_of_a_source_answers_from_its_corpus_and_its_feedback_is_learned(sources: Live) -> None:
     body = {
-        "model": "arm/engine",
+        "model": "arm/reference",
         "messages": [{"role": "user", "content": "What is a propensity?"}],
         "max_tokens": 8,
     }
@@ -124,7 +118,7 @@ def test_an_arm_of_an_engine_answers_from_its_corpus_and_its_feedback_is_learned
     assert response.status_code == 200, response.text
     decision = response.json()["agent"]["decision_id"]
     kept = sources.client.get(f"/v1/decisions/{decision}").json()
-    assert (kept["arm_drawn"], kept["status"]) == ("engine", "ok")
+    assert (kept["arm_drawn"], kept["status"]) == ("reference", "ok")
     assert names(kept["passage_ids"]) == {"reference"}
     sources.learned(sources.tell((decision, 1.0)))
     assert sources.client.get(f"/v1/decisions/{decision}").json()["metrics"] == {"thumb": 1.0}
@@ -175,7 +169,7 @@ def test_a_decision_holds_the_similarity_of_every_source_and_an_arm_asks_the_nea
         kept = sources.client.get(f"/v1/decisions/{found['decision_id']}").json()
         fits = {arm: own["similarity"] for arm, own in kept["arm_features"].items() if "similarity" in own}
         assert fits.keys() == kept["arm_features"].keys()
-        one_each = ("library", "guides", "engine", "web")
+        one_each = ("library", "guides", "reference", "web")
         assert max(one_each, key=lambda arm: fits[arm]) == source
         assert kept["stages"][0]["arms"] == [source]
 

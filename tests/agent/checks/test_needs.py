@@ -574,8 +574,8 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     params = {"path": str(tmp_path / "engine"), "collection": "mine"}
     arms: dict[str, Any] = {
         "none": {"kind": "none"},
-        "held": {"kind": "tantivy", "corpus": "docs", "params": params},
-        "foreign": {"kind": "tantivy", "params": {**params, "collection": "theirs"}},
+        "held": {"kind": "qdrant", "corpus": "docs", "params": params},
+        "foreign": {"kind": "qdrant", "params": {**params, "collection": "theirs"}},
     }
     config = configured(tmp_path, corpora=sources, arms=arms)
     docs, _, pay = config.corpus_sources
@@ -599,7 +599,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     source = tmp_path / "corpus.jsonl"
     source.write_text('{"id": "a", "text": "b"}\n')
     params = {"path": str(tmp_path / "engine"), "collection": "mine"}
-    arms = {"none": {"kind": "none"}, "words": {"kind": "tantivy", "params": params}}
+    arms = {"none": {"kind": "none"}, "words": {"kind": "qdrant", "params": params}}
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
     have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
     (_, nothing) = lines(checks.corpus_findings(config))

@@ -584,7 +584,7 @@ def test_ingest_cuts_texts_as_the_configuration_says(config: Path, tmp_path: Pat
 def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path: Path) -> None:
     document = yaml.safe_load(config.read_text())
     arms = document["applications"][0]["args"]["arms"]
-    arms["words"] = {"kind": "tantivy", "params": {"path": str(tmp_path / "engine"), "collection": "rivers"}}
+    arms["words"] = {"kind": "qdrant", "params": {"path": str(tmp_path / "engine"), "collection": "rivers"}}
     config.write_text(yaml.safe_dump(document))
     output = said(run("ingest", "--into", "words", "-c", config), 0)
     assert "12 passages written, 0 deleted; version " in output

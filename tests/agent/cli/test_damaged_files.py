@@ -16,7 +16,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError
 from armwise.agent.routers import RouterError, out_of_fold, read_trained, saved
 from armwise.arms import models
-from armwise.arms.base import ArmError, Query
+from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import IndexMismatchError, build_once
 from armwise.arms.lab.portfolio import read_matrix, read_outcomes
@@ -24,7 +24,7 @@ from armwise.arms.lab.portfolio.outcomes import OutcomesError
 from armwise.arms.lab.portfolio.score_matrix import MatrixError
 from armwise.arms.manifest import MANIFEST
 from armwise.arms.models import ModelNotFoundError
-from armwise.arms.retrievers import build_arm, fill_collection, prepare
+from armwise.arms.retrievers import build_arm, prepare
 from tests.agent.derived import DAMAGES, Home, damage
 
 REBUILT = ("bm25-", "dense-", "graph-", "vectors-")
@@ -108,39 +108,6 @@ def test_a_corpus_that_cannot_be_opened_names_what_reads_it_again(home: Home) ->
     damage(home.config.corpus_sources[0].folder / "passages.db", "cut to half")
     with pytest.raises(CorpusError, match=r"passages\.db is not a corpus .*`armwise serve --prepare-only`"):
         Corpus.open(home.config.corpus_sources[0].folder)
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.slow
-def test_a_damaged_tantivy_folder_is_filled_again(
-    home: Home, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = home.results()
-    names = [path.name for path in home.files() if path.parent.name == "rivers" and "engine" in path.parts]
-    assert len(names) > 5
-    for name in [name for name in names if name != MANIFEST or how != "deleted"]:
-        path = home.root / "engine/rivers" / name
-        if not path.exists():
-            continue  # a segment has a new name after each filling
-        damage(path, how)
-        assert any(name in line and line.startswith("problem") for line in home.findings()), name
-        with caplog.at_level(logging.WARNING):
-            home.prepare()
-        assert any("collection of arm 'engine' is filled again" in line for line in caplog.messages)
-        assert name in caplog.text
-        assert home.results() == before, name
-        caplog.clear()
-
-
-def test_a_tantivy_folder_of_another_size_fails_its_own_arm_and_names_the_command(home: Home) -> None:
-    path = next((home.root / "engine/rivers").glob("*.store"))
-    damage(path, "cut to half")
-    arm = build_arm("engine", home.resources())
-    query = Query("Danube")
-    with pytest.raises(ArmError, match=rf"{path.name} is damaged: .*`armwise ingest --into`"):
-        arm.search(query, 3)
-    assert build_arm("bm25", home.resources()).search(query, 3).passages
-    assert fill_collection("engine", home.resources()).written == 60
 
 
 def test_the_second_of_two_damaged_files_is_named_too(home: Home, caplog: pytest.LogCaptureFixture) -> None:

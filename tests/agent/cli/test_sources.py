@@ -44,7 +44,7 @@ class Place:
                     f"{name}_near": {"kind": "dense", "corpus": name, "params": {"backbone": "tiny"}}
                     for name in NAMES
                 },
-                "engine": {"kind": "tantivy", "corpus": "reference", "params": collection},
+                "engine": {"kind": "qdrant", "corpus": "reference", "params": collection},
                 "all": {"kind": "rrf", "params": {"arms": [*NAMES]}},
             },
         }

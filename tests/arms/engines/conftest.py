@@ -1,6 +1,5 @@
 """The engines that can be started here: real ones, in folders, a PostgreSQL, and doubles of others."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from armwise.arms.base import Passage
-from armwise.arms.engines import lancedb, milvus, opensearch, qdrant, tantivy
+from armwise.arms.engines import opensearch, qdrant
 from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.collection import Collection, EngineArm
@@ -24,9 +23,6 @@ from tests.postgres import Server
 OPEN: dict[str, Callable[[Any], Collection]] = {
     "postgres": PostgresTable,
     "qdrant": qdrant.QdrantCollection,
-    "tantivy": tantivy.TantivyIndex,
-    "lancedb": lancedb.LanceTable,
-    "milvus": milvus.MilvusCollection,
     "opensearch": opensearch.Index,
     "elasticsearch": opensearch.ElasticIndex,
 }
@@ -34,7 +30,6 @@ DOUBLES: dict[str, Callable[[], Double]] = {
     "opensearch": lambda: SearchServer(elastic=False),
     "elasticsearch": lambda: SearchServer(elastic=True),
 }
-CLIENTS = {"qdrant": "qdrant_client", "milvus": "milvus_lite"}
 NUMBERS = count()
 
 
@@ -43,12 +38,11 @@ class Engine:
 
     def __init__(self, kind: str, place: dict[str, Any]) -> None:
         self.kind, self.place = kind, place
-        self.backbone = None if kind == "tantivy" else "hashed"
-        self.modes = ["lexical"] if self.backbone is None else ["lexical", "dense", "hybrid"]
+        self.backbone, self.modes = "hashed", ["lexical", "dense", "hybrid"]
 
     def spec(self, collection: str, mode: str = "lexical", **params: Any) -> ArmSpec:
-        found = {"collection": collection, "mode": mode, **self.place, **params}
-        return ArmSpec(kind=self.kind, params={**found, **({"backbone": "hashed"} if self.backbone else {})})
+        place = {"collection": collection, "mode": mode, "backbone": self.backbone, **self.place}
+        return ArmSpec(kind=self.kind, params={**place, **params})
 
     def open(self, collection: str) -> Collection:
         return OPEN[self.kind](resolve_kind("arm", self.spec(collection))[1])
@@ -59,7 +53,7 @@ class Engine:
 
     def fill(self, collection: Collection, corpus: InMemory) -> int:
         """Return how many passages were written."""
-        return ingest(corpus, collection, embedded(corpus) if self.backbone else None).written
+        return ingest(corpus, collection, embedded(corpus)).written
 
     def arm(self, collection: Collection, mode: str) -> EngineArm:
         params = resolve_kind("arm", self.spec("any", mode))[1]
@@ -74,11 +68,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield Engine(kind, {"url": double.url})
         return
     if kind != "postgres":
-        if importlib.util.find_spec(CLIENTS.get(kind, kind)) is None:
-            pytest.skip(f"the client is not installed: pip install 'armwise[{kind}]'")
-        if kind == "milvus":
-            yield Engine(kind, {"url": str(tmp_path_factory.mktemp(kind) / "lite.db")})
-            return
+        pytest.importorskip("qdrant_client")
         yield Engine(kind, {"path": str(tmp_path_factory.mktemp(kind))})
         return
     server: Server = request.getfixturevalue("postgres")

@@ -1,6 +1,5 @@
 """How an arm over an engine is built: what it may reach, its parameters, its client."""
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import sqlalchemy as sa
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
-from armwise.arms.engines.tantivy import TantivyIndex, TantivyParams
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import build_arm, fill_collection
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new, resolve_kind
@@ -62,7 +60,7 @@ def test_an_arm_from_outside_reaches_all_that_is_named_of_its_place(
         (postgres(key_env="OTHER_KEY"), "OTHER_KEY may not be sent"),
         (postgres(collection="notes"), "'notes' of postgresql"),
         (postgres(fields={"metadata": None}), "only an arm of the configuration file can name the fields"),
-        (ArmSpec(kind="tantivy", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
+        (ArmSpec(kind="qdrant", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
         (ArmSpec(kind="qdrant", params={"url": "http://db.example", "collection": "passages"}), "is none"),
     ],
 )
@@ -114,7 +112,7 @@ def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any
         build_arm("arm", resources)
 
 
-def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_that_has_one(
+def test_a_collection_is_filled_with_ten_minutes_for_each_request(
     monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
 ) -> None:
     filled: list[tuple[Any, ...]] = []
@@ -125,17 +123,12 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
 
     monkeypatch.setattr("armwise.arms.retrievers.ingest.fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
-    here = ArmSpec(kind="tantivy", params={"path": str(tmp_path), "collection": "c"})
     lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
     specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}
-    if importlib.util.find_spec("tantivy") is not None:
-        specs["here"] = here
     have = Resources(corpus, tmp_path, BACKBONES, specs)
-    for name in specs.keys() & {"far", "here"}:
-        assert fill_collection(name, have, print) == IngestReport("a version", 3)
-        arm, resources, progress = filled.pop()
-        assert (arm.name, resources, progress) == (name, have, print)
-        assert getattr(arm.params, "timeout_s", None) == (600.0 if name == "far" else None)
+    assert fill_collection("far", have, print) == IngestReport("a version", 3)
+    arm, resources, progress = filled.pop()
+    assert (arm.name, resources, progress, arm.params.timeout_s) == ("far", have, print, 600.0)
     with pytest.raises(
         ArmSpecError, match=r"'words' of kind 'bm25' has no collection: .* opensearch, .*postgres"
     ):
@@ -146,16 +139,12 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request_and_by_an_arm_
         fill_collection("nobody", have)
 
 
-MODULES = {"qdrant": "qdrant_client", "tantivy": "tantivy", "lancedb": "lancedb"}
-
-
-@pytest.mark.parametrize(("kind", "module"), MODULES.items())
 def test_a_client_that_is_not_installed_is_named(
-    kind: str, module: str, monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    spec = ArmSpec(kind=kind, params={"path": str(tmp_path), "collection": "x"})
-    with pytest.raises(ArmBuildError, match=rf"pip install 'armwise\[{kind}\]'"):
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    spec = ArmSpec(kind="qdrant", params={"path": str(tmp_path), "collection": "x"})
+    with pytest.raises(ArmBuildError, match=r"pip install 'armwise\[qdrant\]'"):
         build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}))
 
 
@@ -329,23 +318,35 @@ def test_qdrant_is_not_asked_for_words_that_are_left_out(
     assert collection.lexical(Query("the of"), 3) == []
 
 
-def test_a_folder_without_an_index_of_tantivy_stays_as_it_is(tmp_path: Path) -> None:
-    pytest.importorskip("tantivy")
-    index = TantivyIndex(TantivyParams(path=str(tmp_path), collection="c"))
-    for _ in range(2):
-        with pytest.raises(ArmError, match=r"no index in .*c: armwise ingest --into this arm"):
-            index.lexical(Query("river"), 3)
-        assert (index.count(), list(tmp_path.rglob("*/*"))) == (0, [])
-        (tmp_path / "c").mkdir(exist_ok=True)
+def test_words_of_scripts_without_blanks_are_found_in_qdrant(tmp_path: Path) -> None:
+    pytest.importorskip("qdrant_client")
+    texts = {
+        "zh": "\u957f\u6c5f\u662f\u4e9a\u6d32\u6700\u957f\u7684\u6cb3\u6d41",
+        "hi": "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f",
+    }
+    collection = QdrantCollection(QdrantParams(path=str(tmp_path), collection="c"))
+    ingest(InMemory([Passage(name, "", text) for name, text in texts.items()]), collection, None)
+    queries = ("\u4e9a\u6d32", "\u0915\u094d\u0937\u0924\u094d\u0930\u093f\u092f")
+    found = [[passage.id for passage in collection.lexical(Query(query), 3)] for query in queries]
+    assert found == [["zh"], ["hi"]]
+    assert collection.lexical(Query("\u0915"), 3) == []
 
 
-@pytest.mark.parametrize(("length", "found"), [(39, 1), (40, 0)])
-def test_tantivy_indexes_words_of_fewer_than_40_characters(tmp_path: Path, length: int, found: int) -> None:
-    pytest.importorskip("tantivy")
-    params = TantivyParams(path=str(tmp_path), collection="c")
-    index, word = TantivyIndex(params), "9" * length
-    ingest(InMemory([Passage("p", "", f"number {word}")]), index, None)
-    assert len(index.lexical(Query(word), 3)) == found
+def test_a_collection_with_the_words_of_another_version_is_refused_until_it_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("qdrant_client")
+    params = QdrantParams(path=str(tmp_path), collection="c")
+    collection, rivers = QdrantCollection(params), InMemory([Passage("p", "", "The rivers.")])
+    monkeypatch.setattr(QdrantCollection, "row_format", 1)
+    ingest(rivers, collection, None)
+    monkeypatch.undo()
+    said = r"arm 'words': .* words of another version, \S+-words-1: `armwise ingest"
+    with pytest.raises(ArmError, match=said):
+        EngineArm("words", params, collection).search(Query("rivers"), 3)
+    assert ingest(rivers, collection, None).written == 1
+    found = EngineArm("words", params, collection).search(Query("rivers"), 3).passages
+    assert [passage.id for passage in found] == ["p"]
 
 
 def test_points_of_others_are_searched_by_their_own_fields(tmp_path: Path, corpus: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armwise.arms.base import ArmError, Passage, Query
-from armwise.arms.engines import milvus, opensearch, postgres, qdrant
+from armwise.arms.engines import opensearch, postgres, qdrant
 from armwise.arms.filters import Comparison, Compound, permits
 from armwise.arms.retrievers import ingest as ingesting
 from armwise.arms.retrievers.collection import Collection, FillState, Row
@@ -145,11 +145,7 @@ def test_an_engine_shows_what_a_caller_may_see(
     assert {p.id: p.metadata for p in collection.lexical(asked, 100)} == expected
 
 
-def test_a_search_by_vectors_has_the_same_filter(
-    engine: Engine, everything: tuple[Collection, InMemory]
-) -> None:
-    if engine.backbone is None:
-        pytest.skip("it has no vectors")
+def test_a_search_by_vectors_has_the_same_filter(everything: tuple[Collection, InMemory]) -> None:
     collection, corpus = everything
     where = Comparison(type="gte", key="x", value=1)
     vector = embedded(corpus).vectors[0]
@@ -189,7 +185,7 @@ def test_a_passage_of_a_group_is_found_by_its_members_alone(engine: Engine, fill
 
 def test_filling_again_writes_nothing(engine: Engine, filled: Collection, encyclopedia: InMemory) -> None:
     assert engine.fill(filled, encyclopedia) == 0
-    version = compute_version(encyclopedia, "hashed" if engine.backbone else "", row_format(filled))
+    version = compute_version(encyclopedia, "hashed", row_format(filled))
     assert engine.arm(filled, "lexical").version == version
 
 
@@ -203,8 +199,7 @@ def test_a_changed_corpus_changes_what_has_changed(engine: Engine) -> None:
     collection = engine.fresh()
     assert engine.fill(collection, InMemory(before)) == 6
     corpus = InMemory(after)
-    vectors = embedded(corpus) if engine.backbone else None
-    report = ingest(corpus, collection, vectors)
+    report = ingest(corpus, collection, embedded(corpus))
     assert (report.written, report.deleted) == (2, 2)
     found = {p.id: p.scored(0.0) for p in collection.lexical(Query("word"), 100)}
     assert found == {p.id: p for p in after}
@@ -212,7 +207,7 @@ def test_a_changed_corpus_changes_what_has_changed(engine: Engine) -> None:
 
 
 def test_passages_of_every_page_are_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (ingesting, postgres, qdrant, opensearch, milvus):
+    for module in (ingesting, postgres, qdrant, opensearch):
         monkeypatch.setattr(module, "PAGE", 3)
     collection = engine.fresh()
     before = [Passage(f"p{place:02}", "", f"word {place}") for place in range(12)]
@@ -222,7 +217,7 @@ def test_passages_of_every_page_are_seen(engine: Engine, monkeypatch: pytest.Mon
     assert engine.fill(collection, InMemory(after)) == 2, "the digests of all others are found"
     assert sorted(collection.ids()) == [p.id for p in after], "where it is not"
     last = InMemory(after[-1:])
-    report = ingest(last, collection, embedded(last) if engine.backbone else None)
+    report = ingest(last, collection, embedded(last))
     assert (report.written, report.deleted) == (0, 12)
     assert list(collection.ids()) == ["p12"]
     assert collection.count() == 1
@@ -251,13 +246,13 @@ class _KilledError(Exception):
 def test_a_killed_run_goes_on_where_it_was(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = InMemory([Passage(f"p{n}", "", f"word {n}") for n in range(2 * BATCH + 7)])
     collection = engine.fresh()
-    monkeypatch.setattr(collection, "batch", BATCH, raising=False)
+    monkeypatch.setattr(ingesting, "BATCH", BATCH)
 
     def die(_stage: str, done: int, _total: int | None) -> None:
         if done > BATCH:
             raise _KilledError
 
-    vectors = embedded(corpus) if engine.backbone else None
+    vectors = embedded(corpus)
     looked_at: list[str] = []
     digests = collection.digests
     monkeypatch.setattr(collection, "digests", lambda ids: [looked_at.extend(ids), digests(ids)][1])
@@ -277,10 +272,10 @@ def test_a_killed_run_goes_on_where_it_was(engine: Engine, monkeypatch: pytest.M
 
 def test_what_ingest_did_not_put_there_is_left_alone(engine: Engine) -> None:
     corpus = InMemory([Passage("p", "", "word")])
-    vectors = embedded(corpus) if engine.backbone else None
+    vectors = embedded(corpus)
     collection = engine.fresh()
-    collection.create(None if vectors is None else vectors.vectors.shape[1])
-    collection.write([Row(corpus.found[0], "", None if vectors is None else vectors.vectors[0])])
+    collection.create(vectors.vectors.shape[1])
+    collection.write([Row(corpus.found[0], "", vectors.vectors[0])])
     with pytest.raises(ArmError, match="1 passages that were not put there by ingest"):
         ingest(corpus, collection, vectors)
 
@@ -314,8 +309,6 @@ def test_a_question_of_any_text_is_answered(engine: Engine, filled: Collection) 
 
 
 def test_nothing_is_near_to_a_vector_of_zeros(engine: Engine, filled: Collection) -> None:
-    if engine.backbone is None:
-        pytest.skip("it has no vectors")
     asked = Query("word", {engine.backbone: np.zeros(4, dtype=np.float32)})
     assert engine.arm(filled, "dense").search(asked, 3).passages == ()
 

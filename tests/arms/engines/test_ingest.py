@@ -53,7 +53,7 @@ def test_surplus_passages_are_deleted_a_page_at_a_time_before_the_index_is_finis
 def test_an_interrupted_run_is_not_taken_for_a_complete_one_and_the_next_one_completes_it(
     interrupted: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CollectionInMemory, "batch", 2, raising=False)
+    monkeypatch.setattr(ingesting, "BATCH", 2)
     collection, before = CollectionInMemory(), [replace(one, id=f"old {one.id}") for one in numbered(3)]
     ingest(InMemory(before), collection, None)
     corpus = InMemory(numbered(5))
@@ -157,7 +157,7 @@ def test_the_version_of_a_corpus_and_a_model_stays_what_it_is() -> None:
 
 
 def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CollectionInMemory, "batch", 2, raising=False)
+    monkeypatch.setattr(ingesting, "BATCH", 2)
     vectors = np.eye(5, dtype=np.float32)
     collection = CollectionInMemory()
     ingest(InMemory(numbered(4)), collection, Embedded("m", vectors[:4]))

@@ -156,7 +156,7 @@ def test_the_same_passages_under_another_name_are_another_version(tmp_path: Path
             ["docs"],
             "kind 'rrf' searches its members: corpus has no place",
         ),
-        (ArmSpec(kind="tantivy", corpus="gone", params={"path": "p", "collection": "c"}), ["docs"], "'gone'"),
+        (ArmSpec(kind="qdrant", corpus="gone", params={"path": "p", "collection": "c"}), ["docs"], "'gone'"),
     ],
 )
 def test_a_wrong_corpus_is_refused(spec: ArmSpec, corpora: list[str], said: str) -> None:
@@ -172,7 +172,7 @@ def test_a_wrong_corpus_is_refused(spec: ArmSpec, corpora: list[str], said: str)
         (ArmSpec(kind="bm25"), ["docs"]),
         (ArmSpec(kind="bm25"), []),
         (ArmSpec(kind="bm25", corpus="docs"), ["docs"]),
-        (ArmSpec(kind="tantivy", params={"path": "p", "collection": "c"}), ["docs", "tickets"]),
+        (ArmSpec(kind="qdrant", params={"path": "p", "collection": "c"}), ["docs", "tickets"]),
         (ArmSpec(kind="mcp", params={"url": "https://a.example", "tool": "find"}), ["docs", "tickets"]),
     ],
 )
@@ -201,8 +201,8 @@ class TestEngines:
     def engines(self, several: Corpus, tmp_path: Path) -> Resources:
         params = {"path": str(tmp_path / "engine"), "collection": "own"}
         specs = {
-            "engine": ArmSpec(kind="tantivy", corpus="tickets", params=params),
-            "foreign": ArmSpec(kind="tantivy", params={**params, "collection": "others"}),
+            "engine": ArmSpec(kind="qdrant", corpus="tickets", params=params),
+            "foreign": ArmSpec(kind="qdrant", params={**params, "collection": "others"}),
         }
         return Resources(several, tmp_path / "indexes", {}, specs)
 
