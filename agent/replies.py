@@ -390,14 +390,6 @@ class CanaryState(Reply):
     deciding: bool
 
 
-class Apprentice(Reply):
-    """How far a shadow policy agrees with the served one."""
-
-    decisions: int
-    agreement: float | None
-    same_best: float | None
-
-
 class JudgeState(Reply):
     """How well a judge's grades agree with feedback."""
 
@@ -485,7 +477,6 @@ class Policy(Summary):
         description="Candidates that take part in decisions, each in those of its turn."
     )
     newest: Summary | None
-    apprentice: Apprentice | None
     judge: JudgeState | None
     feedback: FeedbackState | None = Field(default=None, description="Null from a service of before.")
     drift: DriftState | None

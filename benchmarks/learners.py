@@ -65,12 +65,6 @@ OURS: dict[str, dict[str, Any]] = {
     "LinUCB": {"kind": "linucb"},
     "Vowpal Wabbit": {"kind": "vowpal"},
     "epsilon-greedy": {"kind": "epsilon_greedy"},
-    "LinUCB on the router, restarting": {
-        "kind": "restarting",
-        "params": {"policy": {"kind": "linucb", "params": ON_ROUTER}},
-    },
-    "Vowpal Wabbit, restarting": {"kind": "restarting", "params": {"policy": {"kind": "vowpal"}}},
-    "epsilon-greedy, restarting": {"kind": "restarting", "params": {"policy": {"kind": "epsilon_greedy"}}},
     "adaptive": {"kind": "adaptive"},
 }
 """Our policies by name."""
@@ -432,8 +426,8 @@ CHANGING = ("swap", "cold", "sparse", "delayed", "censored", "poisoned", "rise",
 
 STYLES: dict[str, dict[str, Any]] = {
     "adaptive": {"color": "#22303c", "linewidth": 2.6, "zorder": 5},
-    "Vowpal Wabbit, restarting": {"color": "#d1495b", "linewidth": 1.5},
-    "epsilon-greedy, restarting": {"color": "#e0a03a", "linewidth": 1.5},
+    "Vowpal Wabbit": {"color": "#d1495b", "linewidth": 1.5},
+    "epsilon-greedy": {"color": "#e0a03a", "linewidth": 1.5},
     "LinUCB on the router": {"color": "#2f6fb7", "linewidth": 1.5},
     "ParetoBandit": {"color": "#3a9d5d", "linewidth": 1.5},
     "LiteLLM adaptive": {"color": "#8d5fb0", "linewidth": 1.5},

@@ -117,7 +117,6 @@ def entries() -> dict[str, Entry]:
     share = float(shipped["exploration"])
     others = {
         "linucb": {"kind": "linucb"},
-        "linucb, restarting": {"kind": "restarting", "params": {"policy": {"kind": "linucb"}}},
         "linear_thompson": {"kind": "linear_thompson"},
         "vowpal": {"kind": "vowpal"},
         "epsilon_greedy": {"kind": "epsilon_greedy"},

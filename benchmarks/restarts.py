@@ -3,10 +3,9 @@
     python benchmarks/restarts.py [--rewards 6000] [--alone 100000] [--runs 6] [--seed 0] [--only calm]
         [--world "daily rhythm"]
 
-Nothing changes in the worlds of the first table, so every restart of a policy there is false, and so is every
-alarm of `armwise.feedback.drift.Monitor`, which sees what Vowpal Wabbit learns. Policies draw with the floor
-of the service, 0.01 an arm, and learn `--rewards` rewards in each world. The detector alone, on arms that are
-drawn alike, sees `--alone`. A figure is the mean number of rewards between two; where there was none, it is
+Nothing changes in the worlds of the first table, so every restart there is false. `adaptive` draws with the
+floor of the service, 0.01 an arm, and learns `--rewards` rewards in each world. The detector alone, on arms
+that are drawn alike, sees `--alone`. A figure is the mean number of rewards between two; without any, it is
 over their number.
 
     rate .01, ...   two arms that are right as often
@@ -17,17 +16,16 @@ over their number.
     daily rhythm    right .05 more and less often within so many rewards
     delays          as rate .5 and .3; a reward is learned 100 questions later
 
-In the other tables two arms exchange their rates after 600 rewards: rewards until the restart, and until the
+In the other table two arms exchange their rates after 600 rewards: rewards until the restart, and until the
 better one has had half of the draws of 40 questions, median and 9 in 10 of `--runs`; `kept` is what the
-restarts kept, on average. `none` is none within 1,500: a policy that follows by itself needs no restart. With
-the defaults it takes some three minutes of one core.
+restarts kept, on average. `none` is none within 1,500: a policy that follows by itself needs no restart.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -46,9 +44,7 @@ from armwise.agent.policies import (
     served_distribution,
 )
 from armwise.agent.policies.change_detector import ChangeDetector
-from armwise.feedback.drift import DriftSpec, Monitor
-from armwise.feedback.events import Context, Cost, Decision, Example
-from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 
@@ -56,20 +52,14 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98)
 SWAPS = ((0.8, 0.4), (0.5, 0.2), (0.3, 0.1), (0.1, 0.02), (0.98, 0.8))
 """Rates of two arms before they are exchanged."""
 
-FLOOR, RULE = 0.01, RewardRule(metrics={"right": Metric()})
+FLOOR = 0.01
 BEFORE, PATIENCE = 600, 1500
 """Rewards before two arms are exchanged, and after which a change that was not found counts as missed."""
 
 DRAWN = 20
 """Questions for which the policy of a version decides."""
 
-KINDS: dict[str, dict[str, Any]] = {
-    "adaptive": {"kind": "adaptive", "params": {"dims": 4}},
-    "restarting, linucb": {"kind": "restarting", "params": {"policy": {"kind": "linucb"}, "dims": 4}},
-    "restarting, vowpal": {"kind": "restarting", "params": {"policy": {"kind": "vowpal"}, "dims": 4}},
-}
-WATCHED = "restarting, vowpal"
-"""The policy whose rewards `drift` monitors."""
+POLICY = PolicySpec(kind="adaptive", params={"dims": 4})
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,12 +121,10 @@ def calm(seed: int) -> dict[str, World]:
     return found | {"delays": replace(even, delay=100)}
 
 
-def learned(
-    world: World, spec: dict[str, Any], n: int, rng: np.random.Generator
-) -> Iterator[tuple[Policy, int, float]]:
-    """Let a policy learn n rewards; yield it, the alarms and the share of the second arm, after each."""
-    arms, monitor = world.arms, Monitor(DriftSpec(), RULE)
-    policy = build_policy(PolicySpec.model_validate(spec), arms)
+def learned(world: World, n: int, rng: np.random.Generator) -> Iterator[tuple[Policy, float]]:
+    """Let a policy learn n rewards; yield it and the share of the second arm, after each."""
+    arms = world.arms
+    policy = build_policy(POLICY, arms)
     due: deque[tuple[Decision, float]] = deque()
     served: list[Floats] = []
     for t in range(n + world.delay):
@@ -151,8 +139,7 @@ def learned(
         if len(due) > world.delay:
             past, reward = due.popleft()
             policy.learn(past, reward)
-            alarms = monitor.see(Example(t + 1, past, Cost(), {}), reward) if spec is KINDS[WATCHED] else ()
-            yield policy, len(alarms), float(served[kind][1])
+            yield policy, float(served[kind][1])
 
 
 def alone(world: World, n: int, rng: np.random.Generator) -> int:
@@ -174,56 +161,45 @@ def between(n: int, false: int) -> str:
 
 
 def false_restarts(n: int, n_alone: int, seed: int, named: str, step: Callable[[], None]) -> Table:
-    """Count restarts and alarms where nothing changes, in the worlds whose names begin as given."""
-    table = _table("rewards between two false restarts", "world", *KINDS, "drift", "detector alone")
-    total = np.zeros(len(KINDS) + 2, dtype=int)
+    """Count restarts where nothing changes, in the worlds whose names begin as given."""
+    table = _table("rewards between two false restarts", "world", "adaptive", "detector alone")
+    total = np.zeros(2, dtype=int)
     n_worlds = 0
     for place, (name, world) in enumerate(calm(seed).items()):
         if not name.startswith(named):
             continue
         n_worlds += 1
-        counts, alarms = [], 0
-        for at, spec in enumerate(KINDS.values()):
-            rng, restarts = np.random.default_rng([seed, 2, place, at]), 0
-            for policy, raised, _ in learned(world, spec, n, rng):
-                alarms, restarts = alarms + raised, len(list_restarts(policy))
-            counts.append(restarts)
-            step()
-        counts += [alarms, alone(world, n_alone, np.random.default_rng([seed, 3, place]))]
+        restarts = 0
+        for policy, _ in learned(world, n, np.random.default_rng([seed, 2, place, 0])):
+            restarts = len(list_restarts(policy))
         step()
-        table.add_row(
-            name, *(between(m, k) for m, k in zip([n] * (len(KINDS) + 1) + [n_alone], counts, strict=True))
-        )
+        counts = [restarts, alone(world, n_alone, np.random.default_rng([seed, 3, place]))]
+        step()
+        table.add_row(name, *(between(m, k) for m, k in zip([n, n_alone], counts, strict=True)))
         total += counts
-    every = np.array([n] * (len(KINDS) + 1) + [n_alone]) * n_worlds
+    every = np.array([n, n_alone]) * n_worlds
     table.add_row("all together", *(between(int(m), int(k)) for m, k in zip(every, total, strict=True)))
     return table
 
 
-def true_restarts(runs: int, seed: int, step: Callable[[], None]) -> Iterator[Table]:
+def true_restarts(runs: int, seed: int, step: Callable[[], None]) -> Table:
     """Measure how long an exchange of two arms goes unnoticed, and when the better arm is drawn."""
-    title = "rewards until an exchange is found, median / 9 in 10"
-    found = _table(title, "rates", *KINDS, "drift", "kept")
-    followed = _table("rewards until the better arm has half of the draws, median / 9 in 10", "rates", *KINDS)
+    title = "rewards after an exchange, median / 9 in 10"
+    table = _table(title, "rates", "until the restart", "until half of the draws", "kept")
     swaps = [(f"{one} and {other}", World(np.array([[one, other]]), change=BEFORE)) for one, other in SWAPS]
     swaps.append(("0.5 and 0.2, 100 later", replace(swaps[1][1], delay=100)))
     swaps.append(("0.6 and 0.3, costs", World(np.array([[0.6, 0.3]]), cost=0.1, change=BEFORE)))
     for place, (name, world) in enumerate(swaps):
-        cells: list[list[float]] = [[] for _ in KINDS]
-        shares: list[list[float]] = [[] for _ in KINDS]
-        alarmed, kept = list[float](), list[int]()
-        for at, spec in enumerate(KINDS.values()):
-            for run in range(runs):
-                one = _exchange(world, spec, np.random.default_rng([seed, 4, place, at, run]))
-                cells[at].append(one.restart)
-                shares[at].append(one.share)
-                kept += one.kept
-                if spec is KINDS[WATCHED]:
-                    alarmed.append(one.alarm)
-            step()
-        found.add_row(name, *map(_delays, cells), _delays(alarmed), f"{np.mean(kept):.0f}" if kept else "-")
-        followed.add_row(name, *map(_delays, shares))
-    yield from (found, followed)
+        found = [_exchange(world, np.random.default_rng([seed, 4, place, 0, run])) for run in range(runs)]
+        kept = [n for one in found for n in one.kept]
+        step()
+        table.add_row(
+            name,
+            _delays([one.restart for one in found]),
+            _delays([one.share for one in found]),
+            f"{np.mean(kept):.0f}" if kept else "-",
+        )
+    return table
 
 
 @dataclass
@@ -232,30 +208,26 @@ class Exchange:
 
     Attributes:
         restart: Until the policy restarted; infinity where it did not.
-        alarm: Until an alarm of drift, likewise.
         share: Until the better arm had half of the draws, likewise.
         kept: What the restart kept.
     """
 
     restart: float = math.inf
-    alarm: float = math.inf
     share: float = math.inf
     kept: tuple[int, ...] = ()
 
 
-def _exchange(world: World, spec: dict[str, Any], rng: np.random.Generator) -> Exchange:
+def _exchange(world: World, rng: np.random.Generator) -> Exchange:
     found, latest = Exchange(), deque[float](maxlen=40)
-    for past, (policy, alarms, better) in enumerate(learned(world, spec, BEFORE + PATIENCE, rng), 1 - BEFORE):
+    for past, (policy, better) in enumerate(learned(world, BEFORE + PATIENCE, rng), 1 - BEFORE):
         if past <= 0:
             continue
         latest.append(better)
         restarts = list_restarts(policy)
         if found.restart == math.inf and restarts and restarts[-1].reward > BEFORE:
             found.restart, found.kept = past, (restarts[-1].kept,)
-        found.alarm = min(found.alarm, past if alarms else math.inf)
         found.share = min(found.share, past if len(latest) == 40 and np.mean(latest) > 0.5 else math.inf)
-        wanted = (found.restart, found.share, found.alarm if spec is KINDS[WATCHED] else 0.0)
-        if max(wanted) < math.inf or (found.share < math.inf and past > PATIENCE // 3):
+        if max(found.restart, found.share) < math.inf or (found.share < math.inf and past > PATIENCE // 3):
             break
     return found
 
@@ -292,16 +264,14 @@ def main(
             raise typer.BadParameter(
                 f"{world!r} begins none of {', '.join(calm(seed))}", param_hint="--world"
             )
-        total = (only != "exchanges") * n_calm * (len(KINDS) + 1)
-        total += (only != "calm") * (len(SWAPS) + 2) * len(KINDS)
-        task = progress.add_task("worlds and policies", total=total)
+        total = (only != "exchanges") * n_calm * 2 + (only != "calm") * (len(SWAPS) + 2)
+        task = progress.add_task("worlds", total=total)
 
         def step() -> None:
             progress.advance(task)
 
         if only != "calm":
-            for table in true_restarts(runs, seed, step):
-                console.print(table)
+            console.print(true_restarts(runs, seed, step))
         if only != "exchanges":
             console.print(false_restarts(rewards, alone_rewards, seed, world, step))
 

@@ -3,8 +3,7 @@
     python examples/replay_log.py FOLDER [QUESTIONS]
 
 Three arms answer questions that begin with who, when or where; which arm is right follows from that word,
-nine times out of ten. The service takes `dense`, but for a little exploration, and an apprentice learns in
-its shadow.
+nine times out of ten. The service takes `dense`, except for a little exploration.
 """
 
 import sys
@@ -19,7 +18,6 @@ from armwise.agent.learning import Learner, Recipe
 from armwise.agent.policies import build_policy, choose, describe, sampling, served_distribution
 from armwise.feedback.events import Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.log import Store
-from armwise.feedback.registry import versions
 from armwise.feedback.training_log import take_epoch
 
 RIGHT = {"who": "bm25", "when": "dense", "where": "dense"}
@@ -39,13 +37,7 @@ CONFIG = {
     },
     "backbones": {"tiny": {"model": "hashing:16"}},
     "llm": {"engine": "scripted"},
-    "policy": {
-        "kind": "apprentice",
-        "params": {
-            "baseline": {"kind": "fixed", "params": {"arm": "dense"}},
-            "policy": {"kind": "linucb", "params": {"alpha": 0.3}},
-        },
-    },
+    "policy": {"kind": "fixed", "params": {"arm": "dense"}},
     "floor": 0.05,
     "reward": {"metrics": {"right": {"type": "boolean"}}, "cost_weight": 0.1},
 }
@@ -59,14 +51,13 @@ def write(folder: Path, questions: int) -> Path:
     path.write_text(yaml.safe_dump({"applications": [{"name": "agent", "args": args}]}))
     config, rng = load(path), np.random.default_rng(0)
     arms = tuple(config.actions)
-    empty = build_policy(config.policy, arms)
+    policy = build_policy(config.policy, arms)
     with closing(Store(config.database_url, config.reward.join)) as store:
         salt = store.draw_secret.salt(config.salt)
         learner = Learner(store, Recipe.configured(config), arms, take_epoch(store, "example", BEGIN))
         for first in range(0, questions, BATCH):
             version = learner.step()
             assert version is not None
-            policy = empty.load(versions.checkpoint(store, version.version) or b"")
             facts = []
             for number in range(first, min(first + BATCH, questions)):
                 word, at = str(rng.choice(list(RIGHT))), BEGIN + EVERY_S * number
@@ -74,7 +65,6 @@ def write(folder: Path, questions: int) -> Path:
                     f"{word} is number {number}?", config.features, arms={arm: {} for arm in arms}
                 )
                 p = served_distribution(policy, context, arms, config.explores.among(len(arms)))
-                shadow = sampling.shadow_distribution(policy, context, arms, config.explores.among(len(arms)))
                 name = f"d-{number}"
                 drawn = arms[choose(p, sampling.uniform_from(name, salt, arms))]
                 right = rng.random() < (CHANCE if drawn == RIGHT[word] else 1.0 - CHANCE)
@@ -89,7 +79,6 @@ def write(folder: Path, questions: int) -> Path:
                     decided_at=at,
                     deadline=at + config.reward.wait_s,
                     floor=config.explores.among(len(arms)),
-                    shadow=tuple(shadow.tolist()),
                 )
                 cost = Cost(steps=STEPS[drawn])
                 facts += [

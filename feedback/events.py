@@ -196,8 +196,8 @@ class Decision:
         floor: Exploration floor, from which the distribution can be recomputed; None: unknown, as in
             imported logs.
         deferred: Whether it counts only after its answer was shown: feedback of the kind `ACTIVATION`.
-        shadow: The distribution of the shadow policy, in the order of `arms`; empty without one. For a
-            decision of the tap, the distribution of the policy of `version`.
+        shadow: For a decision of the tap, what the policy of `version` would have drawn from, in the order
+            of `arms`; else empty.
         candidate: The version that took part as a canary; 0: none did.
         share: Share of the candidate, in [0, 1): `probabilities` are (1 - share) times the distribution of
             `version` plus share times that of `candidate`, the floor mixed into both.

@@ -18,7 +18,6 @@ WORDS = {
     "lookout": "version watcher",
     "hired": "worker pool",
     "outset": "snapshot",
-    "apprentices": "shadow policies",
     "in force": "active",
     "until another word": "until the next promote or rollback",
     "gives way": "lowers its priority",

@@ -206,8 +206,6 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
             about.add_row("promotion", Text(_promoted(policy["promotion"])))
         for candidate in policy["canaries"]:
             about.add_row("canary", Text(describe_canary(candidate, len(policy["canaries"]))))
-        if policy["apprentice"]:
-            about.add_row("apprentice", _agreement(policy["apprentice"]))
         if policy.get("feedback"):
             about.add_row("feedback", Text(_feedback(policy["feedback"])))
         if policy.get("judge"):
@@ -389,19 +387,6 @@ def describe_serving(policy: Mapping[str, Any]) -> str:
         f"version {serving['version']} decides since {_at(serving['since'])}, until another promotion "
         f"({serving['reason']}); the newest is {newest['version']}"
     )
-
-
-def _agreement(apprentice: Mapping[str, Any]) -> str:
-    """Describe the agreement of an apprentice with its baseline.
-
-    >>> _agreement({"decisions": 200, "agreement": 0.75, "same_best": 0.5})
-    'shares 75.0% of the mass, and in 50.0% the best arm, over the newest 200 decisions'
-    """
-    if not apprentice["decisions"]:
-        return "no decision to compare it with yet"
-    mass, arm = f"{apprentice['agreement']:.1%}", f"{apprentice['same_best']:.1%}"
-    number = apprentice["decisions"]
-    return f"shares {mass} of the mass, and in {arm} the best arm, over the newest {number} decisions"
 
 
 def _feedback(state: Mapping[str, Any]) -> str:

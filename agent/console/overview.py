@@ -17,7 +17,6 @@ from fastapi.responses import HTMLResponse
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
-from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart, draw_levels
@@ -70,7 +69,6 @@ async def overview(
     request: Request,
     point: RequestPoint,
     caller: RequestCaller,
-    agreement: Agreement,
     window: str = "24h",
 ) -> Response:
     """Requests, rewards and costs in a window."""
@@ -84,7 +82,7 @@ async def overview(
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
-    active = (await policies.policy(point, agreement)).reply
+    active = (await policies.policy(point)).reply
     window_figures = await asyncio.to_thread(_read, point, window)
     learned = await asyncio.to_thread(learning.panel, point, caller)
     receipt = await asyncio.to_thread(read_kept, point.config, point.name)

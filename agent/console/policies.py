@@ -18,7 +18,6 @@ from armwise.agent.api import ranking
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
-from armwise.agent.api.operations.policies import Agreement
 from armwise.agent.api.schemas import (
     LARGEST,
     CanaryChoice,
@@ -129,7 +128,6 @@ async def overview(
     request: Request,
     point: RequestPoint,
     caller: RequestCaller,
-    agreement: Agreement,
     before: PageBefore = None,
     until: PageBefore = None,
     recipe: RecipeDigest = None,
@@ -140,7 +138,7 @@ async def overview(
     `before` pages through the recipes, `until` through the timeline, and `earlier` through the versions of
     the expanded `recipe`.
     """
-    state = (await policies.policy(point, agreement)).reply
+    state = (await policies.policy(point)).reply
     judgements = await evidence.judged(point, caller)
     rows = await asyncio.to_thread(recipe_rows, point, before)
     opened = None
@@ -426,7 +424,7 @@ def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> O
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
-async def choose(request: Request, point: RequestPoint, agreement: Agreement) -> Response:
+async def choose(request: Request, point: RequestPoint) -> Response:
     """Promote a version, roll back to it, or begin or end its canary; the reason is recorded."""
     fields = await read_form(request)
     version, reason = valid(PathNumber, fields.get("version", "")), fields.get("reason", "")
@@ -436,18 +434,16 @@ async def choose(request: Request, point: RequestPoint, agreement: Agreement) ->
         case Act.PROMOTE:
             body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
             try:
-                await policies.promote(point, version, body, agreement)
+                await policies.promote(point, version, body)
             except UndecidedError:
                 return seen(request, "/policies/act", action=Act.PROMOTE.value, version=version)
         case Act.ROLLBACK:
-            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}), agreement)
+            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}))
         case Act.CANARY:
             body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
-            await policies.canary(point, version, body, agreement)
+            await policies.canary(point, version, body)
         case Act.END:
-            await policies.canary(
-                point, version, valid(CanaryChoice, {"reason": reason, "share": 0}), agreement
-            )
+            await policies.canary(point, version, valid(CanaryChoice, {"reason": reason, "share": 0}))
         case other:
             message = f"action {other!r}: promote, rollback, canary or end was expected"
             raise ApiError("invalid_value", message, "action")

@@ -1,7 +1,7 @@
 """The candidates of an evaluation: names, distributions decision by decision, and how they are built.
 
     LearnedTarget  a policy that learns as the log is replayed, or a frozen version
-    Recorded       the shadow policy, as it was logged with each decision
+    Recorded       what the policy would have drawn from when another system decided, as logged
     RouterTarget   the best arm by the scores of a trained router, which are computed again
 
 A learning candidate returns its distribution for a decision before it learns from it (progressive
@@ -58,7 +58,7 @@ class CandidateKind(StrEnum):
     CONFIGURED = "configured"
     """The policy of the configuration, learned as the log is replayed."""
     SHADOW = "shadow"
-    """The shadow policy, as logged."""
+    """What the policy would have drawn from when another system decided, as logged."""
     VERSION = "version"
     """One version, frozen."""
     CANARY = "canary"
@@ -83,7 +83,7 @@ ARGUMENT = {
 }
 
 DEEPEST = 20
-"""Most levels of nesting in the YAML of a policy; each policy within a policy takes two."""
+"""Most levels of nesting in the YAML of a policy."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -388,10 +388,10 @@ class LearnedTarget(Candidate):
 
 @dataclass(eq=False)
 class Recorded(Candidate):
-    """The shadow policy of the policy that decided."""
+    """What the policy would have drawn from when another system decided or took part."""
 
     arms: frozenset[str]
-    about: str = "The shadow policy, as it was logged with each decision."
+    about: str = "What the policy would have drawn from when another system decided, as logged then."
     after: int = 0
     reason: str = ""
     brought: frozenset[str] = frozenset()

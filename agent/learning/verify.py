@@ -4,8 +4,9 @@ A version is frozen, and a decision stores the entire input of the policy, so bo
 time; a difference means that the row or the policy was changed. Columns that neither depends on, such as the
 text of the question, are left unchecked. A decision whose texts were erased is recomputed from its features.
 
-Of a decision of another system, only the policy's shadow distribution is recomputed. A decision drawn from a
-mixture with the caller's own decider is recomputed completely, from the logged distribution of that decider.
+Of a decision of another system, only the shadow is recomputed: what the policy would have drawn from. A
+decision drawn from a mixture with the caller's own decider is recomputed completely, from the logged
+distribution of that decider.
 """
 
 from collections.abc import Callable
@@ -69,7 +70,8 @@ class Verification:
     Attributes:
         decision: The row of the log.
         distribution: The distribution that its arm was drawn from.
-        shadow: Distribution of the shadow policy; both empty without one.
+        shadow: What the policy would have drawn from, if another system decided or took part; else both
+            empty.
         u: The uniform number of the draw, in [0, 1), if there was a draw.
         arm: The recomputed arm; None: it cannot be recomputed.
         why: The differences, one sentence each.
@@ -215,7 +217,7 @@ def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
 def _distributions(
     decision: Decision, policy: Policy | None, candidate: Policy | None, draw: Decision | None
 ) -> tuple[Array, Array]:
-    """Return the distribution, and that of the shadow policy, empty without one."""
+    """Return the distribution, and that of the policy beside an incumbent, empty without one."""
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
             raise ValueError(f"no draw {decision.draw_id!r} of its episode is in the log")
@@ -225,8 +227,7 @@ def _distributions(
     if decision.floor is None:
         raise ValueError("its floor is not on record")
     _refuse_erased(decision, policy, candidate)
-    arguments = decision.context, decision.arms, decision.floor
-    p = served_distribution(policy, *arguments, decision.penalty)
+    p = served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
     if decision.policy == INCUMBENT:
         if len(decision.incumbent) != len(p):
             raise ValueError("what the caller's own decider would have drawn from is not on record")
@@ -238,4 +239,4 @@ def _distributions(
             )
         theirs = decision.candidate_context, decision.arms, decision.floor
         p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
-    return p, sampling.shadow_distribution(policy, *arguments, decision.penalty)
+    return p, np.zeros(0)

@@ -8,7 +8,6 @@ from .catalog import (
     PolicySpec,
     build_policy,
     check_untrusted,
-    decides_as_its_parts,
     require_action_features,
 )
 from .encoding import check_context, check_reward, hashed
@@ -26,18 +25,15 @@ from .features import (
 )
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
-from .restarting import Restarting
 from .router import Routed, softmax
 from .sampling import Exploration, choose, greedy, served_distribution
 from .serialization import difference, pack, seal, unpack, unseal
-from .shadow import Agreement, ShadowPolicy, agreement
 from .vowpal import VowpalWabbit
 
 __all__ = [
     "FORM",
     "POLICIES",
     "Adaptive",
-    "Agreement",
     "EmbeddingSpec",
     "EpsilonGreedy",
     "Exploration",
@@ -51,18 +47,14 @@ __all__ = [
     "PolicyError",
     "PolicySpec",
     "Restart",
-    "Restarting",
     "Routed",
-    "ShadowPolicy",
     "Uniform",
     "VowpalWabbit",
-    "agreement",
     "build_policy",
     "check_context",
     "check_reward",
     "check_untrusted",
     "choose",
-    "decides_as_its_parts",
     "describe",
     "describe_action",
     "difference",

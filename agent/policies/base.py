@@ -45,12 +45,9 @@ class Policy(Protocol):
       raises PolicyError if its parameters make the score other than such a sum.
     - `penalised(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
-    - `in_shadow`, its shadow policy, which learns but does not serve.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `learns_since`, the generation of policies since which it learns as it does; a version of an earlier one
       that has lost its checkpoint is refused, as the log would teach something else now.
-    - `parts`, names of parameters that are specifications of policies.
-    - `learns_names = True`: it learns something for each name of an arm, even if its `parts` do not.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
       reference and for the tests of every kind.
     """

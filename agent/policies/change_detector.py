@@ -74,7 +74,7 @@ REMOVED = {
     "threshold": "set run_length, the expected number of rewards between two restarts where nothing changes",
     "slack": "run_length alone says how readily it restarts",
 }
-"""Replacements of parameters that policies with restarts no longer have."""
+"""What replaces parameters that `adaptive` no longer has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,29 +181,6 @@ def tilted(probabilities: NDArray[np.float64], penalty: NDArray[np.float64]) -> 
     return np.asarray(weights / weights.sum())
 
 
-def shadow_distribution(
-    policy: Policy,
-    context: Context,
-    arms: Sequence[str],
-    floor: float,
-    penalty: Sequence[float] = (),
-) -> NDArray[np.float64]:
-    """Return what the shadow policy would be drawn from if it served, shape (n_arms,).
-
-    Args:
-        policy: The policy that serves; if it has no shadow policy, the result has shape (0,).
-        context: Context of the question.
-        arms: The eligible arms, at least one.
-        floor: As for `served_distribution`.
-        penalty: Likewise.
-
-    Raises:
-        PolicyError: The shadow policy returned no distribution over the arms.
-    """
-    learning: Policy | None = getattr(policy, "in_shadow", None)
-    return np.zeros(0) if learning is None else served_distribution(learning, context, arms, floor, penalty)
-
-
 def _floored(probabilities: NDArray[np.float64], n_arms: int, floor: float) -> NDArray[np.float64]:
     return mix_floor(validate(probabilities, n_arms), lowered(floor, n_arms))
 

@@ -133,8 +133,6 @@ def _arrays_apart(one: NDArray[Any], other: NDArray[Any]) -> float:
         return inf
     if np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
         return 0.0
-    if one.dtype == np.uint8:  # a state within a state
-        return difference(one.tobytes(), other.tobytes())
     if one.dtype.kind != "f":
         return inf
     apart = float(np.abs(one - other).max() / max(1.0, float(np.abs(one).max())))

@@ -191,8 +191,7 @@ class Lottery:
         mode: How the arm is selected from `p`.
         policy: Kind of the policy.
         floor: Least probability of an arm.
-        shadow: Distribution of the shadow policy, or of the policy beside an incumbent, shape (n_arms,) or
-            (0,).
+        shadow: What the policy alone would have drawn from beside an incumbent, shape (n_arms,) or (0,).
         candidate: Version of the canary that takes part; 0: none.
         share: Weight of the canary.
         incumbent: Distribution of the caller's own decider, shape (n_arms,) or (0,).
@@ -487,8 +486,7 @@ class Decider:
         p = served_distribution(policy, context, names, floor, penalty)
         if of_candidate.size:
             p = sampling.mixed(p, of_candidate, share)
-        shadow = sampling.shadow_distribution(policy, context, names, floor, penalty)
-        return Lottery(p, mode, policy.kind, floor, shadow, candidate, share)
+        return Lottery(p, mode, policy.kind, floor, candidate=candidate, share=share)
 
     def _priced(self, names: Sequence[str]) -> tuple[float, tuple[float, ...]]:
         """Return the price of a unit of cost, and the cost of each arm.

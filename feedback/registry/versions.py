@@ -241,14 +241,6 @@ def counts(store: Store) -> dict[str, int]:
         return {row[0]: row[1] for row in rows}
 
 
-def among(store: Store, recipe: str, numbers: Collection[int]) -> set[int]:
-    """Return the version numbers that belong to a recipe."""
-    v = t.versions.c
-    with store.reading() as connection:
-        query = sa.select(v.version).where(v.recipe == recipe, v.version.in_(numbers))
-        return set(connection.scalars(query))
-
-
 def find(store: Store, number: int) -> Version | None:
     """Return the version with a number, if any."""
     with store.reading() as connection:

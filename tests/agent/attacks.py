@@ -72,19 +72,4 @@ def call(**_):
     return trap
 
 
-def in_apprentices(params: dict[str, Any], apprentices: int, name: str = "policy") -> dict[str, Any]:
-    """Return the document of an epsilon-greedy policy that is a parameter of so many others.
-
-    Args:
-        params: Of the policy.
-        apprentices: How many apprentices it is within.
-        name: Which parameter of the innermost one it is; of the others, it is `policy`.
-    """
-    document: dict[str, Any] = {"kind": "epsilon_greedy", "params": params}
-    for depth in range(apprentices):
-        inner = {"baseline": {"kind": "uniform"}, "policy": {"kind": "uniform"}}
-        document = {"kind": "apprentice", "params": {**inner, (name if depth == 0 else "policy"): document}}
-    return document
-
-
-__all__ = ["CALLS", "MODULE", "Command", "Trap", "a_trap", "in_apprentices"]
+__all__ = ["CALLS", "MODULE", "Command", "Trap", "a_trap"]

@@ -37,6 +37,6 @@ POLICY: dict[str, Any] = {
     "applied_seq": 0,
     "log_seq": 0,
     "serving": {"version": 1, "pinned": False, "chosen": None, "since": None, "reason": None},
-    **dict.fromkeys(("promotion", "canary", "newest", "apprentice", "judge", "drift", "router")),
+    **dict.fromkeys(("promotion", "canary", "newest", "judge", "drift", "router")),
     "reward": {},
 }

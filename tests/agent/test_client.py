@@ -45,7 +45,6 @@ POLICY = {
     "promotion": None,
     "canaries": [],
     "newest": None,
-    "apprentice": None,
     "judge": None,
     "drift": None,
     "reward": {},

@@ -122,7 +122,7 @@ def test_the_status_of_a_service_controls_no_terminal(
     terminal: StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy: dict[str, Any] = dict.fromkeys(("params", "floor", "digest", "version", "log_seq"), 1)
-    policy |= {"kind": PLANTED, "examples_seq": 1, "applied_seq": 1, "apprentice": None, "canaries": []}
+    policy |= {"kind": PLANTED, "examples_seq": 1, "applied_seq": 1, "canaries": []}
     policy["promotion"] = {"version": 1, "since": 0.0, "reason": PLANTED, "forced": False, "evaluation": None}
     policy["serving"] = {"pinned": False, "version": 1}
     policy["newest"] = {"version": 1}

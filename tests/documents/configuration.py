@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from armwise.agent.config.app_config import AppConfig
-from armwise.agent.policies import POLICIES, decides_as_its_parts
+from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import choices_in, find_params, list_tags
 from armwise.arms.lab.portfolio import PoolSpec
@@ -206,8 +206,7 @@ def _policies() -> list[str]:
     ]
     for name, policy in POLICIES.items():
         exact = "yes" if getattr(policy, "resumes_exactly", False) else "by its parameters"
-        new = "as its parts" if decides_as_its_parts(name) else "no"
-        new = "yes" if hasattr(policy, "check_new_actions") else new
+        new = "yes" if hasattr(policy, "check_new_actions") else "no"
         lines.append(f"| [`{name}`](#{name}) | {_summary(policy)} | {exact} | {new} |")
     return [*lines, "", *_kinds(POLICIES)]
 

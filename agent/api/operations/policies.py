@@ -1,13 +1,12 @@
 """`/v1/policy` and `/v1/policies`: the active policy, its versions, and promote, rollback and canary."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter
 from pydantic import Field
 
 from armwise.agent.api.decisions import with_policies
@@ -25,11 +24,9 @@ from armwise.agent.api.schemas import (
 )
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
-from armwise.agent.policies import Agreement as Comparison
-from armwise.agent.policies import PolicyError, ShadowPolicy, agreement
+from armwise.agent.policies import PolicyError
 from armwise.agent.replies import (
     AlarmState,
-    Apprentice,
     CanaryState,
     DriftState,
     FeedbackState,
@@ -100,62 +97,17 @@ class PolicyVersions(Reply):
 
 
 COMPARED = 1000
-"""Newest decisions, among which those with a shadow distribution are compared with the active policy."""
-
-COMPARED_FOR_S = 1.0
-"""How long the result of that comparison is reused."""
-
-
-class ShadowAgreement:
-    """How far a shadow policy agrees with the active policy, computed at most once per `COMPARED_FOR_S`."""
-
-    def __init__(self) -> None:
-        self._agreement = Comparison(0, 0.0, 0.0)
-        self._valid_until = -float("inf")
-
-    async def of(self, point: DecisionPoint) -> Comparison | None:
-        """Return the agreement; None where the recipe has no shadow policy."""
-        recipe = point.versions.recipe
-        if recipe.policy.kind != ShadowPolicy.kind:
-            return None
-        if time.monotonic() >= self._valid_until:
-            decisions = await asyncio.to_thread(point.store.newest, COMPARED)
-            numbers = {decision.version for decision in decisions}
-            of_recipe = await asyncio.to_thread(registry_versions.among, point.store, recipe.digest, numbers)
-            with_shadow = [
-                decision
-                for decision in decisions
-                if decision.shadow
-                and len(decision.probabilities) == len(decision.arms)
-                and decision.version in of_recipe
-            ]
-            compared = agreement(with_shadow) if with_shadow else Comparison(0, 0.0, 0.0)
-            self._agreement, self._valid_until = compared, time.monotonic() + COMPARED_FOR_S
-        return self._agreement
-
-
-async def _shadow_agreement(request: Request, point: RequestPoint) -> ShadowAgreement:
-    """Return the comparison of this application, at a decision point."""
-    state = request.app.state
-    if not hasattr(state, "shadow_agreements"):
-        state.shadow_agreements = {}
-    agreements: dict[str, ShadowAgreement] = state.shadow_agreements
-    return agreements.setdefault(point.name, ShadowAgreement())
-
-
-Agreement = Annotated[ShadowAgreement, Depends(_shadow_agreement)]
+"""Newest grades of a judge that are compared with feedback."""
 
 
 @router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
-async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy]:
+async def policy(point: RequestPoint) -> StdlibJson[Policy]:
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
     promoted, and whether that was forced; `canaries` which candidates have a share of the traffic, and
-    whether they can decide; `newest` is the newest version of the recipe. With the policy `apprentice`,
-    `agreement` is the mean probability mass that the shadow distribution and the served one have in
-    common over the newest decisions, `same_best` how often both have the same most probable arm. `judge`
-    compares the newest grades with feedback, and names what keeps them from being learned.
+    whether they can decide; `newest` is the newest version of the recipe. `judge` compares the newest
+    grades with feedback, and names what keeps them from being learned.
     """
     # read once: the replica may refresh while the log is read
     version, active = point.versions.version, point.versions.active
@@ -165,7 +117,7 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
         training_log_lag.measure_lag, point.store, point.config.reward.join, learned
     )
     newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
-    compared, judged = await agreement.of(point), await asyncio.to_thread(_judge, point)
+    judged = await asyncio.to_thread(_judge, point)
     feedback = await asyncio.to_thread(_feedback, point)
     beyond = await asyncio.to_thread(damage.newest, point.store)
     config, n_arms = point.config, len(point.config.actions)
@@ -212,14 +164,6 @@ async def policy(point: RequestPoint, agreement: Agreement) -> StdlibJson[Policy
             for canary in active.canaries
         ],
         newest=None if newest is None else construct(Summary, **_summary(newest)),
-        apprentice=None
-        if compared is None
-        else construct(
-            Apprentice,
-            decisions=compared.decisions,
-            agreement=compared.shared if compared.decisions else None,
-            same_best=compared.same_arm if compared.decisions else None,
-        ),
         judge=judged,
         feedback=feedback,
         drift=None
@@ -388,9 +332,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
         example={"reason": "better by 0.03"},
     ),
 )
-async def promote(
-    point: RequestPoint, version: PathNumber, body: PromotionChoice, agreement: Agreement
-) -> StdlibJson[Policy]:
+async def promote(point: RequestPoint, version: PathNumber, body: PromotionChoice) -> StdlibJson[Policy]:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
     If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
@@ -414,7 +356,7 @@ async def promote(
     if active.pin is None and (served is None or served.recipe != active.recipe):
         promoted = active.promotion.version if active.promotion else version
         raise _unreadable(point, promoted, "promoted")
-    return await policy(point, agreement)
+    return await policy(point)
 
 
 @router.post(
@@ -427,9 +369,7 @@ async def promote(
         example={"reason": "worse answers since noon"},
     ),
 )
-async def rollback(
-    point: RequestPoint, version: PathNumber, body: VersionChoice, agreement: Agreement
-) -> StdlibJson[Policy]:
+async def rollback(point: RequestPoint, version: PathNumber, body: VersionChoice) -> StdlibJson[Policy]:
     """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
 
     Learning continues and publishes newer versions, which wait for a promotion. It must be a version
@@ -454,7 +394,7 @@ async def rollback(
     pin, served = point.versions.active.pin, point.versions.version
     if pin is not None and (served is None or served.version != pin.version):
         raise _unreadable(point, pin.version, "chosen")
-    return await policy(point, agreement)
+    return await policy(point)
 
 
 @router.post(
@@ -468,9 +408,7 @@ async def rollback(
         example={"reason": "new labels", "share": 0.05},
     ),
 )
-async def canary(
-    point: RequestPoint, version: PathNumber, body: CanaryChoice, agreement: Agreement
-) -> StdlibJson[Policy]:
+async def canary(point: RequestPoint, version: PathNumber, body: CanaryChoice) -> StdlibJson[Policy]:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     A distribution is a mixture of both, and decisions record the share. Of several canaries one takes part in
@@ -501,7 +439,7 @@ async def canary(
         0, version, promotions.Action.CANARY, body.reason, point.service.clock(), share=body.share
     )
     await _record(point, promotion, state, after)
-    return await policy(point, agreement)
+    return await policy(point)
 
 
 async def _servable(point: DecisionPoint, number: int) -> tuple[Version, Recipe]:

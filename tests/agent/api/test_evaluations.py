@@ -17,7 +17,7 @@ from armwise.feedback.events import LABELS
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import KeySettings, evaluations, keys
 from tests.agent.asking import look_up, refused, tell
-from tests.agent.attacks import CALLS, a_trap, in_apprentices
+from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
 
@@ -160,10 +160,9 @@ async def test_an_evaluation_that_is_not_done_has_no_report(judged: Service) -> 
 # -- refused -----------------------------------------------------------------------------------------
 
 
-def nested(apprentices: int) -> str:
-    """Write a policy out that is within so many others."""
-    opened = "{kind: apprentice, params: {baseline: {kind: uniform}, policy: "
-    return opened * apprentices + "{kind: none}" + "}}" * apprentices
+def nested(levels: int) -> str:
+    """Write out a policy whose parameters have so many levels."""
+    return "{kind: fixed, params: {arm: " + "[" * levels + "]" * levels + "}}"
 
 
 REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
@@ -177,8 +176,8 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidates": ["policy:{kind: linucp}"]}, "invalid_value", "candidates", "did you mean 'linucb'?"),
     ({"candidates": ["policy:policy.yaml"]}, "invalid_value", None, "policy"),
     ({"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]}, "invalid_value", None, "written out"),
-    ({"candidates": [f"policy:{nested(9)}"]}, "invalid_value", "candidates", "no policy of kind 'none'"),
-    ({"candidates": [f"policy:{nested(11)}"]}, "invalid_value", None, "more than 20 levels"),
+    ({"candidates": [f"policy:{nested(9)}"]}, "invalid_value", "candidates", "policy 'fixed' names the arm"),
+    ({"candidates": [f"policy:{nested(21)}"]}, "invalid_value", None, "more than 20 levels"),
     ({"candidates": [f"policy:{{kind: {'x' * 2000}}}"]}, "invalid_value", "candidates.0", "2000 characters"),
     ({"candidates": ["policy:{kind: uniform, params: {a: 2026-99-99}}"]}, "invalid_value", None, "month"),
     ({"estimators": ["ips", "snisp"]}, "invalid_value", None, "snisp"),
@@ -231,11 +230,7 @@ FILES: list[tuple[str, str]] = [
         "vw argument '--cache_file' is not allowed",
     ),
     ("policy:{kind: vowpal, params: {args: ['-p', /tmp/written]}}", "vw arguments are a text"),
-    (
-        "policy:{kind: apprentice, params: {baseline: {kind: uniform}, "
-        "policy: {kind: neural, params: {encoder: /etc}}}}",
-        "encoder '/etc' may name a file",
-    ),
+    ("policy:{kind: neural, params: {encoder: /etc}}", "encoder '/etc' may name a file"),
 ]
 """A candidate that names a file, and a part of the message; `{home}` is the folder of the service."""
 
@@ -262,20 +257,15 @@ async def test_a_caller_has_no_code_imported_or_called(
 ) -> None:
     trap = a_trap(tmp_path, monkeypatch)
     model = trap.call(call)["model"]
-    for document in (
-        *(in_apprentices(trap.call(call), n) for n in range(4)),
-        in_apprentices(trap.call(call), 2, "baseline"),
-    ):
-        name = f"policy:{json.dumps(document)}"
-        for request in ({"candidates": ["uniform", name]}, {"candidates": ["uniform"], "baseline": name}):
-            with subtests.test(str(request)):
-                message = refused(await submitted(judged, **request), 400, "invalid_value", "candidates")
-                assert f"model '{model}' is not allowed; " in message
-                assert (
-                    "'river.linear_model.LinearRegression'" in message
-                    or "there are: linear, river." in message
-                )
-                trap.check()
+    name = f"policy:{json.dumps({'kind': 'epsilon_greedy', 'params': trap.call(call)})}"
+    for request in ({"candidates": ["uniform", name]}, {"candidates": ["uniform"], "baseline": name}):
+        with subtests.test(str(request)):
+            message = refused(await submitted(judged, **request), 400, "invalid_value", "candidates")
+            assert f"model '{model}' is not allowed; " in message
+            assert (
+                "'river.linear_model.LinearRegression'" in message or "there are: linear, river." in message
+            )
+            trap.check()
     assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
 
 

@@ -870,7 +870,6 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
         "newest": {"version": 7},
         "promotion": None,
         "canaries": [],
-        "apprentice": None,
     }
     arms = [
         {"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True},
@@ -884,7 +883,7 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     assert "not all is well" not in output
     for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
         assert shown in output
-    for absent in ("apprentice", "promotion", "canary", "beyond limits"):
+    for absent in ("promotion", "canary", "beyond limits"):
         assert absent not in output
     service.reply("GET /v1/policy", policy | {"damaged": 0})
     assert "beyond limits" not in said(run("status", "--url", service.url), 0)
@@ -915,18 +914,16 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     service.reply("GET /ready", loading, 503)
     assert "no: " in said(run("status", "--url", service.url), 0)
     held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
-    learning = {"decisions": 40, "agreement": 0.75, "same_best": 0.5}
     word = {"since": 1700000000.5, "reason": "labels"}
     forced = word | {"version": 6, "forced": True, "evaluation": 12}
     beside = word | {"version": 8, "share": 0.1, "automatic": False, "deciding": True}
-    said_of = {"serving": held, "promotion": forced, "canaries": [beside], "apprentice": learning}
+    said_of = {"serving": held, "promotion": forced, "canaries": [beside]}
     service.reply("GET /v1/policy", policy | said_of)
     output = said(run("status", "--url", service.url), 0)
     for part in ("version 6 since 2023-11-14 22:13:20 UTC (labels), forced", "evaluation 12"):
         assert part in output
     assert "version 8 takes 10% of each decision since" in output
     assert "version 5 decides since 2023-11-14 22:13:20" in output
-    assert "shares 75.0% of the mass" in output
     for name, part in (("canaries", "version 8 takes 10%"), ("promotion", "version 6 since")):
         service.reply("GET /v1/policy", policy | {name: said_of[name]})
         assert part in said(run("status", "--url", service.url), 0)

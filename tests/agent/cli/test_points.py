@@ -53,7 +53,6 @@ REPLY = {
     "newest": {"version": 7},
     "promotion": None,
     "canaries": [],
-    "apprentice": None,
     "arms": [ARM],
     "parts": {},
     "mode": "explore",

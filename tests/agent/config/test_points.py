@@ -88,16 +88,6 @@ def test_a_point_changes_neither_the_recipe_nor_the_evaluations_of_the_others() 
         ({"news": {**NEWS, "policy": {"kind": "neural"}}}, "take one of uniform, fixed, routed, vowpal"),
         ({"news": {**NEWS, "policy": {"kind": "vowpal", "params": {"args": ADF}}}}, "add -q sf"),
         ({"news": {**NEWS, "policy": {"kind": "vowpal"}}}, "add -q sf"),
-        (
-            {"news": {**NEWS, "policy": {
-                "kind": "apprentice",
-                "params": {
-                    "baseline": {"kind": "fixed", "params": {"arm": "action-1"}},
-                    "policy": {"kind": "linucb"},
-                },
-            }}},
-            "policy 'linucb' learns",
-        ),
         ({"news": {**NEWS, "policy": {"kind": "fixed", "params": {"arm": "a"}}}}, "names the arm 'a'"),
         ({"news": {"reward": {"metrics": {}}}}, "points.news: reward.metrics declares no metric"),
     ],

@@ -54,7 +54,6 @@ def published(service: Service) -> list[tuple[int, float]]:
         {"kind": "fixed", "params": {"arm": "dense"}},
         {"kind": "linucb"},
         {"kind": "vowpal"},
-        {"kind": "apprentice", "params": {"baseline": {"kind": "uniform"}, "policy": {"kind": "linucb"}}},
     ],
     ids=lambda policy: policy["kind"],
 )

@@ -9,7 +9,6 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.api.operations.policies import COMPARED
 from armwise.agent.cli.service import describe_serving
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning.learner import publish_candidate
@@ -20,16 +19,8 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, promotions
 from armwise.feedback.registry import versions as registry_versions
-from tests.agent.asking import ask, look_up, refused, tell
+from tests.agent.asking import look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeGate, Service
-
-APPRENTICE = {
-    "kind": "apprentice",
-    "params": {
-        "baseline": {"kind": "fixed", "params": {"arm": "bm25"}},
-        "policy": {"kind": "uniform"},
-    },
-}
 
 
 async def learned(service: Service, versions: int = 1) -> list[int]:
@@ -742,64 +733,3 @@ async def test_what_was_said_is_told_newest_first(service: Service) -> None:
     assert said[0]["at"] >= said[1]["at"] > 0
     assert (await listed(service, limit=1))["promotions"] == said[:1]
     assert {(one["forced"], one["share"], one["evaluation"]) for one in said} == {(False, 0.0, None)}
-
-
-# -- an apprentice -----------------------------------------------------------------------------------
-
-
-async def test_no_agreement_is_told_where_no_apprentice_learns(service: Service) -> None:
-    assert (await shown(service))["apprentice"] is None
-
-
-async def test_the_agreement_of_an_apprentice_is_told_of_the_newest_decisions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.api.operations.policies.COMPARED_FOR_S", 0.0)
-    async with Service(tmp_path, policy=APPRENTICE).running() as service:
-        nothing = (await shown(service))["apprentice"]
-        assert nothing == {"decisions": 0, "agreement": None, "same_best": None}
-        await ask(service, model="arm/dense")
-        for _ in range(3):
-            await ask(service)
-        told = (await shown(service))["apprentice"]
-        # bm25 has 1 - 2 floors, the others a floor each; uniform, a third for each, is best at `none` first
-        assert told["decisions"] == 3, "the one that was named has no shadow"
-        assert told["agreement"] == pytest.approx(1 / 3 + 2 * service.config.explores.among(3))
-        assert told["same_best"] == 0.0
-        made = (await ask(service)).json()["agent"]["decision_id"]
-        record = (await service.client.get(f"/v1/decisions/{made}")).json()
-        assert record["shadow"] == pytest.approx(dict.fromkeys(CONFIG["arms"], 1 / 3))
-        assert record["pmf"]["bm25"] == pytest.approx(1 - 2 * service.config.explores.among(3))
-
-
-async def test_the_agreement_is_not_computed_again_for_a_while(tmp_path: Path) -> None:
-    async with Service(tmp_path, policy=APPRENTICE).running() as service:
-        limits = []
-        newest = service.point.store.newest
-        service.point.store.newest = lambda limit: limits.append(limit) or newest(limit)  # type: ignore[method-assign,func-returns-value]
-        told = [await shown(service) for _ in range(3)]
-    assert limits == [COMPARED]
-    assert [one["apprentice"]["decisions"] for one in told] == [0, 0, 0]
-
-
-async def test_only_the_newest_decisions_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.api.operations.policies.COMPARED", 2)
-    async with Service(tmp_path, policy=APPRENTICE).running() as service:
-        for _ in range(3):
-            await ask(service)
-        assert (await shown(service))["apprentice"]["decisions"] == 2
-        newest = [one.id for one in service.point.store.newest(2)]
-        last = (await ask(service)).json()["agent"]["decision_id"]
-        assert [one.id for one in service.point.store.newest(2)] == [last, newest[0]]
-
-
-async def test_what_an_apprentice_of_another_recipe_did_is_not_its_agreement(tmp_path: Path) -> None:
-    async with Service(tmp_path, policy=APPRENTICE).running() as service:
-        for _ in range(3):
-            await ask(service)
-    baseline = {"kind": "fixed", "params": {"arm": "bm25"}}
-    other = {"kind": "apprentice", "params": {"baseline": baseline, "policy": baseline}}
-    async with Service(tmp_path, policy=other).running() as service:
-        assert (await shown(service))["apprentice"]["decisions"] == 0

@@ -18,7 +18,6 @@ from armwise.agent.policies import (
     Fixed,
     Policy,
     PolicyError,
-    ShadowPolicy,
     choose,
     sampling,
     served_distribution,
@@ -33,13 +32,6 @@ from tests.agent.fakes import Preferring, Service
 from tests.feedback.conftest import decision, execution, value
 
 SALT = "salt"
-APPRENTICE = {
-    "kind": "apprentice",
-    "params": {
-        "baseline": {"kind": "fixed", "params": {"arm": "bm25"}},
-        "policy": {"kind": "linucb"},
-    },
-}
 
 
 def drawn_by(policy: Policy, name: str = "d-1", mode: Mode = Mode.EXPLORE, salt: str = SALT) -> Decision:
@@ -121,10 +113,8 @@ def test_probabilities_are_compared_to_a_billionth(difference: float, equal: boo
 
 @pytest.mark.parametrize("column", ["probabilities", "shadow"])
 def test_a_distribution_that_was_padded_with_zeros_is_not_verified(column: str) -> None:
-    policy = ShadowPolicy(Fixed("a"), LinUCB())
+    policy = Fixed("a")
     made = drawn_by(policy)
-    seen = made.context, made.arms, 0.05
-    made = replace(made, shadow=tuple(sampling.shadow_distribution(policy, *seen).tolist()))
     assert verify(made, policy, SALT).verified
     padded = replace(made, **{column: (*getattr(made, column), 0.0)})
     found = verify(padded, policy, SALT)
@@ -221,7 +211,6 @@ def change(service: Service, decision_id: str, **columns: Any) -> None:
         {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.05"}},
         {"kind": "linucb"},
         {"kind": "linear_thompson"},
-        APPRENTICE,
     ],
     ids=lambda policy: policy["kind"],
 )
@@ -242,9 +231,7 @@ async def test_what_was_served_is_verified_to_the_bit_after_more_was_learned(
             assert found["logged"] == told["pmf"]
             assert (found["policy_version"], found["mode"]) == (told["policy_version"], told["mode"])
             assert found["draw"]["arm"] == told["arm_drawn"]
-            shadow = found["shadow"]
-            assert (shadow and shadow["recomputed"]) == told["shadow"]
-            assert (shadow is None) == (policy is not APPRENTICE or told["mode"] == "forced")
+            assert (found["shadow"], told["shadow"]) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,16 @@ from scipy.stats import chisquare
 from armwise.agent.policies import sampling
 from armwise.agent.policies.base import Fixed, PolicyError, Uniform
 from armwise.agent.policies.catalog import POLICIES, PolicySpec, build_policy
-from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
 from armwise.agent.policies.sampling import (
     choose,
     greedy,
     mix_floor,
     mixed,
     served_distribution,
-    shadow_distribution,
     uniform_from,
     validate,
 )
-from armwise.agent.policies.shadow import ShadowPolicy
-from armwise.feedback.events import Context, Decision
+from armwise.feedback.events import Context
 
 ARMS = ("a", "b", "c")
 weights = st.lists(st.integers(0, 1000), min_size=1, max_size=12).filter(any)
@@ -129,13 +126,6 @@ def test_arms_that_are_masked_leave_the_floor_of_the_others_as_it_is() -> None:
         expected = [1.0 - 0.1 * (len(left) - 1) if arm == "a" else 0.1 for arm in left]
         np.testing.assert_allclose(p, expected)
     np.testing.assert_allclose(served_distribution(Fixed("a"), Context("?"), ("b", "c"), 0.1), [0.5, 0.5])
-
-
-def test_the_shadow_of_masked_arms_has_the_floor_too() -> None:
-    shadow = ShadowPolicy(Uniform(), EpsilonGreedy(epsilon=0.0, prior=1.0))
-    shadow.learn(Decision("d", Context("?"), ARMS, (1 / 3,) * 3, "b", "apprentice", 1), 0.0)
-    np.testing.assert_allclose(shadow_distribution(shadow, Context("?"), ("a", "b"), 0.1), [0.9, 0.1])
-    assert shadow_distribution(Uniform(), Context("?"), ("a", "b"), 0.1).shape == (0,)
 
 
 def test_what_is_no_distribution_is_not_served() -> None:

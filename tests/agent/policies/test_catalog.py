@@ -64,12 +64,6 @@ def test_a_policy_of_another_package_is_built_by_its_kind(install: Install) -> N
         build_policy(PolicySpec(kind="theirs", params={"last": 1}), ARMS)
 
 
-def test_it_can_be_a_part_of_an_apprentice(install: Install) -> None:
-    install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
-    params = {"baseline": {"kind": "uniform"}, "policy": {"kind": "theirs"}}
-    assert build_policy(PolicySpec(kind="apprentice", params=params), ARMS).resumes_exactly
-
-
 def test_a_request_cannot_name_one_that_does_not_check_its_parameters(install: Install) -> None:
     install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
     theirs = PolicySpec(kind="theirs")
@@ -117,6 +111,14 @@ def test_what_cannot_be_used_is_refused_when_its_kind_is_named(
     install(source, *points)
     with pytest.raises(PolicyError, match=message):
         build_policy(PolicySpec(kind="theirs"), ARMS)
+
+
+@pytest.mark.parametrize(("kind", "instead"), [("apprentice", "replay the log"), ("restarting", "adaptive")])
+def test_a_removed_kind_is_refused_with_what_to_use_instead(kind: str, instead: str) -> None:
+    spec = PolicySpec(kind=kind, params={"policy": {"kind": "linucb"}})
+    for refuse in (lambda: build_policy(spec, ARMS), lambda: check_untrusted(spec, spec)):
+        with pytest.raises(PolicyError, match=f"no policy of kind '{kind}' any more: .*{instead}"):
+            refuse()
 
 
 def test_a_kind_that_nobody_has_is_not_in_the_catalogue(install: Install) -> None:

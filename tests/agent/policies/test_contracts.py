@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from armwise.agent.policies import POLICIES, PolicySpec, ShadowPolicy, Uniform, build_policy
+from armwise.agent.policies import POLICIES, PolicySpec, Uniform, build_policy
 from tests.contracts import ARMS, CHECKS, CONTEXT_CHECKS, EXACT_CHECKS, LEARNING_CHECKS, Build
 
 ADF = "--cb_explore_adf -q sa -q ea"
@@ -58,10 +58,8 @@ def builder(spec: PolicySpec) -> Build:
 
 ALL = EXAMPLES | VARIANTS
 EXACT = {name: spec for name, spec in ALL.items() if builder(spec)().resumes_exactly}
-LEARNING = {
-    name: spec for name, spec in ALL.items() if not isinstance(builder(spec)(), Uniform | ShadowPolicy)
-}
-"""Policies whose distribution changes; what a shadow policy learns is tested beside it."""
+LEARNING = {name: spec for name, spec in ALL.items() if not isinstance(builder(spec)(), Uniform)}
+"""Policies whose distribution changes."""
 CONTEXTUAL = {
     name: spec for name, spec in LEARNING.items() if getattr(POLICIES[spec.kind], "reads_context", True)
 }
@@ -99,10 +97,10 @@ def test_some_policies_of_vowpal_resume_exactly_and_some_do_not() -> None:
     assert inexact.isdisjoint({"uniform", "epsilon_greedy", "linucb", "linear_thompson", "neural"})
 
 
-def test_every_learning_policy_but_a_shadow_is_held_to_learn() -> None:
+def test_every_learning_policy_is_held_to_learn() -> None:
     learning = {spec.kind for spec in CONTEXTUAL.values()}
     assert learning >= {"epsilon_greedy", "linucb", "linear_thompson", "neural", "vowpal"}
-    assert learning.isdisjoint({"uniform", "fixed", "routed", "apprentice"})
+    assert learning.isdisjoint({"uniform", "fixed", "routed"})
 
 
 @pytest.mark.parametrize(

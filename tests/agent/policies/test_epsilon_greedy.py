@@ -27,7 +27,7 @@ from armwise.agent.policies.epsilon_greedy import (
 )
 from armwise.agent.policies.serialization import seal
 from armwise.feedback.events import Context, Decision
-from tests.agent.attacks import CALLS, MODULE, Command, Trap, a_trap, in_apprentices
+from tests.agent.attacks import CALLS, MODULE, Command, Trap, a_trap
 from tests.contracts import ARMS, contexts, epsilon_of, history, teach
 
 
@@ -207,11 +207,6 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
 BUILDS: dict[str, Callable[[dict[str, Any]], Policy]] = {
     "itself": lambda params: EpsilonGreedy(**params),
     "by the catalogue": lambda params: build_policy(PolicySpec(kind="epsilon_greedy", params=params), ARMS),
-    "in an apprentice": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1)), ARMS),
-    "in an apprentice of an apprentice": lambda params: build_policy(
-        PolicySpec(**in_apprentices(params, 2)), ARMS
-    ),
-    "as a baseline": lambda params: build_policy(PolicySpec(**in_apprentices(params, 1, "baseline")), ARMS),
 }
 
 

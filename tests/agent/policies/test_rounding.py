@@ -86,15 +86,6 @@ def test_the_second_number_of_a_state_counts_as_the_first() -> None:
     assert difference(one, other) == pytest.approx(0.1)
 
 
-def test_a_state_within_a_state_is_compared_by_its_numbers() -> None:
-    def around(inner: bytes) -> bytes:
-        return seal({"kind": "restarting"}, pack({}, {"policy": np.frombuffer(inner, dtype=np.uint8)}))
-
-    assert difference(around(state()), around(state(W * (1 + 1e-12)))) == pytest.approx(1e-12, rel=1e-2)
-    assert difference(around(state()), around(state(facts={"n": 1}))) == inf
-    assert difference(around(b"a model of VW"), around(b"a model of vw")) == inf
-
-
 def test_objects_of_a_library_are_compared_by_their_numbers() -> None:
     def rows(number: float, array: Floats) -> bytes:
         body = [["list", ["number", "float64", number], [1]], ["array", "<f8", "C", [2], encoded(array)]]

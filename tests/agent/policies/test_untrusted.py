@@ -15,10 +15,6 @@ def vowpal(args: object) -> PolicySpec:
     return PolicySpec(kind="vowpal", params={"args": args})
 
 
-def apprentice(**params: Any) -> PolicySpec:
-    return PolicySpec(kind="apprentice", params={"baseline": {"kind": "uniform"}, **params})
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -37,43 +33,22 @@ def apprentice(**params: Any) -> PolicySpec:
         PolicySpec(kind="fixed", params={"encoder": "/etc", "args": "-p /etc"}),
         PolicySpec(kind="uniform", params={"model": "os.system", "params": {"command": "true"}}),
         PolicySpec(kind="uniform", params={"policy": {"kind": "vowpal", "params": {"args": "-p /etc"}}}),
-        apprentice(policy={"kind": "vowpal", "params": {"args": f"{ADF} --epsilon 0.05"}}),
     ],
 )
-def test_a_policy_of_plain_parameters_passes_alone_and_in_an_apprentice(spec: PolicySpec) -> None:
-    for outer in (spec, apprentice(policy=spec.model_dump())):
-        check_untrusted(outer, PLAIN)
-    with pytest.raises(PolicyError, match="encoder '/etc' may name a file"):  # beside it, another is read
-        check_untrusted(
-            apprentice(baseline=spec.model_dump(), policy={"kind": "neural", "params": {"encoder": "/etc"}}),
-            PLAIN,
-        )
+def test_a_policy_of_plain_parameters_passes(spec: PolicySpec) -> None:
+    check_untrusted(spec, PLAIN)
 
 
 NEURAL = PolicySpec(kind="neural", params={"encoder": "/etc"})
 
 
-def nested(spec: PolicySpec) -> list[PolicySpec]:
-    """Return a policy, and others that it is a part of."""
-    inner = spec.model_dump()
-    return [
-        spec,
-        apprentice(policy=inner),
-        PolicySpec(kind="apprentice", params={"baseline": inner, "policy": {"kind": "uniform"}}),
-        apprentice(policy=apprentice(policy=inner).model_dump()),
-    ]
-
-
-@pytest.mark.parametrize("outer", nested(NEURAL))
-def test_a_parameter_that_may_name_a_file_is_refused_at_any_depth(outer: PolicySpec) -> None:
+def test_a_parameter_that_may_name_a_file_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"^encoder '/etc' may name a file"):
-        check_untrusted(outer, PLAIN)
+        check_untrusted(NEURAL, PLAIN)
 
 
-def test_the_configured_policy_and_its_parts_may_name_files() -> None:
+def test_the_configured_policy_may_name_files() -> None:
     check_untrusted(NEURAL, NEURAL)
-    check_untrusted(NEURAL, apprentice(policy=NEURAL.model_dump()))
-    check_untrusted(apprentice(policy=NEURAL.model_dump()), NEURAL)
     with pytest.raises(PolicyError, match="encoder '/etc'"):
         check_untrusted(NEURAL, PolicySpec(kind="neural"))
 
@@ -98,10 +73,9 @@ def test_the_configured_policy_and_its_parts_may_name_files() -> None:
 def test_vw_arguments_outside_of_the_list_are_refused_even_where_configured(
     args: object, message: str
 ) -> None:
-    for outer in nested(vowpal(args)):
-        with pytest.raises(PolicyError) as error:
-            check_untrusted(outer, outer)
-        assert message in str(error.value)
+    with pytest.raises(PolicyError) as error:
+        check_untrusted(vowpal(args), vowpal(args))
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -116,23 +90,11 @@ def test_a_model_that_is_code_is_refused_even_where_the_configuration_names_it(
     params: dict[str, Any], message: str
 ) -> None:
     spec = PolicySpec(kind="epsilon_greedy", params=params)
-    for outer in (spec, apprentice(policy=spec.model_dump())):
-        with pytest.raises(PolicyError) as error:
-            check_untrusted(outer, outer)
-        assert str(error.value).startswith(message)
+    with pytest.raises(PolicyError) as error:
+        check_untrusted(spec, spec)
+    assert str(error.value).startswith(message)
 
 
 def test_a_kind_that_does_not_exist_is_refused_with_what_was_meant() -> None:
-    for outer in (PolicySpec(kind="linucp"), apprentice(policy={"kind": "linucp"})):
-        with pytest.raises(PolicyError, match="no policy of kind 'linucp'; did you mean 'linucb'"):
-            check_untrusted(outer, PLAIN)
-
-
-def test_a_part_that_is_no_specification_hides_none_beside_it() -> None:
-    broken = PolicySpec(
-        kind="apprentice",
-        params={"baseline": "uniform", "policy": {"kind": "neural", "params": {"encoder": "/etc"}}},
-    )
-    with pytest.raises(PolicyError, match="encoder '/etc' may name a file"):
-        check_untrusted(broken, PLAIN)
-    check_untrusted(PolicySpec(kind="apprentice", params={"baseline": 3}), PLAIN)
+    with pytest.raises(PolicyError, match="no policy of kind 'linucp'; did you mean 'linucb'"):
+        check_untrusted(PolicySpec(kind="linucp"), PLAIN)

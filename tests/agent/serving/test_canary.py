@@ -22,7 +22,6 @@ from armwise.agent.policies import (
     Policy,
     PolicyError,
     PolicySpec,
-    ShadowPolicy,
     Uniform,
     choose,
     sampling,
@@ -141,15 +140,6 @@ def test_a_caller_who_names_the_arm_asks_no_candidate() -> None:
     candidate = Failing()
     made = drawn(beside(a_loop(MemoryLog()), candidate, 0.25), names=["dense"], forced="dense")
     assert (made.probabilities, made.candidate, made.share, candidate.asked) == ((1.0,), 0, 0.0, 0)
-
-
-def test_the_policy_in_the_shadow_is_that_of_the_live_version() -> None:
-    live = ShadowPolicy(Fixed("bm25"), Fixed("none"))
-    alone = drawn(a_loop(MemoryLog(), policy=live))
-    made = drawn(beside(a_loop(MemoryLog(), policy=live), Fixed("dense"), 0.25))
-    assert made.shadow == alone.shadow
-    assert made.probabilities != alone.probabilities
-    assert verify(made, live, SALT, None, Fixed("dense")).verified
 
 
 # -- several candidates --------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.agent.learning.verify import verify
-from armwise.agent.policies import Exploration, LinUCB, ShadowPolicy, choose, sampling, served_distribution
-from armwise.agent.policies.base import Fixed, Policy
+from armwise.agent.policies import Exploration, choose, sampling, served_distribution
 from armwise.agent.turn import Ask, Canary, Decider, NoEligibleArmError, ObservedDecision, Serving
 from armwise.feedback.budget import Price
 from armwise.feedback.events import INCUMBENT, OBSERVED, Context, Decision, Mode
@@ -158,17 +157,3 @@ def test_the_floor_of_a_shadow_over_many_arms_is_as_large_as_it_can_be() -> None
     found = decider(0.0, floor=0.9).build_observed(Ask("o-1", "?"), observed, SEEN, Serving(POLICY, 7))
     assert found.floor == pytest.approx(1 / 3)
     assert found.shadow == pytest.approx((1 / 3,) * 3)
-
-
-@pytest.mark.parametrize("learning", [POLICY, LinUCB(dims=4)])
-def test_the_shadow_of_an_apprentice_keeps_to_the_budget(learning: Policy) -> None:
-    apprentice = ShadowPolicy(Fixed("a"), learning)
-    turn = Decider(
-        Serving(apprentice, 7), Exploration(0.1, 0.05), SALT, 60.0, clock=lambda: 100.0, price=PRICE
-    )
-    found = turn.decide(Ask("d-1", "?"), ARMS, SEEN)
-    penalty = (0.5, 1.0, 0.0)
-    assert found.penalty == penalty
-    assert found.shadow == tuple(served_distribution(learning, SEEN, ARMS, 0.05, penalty).tolist())
-    assert found.shadow != tuple(served_distribution(learning, SEEN, ARMS, 0.05).tolist())
-    assert verify(found, apprentice, SALT, found.propensity).verified
