@@ -161,8 +161,8 @@ async def test_an_evaluation_that_is_not_done_has_no_report(judged: Service) -> 
 
 
 def nested(levels: int) -> str:
-    """Write out a policy whose parameters have so many levels."""
-    return "{kind: fixed, params: {arm: " + "[" * levels + "]" * levels + "}}"
+    """Write out a policy of an unknown kind with so many levels."""
+    return "{kind: none, params: {a: " + "[" * (levels - 2) + "]" * (levels - 2) + "}}"
 
 
 REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
@@ -176,7 +176,7 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidates": ["policy:{kind: linucp}"]}, "invalid_value", "candidates", "did you mean 'linucb'?"),
     ({"candidates": ["policy:policy.yaml"]}, "invalid_value", None, "policy"),
     ({"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]}, "invalid_value", None, "written out"),
-    ({"candidates": [f"policy:{nested(9)}"]}, "invalid_value", "candidates", "policy 'fixed' names the arm"),
+    ({"candidates": [f"policy:{nested(20)}"]}, "invalid_value", "candidates", "no policy of kind 'none'"),
     ({"candidates": [f"policy:{nested(21)}"]}, "invalid_value", None, "more than 20 levels"),
     ({"candidates": [f"policy:{{kind: {'x' * 2000}}}"]}, "invalid_value", "candidates.0", "2000 characters"),
     ({"candidates": ["policy:{kind: uniform, params: {a: 2026-99-99}}"]}, "invalid_value", None, "month"),
