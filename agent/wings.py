@@ -14,11 +14,8 @@ from typing import Any
 ROUTE_MODULES = ("armwise.agent.console.routes", "armwise.agent.gateways.routes", "armwise.agent.lab.routes")
 """Modules with ROUTES of the service, and DIALECTS that some of them speak; the first match answers."""
 
-LAYOUTS = {
-    "dsjson": "armwise.feedback.exchange:write_dsjson",
-    "obp": "armwise.feedback.exchange:write_obp",
-}
-"""Functions that write a log in the layout of another system, by its name."""
+WRITE_DSJSON = "armwise.feedback.exchange:write_dsjson"
+"""Writes a log as VW reads it."""
 
 WARM_STARTS = "armwise.agent.lab.warmstart:WarmStarts"
 CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"

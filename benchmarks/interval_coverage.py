@@ -35,8 +35,6 @@ RARE = 0.0222
 """How often an arm of a rare world is right, to one of the others."""
 ARMS = ("a", "b", "c", "d")
 SIZES = (100, 300, 1_000, 3_000, 10_000)
-PLAIN = tuple(name for name, estimator in ESTIMATORS.items() if estimator.plain)
-"""Estimators by default: rows are no slates, and arms have no features."""
 FIRST = 50
 """Rows before the normal interval is watched."""
 
@@ -124,7 +122,7 @@ def simulate(
     resamples: int = 500,
     *,
     rare: bool = False,
-    names: Sequence[str] = PLAIN,
+    names: Sequence[str] = tuple(ESTIMATORS),
 ) -> Iterator[Trial]:
     """Invent a world, log n decisions in it, and yield every interval of every target."""
     world = World.invent(rng, rare=rare)
@@ -240,7 +238,7 @@ def main(
     for n in SIZES:
         rngs = np.random.default_rng([seed, n]).spawn(worlds)
         for rng in track(rngs, description=f"{n:,} rows"):
-            for trial in simulate(n, rng, rare=rare, names=estimator or PLAIN):
+            for trial in simulate(n, rng, rare=rare, names=estimator or tuple(ESTIMATORS)):
                 trials[trial.of, trial.interval, trial.estimator][n].append(trial)
     for of in ("value", "difference"):
         print(f"\n{of}: share of {worlds} worlds held (of the worst target), mean width\n")

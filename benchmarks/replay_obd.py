@@ -31,8 +31,6 @@ from armwise.feedback.ope.intervals import clopper_pearson
 MINUTES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, np.inf)
 """Widths that are tried: how far around a moment most of the rows lie that tell of it."""
 
-PLAIN = tuple(name for name, estimator in ESTIMATORS.items() if estimator.plain)
-"""Estimators that are compared: rows are no slates here, and items have no features."""
 
 SPECIAL = {"replay": "clopper_pearson", "ips": "anytime"}
 """Estimators that have an interval of their own kind, and which."""
@@ -157,7 +155,7 @@ def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[s
             log,
             {target: p_target},
             np.random.default_rng(0),
-            estimators=PLAIN,
+            estimators=tuple(ESTIMATORS),
             interval=kind,
             reward_range=(0.0, 1.0),
             reward_model="means",
@@ -175,7 +173,7 @@ def compare(log: Log, target: str, p_target: Floats, truth: Shown) -> Iterator[s
     columns = ("estimator", "effective n", "value", "off by", "normal", "bootstrap", "exact or anytime")
     yield "| " + " | ".join([*columns, "beyond what was served"]) + " |"
     yield "| --- " * (len(columns) + 1) + "|"
-    for name in PLAIN:
+    for name in tuple(ESTIMATORS):
         estimate = estimates["normal"][name]
         if estimate.value is None or estimate.difference is None:
             yield f"| {name} | 0 | {estimate.note} | | | | | |"

@@ -180,9 +180,7 @@ def names_of(models: Sequence[Model]) -> dict[str, tuple[Model, str]]:
     >>> list(names_of(["means", "ridge"]))[-2:]
     ['dros ridge', 'mrdr ridge']
     """
-    plain: dict[str, tuple[Model, str]] = {
-        name: (models[0], name) for name, estimator in ESTIMATORS.items() if estimator.plain
-    }
+    plain: dict[str, tuple[Model, str]] = {name: (models[0], name) for name in ESTIMATORS}
     modelled = [name for name in plain if ESTIMATORS[name].predictions is not Predictions.NONE]
     return plain | {f"{name} {model}": (model, name) for model in models[1:] for name in modelled}
 

@@ -16,7 +16,6 @@ continue those of the earlier one.
 
 import gzip
 import math
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -223,25 +222,6 @@ def _example(line: bytes, where: str) -> Example:
     for wrong in problems(example):
         raise ExchangeError(f"{where}: {wrong}")
     return example
-
-
-@contextmanager
-def appearing_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that gets its name when it is complete.
-
-    Raises:
-        ExchangeError: The name is taken.
-    """
-    if path.exists():
-        raise ExchangeError(f"{path} is already there: name a folder that is not")
-    unfinished = path.with_name(path.name + UNFINISHED)
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was killed
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def explain(error: ValidationError) -> str:

@@ -11,7 +11,7 @@ import json
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from math import inf, nan
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from armwise.feedback.archived import resolved
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Describe, Log, ProgressCallback, arm_categories, described
+from armwise.feedback.dataset import Describe, Log, ProgressCallback, described
 from armwise.feedback.decisions import (
     EVERYTHING,
     Categorical,
@@ -120,12 +120,11 @@ class LogSource(TrainingLog):
         """Also raises LogGapError; ValueError for a rule with another join."""
         if rule.join != self._join:
             raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
-        log = read_log(
+        return read_log(
             *(self._store, rule, selection, on_progress),
             upto=self._upto,
             describe=described(self.examples),
         )
-        return replace(log, categorize=partial(arm_categories(self.examples), log.arms))
 
     @override
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -194,8 +193,7 @@ class ExportSource(TrainingLog):
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
         examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
-        more = described(self.examples), arm_categories(self.examples)
-        return Log.from_examples(examples, rule, selection, *more)
+        return Log.from_examples(examples, rule, selection, described(self.examples))
 
     @override
     def examples(self, after: int = 0) -> Iterator[Example]:

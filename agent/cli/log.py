@@ -1,7 +1,6 @@
 """The verbs on the log, which need no service: export, key, migrate, rebuild, archive, backup, erase."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -27,9 +26,8 @@ from armwise.agent.cli.options import (
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.learning import rebuild as learning_rebuild
 from armwise.agent.reporting import moment
-from armwise.arms.base import Progress
 from armwise.feedback.errors import NoLogError
-from armwise.feedback.jsonl import ExchangeError, appearing, appearing_folder
+from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log import Store, erasures, schema, without_password
 from armwise.feedback.registry import keys, usage
 from armwise.feedback.training_log import archive as training_archive
@@ -38,13 +36,13 @@ from armwise.feedback.training_log import archive as training_archive
 def export(
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="The file, compressed where it ends in .gz; of obp a folder."),
+        typer.Option("--output", "-o", help="The file, compressed if its name ends in .gz."),
     ],
     form: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="jsonl: all of it; dsjson: for VW; obp: the Open Bandit Pipeline; feedback: its items.",
+            help="jsonl: all of it; dsjson: for VW; feedback: its items.",
         ),
     ] = "jsonl",
     since: Annotated[
@@ -64,31 +62,16 @@ def export(
             progress() as on_progress,
         ):
             export = Export(store, settings.reward, settings.actions, window)
-            lost = _write(export, output, form, on_progress)
+            with appearing(output) as file:
+                file.writelines(export.lines(form, on_progress))
+                if not export.count:
+                    what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
+                    raise ExchangeError(f"no {what} is of that time: nothing was written")
         written = export.count - export.left_out.total()
         what = "items of feedback" if form == "feedback" else "decisions"
-        _print_written(written, output, export.left_out, what)
-        if lost:
-            console.print(f"lost {lost:,} named features, those that fewest decisions have")
-
-
-def _write(export: Export, output: Path, form: Format, on_progress: Progress) -> int:
-    """Write an export; return how many named features it has no column for. Raises ExchangeError."""
-    if form == "obp":
-        with appearing_folder(output) as folder:
-            return export.fill(folder, on_progress)
-    with appearing(output) as file:
-        file.writelines(export.lines(form, on_progress))
-        if not export.count:
-            what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
-            raise ExchangeError(f"no {what} is of that time: nothing was written")
-    return 0
-
-
-def _print_written(count: int, output: Path, left_out: Counter[str], what: str = "decisions") -> None:
-    console.print(f"{count:,} {what} written to {output}", highlight=False, soft_wrap=True)
-    for reason, n in left_out.most_common():
-        console.print(f"left out {n:,}: {reason}", highlight=False)
+        console.print(f"{written:,} {what} written to {output}", highlight=False, soft_wrap=True)
+        for reason, n in export.left_out.most_common():
+            console.print(f"left out {n:,}: {reason}", highlight=False)
 
 
 def migrate(config: ConfigPath = CONFIG) -> None:

@@ -1,6 +1,6 @@
 """A training log as arrays."""
 
-from .features import arm_categories, described
+from .features import described
 from .log import UNSETTLED, Describe, EmptyLogError, Log, ProgressCallback
 
 __all__ = [
@@ -9,6 +9,5 @@ __all__ = [
     "EmptyLogError",
     "Log",
     "ProgressCallback",
-    "arm_categories",
     "described",
 ]

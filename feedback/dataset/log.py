@@ -88,7 +88,6 @@ class LogFilter:
         self._unknown: list[dict[str, NDArray[np.generic]]] = []  # rows without any propensity
         self._whole = True  # whether every distribution that was kept is known whole
         self._estimated = 0
-        self._cut: set[int] = set()  # episodes of which a row was left out
         self._first, self._last, self._seen = np.inf, -np.inf, 0
 
     def add(self, batch: Decisions) -> None:
@@ -106,7 +105,6 @@ class LogFilter:
             if n := int((out & kept).sum()):
                 self._excluded[reason] += n
                 kept &= ~out
-        self._cut.update(batch.episode[~kept].tolist())
         self._keep(batch, np.flatnonzero(kept & ~none), place, alone)
         self._keep_unknown(batch, np.flatnonzero(kept & none))
 
@@ -143,7 +141,6 @@ class LogFilter:
             self._parts, self._column, self._whole = self._unknown, self._unknown_column, False
         elif unknown:
             self._excluded[NO_PROPENSITY] += unknown
-            self._cut.update(*(part["episodes"].tolist() for part in self._unknown))
         excluded = dict(sorted(self._excluded.items(), key=lambda item: (-item[1], item[0])))
         if not any(len(part["seq"]) for part in self._parts):
             raise EmptyLogError(self._nothing(excluded))
@@ -151,10 +148,9 @@ class LogFilter:
         names = ("drawn", "propensity", "reward", *CLUSTERS.values(), "seq", "at", "version")
         column = {name: np.concatenate([part.pop(name) for part in self._parts]) for name in names}
         self._parts.clear()
-        cut = np.isin(column["episodes"], np.fromiter(self._cut, np.int64, len(self._cut)))
         column |= {name: encode(column[name]) for name in CLUSTERS.values()}
         about = {"arms": tuple(self._column), "p_log": p_log, "excluded": excluded}
-        return {**about, **column, "cut": cut, "estimated": self._estimated}
+        return {**about, **column, "estimated": self._estimated}
 
     def _distributions(self) -> Floats:
         """Move the distributions from the parts into one array, with a column for each arm."""
@@ -280,8 +276,6 @@ class Log:
         estimated: Number of rows whose propensity was estimated from frequencies.
         episodes: Code of the episode, shape (n,): 0, 1, 2, without gaps; None: unknown.
         users: Code of the end user, like `episodes`.
-        cut: Whether the rows lack a decision of the episode of a row, shape (n,); None: all are there.
-        categorize: Returns the discrete features of the arms of rows, if there are any.
 
     Raises:
         ValueError: Shapes differ, the log is empty, or a value is out of its range.
@@ -301,8 +295,6 @@ class Log:
     estimated: int = 0
     episodes: Integers | None = None
     users: Integers | None = None
-    cut: Flags | None = None
-    categorize: Describe | None = None
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -361,24 +353,6 @@ class Log:
             raise ValueError("the log has no features: read it from a source, or give `describe`")
         return self.describe(self.seq)
 
-    @cached_property
-    def categories(self) -> Integers:
-        """Discrete features of each arm in each row, shape (n, n_arms, n_features); see `arm_categories`.
-
-        Raises:
-            ValueError: The log lacks them.
-        """
-        if self.categorize is None:
-            raise ValueError("the log has no features of its arms")
-        codes: Integers = self.categorize(self.seq)
-        if codes.ndim != 3 or codes.shape[:2] != (len(self), len(self.arms)):
-            raise ValueError(
-                f"categories must be {len(self), len(self.arms)} and features, got {codes.shape}"
-            )
-        if not codes.shape[2]:
-            raise ValueError("the log has no features of its arms")
-        return codes
-
     def clustered(self, by: str | None) -> "Log":
         """Return the log with the clusters of another kind in the place of questions.
 
@@ -403,27 +377,15 @@ class Log:
 
     def where(self, kept: Flags) -> "Log":
         """Return the log of the rows selected by `kept`, shape (n,); there must be at least one."""
-        cut = None if self.cut is None else self.cut[kept]
-        if self.episodes is not None:
-            missing = np.bincount(self.episodes, ~kept) > 0
-            cut = missing[self.episodes[kept]] | (False if cut is None else cut)
         describe = self.describe
         if "X" in self.__dict__:  # computing them again may take minutes
 
             def describe(seq: Integers) -> Any:
                 return self.X[np.searchsorted(self.seq, seq)]
 
-        categorize = self.categorize
-        if "categories" in self.__dict__:
-
-            def categorize(seq: Integers) -> Any:
-                return self.categories[np.searchsorted(self.seq, seq)]
-
         return replace(
             self,
             describe=describe,
-            categorize=categorize,
-            cut=cut,
             drawn=self.drawn[kept],
             propensity=self.propensity[kept],
             reward=self.reward[kept],
@@ -486,7 +448,6 @@ class Log:
         X: Any = None,  # noqa: N803 - a matrix, as in scikit-learn
         episodes: Integers | None = None,
         users: Integers | None = None,
-        categories: Integers | None = None,
     ) -> "Log":
         """Return a log made from arrays, such as those of a simulation.
 
@@ -498,9 +459,8 @@ class Log:
             propensity: Propensity of the drawn arm, shape (n,); by default taken from `p_log`.
             questions: Codes of the questions, shape (n,); None: all questions differ.
             X: Features, shape (n, d).
-            episodes: Codes of the episodes or slates, shape (n,), in the order of the rows.
+            episodes: Codes of the episodes, shape (n,), in the order of the rows.
             users: Codes of the end users, shape (n,).
-            categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features).
 
         Raises:
             ValueError: Both `p_log` and `propensity` are missing, or `Log` refuses the arrays.
@@ -523,7 +483,6 @@ class Log:
             describe=None if X is None else lambda seq: X[seq - 1],
             episodes=episodes,
             users=users,
-            categorize=None if categories is None else lambda seq: categories[seq - 1],
         )
 
     @classmethod
@@ -533,7 +492,6 @@ class Log:
         rule: RewardRule,
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
-        categorize: Categorize | None = None,
     ) -> "Log":
         """Return a log of the examples that a policy drew from a distribution and that have a reward.
 
@@ -542,12 +500,11 @@ class Log:
             rule: The rule of their rewards.
             selection: Which examples are selected.
             describe: Returns the features of rows.
-            categorize: Returns the discrete features of arms, by their names, at positions.
 
         Raises:
             EmptyLogError: All examples are left out.
         """
-        return cls.from_decisions(tabulate(examples, rule, selection), selection, describe, categorize)
+        return cls.from_decisions(tabulate(examples, rule, selection), selection, describe)
 
     @classmethod
     def from_decisions(
@@ -555,16 +512,13 @@ class Log:
         batches: Iterable[Decisions],
         selection: Selection = EVERYTHING,
         describe: Describe | None = None,
-        categorize: Categorize | None = None,
     ) -> "Log":
         """Return a log of columns, which must include the features of the selection."""
         rows = LogFilter(selection)
         for batch in batches:
             rows.add(batch)
         columns = rows.kept()
-        arms = columns["arms"]
         return cls(
             **columns,
             describe=describe,
-            categorize=None if categorize is None else partial(categorize, arms),
         )

@@ -2,10 +2,9 @@
 
 from .dsjson import read_dsjson, write_dsjson
 from .imported import REWARD, Faults, make_rule
-from .obp import read_obp, write_obp
+from .obp import read_obp
 from .production import FORMATS, FULL, ImportRequest, LogSummary, ProductionLog
 from .propensities import LEAST_DRAWS, LEAST_ROWS
-from .slates import Slates, evaluate_slates
 from .table import COSTS, Columns
 
 __all__ = [
@@ -20,11 +19,8 @@ __all__ = [
     "ImportRequest",
     "LogSummary",
     "ProductionLog",
-    "Slates",
-    "evaluate_slates",
     "make_rule",
     "read_dsjson",
     "read_obp",
     "write_dsjson",
-    "write_obp",
 ]

@@ -1,36 +1,25 @@
-"""A training log as the Open Bandit Pipeline reads it: a folder of tables, with the arrays beside it.
+"""Read the logs that the Open Bandit Pipeline reads: a folder of tables, or a file of arrays.
 
-    bts/all/all.csv             a decision a row: time, item, position, reward, propensity, user features
-    bts/all/item_context.csv    the features of each arm
-    bts/all/armwise.json        what items and columns are called here
-    bandit_feedback.npz         the same decisions as arrays
+    men/men.csv             one decision per row: time, item, position, reward, propensity, user features
+    men/item_context.csv    the items
+    feedback.npz            decisions as arrays
 
-obp knows the policies `random` and `bts` and the campaigns `all`, `men` and `women`, and opens no
-folder of another name. An item is an arm by number; it was shown at a position, which is the
-feature `position` here, or 1. Columns that obp ignores hold what only Armwise reads. obp knows dense contexts
-only, so of the named features those that most decisions have become columns, and the embedding follows them.
+An item is an arm, by its number. It was shown at a position, which becomes the feature `position`.
 
-Source: what `OpenBanditDataset` of obp 0.5 reads; the columns of the Open Bandit Dataset; the keys of
-`BanditFeedback` in obp 0.5.
+Source: the columns of the Open Bandit Dataset; the keys of `BanditFeedback` in obp 0.5.
 """
 
-import csv
-import json
 import math
-import tempfile
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ValidationError
 
 from armwise.feedback.events import IMPORTED, Context, Cost, Decision, Example
 from armwise.feedback.exchange.delimited import Cells, read_rows
@@ -42,133 +31,29 @@ from armwise.feedback.exchange.imported import (
     cut,
     distribution,
     possible,
-    rewarded,
     sound,
     worth,
 )
 from armwise.feedback.exchange.table import UNDECODED, seconds, writable
-from armwise.feedback.jsonl import ExchangeError, explain
-
-POSITION = "position"
-"""The feature with the position of an arm in a list, from 1."""
-
-MOST_FEATURES = 256
-"""Largest number of named features that become columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObpColumns:
-    """The columns of a log.
-
-    Attributes:
-        rows: Number of decisions.
-        arms: Names of the arms; an item is an index into these.
-        features: Named features of the question, the most frequent first.
-        dims: Length of the embedding, which follows the features.
-        arm_features: Names of the features of arms.
-        items: The features of each arm in its first decision, in the order of `arms`.
-        positions: Whether every decision has a position.
-        whole: Whether every decision has a complete distribution.
-        lost: Number of named features without a column.
-    """
-
-    rows: int
-    arms: tuple[str, ...]
-    features: tuple[str, ...]
-    dims: int
-    arm_features: tuple[str, ...]
-    items: tuple[tuple[float, ...], ...]
-    positions: bool
-    whole: bool
-    lost: int = 0
-    item: dict[str, int] = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "item", {arm: at for at, arm in enumerate(self.arms)})
-
-    def context(self, context: Context) -> list[float]:
-        """Return a row of the context, shape (n_features + dims,)."""
-        row = [float(context.features.get(name, 0.0)) for name in self.features]
-        return [*row, *context.embedding, *([0.0] * (self.dims - len(context.embedding)))]
-
-    def position(self, context: Context) -> int:
-        """Return the position of a row, from 1."""
-        return int(context.features[POSITION]) if self.positions else 1
-
-    def distribution(self, decision: Decision) -> list[float]:
-        """Return the whole distribution of a row, shape (n_arms,); 0 where an arm was not eligible."""
-        row = [0.0] * len(self.arms)
-        for arm, p in zip(decision.arms, decision.probabilities, strict=True):
-            row[self.item[arm]] = p
-        return row
-
-
-def survey(examples: Iterable[Example], most: int = MOST_FEATURES) -> ObpColumns:
-    """Return the columns that a log needs.
-
-    Args:
-        examples: The examples to write, in order.
-        most: Largest number of named features that become columns.
-
-    Raises:
-        ExchangeError: There are no examples.
-    """
-    rows, dims, positions, whole = 0, 0, True, True
-    arms: dict[str, dict[str, float]] = {}
-    features: Counter[str] = Counter()
-    for example in examples:
-        decision, context = example.decision, example.decision.context
-        rows += 1
-        dims = max(dims, len(context.embedding))
-        features.update(context.features)
-        place = context.features.get(POSITION, 0.0)
-        positions = positions and place >= 1 and place == int(place)
-        whole = whole and len(decision.probabilities) == len(decision.arms)
-        for arm in decision.arms:
-            if arm not in arms:
-                arms[arm] = dict(context.arms.get(arm, {}))
-    if not rows:
-        raise ExchangeError("no decision has a reward and was drawn by a policy: there is nothing to write")
-    if positions:
-        del features[POSITION]
-    arm_features = tuple(dict.fromkeys(name for values in arms.values() for name in values))
-    # The most frequent first; a name decides between equals, so that the order of the log does not.
-    ordered = sorted(features, key=lambda name: (-features[name], name))
-    return ObpColumns(
-        rows=rows,
-        arms=tuple(arms),
-        features=tuple(ordered[:most]),
-        dims=dims,
-        arm_features=arm_features,
-        items=tuple(tuple(values.get(name, 0.0) for name in arm_features) for values in arms.values()),
-        positions=positions,
-        whole=whole,
-        lost=len(ordered[most:]),
-    )
-
+from armwise.feedback.jsonl import ExchangeError
 
 # -- tables ----------------------------------------------------------------------------------------
 #
 # A user feature that is a number in every row becomes a named feature, and any other one
-# `user_feature_0=<text>`, unless `armwise.json` names the columns. The position becomes the feature
-# `position`, an affinity the feature `affinity` of its arm. A feature that is 0 is left out, as is what
-# `item_context.csv` has on an arm: it is the same in each row, and implied by the arm's name.
+# `user_feature_0=<text>`. The position becomes the feature `position`, an affinity the feature `affinity` of
+# its arm. A feature that is 0 is left out, and so is what `item_context.csv` has on an arm: it is the same in
+# each row, and implied by the arm's name.
 
+
+POSITION = "position"
+"""The feature with the position of an arm in a list, from 1."""
 
 ITEMS = "item_context.csv"
 
-NAMES = "armwise.json"
-
 USER, AFFINITY = "user_feature_", "user-item_affinity_"
 
-LARGEST_VERSION = 2**53
-"""Largest version: larger numbers of a table are inexact."""
-
-FIRST = ("", "timestamp", "item_id", "position", "click", "propensity_score")
-"""The columns before those of the user."""
-
-OURS = ("decision_id", "question", "version")
-"""The columns after those of the user in a table of Armwise."""
+COLUMNS = ("timestamp", "item_id", "position", "click", "propensity_score")
+"""The columns of a decision besides those of the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +63,13 @@ class Table:
     Attributes:
         path: Path of the table.
         column: Index of each column, by name.
-        arms: The name of each item, by its number as a text.
-        names: Contents of `armwise.json`; empty without the file.
+        items: The number of each item, as a text.
         texts: User features with other values than numbers.
     """
 
     path: Path
     column: Mapping[str, int]
-    arms: Mapping[str, str]
-    names: Mapping[str, Any]
+    items: tuple[str, ...]
     texts: frozenset[str]
 
     @classmethod
@@ -196,8 +79,7 @@ class Table:
         path = plain if plain.is_file() else packed
         if not path.is_file():
             raise ExchangeError(f"{folder}: {plain.name} or {packed.name} was expected")
-        names = _names(folder / NAMES) if (folder / NAMES).exists() else {}
-        column = _header(path, FIRST[1:])
+        column = _header(path, COLUMNS)
         item = _header(folder / ITEMS, ("item_id",))["item_id"]
         ids = []
         for row in _rows(folder / ITEMS):
@@ -206,11 +88,8 @@ class Table:
             ids.append(row.cells[item])
         if len(set(ids)) != len(ids):
             raise ExchangeError(f"{folder / ITEMS} has an item twice")
-        if len(arms := names.get("arms", ids)) != len(ids):
-            raise ExchangeError(f"{folder / ITEMS} has {len(ids)} items, and {NAMES} names {len(arms)} arms")
         users = {name: at for name, at in column.items() if name.startswith(USER)}
-        texts = frozenset() if names else _texts(path, users)
-        return cls(path, column, dict(zip(ids, arms, strict=True)), names, texts)
+        return cls(path, column, tuple(ids), _texts(path, users))
 
     def number(self, row: Sequence[str], name: str) -> float:
         """Return the number in a column. Raises BadValue."""
@@ -226,7 +105,7 @@ class Table:
             raise BadValue("row cannot be read", line.fault)
         row = line.cells
         item = row[self.column["item_id"]]
-        if item not in self.arms:
+        if item not in self.items:
             raise BadValue("no arm", f"item_id {cut(item)} is not one of {ITEMS}")
         value = row[self.column["timestamp"]]
         try:
@@ -234,60 +113,40 @@ class Table:
         except ValueError:
             raise BadValue("no time", f"timestamp is {cut(value)}; a date and a time were expected") from None
         p = possible("propensity_score", self.number(row, "propensity_score"))
-        drawn = self.arms[item]
         folder = self.path.parent
-        place = line.number if next(iter(self.column)) in FIRST[1:] else row[0]
-        name = self._text(row, "decision_id") or f"{folder.parent.name}/{folder.name}/{place}"
+        place = line.number if next(iter(self.column)) in COLUMNS else row[0]
+        name = f"{folder.parent.name}/{folder.name}/{place}"
         return Decision(
             id=name,
-            context=self._context(row, self._text(row, "question") or name),
-            arms=(drawn, *(arm for arm in self.arms.values() if arm != drawn)),
+            context=self._context(row, name),
+            arms=(item, *(other for other in self.items if other != item)),
             probabilities=(p,),
-            drawn=drawn,
+            drawn=item,
             policy=IMPORTED,
-            version=self._version(row) if "version" in self.column else 0,
+            version=0,
             decided_at=at,
             deadline=at,
             floor=None,
         )
 
-    def _version(self, row: Sequence[str]) -> int:
-        """Return the number of a version. Raises BadValue."""
-        number = self.number(row, "version")
-        if not 0 <= number <= LARGEST_VERSION:
-            raise BadValue("no version", f"version is {number:g}, which is the number of none")
-        return int(number)
-
-    def _text(self, row: Sequence[str], name: str) -> str:
-        return writable(name, row[self.column[name]], UNDECODED) if name in self.column else ""
-
     def _context(self, row: Sequence[str], question: str) -> Context:
-        users = [name for name in self.column if name.startswith(USER)]
-        features: dict[str, float] = {}
-        for name in users:
+        features = {POSITION: self.number(row, "position")}
+        for name, at in self.column.items():
             if name in self.texts:
-                features[f"{name}={self._text(row, name)}"] = 1.0
-            else:
+                features[f"{name}={writable(name, row[at], UNDECODED)}"] = 1.0
+            elif name.startswith(USER):
                 features[name] = self.number(row, name)
-        embedding: tuple[float, ...] = ()
-        if self.names:
-            values = [features[name] for name in users]
-            names = self.names["features"]
-            features = dict(zip(names, values, strict=False))
-            embedding = tuple(values[len(names) :])
-        if self.names.get("positions", True):
-            features[POSITION] = self.number(row, "position")
         features = {name: value for name, value in features.items() if value}
-        return Context(question, features, embedding, self._affinities(row))
+        return Context(question, features, arms=self._affinities(row))
 
     def _affinities(self, row: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the affinity of each arm that has one other than 0."""
         affinities = {
-            arm: self.number(row, name)
-            for item, arm in self.arms.items()
+            item: self.number(row, name)
+            for item in self.items
             if (name := f"{AFFINITY}{item}") in self.column
         }
-        return {arm: {"affinity": value} for arm, value in affinities.items() if value}
+        return {item: {"affinity": value} for item, value in affinities.items() if value}
 
 
 def _header(path: Path, needed: tuple[str, ...]) -> dict[str, int]:
@@ -301,24 +160,6 @@ def _header(path: Path, needed: tuple[str, ...]) -> dict[str, int]:
 def _rows(path: Path) -> Iterator[Cells]:
     """Yield the rows below the first. Raises ExchangeError."""
     return islice(read_rows(path), 1, None)
-
-
-class _Names(BaseModel):
-    """Contents of `armwise.json`."""
-
-    arms: tuple[str, ...]
-    features: tuple[str, ...]
-    positions: bool = True
-
-
-def _names(path: Path) -> Mapping[str, Any]:
-    """Return the names of items and columns. Raises ExchangeError."""
-    try:
-        return _Names.model_validate_json(path.read_bytes()).model_dump()
-    except ValidationError as error:
-        raise ExchangeError(f"{path}: {explain(error)}") from None
-    except OSError as error:
-        raise ExchangeError(f"{path} cannot be read: {error}") from error
 
 
 def _texts(path: Path, columns: Mapping[str, int]) -> frozenset[str]:
@@ -342,15 +183,14 @@ def _is_number(value: str) -> bool:
 
 # -- arrays ----------------------------------------------------------------------------------------
 #
-#     feedback = {name: array[()] for name, array in numpy.load("bandit_feedback.npz").items()}
+#     numpy.savez("feedback.npz", **bandit_feedback)
 #
-#     n_rounds, n_actions         how many decisions, and arms
+#     n_actions                   number of arms; optional
 #     action (n,), position (n,)  the arm that was drawn, from 0; its place in a list, from 0
 #     reward (n,), pscore (n,)    what it earned; the probability with which it was drawn
 #     context (n, d)              features of the question
-#     action_context (n_arms, f)  features of the arms
-#     pi_b (n, n_arms, 1)         the whole distributions, where they are known
-#     arms (n_arms,)              the names of the arms, which obp passes over
+#     pi_b (n, n_arms, 1)         the whole distributions, if they are known
+#     arms (n_arms,)              the names of the arms, which obp ignores; optional
 
 
 NEEDED = ("action", "reward", "pscore")
@@ -373,62 +213,6 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, SyntaxError, TypeError, KeyError)
 """Errors that damaged archives and headers of arrays raise."""
 
 Array = NDArray[Any]
-
-
-class ArrayWriter:
-    """Writes decisions as arrays on disk, so that a log may be larger than memory.
-
-    Args:
-        columns: Columns of the log.
-        folder: Folder of the arrays until they are packed.
-    """
-
-    def __init__(self, columns: ObpColumns, folder: Path) -> None:
-        n, n_arms = columns.rows, len(columns.arms)
-        self._columns, self._folder, self._at = columns, folder, 0
-        shapes: dict[str, tuple[type, tuple[int, ...]]] = {
-            "action": (np.int64, (n,)),
-            "position": (np.int64, (n,)),
-            "reward": (np.float64, (n,)),
-            "pscore": (np.float64, (n,)),
-            "context": (np.float64, (n, len(columns.features) + columns.dims)),
-        }
-        if columns.whole and not columns.positions:  # obp wants one distribution a position
-            shapes["pi_b"] = (np.float64, (n, n_arms, 1))
-        self._arrays = {
-            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape)
-            for name, (dtype, shape) in shapes.items()
-        }
-
-    def add(self, decision: Decision, reward: float) -> None:
-        """Write the next row."""
-        columns, at = self._columns, self._at
-        row = {
-            "action": columns.item[decision.drawn],
-            "position": columns.position(decision.context) - 1,
-            "reward": reward,
-            "pscore": decision.propensity,
-            "context": columns.context(decision.context),
-        }
-        if "pi_b" in self._arrays:
-            row["pi_b"] = np.array(columns.distribution(decision))[:, np.newaxis]
-        for name, value in row.items():
-            self._arrays[name][at] = value
-        self._at += 1
-
-    def finish(self, path: Path) -> None:
-        """Pack the arrays into one file."""
-        columns = self._columns
-        rest = {
-            "n_rounds": np.array(columns.rows),
-            "n_actions": np.array(len(columns.arms)),
-            "action_context": np.array(columns.items, dtype=np.float64).reshape(len(columns.arms), -1),
-            "arms": np.array(columns.arms, dtype=np.str_),
-        }
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
-            for name, array in (self._arrays | rest).items():
-                with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
 def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
@@ -577,79 +361,10 @@ def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
             raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; ({right}) was expected")
 
 
-# -- the folder ------------------------------------------------------------------------------------
-
-
-FOLDER = Path("bts", "all")
-"""Folder of a log of Armwise: `bts` is obp's learned policy, `all` its campaign of all items."""
-
-ARRAYS = "bandit_feedback.npz"
-
-
-def write_obp(
-    folder: Path,
-    read: Callable[[], Iterable[Example]],
-    reward: Callable[[Example], float | None],
-    left_out: Counter[str],
-) -> ObpColumns:
-    """Write a training log into a folder, and return its columns.
-
-    Args:
-        folder: Existing folder, in which `bts/` and the arrays are put.
-        read: Yields the training log in order; it is read twice, and must yield the same.
-        reward: Returns the reward of an example, if it has one.
-        left_out: Counts by reason the examples that were not drawn by a policy, or lack a reward.
-
-    Raises:
-        ExchangeError: All examples are left out.
-    """
-    columns = survey(example for example, _ in rewarded(read(), reward, left_out))
-    here = folder / FOLDER
-    here.mkdir(parents=True)
-    _write_items(here / ITEMS, columns)
-    names = {
-        "arms": columns.arms,
-        "features": columns.features,
-        "dims": columns.dims,
-        "positions": columns.positions,
-    }
-    (here / NAMES).write_text(json.dumps(names, indent=1), encoding="utf-8")
-    with (
-        tempfile.TemporaryDirectory(dir=folder) as growing,
-        (here / f"{FOLDER.name}.csv").open("w", encoding="utf-8", newline="") as file,
-    ):
-        arrays, table = ArrayWriter(columns, Path(growing)), csv.writer(file)
-        width = len(columns.features) + columns.dims
-        table.writerow([*FIRST, *(f"{USER}{at}" for at in range(width)), *OURS])
-        for row, (example, earned) in enumerate(rewarded(read(), reward, Counter())):
-            table.writerow(_row(row, example, earned, columns))
-            arrays.add(example.decision, earned)
-        arrays.finish(folder / ARRAYS)
-    return columns
-
-
-def _row(row: int, example: Example, reward: float, columns: ObpColumns) -> list[Any]:
-    d = example.decision
-    at = datetime.fromtimestamp(d.decided_at, UTC).isoformat(" ", "microseconds")
-    first = [row, at, columns.item[d.drawn], columns.position(d.context), reward, d.propensity]
-    return [*first, *columns.context(d.context), d.id, d.context.question, d.version]
-
-
-def _write_items(path: Path, columns: ObpColumns) -> None:
-    """Write the features of the arms; obp needs at least one."""
-    width = max(1, len(columns.arm_features))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["", "item_id", *(f"item_feature_{at}" for at in range(width))])
-        for item, features in enumerate(columns.items):
-            table.writerow([item, item, *(features or (0.0,))])
-
-
 def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
     """Yield the decisions of a folder of tables, or of a file of arrays, in order, numbered from 1.
 
-    In tables only the probability of the drawn arm is known of a distribution. The questions of decisions
-    are distinct, unless there is a column of questions.
+    Tables have only the probability of the drawn arm. Every decision is a question of its own.
 
     Args:
         path: A folder with `item_context.csv` and the table of decisions, or above one such folder;

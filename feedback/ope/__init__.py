@@ -2,7 +2,6 @@
 
 from . import (
     confidence_sequences,
-    embeddings,
     evaluation,
     gate,
     intervals,
@@ -16,7 +15,6 @@ from .estimators import (
     Estimator,
     Predictions,
     Rows,
-    cascade_dr,
     clipped_ips,
     cressie_read,
     dm,
@@ -26,12 +24,9 @@ from .estimators import (
     estimator,
     estimators_table,
     ips,
-    mips,
     mrdr,
     mrdr_weight,
     replay,
-    rips,
-    sips,
     sndr,
     snips,
     switch_dr,
@@ -50,7 +45,7 @@ from .from_arrays import evaluate_arrays
 from .gate import GateSpec, Verdict, judge
 from .intervals import Interval, Weighted
 from .reward_model import Model, cross_fit
-from .sample import NeverDrawnError, Sample, SlateRows, Terms
+from .sample import NeverDrawnError, Sample, Terms
 
 __all__ = [
     "DEFAULT_ESTIMATORS",
@@ -75,12 +70,10 @@ __all__ = [
     "Predictions",
     "Rows",
     "Sample",
-    "SlateRows",
     "Terms",
     "Verdict",
     "Weighted",
     "audit",
-    "cascade_dr",
     "clipped_ips",
     "confidence_sequences",
     "cressie_read",
@@ -89,7 +82,6 @@ __all__ = [
     "dm",
     "dr",
     "dros",
-    "embeddings",
     "estimate",
     "estimator",
     "estimators_table",
@@ -100,15 +92,12 @@ __all__ = [
     "intervals",
     "ips",
     "judge",
-    "mips",
     "mrdr",
     "mrdr_weight",
     "noninferiority",
     "predict",
     "prediction_powered",
     "replay",
-    "rips",
-    "sips",
     "sndr",
     "snips",
     "switch_dr",

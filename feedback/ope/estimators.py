@@ -11,10 +11,6 @@
     dros           `dr` with large weights shrunk smoothly
     mrdr           `dr` with a model that was fitted to make it vary least
     cressie_read   weigh rows so that the weights average 1, at the least distance from the log
-    mips           `ips` with the weight of the features of an arm, where arms are many and share features
-    sips           weigh all rewards of a slate or an episode by the product of its weights
-    rips           weigh a reward by the product of the weights up to its position
-    cascade_dr     the same with a prediction of the rewards to come
 
 Each is a function from a `Sample` to `Terms`, with an entry above it: its traits, and its row of the table in
 docs/reference/estimators.md. `ESTIMATORS` has the entries by name: reports, the command line and HTTP find an
@@ -35,7 +31,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.ope.embeddings import category_weight, select_features
 from armwise.feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
 from armwise.feedback.ope.shrinkage import (
     Shrinker,
@@ -55,7 +50,6 @@ class Rows(Enum):
     WEIGHTED = "a weighted reward, independent of the other rows"
     CORRECTED = "a prediction with a weighted correction, independent of the other rows given the model"
     DEPENDENT = "dependent on all other rows, such as by a common divisor"
-    SLATE = "dependent on the other rows of its slate or episode"
 
 
 class Predictions(Enum):
@@ -64,7 +58,6 @@ class Predictions(Enum):
     NONE = "none"
     SHARED = "q_hat, which all targets share"
     OWN = "q_mrdr, fitted for each target"
-    SLATE = "q_slate, fitted for each target: the rewards from a position to the end of its slate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,6 @@ class Estimator:
         predictions: Which predictions of rewards it reads.
         anytime: Whether a confidence sequence applies to its values.
         parameter: Option that is chosen from the log by default; empty without one.
-        categories: Whether it needs features of the arms.
     """
 
     function: Callable[..., Terms]
@@ -98,7 +90,6 @@ class Estimator:
     predictions: Predictions = Predictions.NONE
     anytime: bool = False
     parameter: str = ""
-    categories: bool = False
 
     def __call__(self, sample: Sample, **options: Any) -> Terms:
         """Return the terms of a sample; options are the function's."""
@@ -113,11 +104,6 @@ class Estimator:
     def is_mean(self) -> bool:
         """Whether the value is a mean of independent rows."""
         return self.rows in (Rows.WEIGHTED, Rows.CORRECTED)
-
-    @property
-    def plain(self) -> bool:
-        """Whether it reads neither slates nor features of arms."""
-        return self.rows is not Rows.SLATE and not self.categories
 
 
 ESTIMATORS: dict[str, Estimator] = {}
@@ -529,163 +515,6 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
     dbeta = -(da + beta * dspread) / spread
     pull = -(gamma + beta * w) * w_r - dgamma * (first / n) - dbeta * (second / n)
     return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, mean_prediction=value)
-
-
-@estimator(
-    value="`mean(v r)`, `v` the weight of all arms with the features of the drawn one",
-    use="many arms that share features; biased if a reward depends on more than these",
-    source="Saito and Joachims (2022)",
-    rank=7,
-    rows=Rows.WEIGHTED,
-    covers=False,
-    categories=True,
-)
-def mips(sample: Sample, *, features: tuple[int, ...] | None = None) -> Terms:
-    """Weigh each reward by the ratio of the probabilities of the features of the drawn arm.
-
-    If the features of all arms differ, or the sample lacks `categories`, this is `ips`.
-
-    Args:
-        sample: The log and the target, with `categories` and `p_log`.
-        features: Indices of the features that count; None: chosen from the log by SLOPE
-            (`armwise.feedback.ope.embeddings`).
-
-    Raises:
-        NeverDrawnError: The target draws only arms with other features than the logged ones.
-        ValueError: A feature is out of range.
-
-    Source: Saito and Joachims (2022), "Off-policy evaluation for large action spaces via embeddings".
-
-    >>> p_target, p_log = np.array([[1.0, 0.0, 0.0]] * 2), np.array([[0.25, 0.25, 0.5]] * 2)
-    >>> kinds = np.array([[[0], [0], [1]]] * 2)  # the first two arms are alike
-    >>> log = Sample(np.full(2, 0.25), np.array([0, 1]), np.ones(2), p_target, p_log=p_log, categories=kinds)
-    >>> mips(log).numerator.tolist(), ips(log).numerator.tolist()
-    ([2.0, 2.0], [4.0, 0.0])
-    """
-    if features is None and sample.categories is not None:
-        features = select_features(sample)
-    weight = category_weight(sample, features)
-    if not weight.any():
-        raise NeverDrawnError(
-            f"the target draws none of the {len(sample)} logged arms, nor any with the features of one: its "
-            "value cannot be estimated"
-        )
-    return Terms("mips", weight * sample.reward, ones(weight), weight)
-
-
-@estimator(
-    value="`mean(W r)`, `W` the product of all `w` of the slate",
-    use="positions whose rewards may depend on all others; short slates only",
-    source="Precup, Sutton and Singh (2000)",
-    rank=9,
-    rows=Rows.SLATE,
-    covers=True,
-)
-def sips(sample: Sample) -> Terms:
-    """Weigh each reward by the product of the weights of all positions of its slate.
-
-    Without slates each row is one, and this is `ips`. Rows of incomplete slates are left out.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged slates.
-
-    Source: Precup, Sutton and Singh (2000), "Eligibility traces for off-policy policy evaluation".
-    """
-    weight = _whole(sample, sample.slate_rows.total(sample.supported_weight))
-    return _of_slates("sips", sample, weight * sample.reward, weight)
-
-
-@estimator(
-    value="`mean(V r)`, `V` the product of the `w` up to the position",
-    use="slates that are read from the top, and episodes: a reward depends on what came before it",
-    source="McInerney et al. (2020)",
-    rank=8,
-    rows=Rows.SLATE,
-    covers=True,
-)
-def rips(sample: Sample) -> Terms:
-    """Weigh each reward by the product of the weights of its slate up to its position.
-
-    Without slates each row is one, and this is `ips`. Rows of incomplete slates are left out.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged slates.
-
-    Source: McInerney, Brost, Chandar, Mehrotra and Carterette (2020), "Counterfactual evaluation of slate
-    recommendations with sequential reward interactions".
-
-    >>> from armwise.feedback.ope.sample import SlateRows
-    >>> first, pairs = np.array([[1.0, 0.0]] * 4), SlateRows.of(np.array([0, 0, 1, 1]))
-    >>> log = Sample(np.full(4, 0.5), np.array([0, 0, 0, 1]), np.ones(4), first, slates=pairs)
-    >>> rips(log).numerator.tolist()
-    [2.0, 4.0, 2.0, 0.0]
-    """
-    weight = _whole(sample, sample.slate_rows.upto(sample.supported_weight))
-    return _of_slates("rips", sample, weight * sample.reward, weight)
-
-
-@estimator(
-    value="`mean(U e + V d)`, `U` the product of the `w` before it, `e` and `d` of the rewards to come",
-    use="as `rips`, with less variance",
-    source="Kiyohara et al. (2022)",
-    rank=4,
-    rows=Rows.SLATE,
-    covers=True,
-    predictions=Predictions.SLATE,
-)
-def cascade_dr(sample: Sample) -> Terms:
-    """Predict the rewards from each position on by `q_slate`, corrected by the weighted residuals.
-
-    Without slates each row is one, whose `q_hat` is its `q_slate`, and this is `dr`. Rows of incomplete
-    slates are left out.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged slates.
-        ValueError: The sample lacks `q_slate`.
-
-    Source: Kiyohara, Saito, Matsuhiro, Narita, Shimizu and Yamamoto (2022), "Doubly robust off-policy
-    evaluation for ranking policies under the cascade behavior model".
-    """
-    q_slate = sample.q_hat if sample.q_slate is None and sample.slates is None else sample.q_slate
-    if q_slate is None:
-        raise ValueError("cascade_dr needs q_slate, see armwise.feedback.ope.reward_model.predict_slates")
-    prediction = Prediction.of(sample, q_slate, "q_slate")
-    before = _whole(sample, sample.slate_rows.before(sample.supported_weight))
-    rows, weight = correct_slates(prediction, before, sample.weight)
-    first = sample.slate_rows.position == 0
-    mean = float(prediction.expected[first].sum()) / len(sample)
-    return _of_slates("cascade_dr", sample, rows, weight, mean)
-
-
-def correct_slates(prediction: Prediction, before: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the rows of `cascade_dr` and the weights of their residuals, each of shape (n,).
-
-    Args:
-        prediction: Predictions of the rewards from each position to the end of its slate.
-        before: Product of the weights at the positions before that of a row, shape (n,), at least 0.
-        weight: Weight of each row by itself, shape (n,), at least 0.
-    """
-    upto = before * weight
-    return before * prediction.expected + upto * prediction.residual, upto
-
-
-def _whole(sample: Sample, weight: Floats) -> Floats:
-    """Return the weights, 0 in incomplete slates; at least one of the others is above 0."""
-    whole = sample.slate_rows.whole
-    if whole is not None:
-        weight = np.where(whole, weight, 0.0)
-    if not weight.any():
-        raise NeverDrawnError(
-            f"the target draws none of the slates in {len(sample)} logged rows: its value cannot be estimated"
-        )
-    return weight
-
-
-def _of_slates(name: str, sample: Sample, rows: Floats, weight: Floats, mean: float = 0.0) -> Terms:
-    """Return the terms of an estimate per position; rows of incomplete slates count as 0 positions."""
-    whole = sample.slate_rows.whole
-    counted = ones(rows) if whole is None else whole.astype(np.float64)
-    return Terms(name, rows, counted, weight, mean)
 
 
 def _with(shrink: Shrinker, name: str, sample: Sample, parameter: float, cap: float) -> Terms:

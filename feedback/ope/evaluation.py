@@ -34,8 +34,8 @@ from armwise.feedback.ope.intervals import (
     replicates,
     shown,
 )
-from armwise.feedback.ope.reward_model import Model, cross_fit, predict_slates
-from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, SlateRows, Terms, effective_size
+from armwise.feedback.ope.reward_model import Model, cross_fit
+from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, Terms, effective_size
 
 INTERVALS = ("normal", "bootstrap", "bernstein", "clopper_pearson", "anytime")
 """Kinds of interval by name; docs/reference/intervals.md has which estimators each is for."""
@@ -94,9 +94,6 @@ class TargetSample:
             probabilities of drawn arms only.
         terms: Terms of the estimates, by estimator.
         served: Whether it is the logging policy.
-        slates: The rows of each slate or episode; None: unknown.
-        slate_groups: Codes of the observations of estimators of slates, shape (n,): rows of a slate, or of a
-            user.
     """
 
     log: Log
@@ -104,8 +101,6 @@ class TargetSample:
     reach: Floats
     terms: Mapping[str, Terms]
     served: bool = False
-    slates: SlateRows | None = None
-    slate_groups: Integers | None = None
 
     @property
     def largest_reach(self) -> float:
@@ -127,44 +122,7 @@ class TargetSample:
 
         The range is the declared one: rare rewards may be missing from the log.
         """
-        reach = self.largest_reach
-        if ESTIMATORS[terms.estimator].rows is Rows.SLATE and self.slates is not None and not self.served:
-            reach = _slate_reach(self.slates, self.weight, self.reach)
-        return hedged(by_group(terms, self.groups(terms.estimator)), reach, *reward_range)
-
-    def groups(self, estimator: str) -> Integers:
-        """Return the code of the observation that each row belongs to for an estimator, shape (n,)."""
-        if ESTIMATORS[estimator].rows is Rows.SLATE and self.slate_groups is not None:
-            return self.slate_groups
-        return self.log.questions
-
-
-def _slate_reach(slates: SlateRows, weight: Floats, reach: Floats) -> float:
-    """Return the largest weight that a slate could have had at any position, given the logged rows before it.
-
-    Args:
-        slates: The slates.
-        weight: Weights of the rows, shape (n,).
-        reach: Largest weight that each row could have had, shape (n,).
-    """
-    return float((slates.before(weight) * reach).max())
-
-
-def _with_slates(groups: Integers, slates: SlateRows) -> Integers:
-    """Return groups that keep rows of a slate together, shape (n,): groups that share a slate are merged.
-
-    >>> _with_slates(np.array([0, 1, 2, 2]), SlateRows.of(np.array([0, 0, 1, 2]))).tolist()
-    [0, 0, 1, 1]
-    """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    n_groups = int(groups.max()) + 1
-    nodes = n_groups + slates.n_slates
-    shared = coo_array((np.ones(len(groups)), (groups, n_groups + slates.slate)), shape=(nodes, nodes))
-    _, component = connected_components(shared, directed=False)
-    _, together = np.unique(component[groups], return_inverse=True)
-    return together.astype(np.int64, copy=False)
+        return hedged(by_group(terms, self.log.questions), self.largest_reach, *reward_range)
 
 
 Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
@@ -189,13 +147,7 @@ def figures(target: TargetSample, baseline: TargetSample | None, request: Interv
         if baseline and name in theirs
     }
     if request.kind == "bootstrap" and safe:
-        value, beyond = dict[str, Ends](), dict[str, Ends]()
-        for slates in (False, True):  # their observations are others, and so are their resamples
-            some = {name: terms for name, terms in safe.items() if _of_slates(name) == slates}
-            theirs_too = {name: terms for name, terms in other.items() if name in some}
-            if some:
-                values, leads = _bootstrap(some, theirs_too, request)
-                value, beyond = value | values, beyond | leads
+        value, beyond = _bootstrap(safe, other, request)
     else:
         value = {name: _ends(target, None, name, request, terms) for name, terms in safe.items()}
         beyond = {
@@ -209,10 +161,6 @@ def figures(target: TargetSample, baseline: TargetSample | None, request: Interv
         )
         for name, terms in target.terms.items()
     }
-
-
-def _of_slates(name: str) -> bool:
-    return ESTIMATORS[name].rows is Rows.SLATE
 
 
 IMPOSSIBLE = "it holds no possible value, and all that are possible stand in its place"
@@ -235,12 +183,9 @@ def shown_figures(target: TargetSample, baseline: TargetSample | None, request: 
     differs = baseline is not None and not (
         weighted and np.allclose(target.weight, baseline.weight, rtol=0, atol=TOLERANCE)
     )
-    of_rows = _independent(target.log.questions, target.weight if weighted else None)
+    n = _independent(target.log.questions, target.weight if weighted else None)
     estimates = {}
     for name, (value, beyond) in figures(target, baseline, request).items():
-        n = of_rows
-        if _of_slates(name):
-            n = _independent(target.groups(name), target.terms[name].weight)
         estimates[name] = (
             _shown(value, (least, most), n, request.level),
             beyond and _shown(beyond, (-span, span), n if differs else inf, request.level),
@@ -362,9 +307,6 @@ WITHOUT_PROPENSITIES = ("dm",)
 DEFAULT_CLUSTER = "question"
 """Default cluster: rows that share it count as one observation."""
 
-NO_EPISODES = "needs episodes: the log does not say which rows share one"
-"""Note on an estimator of slates if episodes are unknown."""
-
 NEVER_DRAWN = "never drawn"
 """Note on a target that draws none of the drawn arms."""
 
@@ -469,9 +411,7 @@ def evaluate(
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
     compute_figures = figures if reward_range is None else shown_figures
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
-    evaluator = _TargetEvaluation(
-        *(log, chosen, q_hat, reward_model, folds, against), by_user=cluster == "user"
-    )
+    evaluator = _TargetEvaluation(log, chosen, q_hat, reward_model, folds, against)
     evaluations = {}
     for done, (name, p_target) in enumerate(targets.items(), start=1):
         if p_target.shape != (len(log), len(log.arms)):
@@ -551,10 +491,7 @@ class _TargetEvaluation:
         model: Model,
         folds: int,
         against: Floats | None,
-        *,
-        by_user: bool,
     ) -> None:
-        self._by_user = by_user
         self._log, self._estimators, self._against = log, estimators, against
         self._q_hat, self._model, self._folds = q_hat, model, folds
         self._last: tuple[Flags, TargetSample] | None = None
@@ -565,19 +502,14 @@ class _TargetEvaluation:
         if not rows.all():
             log, p_target = log.where(rows), p_target[rows]
             q_hat = None if q_hat is None else q_hat[rows]
-        slates = self._slates(log)
-        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, slates=slates)
-        sample, missing = self._categorized(log, sample)
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
         if log.n_questions > 1 and self._reads(Predictions.OWN):
             rng = np.random.default_rng(self._folds)
             sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
-        if log.n_questions > 1 and self._reads(Predictions.SLATE) and slates is not None:
-            sample = self._with_rewards_to_come(log, sample, slates)
         available = {
             Predictions.NONE: True,
             Predictions.SHARED: q_hat is not None,
             Predictions.OWN: sample.q_mrdr is not None,
-            Predictions.SLATE: sample.q_slate is not None,
         }
         reach, unsupported = log.reach(p_target), _unsupported(log, p_target)
         # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
@@ -588,8 +520,6 @@ class _TargetEvaluation:
             lacking = {
                 UNKNOWN: unknown,
                 f"draws with a chance of {unsupported:.2g} what the log could not": unsupported > TOLERANCE,
-                missing: estimator.categories and bool(missing),
-                NO_EPISODES: estimator.rows is Rows.SLATE and slates is None,
                 "needs two different questions or more": not available[estimator.predictions],
             }
             if reason := next((why for why, holds in lacking.items() if holds), ""):
@@ -602,55 +532,10 @@ class _TargetEvaluation:
                 except NeverDrawnError as error:
                     notes[estimator.name] = str(error) if sample.weight.any() else NEVER_DRAWN
         served = p_target is log.p_log
-        return _TargetTerms(
-            self._target(log, sample.weight, reach, terms, slates, served=served), sample, notes
-        )
-
-    def _target(
-        self,
-        log: Log,
-        weight: Floats,
-        reach: Floats,
-        terms: Mapping[str, Terms],
-        slates: SlateRows | None,
-        *,
-        served: bool,
-    ) -> TargetSample:
-        groups = None if slates is None else self._slate_groups(log, slates)
-        return TargetSample(log, weight, reach, terms, served, slates, groups)
-
-    def _slate_groups(self, log: Log, slates: SlateRows) -> Integers:
-        """Return the codes of observations, shape (n,): rows of a slate, or of all slates of a user."""
-        return _with_slates(log.questions, slates) if self._by_user else slates.slate
-
-    def _with_rewards_to_come(self, log: Log, sample: Sample, slates: SlateRows) -> Sample:
-        """Return the sample with `q_slate`, if there are at least two groups of slates."""
-        groups = self._slate_groups(log, slates)
-        if not groups.any():
-            return sample
-        rng = np.random.default_rng(self._folds)
-        q_slate = predict_slates(slates, log.drawn, log.reward, sample.p_target, groups, rng)
-        return replace(sample, q_slate=q_slate)
+        return _TargetTerms(TargetSample(log, sample.weight, reach, terms, served), sample, notes)
 
     def _reads(self, predictions: Predictions) -> bool:
         return any(estimator.predictions is predictions for estimator in self._estimators)
-
-    def _slates(self, log: Log) -> SlateRows | None:
-        """Return the episodes of rows, in the order of their decisions, if an estimator reads them."""
-        if log.episodes is None or all(estimator.rows is not Rows.SLATE for estimator in self._estimators):
-            return None
-        return SlateRows.of(log.episodes, log.at, None if log.cut is None else ~log.cut)
-
-    def _categorized(self, log: Log, sample: Sample) -> tuple[Sample, str]:
-        """Return the sample with features of arms if an estimator reads them, or why it lacks them."""
-        if not any(estimator.categories for estimator in self._estimators):
-            return sample, ""
-        if log.p_log is None:
-            return sample, "needs the probabilities of all arms, not of the drawn one alone"
-        try:
-            return replace(sample, p_log=log.p_log, categories=log.categories), ""
-        except ValueError as error:
-            return sample, f"needs features of arms: {error}"
 
     def baseline(self, rows: Flags) -> TargetSample:
         """Return the terms of the baseline on some rows; for the logging policy those of the plain mean."""
@@ -664,16 +549,8 @@ class _TargetEvaluation:
             return replace(target, served=self._against is self._log.p_log)
         log = self._log if rows.all() else self._log.where(rows)
         ones = np.ones(len(log))
-        slates = self._slates(log)
-        terms = {each.name: self._plain(each, log.reward, ones, slates) for each in self._estimators}
-        return self._target(log, ones, ones, terms, slates, served=True)
-
-    def _plain(self, estimator: Estimator, reward: Floats, ones: Floats, slates: SlateRows | None) -> Terms:
-        """Return the terms of the mean of the rows that an estimator counts."""
-        if estimator.rows is not Rows.SLATE or slates is None or slates.whole is None:
-            return Terms(estimator.name, reward, ones, ones)
-        whole = slates.whole.astype(np.float64)
-        return Terms(estimator.name, whole * reward, whole, ones)
+        terms = {each.name: Terms(each.name, log.reward, ones, ones) for each in self._estimators}
+        return TargetSample(log, ones, ones, terms, served=True)
 
 
 def _unsupported(log: Log, p_target: Floats) -> float:

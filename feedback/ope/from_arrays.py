@@ -4,7 +4,7 @@
     for one in found.estimates:
         print(one.estimator, one.value)
 
-For slates, see `armwise.feedback.exchange.evaluate_slates`.
+To evaluate a log of Armwise, call `armwise.feedback.ope.evaluate`.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,6 @@ def evaluate_arrays(
     p_log: Any = None,
     q_hat: Any = None,
     contexts: Any = None,
-    action_features: Any = None,
-    slates: Any = None,
     clusters: Any = None,
     names: Sequence[str] | None = None,
     estimators: Sequence[str] = DEFAULT_ESTIMATORS,
@@ -48,16 +46,12 @@ def evaluate_arrays(
         target: Distribution of the target, shape (n, n_actions), or (n_actions,) for the same in each row.
         propensities: Probability with which the action was drawn, shape (n,), in (0, 1].
         p_log: The logged distribution, shape (n, n_actions) or (n_actions,); propensities follow from it. For
-            `mips`, and for intervals that need the largest possible weight.
+            intervals that need the largest possible weight.
         q_hat: Predicted reward of each action, shape (n, n_actions), by a model fitted without the row; by
             default `reward_model` is fitted to other rows, if an estimator reads predictions.
         contexts: Features of the rows for `reward_model`, shape (n, d), sparse or dense.
-        action_features: Discrete features of the actions for `mips`, shape (n_actions, n_features) or
-            (n, n_actions, n_features), of any values that can be sorted.
-        slates: Id of the slate or episode of each row, shape (n,), for `sips`, `rips` and `cascade_dr`; the
-            rows of a slate are in the order of its positions.
         clusters: Id of the observation that each row belongs to, such as a user, shape (n,); None: each row
-            is one, and for estimators of slates each slate.
+            is one.
         names: Names of the actions; None: their columns.
         estimators: Names out of `armwise.feedback.ope.ESTIMATORS`.
         interval: A name out of `armwise.feedback.ope.INTERVALS`.
@@ -100,9 +94,7 @@ def evaluate_arrays(
         propensity=None if propensities is None else _row("propensities", propensities, n),
         p_log=None if p_log is None else _by_row("p_log", np.asarray(p_log, np.float64), n, n_actions),
         X=_contexts(contexts, n),
-        episodes=_codes("slates", slates, n),
         users=_codes("clusters", clusters, n),
-        categories=None if action_features is None else _categories(action_features, n, n_actions),
     )
     predicted = None if q_hat is None else np.asarray(q_hat, dtype=np.float64)
     if predicted is not None and predicted.shape != (n, n_actions):
@@ -166,15 +158,3 @@ def _codes(name: str, values: Any, n: int) -> Integers | None:
         raise ValueError(f"{name} must be ({n},), one for each of the actions, got {shared.shape}")
     codes: Integers = np.unique(shared, return_inverse=True)[1].astype(np.int64)
     return codes
-
-
-def _categories(values: Any, n: int, n_actions: int) -> Integers:
-    """Return discrete features as codes, shape (n, n_actions, n_features)."""
-    features = np.asarray(values)
-    if features.ndim == 2 and len(features) == n_actions:
-        features = np.broadcast_to(features, (n, *features.shape))
-    if features.ndim != 3 or features.shape[:2] != (n, n_actions) or not features.shape[2]:
-        right = f"({n_actions}, n_features) or ({n}, {n_actions}, n_features)"
-        raise ValueError(f"action_features must be {right}, got {np.shape(values)}")
-    codes = [np.unique(features[..., j], return_inverse=True)[1] for j in range(features.shape[2])]
-    return np.stack([each.reshape(n, n_actions) for each in codes], axis=2).astype(np.int64)

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 
 from armwise.feedback.arrays import Floats, Integers, refuse
-from armwise.feedback.ope.sample import SlateRows
 
 Model = Literal["ridge", "means"]
 
@@ -59,7 +58,7 @@ def cross_fit(
     """
     if weight is not None:
         refuse("weight", weight, (weight >= 0.0) & np.isfinite(weight), "finite and at least 0")
-    fold, folds = _folds(questions, folds, rng, "questions")
+    fold, folds = _folds(questions, folds, rng)
     match model:
         case "means":
             return _means(drawn, reward, fold, folds, n_arms, weight)
@@ -68,76 +67,24 @@ def cross_fit(
     raise ValueError(f"no reward model {model!r}; there are: ridge, means")
 
 
-def predict_slates(
-    rows: SlateRows,
-    drawn: Integers,
-    reward: Floats,
-    p_target: Floats,
-    groups: Integers,
-    rng: np.random.Generator,
-    *,
-    folds: int = 5,
-) -> Floats:
-    """Predict the rewards from each position to the end of its slate, under a target, for each arm there.
-
-    From the last position to the first: the mean, by arm and position, of the reward plus the prediction at
-    the next position, with an imaginary row of the position's mean added. Rows of a slate are predicted from
-    slates of other groups.
+def _folds(questions: Integers, folds: int, rng: np.random.Generator) -> tuple[Integers, int]:
+    """Return the fold of each row, the same for all rows of a question, and the number of folds.
 
     Args:
-        rows: The slates.
-        drawn: Column of the drawn arm, shape (n,).
-        reward: Reward, shape (n,).
-        p_target: The distribution of the target, shape (n, n_arms).
-        groups: Codes of rows that are held out together, shape (n,), the same for all rows of a slate.
+        questions: Codes 0, 1, 2, without gaps, shape (n,).
+        folds: Largest number of folds; at most one per question.
         rng: Source of the folds.
-        folds: Number of folds of the groups; at most one per group.
-
-    Returns:
-        The predictions, shape (n, n_arms).
 
     Raises:
-        ValueError: There are fewer than two groups or folds, so none to hold out.
-
-    Source: Kiyohara et al. (2022), as in `armwise.feedback.ope.estimators.cascade_dr`, with a table for their
-    model.
+        ValueError: There are fewer than two questions or folds, so none to hold out.
     """
-    _, groups = np.unique(groups, return_inverse=True)
-    fold, folds = _folds(groups, folds, rng, "groups")
-    n_arms, following, q = p_target.shape[1], rows.following, np.empty(p_target.shape)
-    for part in range(folds):
-        held_out = fold == part
-        to_come = np.zeros(len(reward))  # what the target is expected to earn from a row on
-        for here in reversed(rows.by_position):
-            after = following[here]
-            earned = reward[here] + np.where(after >= 0, to_come[after], 0.0)
-            training = ~held_out[here]
-            arms, values = drawn[here][training], earned[training]
-            typical = float(values.mean()) if len(values) else 0.0
-            count = np.bincount(arms, minlength=n_arms)
-            table = (np.bincount(arms, values, minlength=n_arms) + typical) / (count + 1.0)
-            to_come[here] = p_target[here] @ table
-            q[here[held_out[here]]] = table
-    return q
-
-
-def _folds(groups: Integers, folds: int, rng: np.random.Generator, what: str) -> tuple[Integers, int]:
-    """Return the fold of each row, the same for all rows of a group, and the number of folds.
-
-    Args:
-        groups: Codes 0, 1, 2, without gaps, shape (n,).
-        folds: Largest number of folds; at most one per group.
-        rng: Source of the folds.
-        what: Name of the groups, for the message.
-
-    Raises:
-        ValueError: There are fewer than two groups or folds, so none to hold out.
-    """
-    n_groups = int(groups.max()) + 1
-    folds = min(folds, n_groups)
+    n_questions = int(questions.max()) + 1
+    folds = min(folds, n_questions)
     if folds < 2:
-        raise ValueError(f"cross-fitting needs at least 2 folds and 2 {what}, got {folds} and {n_groups}")
-    fold: Integers = (rng.permutation(n_groups) % folds)[groups]
+        raise ValueError(
+            f"cross-fitting needs at least 2 folds and 2 questions, got {folds} and {n_questions}"
+        )
+    fold: Integers = (rng.permutation(n_questions) % folds)[questions]
     return fold, folds
 
 

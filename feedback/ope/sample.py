@@ -67,107 +67,6 @@ class Terms:
 
 
 @dataclass(frozen=True, eq=False)
-class SlateRows:
-    """The rows of a log as positions of slates, or as turns of episodes.
-
-    Attributes:
-        slate: Code of the slate of each row, shape (n,): 0, 1, 2, without gaps.
-        position: Place of each row in its slate, shape (n,): 0, 1, 2, without gaps.
-        whole: Whether all positions of the slate of a row are among the rows, shape (n,); None: all are.
-
-    Raises:
-        ValueError: Shapes differ, or codes or positions have gaps.
-
-    >>> rows = SlateRows.of(np.array([0, 1, 0]))
-    >>> rows.position.tolist(), rows.before(np.array([2.0, 3.0, 5.0])).tolist()
-    ([0, 0, 1], [1.0, 1.0, 2.0])
-    """
-
-    slate: Integers
-    position: Integers
-    whole: Flags | None = None
-
-    def __post_init__(self) -> None:
-        n = len(self.slate)
-        shapes = [a.shape for a in (self.slate, self.position) if a is not None]
-        if self.whole is not None:
-            shapes.append(self.whole.shape)
-        if set(shapes) != {(n,)}:
-            raise ValueError(f"slate, position and whole must share one shape (n,), got {shapes}")
-        refuse("slate", self.slate, (self.slate >= 0) & (self.slate < n), f"a code from 0 to {n - 1}")
-        sizes = np.bincount(self.slate)
-        refuse("rows of a slate", sizes, sizes > 0, "above 0: codes are 0, 1, 2 and so on")
-        size = sizes[self.slate]
-        right = (self.position >= 0) & (self.position < size)
-        refuse("position", self.position, right, "below the number of rows of its slate")
-        if len(np.unique(self.slate * (int(size.max()) + 1) + self.position)) < n:
-            raise ValueError("two rows have the same slate and position")
-
-    @classmethod
-    def of(cls, slate: Integers, order: Floats | None = None, whole: Flags | None = None) -> "SlateRows":
-        """Return rows whose positions follow from an order.
-
-        Args:
-            slate: Codes of the slates, shape (n,).
-            order: Sort key of the rows of a slate, shape (n,); ties are in the order of the rows, and so are
-                all rows by default.
-            whole: See the attribute.
-        """
-        n = len(slate)
-        rows = np.lexsort((np.arange(n), np.zeros(n) if order is None else order, slate))
-        position = np.empty(n, dtype=np.int64)
-        start = np.searchsorted(slate[rows], slate[rows])
-        position[rows] = np.arange(n) - start
-        return cls(slate, position, whole)
-
-    @property
-    def n_slates(self) -> int:
-        """Number of slates."""
-        return int(self.slate.max()) + 1
-
-    @cached_property
-    def size(self) -> Integers:
-        """Number of rows of each slate, shape (n_slates,)."""
-        return np.bincount(self.slate)
-
-    @cached_property
-    def by_position(self) -> tuple[Integers, ...]:
-        """The rows at each position, the first position first."""
-        order = np.argsort(self.position, kind="stable")
-        ends = np.cumsum(np.bincount(self.position))[:-1]
-        return tuple(np.split(order, ends))
-
-    @cached_property
-    def following(self) -> Integers:
-        """The row at the next position of the same slate, shape (n,); -1: the last position."""
-        order = np.lexsort((self.position, self.slate))
-        following = np.full(len(order), -1, dtype=np.int64)
-        same = self.slate[order[1:]] == self.slate[order[:-1]]
-        following[order[:-1][same]] = order[1:][same]
-        return following
-
-    def before(self, weight: Floats) -> Floats:
-        """Return the product of the weights at the positions before each row, shape (n,); 1 at the first."""
-        running, product = np.ones(self.n_slates), np.ones(len(weight))
-        for rows in self.by_position:
-            slates = self.slate[rows]
-            product[rows] = running[slates]
-            running[slates] *= weight[rows]
-        return product
-
-    def upto(self, weight: Floats) -> Floats:
-        """Return the product of the weights at the positions up to that of a row, shape (n,)."""
-        return self.before(weight) * weight
-
-    def total(self, weight: Floats) -> Floats:
-        """Return the product of the weights of all positions of the slate of a row, shape (n,)."""
-        product = np.ones(self.n_slates)
-        np.multiply.at(product, self.slate, weight)
-        whole: Floats = product[self.slate]
-        return whole
-
-
-@dataclass(frozen=True, eq=False)
 class Sample:
     """The rows of a log with the distribution of a target in each.
 
@@ -180,12 +79,6 @@ class Sample:
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that was fitted without
             the row (`armwise.feedback.ope.reward_model`).
         q_mrdr: Predictions like `q_hat`, by a model that was weighted for this target; for `mrdr`.
-        q_slate: Predicted sum of the rewards from the position of a row to the end of its slate, with the
-            target at the positions after it, for each arm at this one, shape (n, n_arms); for `cascade_dr`.
-        slates: The slate and position of each row; None: each row is a slate.
-        p_log: The logged distribution, shape (n, n_arms); for `mips` with categories.
-        categories: Discrete features of each arm in each row, as codes, shape (n, n_arms, n_features), for
-            `mips`; None: each arm is a category.
 
     Raises:
         ValueError: Shapes differ, the log is empty, or a value is out of its range.
@@ -201,10 +94,6 @@ class Sample:
     p_target: Floats
     q_hat: Floats | None = None
     q_mrdr: Floats | None = None
-    q_slate: Floats | None = None
-    slates: SlateRows | None = None
-    p_log: Floats | None = None
-    categories: Integers | None = None
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -216,25 +105,11 @@ class Sample:
             )
         if not n:
             raise ValueError("the log is empty: an estimate needs at least one row")
-        for name, q in (
-            ("q_hat", self.q_hat),
-            ("q_mrdr", self.q_mrdr),
-            ("q_slate", self.q_slate),
-            ("p_log", self.p_log),
-        ):
+        for name, q in (("q_hat", self.q_hat), ("q_mrdr", self.q_mrdr)):
             if q is not None and q.shape != self.p_target.shape:
                 raise ValueError(
                     f"{name} must have the shape {self.p_target.shape} of p_target, got {q.shape}"
                 )
-        if self.slates is not None and len(self.slates.slate) != n:
-            raise ValueError(f"slates must have the {n} rows of reward, got {len(self.slates.slate)}")
-        if self.categories is not None and self.categories.shape[:-1] != self.p_target.shape:
-            raise ValueError(
-                f"categories must have the shape {self.p_target.shape} of p_target and a third dimension "
-                f"for the features, got {self.categories.shape}"
-            )
-        if self.categories is not None and self.p_log is None:
-            raise ValueError("categories need p_log: the weight of a category is over all arms that have it")
         n_arms = self.p_target.shape[1]
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < n_arms), f"a column below {n_arms}")
         if not self.unknown:
@@ -242,8 +117,6 @@ class Sample:
             refuse("propensity", self.propensity, possible, "in (0, 1]")
         refuse("reward", self.reward, np.isfinite(self.reward), "finite")
         refuse_unless_distributions("p_target", self.p_target)
-        if self.p_log is not None:
-            refuse_unless_distributions("p_log", self.p_log)
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -274,14 +147,6 @@ class Sample:
                 f"the target draws none of the {len(self)} logged arms: its value cannot be estimated"
             )
         return self.weight
-
-    @cached_property
-    def slate_rows(self) -> SlateRows:
-        """The slates of the rows; without slates each row is one."""
-        if self.slates is not None:
-            return self.slates
-        n = len(self)
-        return SlateRows(np.arange(n), np.zeros(n, dtype=np.int64))
 
     @cached_property
     def prediction(self) -> "Prediction":

@@ -67,7 +67,7 @@ def test_cressie_read_is_that_of_vw(sample: Sample, scale: float, least: float, 
     assert ours == pytest.approx(theirs(vw, sample, wmin=least, wmax=largest), abs=1e-9)
 
 
-MEANS = ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr", "mips")
+MEANS = ("ips", "clipped_ips", "dm", "dr", "switch_dr", "dros", "mrdr")
 """Estimators that `by_row` computes."""
 
 

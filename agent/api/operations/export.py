@@ -5,14 +5,10 @@ replica runs one export at a time, beside its event loop.
 """
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from typing import Annotated, Literal, Self
 from weakref import WeakSet
 
@@ -25,7 +21,7 @@ from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestPoint
 from armwise.agent.evaluation import Moment
-from armwise.agent.wings import LAYOUTS, load
+from armwise.agent.wings import WRITE_DSJSON, load
 from armwise.arms.base import Progress
 from armwise.feedback.dataset import UNSETTLED
 from armwise.feedback.events import Example
@@ -34,7 +30,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import read_examples, read_position, settled
 
-Format = Literal["jsonl", "dsjson", "obp", "feedback"]
+Format = Literal["jsonl", "dsjson", "feedback"]
 
 AT_ONCE = 200
 """Examples that are read together: few, as unpacking them holds the interpreter lock."""
@@ -42,9 +38,7 @@ AT_ONCE = 200
 BLOCK = 1 << 16
 """Least bytes of a block, other than the last."""
 
-_LINES = "application/x-ndjson"
-
-MEDIA_TYPES = {"jsonl": _LINES, "dsjson": _LINES, "obp": "application/zip", "feedback": _LINES}
+MEDIA_TYPE = "application/x-ndjson"
 
 
 class ExportWindow(BaseModel):
@@ -113,49 +107,27 @@ class Export:
                 self.count += 1
                 yield orjson.dumps(asdict(item), option=orjson.OPT_APPEND_NEWLINE)
 
-    def lines(
-        self, form: Literal["jsonl", "dsjson", "feedback"], on_progress: Progress | None = None
-    ) -> Iterator[bytes]:
+    def lines(self, form: Format, on_progress: Progress | None = None) -> Iterator[bytes]:
         """Yield the lines of a file."""
         if form == "feedback":
             return self.feedback()
         if form == "jsonl":
             return export_lines(self.examples(on_progress), self._header)
-        lines: Iterator[bytes] = load(LAYOUTS["dsjson"])(
+        lines: Iterator[bytes] = load(WRITE_DSJSON)(
             self._final(on_progress), self._rule.compute_reward, self.left_out
         )
         return lines
 
     def _final(self, on_progress: Progress | None = None) -> Iterator[Example]:
-        """Yield the settled examples of the window: layouts of others do not say which ones are."""
+        """Yield the settled examples of the window: dsjson does not say which ones are."""
         unsettled = 0
         for example in self.examples(on_progress):
             if example.decision.decided_at < self._settled.before:
                 yield example
             else:
                 unsettled += 1
-        if unsettled:  # some layouts read it twice
+        if unsettled:
             self.left_out[UNSETTLED] = unsettled
-
-    def fill(self, folder: Path, on_progress: Progress | None = None) -> int:
-        """Write obp's layout into a folder; return how many named features have no column.
-
-        Raises:
-            ExchangeError: Nothing is left to write.
-        """
-        write_obp = load(LAYOUTS["obp"])
-        lost: int = write_obp(
-            folder, partial(self._final, on_progress), self._rule.compute_reward, self.left_out
-        ).lost
-        return lost
-
-    def zipped(self) -> Iterator[bytes]:
-        """Yield obp's layout as the bytes of a .zip. Raises ExchangeError."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.fill(layout := Path(folder, "obp"))
-            with Path(shutil.make_archive(str(layout), "zip", layout)).open("rb") as archive:
-                while block := archive.read(BLOCK):
-                    yield block
 
 
 router = APIRouter(tags=["log"])
@@ -177,7 +149,7 @@ async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
         "exportLog",
         None,
         scopes=("admin",),
-        success={"content": {kind: {"schema": {"type": "string"}} for kind in MEDIA_TYPES.values()}},
+        success={"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}},
     ),
 )
 async def export(
@@ -190,8 +162,8 @@ async def export(
     """The training log as it is now, of decisions made at `since` or later and before `until`.
 
     `jsonl` is everything that was learned from, and ends with a line that says so; `dsjson` is what
-    VW reads; `obp` is a .zip of what the Open Bandit Pipeline reads; `feedback` is every item of
-    feedback with labels, comments, demonstrations and preferences, by the time when it was received.
+    VW reads; `feedback` is every item of feedback with labels, comments, demonstrations and preferences,
+    by the time when it was received.
     While another export is running the response is 503.
     """
     if since is not None and until is not None and since >= until:
@@ -208,10 +180,9 @@ async def export(
         if isinstance(error, ExchangeError):
             raise ApiError("invalid_value", str(error), "since") from None
         raise
-    name = f"armwise.{'zip' if form == 'obp' else form}"
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    headers = {"content-disposition": f'attachment; filename="armwise.{form}"'}
     stream = _stream(first, blocks, under_way)
-    return StreamingResponse(stream, media_type=MEDIA_TYPES[form], headers=headers)
+    return StreamingResponse(stream, media_type=MEDIA_TYPE, headers=headers)
 
 
 async def _stream(
@@ -233,7 +204,7 @@ def _blocks(
     """Yield an export in blocks large enough for a thread each. Raises ExchangeError."""
     whole = Export(store, rule, arms, window)
     block = bytearray()
-    for line in whole.zipped() if form == "obp" else whole.lines(form):
+    for line in whole.lines(form):
         block += line
         if len(block) >= BLOCK:
             yield bytes(block)

@@ -636,7 +636,7 @@ async def test_decisions_of_others_are_not_counted_as_served(on_each: Service) -
         assert connection.scalar(sa.select(sa.func.count()).select_from(t.rollups)) == 0
 
 
-@pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
+@pytest.mark.parametrize("form", ["jsonl", "dsjson"])
 @pytest.mark.slow
 async def test_a_tapped_log_is_exported(on_each: Service, form: str) -> None:
     await filled(on_each)

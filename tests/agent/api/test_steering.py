@@ -137,7 +137,7 @@ async def test_no_response_export_message_or_representation_has_the_secret(
         repr(service.replica.service),
     ]
     paths = [path for method, path in ROUTES if method == "GET"]
-    for path in (*paths, *(f"/v1/export?format={form}" for form in ("jsonl", "dsjson", "obp"))):
+    for path in (*paths, *(f"/v1/export?format={form}" for form in ("jsonl", "dsjson"))):
         named = {"model": "auto", "store": "stdlib"}
         url = path.replace(":path", "").format(decision_id=decision_id, number=1, version=1, **named)
         texts.append((await service.client.get(url)).content.decode("latin-1"))

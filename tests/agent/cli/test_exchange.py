@@ -1,11 +1,9 @@
 """Logs go out and come in: the two verbs, and the route that does the same over HTTP."""
 
 import asyncio
-import io
 import json
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -23,7 +21,7 @@ from armwise.agent.cli.evaluate import configured_by
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
-from armwise.feedback.exchange import Faults, make_rule, read_dsjson, read_obp
+from armwise.feedback.exchange import Faults, make_rule, read_dsjson
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
@@ -111,7 +109,7 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
     assert found == [settings.reward.compute_reward(one) for one in logged]
 
 
-@pytest.mark.parametrize("form", ["jsonl", "dsjson", "obp"])
+@pytest.mark.parametrize("form", ["jsonl", "dsjson"])
 def test_what_may_still_get_feedback_is_left_out_of_layouts_that_cannot_say_so(
     tmp_path: Path, form: str
 ) -> None:
@@ -125,38 +123,23 @@ def test_what_may_still_get_feedback_is_left_out_of_layouts_that_cannot_say_so(
             )
         Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(0.0)
         export = Export(store, rule, ARMS, ExportWindow())
-        if form == "obp":
-            export.fill(tmp_path)
-        lines = [] if form == "obp" else list(export.lines(form))  # type: ignore[arg-type]
+        lines = list(export.lines(form))  # type: ignore[arg-type]
     left_out = {} if form == "jsonl" else {"may still get feedback": 1}
     assert (export.count, dict(export.left_out)) == (3, left_out)
     if form == "jsonl":
         assert json.loads(lines[0])["settled"] == 90.0
-    elif form == "dsjson":
+    else:
         assert len(lines) == 2
-
-
-def test_the_layout_of_obp_is_written_into_a_folder(
-    config: Path, settings: AppConfig, logged: list[Example], tmp_path: Path
-) -> None:
-    folder = tmp_path / "obp"
-    assert "300 decisions written" in run("export", "-o", folder, "--format", "obp", "-c", config)
-    back = list(read_obp(folder, "reward", (-2.0, 2.0), Faults()))
-    assert [one.decision.drawn for one in back] == [one.decision.drawn for one in logged]
-    assert [one.metrics["reward"] for one in back] == [settings.reward.compute_reward(one) for one in logged]
-    told = run("export", "-o", folder, "--format", "obp", "-c", config, code=2)
-    assert f"{folder} is already there: name a folder that is not" in told
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         (["--since", "2027-01-01"], "no example of 300 is of that time: nothing was written"),
-        (["--since", "2027-01-01", "--format", "obp"], "there is nothing to write"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "must be before until"),
         (["--since", "20270105"], "no example of 300 is of that time: nothing was written"),
         (["--since", "yesterday"], "since: 'yesterday' is not a date such as 2026-05-01"),
-        (["--format", "csv"], "'csv' is not one of 'jsonl', 'dsjson', 'obp'"),
+        (["--format", "csv"], "'csv' is not one of 'jsonl', 'dsjson', 'feedback'"),
     ],
 )
 def test_what_cannot_be_written_is_told_and_leaves_nothing(
@@ -276,21 +259,6 @@ async def test_the_training_log_is_streamed(
         response = await service.client.get("/v1/export", params=params)
         ids = [json.loads(line)["EventId"] for line in response.content.splitlines()]
         assert ids == [one.decision.id for one in logged[100:]]
-
-
-async def test_the_layout_of_obp_comes_as_a_zip(
-    settings: AppConfig, logged: list[Example], tmp_path: Path
-) -> None:
-    async with serving(settings, tmp_path).running(ready=False) as service:
-        response = await service.client.get("/v1/export", params={"format": "obp"})
-        assert response.headers["content-type"] == "application/zip"
-        zipfile.ZipFile(io.BytesIO(response.content)).extractall(tmp_path / "obp")
-        back = list(read_obp(tmp_path / "obp", "reward", (-2.0, 2.0), Faults()))
-        assert [one.decision.id for one in back] == [one.decision.id for one in logged]
-        nothing = await service.client.get("/v1/export", params={"format": "obp", "since": "2027-01-01"})
-        assert "there is nothing to write" in refused(nothing, 400, "invalid_value", "since")
-        again = await service.client.get("/v1/export", params={"format": "obp"})  # the refusal has let go
-        assert again.status_code == 200
 
 
 async def test_a_wrong_request_is_refused(settings: AppConfig, tmp_path: Path) -> None:

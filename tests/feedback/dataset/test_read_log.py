@@ -114,12 +114,11 @@ def test_what_is_appended_meanwhile_is_not_read(store: Store) -> None:
     assert length(store, RULE.join) == 19
 
 
-def test_decisions_share_episodes_and_users_and_an_episode_that_lost_one_is_cut(store: Store) -> None:
+def test_decisions_share_episodes_and_users(store: Store) -> None:
     """A database has the users; a decision that is read back has not, so that exports have none."""
     who = [("e", "u"), ("e", "v"), (None, "u"), ("f", None), ("f", "u"), (None, None)]
     examples = [
-        example(seq, episode_id=episode, user_digest=user, version=1 + (seq == 5))
-        for seq, (episode, user) in enumerate(who, start=1)
+        example(seq, episode_id=episode, user_digest=user) for seq, (episode, user) in enumerate(who, start=1)
     ]
     write(store, RULE.join, examples)
     for log in (read_log(store, RULE), Log.from_examples(examples, RULE)):
@@ -127,15 +126,6 @@ def test_decisions_share_episodes_and_users_and_an_episode_that_lost_one_is_cut(
         assert log.episodes.tolist() == [0, 0, 1, 2, 2, 3]
         assert log.users is not None
         assert log.users.tolist() == [0, 1, 0, 2, 0, 3]
-        assert log.cut is not None
-        assert not log.cut.any()
-    for log in (
-        read_log(store, RULE, Selection(versions=(1,))),
-        Log.from_examples(examples, RULE, Selection(versions=(1,))),
-    ):
-        assert log.cut is not None
-        assert log.seq.tolist() == [1, 2, 3, 4, 6]
-        assert log.cut.tolist() == [False, False, False, True, False]
 
 
 def test_a_log_of_another_rule_is_another_log(store: Store) -> None:
@@ -244,7 +234,6 @@ def assert_same(one: Log | str, other: Log | str) -> None:
         "reward",
         "questions",
         "episodes",
-        "cut",
         "seq",
         "at",
         "version",

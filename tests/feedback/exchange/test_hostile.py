@@ -298,15 +298,11 @@ HEADER = ",timestamp,item_id,position,click,propensity_score,user_feature_0"
 ROW = "0,2019-11-24 00:00:00+00:00,0,1,0,0.5,x"
 
 
-def table(
-    folder: Path, *rows: str, header: str = HEADER, items: str = "item_id\n0\n1\n", names: str = ""
-) -> Path:
+def table(folder: Path, *rows: str, items: str = "item_id\n0\n1\n") -> Path:
     path = folder / "men"
     path.mkdir(exist_ok=True)
-    (path / "men.csv").write_text("\n".join([header, *rows]) + "\n")
+    (path / "men.csv").write_text("\n".join([HEADER, *rows]) + "\n")
     (path / "item_context.csv").write_text(items)
-    if names:
-        (path / "armwise.json").write_text(names)
     return path
 
 
@@ -320,19 +316,9 @@ def table(
             {},
             "timestamp is '9999-12-31T",
         ),
-        ([f"{ROW},1e400"], {"header": f"{HEADER},version"}, "version is inf, which is the number of none"),
-        ([f"{ROW},nan"], {"header": f"{HEADER},version"}, "version is nan, which is the number of none"),
-        ([f"{ROW},-1"], {"header": f"{HEADER},version"}, "version is -1, which is the number of none"),
         ([ROW], {"items": "item_id\n0\n0\n"}, "has an item twice"),
-        ([ROW], {"names": "{"}, "armwise.json: no JSON"),
-        ([ROW], {"names": "[]"}, "armwise.json: it is []"),
-        ([ROW], {"names": "[" * 100_000}, "armwise.json: no JSON: recursion limit exceeded"),
-        ([ROW], {"names": '{"arms": null, "features": []}'}, "armwise.json: arms is None"),
-        ([ROW], {"names": '{"arms": ["a", "b"]}'}, "armwise.json: features is missing"),
-        ([ROW], {"names": '{"arms": ["a", "b"], "features": [NaN]}'}, "armwise.json: features.0 is nan"),
-        ([ROW], {"names": '{"arms": ["a"], "features": []}'}, "2 items, and armwise.json names 1 arms"),
     ],
-    ids=range(14),
+    ids=range(4),
 )
 def test_tables_that_are_made_to_fail_are_refused(
     tmp_path: Path, rows: list[str], more: dict[str, str], message: str
@@ -359,4 +345,4 @@ def test_a_pipe_in_the_place_of_a_table_is_not_waited_for(tmp_path: Path) -> Non
 
 def test_what_is_read_at_once_has_a_bound() -> None:
     assert (jsonl.LONGEST_LINE, delimited.LONGEST) == (64 * 2**20, 64 * 2**20)
-    assert (obp.MOST_BYTES, obp.MOST_ARMS, obp.MOST_FEATURES) == (4 * 2**30, 100_000, 256)
+    assert (obp.MOST_BYTES, obp.MOST_ARMS) == (4 * 2**30, 100_000)

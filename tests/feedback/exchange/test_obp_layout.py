@@ -1,27 +1,20 @@
-"""obp's layout: tables and arrays, out and back, and from the Open Bandit Dataset's own shape."""
+"""Logs as the Open Bandit Pipeline reads them: tables and arrays."""
 
-import csv
 import gzip
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from armwise.feedback.dataset import Log
-from armwise.feedback.events import IMPORTED, LABELS, Context, Example, Mode
+from armwise.feedback.events import Example
 from armwise.feedback.exchange.imported import Faults
-from armwise.feedback.exchange.obp import ARRAYS, FOLDER, read_obp, survey, write_obp
+from armwise.feedback.exchange.obp import read_obp
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
-from tests.feedback.exported import ARMS, any_example, example
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.125)
 FOREIGN = RewardRule(metrics={"click": Metric()}, cost_weight=0.0)
 
 HEADER = (
@@ -33,12 +26,6 @@ ROWS = [
     "1,2019-11-24 00:03:36.705207+00:00,0,1,1,0.75,81ce123c,0,0.0,0.0",
 ]
 ITEMS = ",item_id,item_feature_0,item_feature_1\n0,0,-0.677,ceca2003\n1,1,-0.72,270de572\n"
-
-
-def export(folder: Path, examples: Iterable[Example]) -> Counter[str]:
-    left_out, kept = Counter[str](), list(examples)
-    write_obp(folder, lambda: kept, RULE.compute_reward, left_out)
-    return left_out
 
 
 def read(path: Path) -> tuple[list[Example], Counter[str]]:
@@ -62,163 +49,7 @@ def refusal(path: Path) -> str:
     return str(refused.value).replace(str(path), "<path>")
 
 
-# -- out, and back ------------------------------------------------------------------------------------
-
-
-def test_a_question_that_is_a_document_comes_back(tmp_path: Path) -> None:
-    long = example(1, context=Context("why? " * 60_000))
-    write_obp(tmp_path, lambda: [long], lambda _: 0.5, Counter())
-    (back,) = read_obp(tmp_path, "right", (0.0, 1.0), Faults())
-    assert back.decision.context.question == long.decision.context.question
-
-
-def test_the_tables_have_the_columns_that_obp_reads(tmp_path: Path) -> None:
-    export(tmp_path, [example(1), example(2, "bm25", 0.0)])
-    with (tmp_path / FOLDER / "all.csv").open() as file:
-        first, second = csv.DictReader(file)
-    assert list(first)[:6] == ["", "timestamp", "item_id", "position", "click", "propensity_score"]
-    assert [name for name in first if "user_feature" in name] == [f"user_feature_{at}" for at in range(4)]
-    assert (first["item_id"], first["position"], first["click"]) == ("1", "1", "0.875")
-    assert (second["item_id"], second["click"], second["propensity_score"]) == ("0", "-0.125", "0.25")
-    assert first["timestamp"] == "2023-11-14 22:13:21.250000+00:00"
-    with (tmp_path / FOLDER / "item_context.csv").open() as file:
-        items = list(csv.DictReader(file))
-    assert [(one["item_id"], one["item_feature_0"], one["item_feature_1"]) for one in items] == [
-        ("0", "1.0", "0.0"),
-        ("1", "1.0", "0.5"),
-        ("2", "0.0", "0.0"),
-    ]
-
-
-def test_a_decision_comes_back_from_the_tables_with_its_propensity(tmp_path: Path) -> None:
-    sent = example(1, "dense", 0.5)
-    assert export(tmp_path, [sent]) == {}
-    (back,), left_out = read(tmp_path)
-    decision, was = back.decision, sent.decision
-    assert decision == replace(
-        was,
-        arms=("dense", "bm25", "none"),
-        probabilities=(0.625,),
-        policy=IMPORTED,
-        deadline=was.decided_at,
-        floor=None,
-        context=replace(was.context, arms={}),
-    )
-    assert (back.metrics, left_out) == ({"click": 0.375}, {})
-
-
-def test_a_decision_comes_back_from_the_arrays_with_its_distribution(tmp_path: Path) -> None:
-    export(tmp_path, [example(1), example(2, "bm25", 0.5, arms=ARMS[:2], probabilities=(0.25, 0.75))])
-    (first, second), _ = read(tmp_path / ARRAYS)
-    assert (first.decision.arms, first.decision.probabilities) == (ARMS, (0.25, 0.625, 0.125))
-    assert (second.decision.arms, second.decision.probabilities) == (ARMS, (0.25, 0.75, 0.0))
-    assert (first.decision.drawn, second.decision.drawn) == ("dense", "bm25")
-    assert (first.metrics, second.metrics) == ({"click": 0.875}, {"click": 0.375})
-    assert first.decision.context.embedding == (1.0, 0.125, 0.5, -0.25)
-
-
-def test_the_arrays_are_those_of_obp(tmp_path: Path) -> None:
-    export(tmp_path, [example(1), example(2, "bm25", 0.5)])
-    told = {name: array[()] for name, array in np.load(tmp_path / ARRAYS).items()}
-    assert {name: np.shape(array) for name, array in told.items()} == {
-        "n_rounds": (),
-        "n_actions": (),
-        "action": (2,),
-        "position": (2,),
-        "reward": (2,),
-        "pscore": (2,),
-        "context": (2, 4),
-        "action_context": (3, 2),
-        "pi_b": (2, 3, 1),
-        "arms": (3,),
-    }
-    assert (told["n_rounds"], told["n_actions"]) == (2, 3)
-    np.testing.assert_array_equal(
-        told["pi_b"][np.arange(2), told["action"], told["position"]], told["pscore"]
-    )
-
-
-drawn = any_example().map(
-    lambda one: replace(one, decision=replace(one.decision, mode=Mode.EXPLORE, policy="uniform"))
-)
-
-
-@settings(
-    deadline=None,
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(st.lists(drawn, min_size=1, max_size=4), st.data())
-@pytest.mark.slow
-def test_what_an_evaluation_needs_comes_back_from_either(
-    tmp_path_factory: pytest.TempPathFactory, found: list[Example], data: st.DataObject
-) -> None:
-    rewards = data.draw(st.lists(st.floats(0, 1), min_size=len(found), max_size=len(found)))
-    examples = [
-        replace(
-            one,
-            decision=replace(one.decision, id=f"d-{seq}"),
-            seq=seq,
-            failed=False,
-            metrics={"click": earned},
-        )
-        for seq, (one, earned) in enumerate(zip(found, rewards, strict=True), start=1)
-    ]
-    folder = tmp_path_factory.mktemp("obp")
-    write_obp(folder, lambda: examples, FOREIGN.compute_reward, Counter())
-    for back in (read(folder)[0], read(folder / ARRAYS)[0]):
-        assert [one.decision.drawn for one in back] == [one.decision.drawn for one in examples]
-        assert [one.metrics for one in back] == [one.metrics for one in examples]
-        assert [one.decision.propensity for one in back] == [one.decision.propensity for one in examples]
-    was, now = Log.from_examples(examples, FOREIGN), Log.from_examples(back, FOREIGN)
-    if was.p_log is not None and now.p_log is not None:
-        np.testing.assert_array_equal(now.p_log[:, [now.column[arm] for arm in was.arms]], was.p_log)
-    np.testing.assert_array_equal(now.propensity, was.propensity)
-
-
-def test_positions_stand_in_their_column(tmp_path: Path) -> None:
-    seen = example(1).decision.context
-    at_third = replace(seen, features={"position": 3.0, "length": 0.5})
-    export(tmp_path, [example(1, context=at_third)])
-    (back,), _ = read(tmp_path)
-    assert back.decision.context.features == {"position": 3.0, "length": 0.5}
-    arrays = np.load(tmp_path / ARRAYS)
-    assert arrays["position"].tolist() == [2]
-    assert "pi_b" not in arrays  # which would need a distribution for each position
-
-
-def test_the_features_of_most_decisions_become_columns() -> None:
-    rare, often = ({"w=a": 1.0, "z": 1.0}, {"w=b": 1.0, "z": 2.0})
-    examples = [example(n, context=replace(example(1).decision.context, features=rare)) for n in (1,)]
-    examples += [example(n, context=replace(example(1).decision.context, features=often)) for n in (2, 3)]
-    columns = survey(examples, most=2)
-    assert (columns.features, columns.lost) == (("z", "w=b"), 1)
-    assert columns.context(examples[0].decision.context) == [1.0, 0.0, 0.5, -0.25]
-    tied = [example(1, context=replace(example(1).decision.context, features={"y": 1.0, "x": 1.0}))]
-    assert survey(tied).features == ("x", "y"), "by their names, where as many decisions have them"
-
-
-@pytest.mark.parametrize(("features", "row"), [({"length": 0.5}, [0.5]), ({}, [])])
-def test_a_log_without_embeddings_has_no_column_but_those_of_its_features(
-    tmp_path: Path, features: dict[str, float], row: list[float]
-) -> None:
-    export(tmp_path, [example(1, context=Context("who?", features))])
-    assert np.load(tmp_path / ARRAYS)["context"].tolist() == [row]
-
-
-def test_what_was_not_drawn_or_has_no_reward_is_counted(tmp_path: Path) -> None:
-    examples = [example(1, policy=LABELS), replace(example(2), metrics={}), example(3)]
-    assert export(tmp_path, examples) == {LABELS: 1, "no reward": 1}
-    assert len(read(tmp_path)[0]) == len(read(tmp_path / ARRAYS)[0]) == 1
-
-
-def test_nothing_is_written_of_an_empty_log(tmp_path: Path) -> None:
-    with pytest.raises(ExchangeError, match="there is nothing to write"):
-        export(tmp_path, [example(1, policy=LABELS)])
-    assert list(tmp_path.iterdir()) == []
-
-
-# -- from elsewhere: tables ----------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,7 +151,7 @@ def test_tables_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert refusal(tmp_path).endswith("found: <path>/random/men, <path>/random/women")
 
 
-# -- from elsewhere: arrays ----------------------------------------------------------------------------
+# -- arrays ----------------------------------------------------------------------------
 
 ARRAY: dict[str, Any] = {
     "n_rounds": 3,

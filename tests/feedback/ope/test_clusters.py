@@ -80,7 +80,7 @@ def test_a_cluster_must_be_known_and_on_record() -> None:
             value_of(replace(log, **{f"{name}s": None}), p_target, name)
 
 
-def test_a_part_of_a_log_keeps_its_clusters_and_says_which_episodes_it_cuts() -> None:
+def test_a_part_of_a_log_keeps_its_clusters() -> None:
     log, _ = log_of(3, episodes=4, turns=2)
     kept = np.array([True, False, True, True, False, False, True, True])
     some = log.where(kept)
@@ -88,11 +88,6 @@ def test_a_part_of_a_log_keeps_its_clusters_and_says_which_episodes_it_cuts() ->
     assert some.episodes.tolist() == [0, 1, 1, 2, 2]
     assert some.users is not None
     assert some.users.tolist() == [0, 0, 0, 1, 1]
-    assert some.cut is not None
-    assert some.cut.tolist() == [True, False, False, False, False]
-    fewer = some.where(np.array([True, True, True, False, True]))
-    assert fewer.cut is not None
-    assert fewer.cut.tolist() == [True, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["episodes", "users"])

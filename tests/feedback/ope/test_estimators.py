@@ -30,7 +30,7 @@ from armwise.feedback.ope.estimators import (
     snips,
     switch_dr,
 )
-from armwise.feedback.ope.sample import NeverDrawnError, Sample, SlateRows, Terms
+from armwise.feedback.ope.sample import NeverDrawnError, Sample, Terms
 
 N_ARMS = 3
 law = settings(max_examples=40, deadline=None)
@@ -38,9 +38,8 @@ TUNED = {name for name, one in ESTIMATORS.items() if one.parameter}
 """Those with a parameter that is chosen from the log."""
 WEIGHS_REWARDS_ALONE = {name for name, one in ESTIMATORS.items() if one.predictions is Predictions.NONE}
 NORMALISED = {
-    *(name for name, one in ESTIMATORS.items() if one.rows not in (Rows.WEIGHTED, Rows.SLATE)),
-    "cascade_dr",
-} - {"cressie_read"}
+    name for name, one in ESTIMATORS.items() if one.rows is not Rows.WEIGHTED and name != "cressie_read"
+}
 """Those whose weights, and shares of predictions, sum to 1 in every log."""
 
 
@@ -60,8 +59,8 @@ def samples(draw: st.DrawFn) -> Sample:
 
 
 def rows_of(sample: Sample, rows: slice) -> Sample:
-    """Some rows of a log without slates."""
-    columns = ("propensity", "drawn", "reward", "p_target", "q_hat", "q_mrdr", "q_slate")
+    """Some rows of a log."""
+    columns = ("propensity", "drawn", "reward", "p_target", "q_hat", "q_mrdr")
     found = {name: getattr(sample, name) for name in columns}
     kept = {name: None if column is None else column[rows].copy() for name, column in found.items()}
     return Sample(**kept)
@@ -121,10 +120,8 @@ def test_rows_are_what_the_traits_say() -> None:
     drawn, reward = rng.integers(N_ARMS, size=n), rng.random(n)
     q_hat, q_mrdr = rng.random((2, n, N_ARMS))
     propensity = rng.uniform(0.8, 1.0, n)  # no weight is above 1: a parameter that is chosen changes none
-    crossed = np.arange(n) % 13  # slates that reach across the middle, so that half of the rows cuts them
-    slates = SlateRows.of(crossed[::-1].copy(), -np.arange(n, dtype=np.float64))
-    sample = Sample(propensity, drawn, reward, p_target, q_hat, q_mrdr, q_hat, slates)
-    half = replace(rows_of(sample, slice(n // 2)), slates=SlateRows.of(slates.slate[: n // 2]))
+    sample = Sample(propensity, drawn, reward, p_target, q_hat, q_mrdr)
+    half = rows_of(sample, slice(n // 2))
     for name, one in ESTIMATORS.items():
         whole, alone = estimate(sample, name), estimate(half, name)
         independent = not whole.ratio and np.allclose(whole.numerator[: n // 2], alone.numerator)

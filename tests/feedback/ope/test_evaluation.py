@@ -11,8 +11,7 @@ from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
 from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
 from armwise.feedback.ope.intervals import by_group, difference, hedged, normal
-from armwise.feedback.ope.reward_model import predict_slates
-from armwise.feedback.ope.sample import Sample, SlateRows
+from armwise.feedback.ope.sample import Sample
 
 ARMS = ("a", "b", "c")
 VALUES = np.array([0.2, 0.5, 0.8])
@@ -34,7 +33,6 @@ def log() -> Log:
         questions=questions,
         X=np.eye(3)[questions % 3],
         episodes=np.arange(n) % 600,
-        categories=np.tile(np.arange(3)[:, np.newaxis], (n, 1, 1)),
     )
 
 
@@ -61,18 +59,10 @@ def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
     found = evaluate(log, {"t": p}, rng(), estimators=tuple(ESTIMATORS), q_hat=q_hat, reward_model="means")[
         "t"
     ]
-    assert log.episodes is not None
-    slates = SlateRows.of(log.episodes)
-    sample = Sample(
-        *(log.propensity, log.drawn, log.reward, p, q_hat),
-        slates=slates,
-        p_log=log.p_log,
-        categories=log.categories,
-    )
+    sample = Sample(log.propensity, log.drawn, log.reward, p, q_hat)
     folds = rng().integers(2**63, size=2)[0]
     of_mrdr = predict(log, np.random.default_rng(folds), "means", mrdr_weight(sample))
-    to_come = predict_slates(*(slates, log.drawn, log.reward, p, slates.slate), np.random.default_rng(folds))
-    sample = replace(sample, q_mrdr=of_mrdr, q_slate=to_come)
+    sample = replace(sample, q_mrdr=of_mrdr)
     assert [one.estimator for one in found.estimates] == list(ESTIMATORS)
     for one in found.estimates:
         terms = estimate(sample, one.estimator)
@@ -80,9 +70,7 @@ def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
         assert one.value.value == terms.value
         assert (one.effective_n, one.parameter, one.note) == (terms.effective_n, terms.parameter, "")
         assert one.value.low < one.value.value < one.value.high
-        assert abs(terms.value - (p[0] @ VALUES)) < (
-            0.2 if ESTIMATORS[one.estimator].rows is Rows.SLATE else 0.1
-        )
+        assert abs(terms.value - (p[0] @ VALUES)) < 0.1
     np.testing.assert_array_equal(found.weight, sample.weight)
     assert found.diagnostics.n == len(log) == len(found.log)
 

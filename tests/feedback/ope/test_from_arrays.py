@@ -85,24 +85,6 @@ def test_rows_of_a_cluster_are_one_observation() -> None:
     assert found(clusters=np.arange(N)[::-1])["ips"] == found()["ips"]
 
 
-def test_slates_and_features_of_actions_have_their_estimators() -> None:
-    names = ("ips", "sips", "rips", "cascade_dr", "mips")
-    kinds = [["x"], ["x"], ["y"]]
-    one = found(estimators=names, slates=np.arange(N) // 2, action_features=kinds)
-    assert all(each.value is not None for each in one.values())
-    values = {name: each.value.value for name, each in one.items() if each.value}
-    weight = TARGET[np.arange(N), ACTIONS] / PROPENSITIES
-    prefix = np.where(np.arange(N) % 2 == 1, np.roll(weight, 1), 1.0) * weight
-    assert values["rips"] == pytest.approx(float((prefix * REWARDS).mean()))
-    same = np.array([[True, True, False], [True, True, False], [False, False, True]])[ACTIONS]
-    kind = (TARGET * same).sum(axis=1) / (P_LOG * same).sum(axis=1)
-    assert values["mips"] == pytest.approx(float((kind * REWARDS).mean()))
-    by_row = np.tile(np.array(kinds), (N, 1, 1))
-    assert found(estimators=("mips",), action_features=by_row)["mips"] == one["mips"]
-    without = found(estimators=names)
-    assert [name for name, each in without.items() if each.value is None] == [*names[1:]]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -127,11 +109,6 @@ def test_slates_and_features_of_actions_have_their_estimators() -> None:
         ({"q_hat": P_LOG[1:]}, r"q_hat must be \(60, 3\), got \(59, 3\)"),
         ({"contexts": CONTEXTS[1:]}, r"contexts must be \(60, d\), got \(59, 4\)"),
         ({"clusters": [1, 2]}, r"clusters must be \(60,\), one for each of the actions, got \(2,\)"),
-        ({"slates": [1, 2]}, r"slates must be \(60,\)"),
-        (
-            {"action_features": [[1], [2]]},
-            r"action_features must be \(3, n_features\) or \(60, 3, n_features\)",
-        ),
         ({"names": ("a", "b")}, "names must be 3 different ones, got 2: a, b"),
         ({"names": ("a", "b", "a")}, "names must be 3 different ones"),
         ({"estimators": ("dq",)}, "no estimator 'dq'; there are: replay, ips"),
