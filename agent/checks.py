@@ -83,7 +83,7 @@ OPTIONAL = {
     "local": "no encoder and no language model in this process",
     "trees": "no routers of boosted trees, and no learned fusion",
     "mcp": "no /mcp, and no arms of kind mcp",
-    "parquet": "no files in Parquet, and no `armwise archive`",
+    "parquet": "no files in Parquet",
 }
 """Extras that a service needs where its configuration names them, and what there is not without each."""
 

@@ -1,14 +1,12 @@
 """What a long log costs: its size, the start of a service, a turn, learning, replay, pages and verification.
 
     python benchmarks/growth.py [--database sqlite] [--sizes 1000000,3000000,10000000] [--folder FOLDER]
-    python benchmarks/growth.py --sizes 50000 --archived
 
 A block of 10,000 turns is committed through `Store.append`, as a service does, and joined and added up by a
 learner. The database then copies it, with later positions, times and ids, until the log has each of the
 sizes; each copy is a turn with an answer of 60 words and a judgement. At each size a replica and a learner
 are opened on the log, in this process. What they add is removed again before the log grows on. With
-`--archived` the features of all turns of the first size are moved to Parquet files instead, then all texts
-are erased, and the database is vacuumed after each. PostgreSQL is the one that the tests start, with its
+`--dims` each turn has an embedding of so many numbers. PostgreSQL is the one that the tests start, with its
 settings as they are; all is in the folder, and removed at the end.
 """
 
@@ -34,9 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from armwise.agent.learning import Learner, Recipe
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.erasures import erase_older
 from armwise.feedback.sources import read_log
-from armwise.feedback.training_log import archive, read_examples, take_epoch
+from armwise.feedback.training_log import take_epoch
 from benchmarks.console import POLICY, turn
 from tests.agent.fakes import Service
 from tests.postgres import Server, running
@@ -48,9 +45,6 @@ SPAN_S = 7200.0
 
 NEW = 5_000
 """Turns that a learner finds when it starts."""
-
-DIMS = 64
-"""Numbers of an embedding where an archive is measured, as of `features.embedding` with `dims: 64`."""
 
 REPLAYED = 1_000_000
 """Examples of a replay, or all where there are fewer."""
@@ -67,7 +61,7 @@ def timed(rows: Rows, name: str, form: Callable[[float], str] = lambda s: f"{s:.
     rows.setdefault(name, []).append(form(time.perf_counter() - began))
 
 
-def begin(service: Service, dims: int = 0) -> None:
+def begin(service: Service, dims: int) -> None:
     """Write the first block as a service and a learner do, with embeddings of so many numbers."""
     store, rule, rng = service.point.store, service.config.reward, np.random.default_rng(0)
     start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
@@ -257,38 +251,6 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
     store.close()
 
 
-def vacuum(store: Store) -> None:
-    """Give back the space of rows that have shrunk, which takes a database that nobody uses."""
-    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        full = " FULL" if connection.dialect.name == "postgresql" else ""
-        connection.connection.driver_connection.execute(f"VACUUM{full}")  # type: ignore[union-attr]
-
-
-def compare_archived(store: Store, join: str, folder: Path, n: int) -> None:
-    """Print what moving all features, and erasing all texts, takes and saves."""
-    table = Table("", "in the log", "archived", "texts erased, too", title=f"{n:,} turns")
-    vacuum(store)
-    sizes, reads, parts = [size_of(store) / n], list[float](), list[archive.Segment]()
-    for change in ("nothing", "archive", "erase"):
-        began = time.perf_counter()
-        if change == "archive":
-            parts = list(archive.archive(store, str(folder / "archive"), store.log_seq()))
-        elif change == "erase":
-            while erase_older(store, 1.0, time.time()):
-                pass
-        if change != "nothing":
-            console.print(f"{change}: {time.perf_counter() - began:.0f} s")
-            vacuum(store)
-            sizes.append(size_of(store) / n)
-        began = time.perf_counter()
-        count = sum(1 for _ in read_examples(store, join))
-        reads.append(count / (time.perf_counter() - began))
-    table.add_row("bytes a decision in the database", *(f"{cell:,.0f}" for cell in sizes))
-    table.add_row("bytes a decision in files", "", f"{sum(segment.bytes for segment in parts) / n:,.0f}")
-    table.add_row("examples read in a second", *(f"{cell:,.0f}" for cell in reads))
-    console.print(table)
-
-
 def back_up(store: Store, server: Server | None, folder: Path, rows: Rows) -> None:
     """Copy the log as a backup does, and add what that takes: `armwise backup`, or `pg_dump`."""
     copy = folder / "copy"
@@ -314,10 +276,7 @@ def main(
         str, typer.Option(help="Numbers of turns, rising, whole blocks.")
     ] = "1000000,3000000,10000000",
     folder: Annotated[Path | None, typer.Option(help="Where the log is; needs 30 GB for 10,000,000.")] = None,
-    archived: Annotated[
-        bool,
-        typer.Option("--archived", help="Archive the first size, then erase its texts, instead."),
-    ] = False,
+    dims: Annotated[int, typer.Option(help="Numbers of the embedding of a turn.")] = 0,
 ) -> None:
     """Print the figures."""
     turn_counts, rows = [int(text) for text in sizes.split(",")], Rows()
@@ -331,7 +290,7 @@ def main(
             server = stack.enter_context(running())
             url = server.fresh()
         service = Service(place, log_url=url, policy=POLICY)
-        begin(service, DIMS if archived else 0)
+        begin(service, dims)
         have = BLOCK
         for n in turn_counts:
             store = service.point.store
@@ -339,9 +298,6 @@ def main(
             grow(store, have, n)
             console.print(f"{n:,} turns after {time.perf_counter() - began:.0f} s of copying")
             calm(store)
-            if archived:
-                compare_archived(store, service.config.reward.join, place, n)
-                return
             rows.setdefault("bytes a decision", []).append(f"{size_of(store) / n:,.0f}")
             back_up(store, server, place, rows)
             learn(url, service, n, rows)

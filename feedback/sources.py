@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from armwise.feedback.archived import resolved
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Describe, Log, ProgressCallback, described
 from armwise.feedback.decisions import (
@@ -451,7 +450,7 @@ def _pages(store: Store, since: float | None, until: float | None) -> Iterator[t
 
 def _audited(columns: Columns) -> dict[str, Any]:
     """Return the columns of an audit."""
-    stored = (log_rows.numeric_features(resolved(features)) for features in _parsed(columns["features"]))
+    stored = map(log_rows.numeric_features, _parsed(columns["features"]))
     return {
         "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
         "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
@@ -585,10 +584,7 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
-            (
-                numeric(resolved(stored)["sparse"], log_rows.LARGEST_FEATURE)
-                for stored in _parsed(columns["features"])
-            ),
+            (numeric(stored["sparse"], log_rows.LARGEST_FEATURE) for stored in _parsed(columns["features"])),
             tuple(selection.features),
             0.0,
         )

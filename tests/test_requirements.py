@@ -253,9 +253,7 @@ NOT_BY_DEFAULT = {
     "arms/relevance/model.py": "learned fusion",
     "arms/relevance/training.py": "learned fusion",
     "arms/retrievers/cross_encoder.py": "cross-encoders",
-    "feedback/archived.py": "`armwise archive`",
     "feedback/exchange/records.py": "files in Parquet",
-    "feedback/training_log/archive.py": "`armwise archive`",
 }
 """Modules with an import that `DEFAULT` does not install, and what a user asks for to reach it."""
 

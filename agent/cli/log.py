@@ -1,4 +1,4 @@
-"""The verbs on the log, which need no service: export, key, migrate, rebuild, archive, backup, erase."""
+"""The verbs on the log, which need no service: export, key, migrate, rebuild, backup, erase."""
 
 import time
 from collections.abc import Mapping
@@ -30,7 +30,6 @@ from armwise.feedback.errors import NoLogError
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log import Store, erasures, schema, without_password
 from armwise.feedback.registry import keys, usage
-from armwise.feedback.training_log import archive as training_archive
 
 
 def export(
@@ -121,38 +120,6 @@ def rebuild(
         if not report.sound:
             errors.print(report.remedy, style="red", soft_wrap=True)
             raise typer.Exit(1)
-
-
-def archive(
-    to: Annotated[str, typer.Option("--to", help="A folder, or its URL, such as s3://bucket/armwise.")],
-    before: Annotated[
-        str | None, typer.Option("--before", help="Decisions before then, such as 2026-01-31T12:00.")
-    ] = None,
-    decisions: Annotated[
-        int | None, typer.Option("--decisions", min=1, help="So many of the oldest that still have theirs.")
-    ] = None,
-    config: ConfigPath = CONFIG,
-    point: Point = POINT,
-) -> None:
-    """Move the features of old decisions to Parquet files, from which everything reads on; resumable."""
-    with explained():
-        if before is None and decisions is None:
-            raise ValueError("--before or --decisions was expected")
-        end = ExportWindow.model_validate({"until": before}).until
-        _, settings = with_log(config, point, writes=True)
-        to = to if point == DEFAULT_POINT else f"{to.rstrip('/')}/{point}"
-        with closing(Store(settings.database_url, create=False)) as store, progress() as on_progress:
-            upto = store.log_seq()
-            if end is not None:
-                upto = training_archive.position_before(store, end.timestamp())
-            files = list(training_archive.archive(store, to, upto, decisions, on_progress))
-        moved, size = (sum(getattr(file, name) for file in files) for name in ("decisions", "bytes"))
-        where = training_archive.folder_url(to)
-        console.print(
-            f"the features of {moved:,} decisions are in {len(files)} files of {where}, {size / 1e6:,.1f} MB",
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 def backup(

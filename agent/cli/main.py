@@ -71,7 +71,6 @@ VERBS = {
     "rollback": Verb("cli.service:rollback", OPERATE, "Let exactly one version decide."),
     "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, or a receipt, from the log."),
-    "archive": Verb("cli.log:archive", OPERATE, "Move features of old decisions to Parquet files."),
     "backup": Verb("cli.log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),
     "key": Verb("cli.log:key", OPERATE, "Make, list and disable keys of callers."),

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from armwise.feedback.archived import MOVED
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.rows import read_feedback
 from armwise.feedback.log.store import Store, insert, row_time
@@ -265,13 +264,11 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
 
 
 def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    """Overwrite names of features with their pseudonyms; an archive already holds pseudonyms."""
+    """Overwrite names of features with their pseudonyms."""
     query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
     update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
     rows = connection.execute(query).all()
-    changed = [
-        {"of": seq, "bare": bare_features(features)} for seq, features in rows if MOVED not in features
-    ]
+    changed = [{"of": seq, "bare": bare_features(features)} for seq, features in rows]
     for first in range(0, len(changed), AT_ONCE):
         connection.execute(update, changed[first : first + AT_ONCE])
 

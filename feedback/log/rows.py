@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from armwise.feedback.archived import resolved
 from armwise.feedback.events import (
     Context,
     Cost,
@@ -115,7 +114,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
-    stored = numeric_features(resolved(loads(features)))
+    stored = numeric_features(loads(features))
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
     usd_weight, *miss_costs = stored.get("miss_costs", (0.0,))
     eligible = tuple(loads(arms) or ())

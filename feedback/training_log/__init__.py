@@ -1,7 +1,6 @@
 """From facts to ordered, rewarded examples."""
 
 from . import (
-    archive,
     delays,
     examples,
     label_turns,
@@ -40,7 +39,6 @@ __all__ = [
     "Settled",
     "StartingPoint",
     "WaitingDecisions",
-    "archive",
     "confirm_epoch",
     "delays",
     "examples",

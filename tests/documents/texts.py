@@ -232,11 +232,6 @@ FILES: Mapping[str, Place] = {
         Fate.COPY,
         "until the server recycles it, and where it is archived, as long as that is kept",
     ),
-    "archives (`armwise archive`)": Place(
-        "features with pseudonyms, and embeddings",
-        Fate.PSEUDONYM,
-        "from the beginning: an archive has no texts",
-    ),
     "retrieval cache": Place(
         "passages, by a hash of the question", Fate.NONE, "entries that were used longest ago go first"
     ),

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pyarrow import parquet
 
 from armwise.agent.api.schemas import FeedbackItem
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.training_log import archive
 from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import CONFIG, FakeArms, Service
 from tests.documents.texts import COLUMNS, Fate
@@ -261,13 +259,11 @@ async def given(service: Service) -> AsyncIterator[tuple[str, str]]:
 
 
 def copies(store: Store, folder: Path, in_a_file: bool) -> Iterator[tuple[str, str | bytes]]:
-    """Yield what a backup and an archive of a log have."""
+    """Yield what a backup of a log has."""
     folder.mkdir()
     if in_a_file:
         store.backup(folder / "log.db")
         yield "backup", (folder / "log.db").read_bytes()
-    for segment in archive.archive(store, str(folder), store.log_seq()):
-        yield "archive", str(parquet.read_table(segment.url.removeprefix("file://")).to_pydict())
 
 
 def ids_of(url: str) -> tuple[set[str], set[str]]:
@@ -337,10 +333,8 @@ async def test_no_text_of_a_request_outlives_an_erasure(
     tmp_path: Path,
     log_url: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(archive, "LEAST", 1)
     (folder := tmp_path / "copies").mkdir()
     limits = CONFIG["limits"] | {"body_bytes": 2**20}
     settings: dict[str, Any] = {"points": POINTS, "limits": limits}

@@ -131,7 +131,7 @@ def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
         "fine: without armwise[local]: no encoder and no language model in this process",
         "fine: without armwise[trees]: no routers of boosted trees, and no learned fusion",
         "fine: without armwise[mcp]: no /mcp, and no arms of kind mcp",
-        "fine: without armwise[parquet]: no files in Parquet, and no `armwise archive`",
+        "fine: without armwise[parquet]: no files in Parquet",
     ]
     assert lines(checks.library_findings(configured(tmp_path))) == []
     checks.require_libraries(configured(tmp_path))

@@ -1,4 +1,4 @@
-"""The verbs on the logs of a service with two decision points: backup, archive, erase, key list."""
+"""The verbs on the logs of a service with two decision points: backup, erase, key list."""
 
 import sqlite3
 import time
@@ -59,45 +59,6 @@ def test_a_backup_has_the_log_of_every_point(config: Path, tmp_path: Path) -> No
         assert f"{copy}: {turns} decisions, " in printed
         with closing(sqlite3.connect(copy)) as log:
             assert log.execute("SELECT count(*) FROM decisions").fetchone() == (turns,)
-
-
-# -- archive -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def wide(points: dict[str, AppConfig]) -> None:
-    """Two more decisions at each point, whose features are worth moving."""
-    context = replace(decision("x").context, features={f"w=a-rather-long-word-{n}": 1.0 for n in range(60)})
-    for own in points.values():
-        with closing(Store(own.database_url, clock=lambda: 5000.0)) as store:
-            store.append([replace(decision(f"wide-{n}"), context=context) for n in range(2)])
-
-
-@pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize(
-    ("words", "moved"),
-    [
-        (["--before", "2100-01-01"], 2),
-        (["--before", "1970-01-01T00:16:41"], 0),
-        (["--decisions", "1"], 1),
-        (["--before", "2100-01-01", "--decisions", "1"], 1),
-    ],
-)
-def test_an_archive_takes_the_oldest_decisions_of_one_point(
-    config: Path, tmp_path: Path, words: list[str], moved: int
-) -> None:
-    for point, more in (("default", []), ("cheap", ["--point", "cheap"])):
-        folder = tmp_path / "a" if point == "default" else tmp_path / "a" / "cheap"
-        printed = run("archive", "--to", f"{tmp_path}/a/", *words, *more, "-c", config)
-        where = f"are in {min(moved, 1)} files of file://{folder}, "
-        assert f"the features of {moved} decisions {where}" in printed
-        assert len([*folder.glob("*.parquet")]) == min(moved, 1)
-
-
-def test_an_archive_without_a_bound_is_refused(config: Path, tmp_path: Path) -> None:
-    assert "--before or --decisions was expected" in run(
-        "archive", "--to", tmp_path / "a", "-c", config, code=2
-    )
 
 
 # -- erase ---------------------------------------------------------------------------------------

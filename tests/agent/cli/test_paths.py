@@ -36,7 +36,6 @@ READ_NO_LOG = {
 """Verbs that work without a log; `doctor` says that there is none yet."""
 
 NEED_A_LOG: dict[str, list[str]] = {
-    "archive": ["--to", "archive", "--decisions", "1"],
     "audit": [],
     "backup": ["backup"],
     "erase": ["--user", "ada"],
