@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from routing_data import FILES, DataSet, Encoder, routers
 from routing_offline import compute_reward
-from routing_online import BLENDED, COLD, WARM, Curve, learn_online
+from routing_online import COLD, WARM, Curve, learn_online
 
 from armwise.agent.lab.offline import CostCurve, cost_curve
 from armwise.agent.lab.routers import cost_quality, cross_validation
@@ -49,7 +49,6 @@ OURS: Mapping[str, RouterSpec] = {
     "logistic trees": RouterSpec(kind="logistic_xgboost", params={"stage": "question"}),
     "network": RouterSpec(kind="pointwise_ffn", params={"stage": "question"}),
     "contrastive": RouterSpec(kind="contrastive"),
-    "blend": RouterSpec(kind="blend", params={"members": BLENDED}),
 }
 
 NEAREST: Mapping[str, RouterSpec] = {"knn": RouterSpec(kind="knn")}

@@ -25,7 +25,7 @@ from rich.progress import Progress, track
 from rich.table import Table
 from routing_data import Encoder, qa
 from routing_offline import gap, nanmean, played, seeded, splits
-from routing_rows import SHORTLISTS, of_three
+from routing_rows import SHORTLISTS
 
 from armwise.agent.lab.offline import read_questions, relevance_of_others, validate_relevance
 from armwise.agent.lab.offline.router_features import FITTING
@@ -45,7 +45,7 @@ FUSED = (("bm25", "graph"), ("bm25", "minilm"))
 RETRIEVED = "after retrieval"
 
 ROWS: Mapping[str, tuple[str, ...] | None] = {RETRIEVED: None, **SHORTLISTS, "all answers": None}
-"""Blends of three of `routing.py`, by their arms; None for all."""
+"""Rows of trees of `routing.py`, by their arms; None for all."""
 
 FOLDS, K = 5, 4
 
@@ -155,7 +155,8 @@ def routing(data: Path, rows: Sequence[str], console: Console) -> None:
         examples = Examples.of(cases_of(outcomes, retrieved, arms), FITTING)
         at = [outcomes.arms.index(arm) for arm in arms]
         answers = [[row[arm] or "" for arm in at] for row in outcomes.answers]
-        spec, em = RouterSpec(kind="blend", params={"members": of_three(stage)}), outcomes.scores["em"]
+        trees = {"dims": 0, "rounds": 600, "stage": stage}
+        spec, em = RouterSpec(kind="pointwise_xgboost", params=trees), outcomes.scores["em"]
         folds: list[dict[str, NDArray[np.float64]]] = []
         for fit, seed in track(splits(data_set), name, console=console):
             _, relevance = relevance_of_others(examples, texts, np.flatnonzero(fit), seed)

@@ -178,13 +178,9 @@ def fit_and_score(row: Row) -> Played:
 
 
 def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
-    """Return the spec with the seed, where its class takes one, and those of its parts."""
+    """Return the spec with the seed, if its class takes one, and that of the router in it."""
     params = {
-        name: [seeded(RouterSpec(**member), seed).model_dump() for member in value]
-        if name == "members"
-        else seeded(RouterSpec(**value), seed).model_dump()
-        if name == "router"
-        else value
+        name: seeded(RouterSpec(**value), seed).model_dump() if name == "router" else value
         for name, value in spec.params.items()
     }
     taken = {"seed": seed} if "seed" in build_router(spec).params else {}

@@ -170,16 +170,10 @@ def _learn_labels(policy: Policy, player: Player, data: DataSet, labelled: NDArr
         policy.learn(decision, reward)
 
 
-BLENDED = [
-    {"kind": "ridge", "params": {"sees": "features"}},
-    {"kind": "pointwise_xgboost", "params": {"stage": "question", "depth": 3, "rounds": 150}},
-]
-"""A linear model and trees: they err differently."""
-
 CALIBRATED = RouterSpec(
-    kind="calibrated", params={"router": {"kind": "blend", "params": {"members": BLENDED}}}
+    kind="calibrated", params={"router": {"kind": "ridge", "params": {"sees": "features"}}}
 )
-"""Their mean as an expected reward, so that it can be the prior of a policy."""
+"""A router whose scores are expected rewards, so that it can be the prior of a policy."""
 
 VW = "--cb_explore_adf"
 

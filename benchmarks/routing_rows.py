@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from routing_data import DataSet
-from routing_online import BLENDED, CALIBRATED
+from routing_online import CALIBRATED
 
 from armwise.agent.routers import RouterSpec
 from armwise.arms import signals
@@ -72,8 +72,7 @@ def rows_of(data: DataSet) -> Iterator[Row]:
             yield row(f"{kind}{after}", kind, stage=stage)
     yield row("contrastive", "contrastive")
     yield row("capability (R3AG, reduced)", "capability")
-    yield row("blend", "blend", members=BLENDED)
-    yield Row("blend, calibrated, for the reward", CALIBRATED, label="reward")
+    yield Row("ridge on features, calibrated, for the reward", CALIBRATED, label="reward")
     if data.passages:
         yield row("pairwise_ffn, for recall", "pairwise_ffn", label="recall", stage="question")
         yield row("contrastive, for recall", "contrastive", label="recall")
@@ -88,16 +87,5 @@ def rows_of(data: DataSet) -> Iterator[Row]:
                 label="em + recall",
                 unseen=names,
             )
-        yield row(f"blend of three{AFTER}", "blend", members=of_three("retrieved"))
-        for name, arms in SHORTLISTS.items():
-            yield row(f"blend of three, {name}", "blend", arms=arms, members=of_three("answered"))
-        yield row("blend of three, all answers", "blend", members=of_three("answered"))
-
-
-def of_three(stage: str) -> list[dict[str, object]]:
-    """Return three models that err differently: of one arm, of pairs, of all arms of a question."""
-    return [
-        {"kind": "pointwise_xgboost", "params": {"dims": 0, "rounds": 600, "stage": stage}},
-        {"kind": "pairwise_xgboost", "params": {"stage": stage}},
-        {"kind": "listnet", "params": {"stage": stage}},
-    ]
+        for name, arms in {**SHORTLISTS, "all answers": None}.items():
+            yield row(f"trees, {name}", "pointwise_xgboost", arms=arms, dims=0, rounds=600, stage="answered")

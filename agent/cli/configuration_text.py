@@ -29,8 +29,6 @@ _CORPORA = re.compile(r"(?:^ +# .*\n)+^( +)corpora:\n(?:\1  \w+: .*\n)+", re.MUL
 
 _ARMS = re.compile(r"^( +)arms:\n((?:\1  [\w-]+: .*\n)+)", re.MULTILINE)
 
-_TREES = re.compile(r"^ +- \{kind: pointwise_xgboost.*\n", re.MULTILINE)
-
 _LLM = re.compile(r"(?:^ +# .*\n)+^( +)llm: .*\n +answering: .*\n", re.MULTILINE)
 
 _WRITTEN_LLM = re.compile(r"^( +)llm: \{.*\n", re.MULTILINE)
@@ -91,21 +89,16 @@ def render_config(
 ) -> str:
     """Return a Ray Serve configuration with a separate home, and so a separate log.
 
-    Without xgboost, its router has no boosted trees.
-
     Args:
         corpora: One corpus, or several, among which the policy chooses; paths are made absolute.
         llm: The language model; None: that of the template.
         log_url: URL of the log; None: a file in the home.
         llms: Further models by name, each with an arm for every way to search.
     """
-    from armwise.arms.extras import is_installed
-
     home = [*_comment(_HOME), f"home: ~/.armwise/{'-'.join(corpus.name for corpus in corpora)[:100]}"]
     log = [] if log_url is None else [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
     if len(corpora) == 1:
         text = read_bundled(TEMPLATE)
-        text = text if is_installed("xgboost") else _TREES.sub("", text)
         single = f"corpus: {_flow({'name': corpora[0].name, 'source': located(corpora[0].source)})}"
         text = _replace(_CORPUS, text, [*home, single, *log])
     else:

@@ -2,7 +2,7 @@
 
 The scores of a router on its own training questions are overfitted, and a policy that learned from them would
 trust the router too much. Cross-validation fits routers like it to the other folds; their scores of each
-held-out fold are stored here. (For a blend of ridge regression and trees on 1,000 questions, the slope of
+held-out fold are stored here. (For the mean of a ridge regression and trees on 1,000 questions, the slope of
 utility over score was 1.07 on the training questions, 0.72 on others, and 0.72 out of fold.)
 
     {"router": "<digest>", "arms": ["bm25", "dense"]}

@@ -187,12 +187,7 @@ PLAIN = {
     "llm": REMOTE,
 }
 
-BLENDED = {
-    "kind": "calibrated",
-    "params": {
-        "router": {"kind": "blend", "params": {"members": [{"kind": "lambdamart"}, {"kind": "ridge"}]}}
-    },
-}
+CALIBRATED = {"kind": "calibrated", "params": {"router": {"kind": "lambdamart"}}}
 
 NAMING: dict[str, tuple[dict[str, Any], str]] = {
     "model": (
@@ -222,7 +217,7 @@ NAMING: dict[str, tuple[dict[str, Any], str]] = {
         "xgboost, for arm 'all' of kind 'learned_fusion'; `pip install 'armwise[trees]'`",
     ),
     "router": (
-        {"warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": BLENDED}},
+        {"warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": CALIBRATED}},
         "xgboost, for warm_start.router; `pip install 'armwise[trees]'`",
     ),
     "tool": (

@@ -2,8 +2,8 @@
 
 from . import cascade, cost_quality, cross_validation, utilities, validation
 from .answer_selector import RouterSelector, TrainedDecider, open_selector
+from .calibrated import Calibrated
 from .contrastive import Contrastive
-from .ensembles import Blend, Calibrated
 from .heuristic import AvgSim, MaxSim, Moran, OverallSim, VarSim
 from .knn import NearestNeighbors
 from .ltrr import ListNet, PairwiseFFN, PointwiseFFN
@@ -15,7 +15,6 @@ from .trees import LambdaMART, LogisticXGBoost, PairwiseXGBoost, PointwiseXGBoos
 
 __all__ = [
     "AvgSim",
-    "Blend",
     "Calibrated",
     "Capability",
     "Contrastive",

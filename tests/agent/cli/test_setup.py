@@ -22,8 +22,7 @@ from armwise.agent.cli import setup
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
 from armwise.agent.cli.served_home import mark_served
-from armwise.agent.config import CorpusSpec, load, parse
-from armwise.arms import extras
+from armwise.agent.config import CorpusSpec, load
 from armwise.arms.corpus import CorpusError
 
 ROOT = Path(__file__).parents[3]
@@ -200,18 +199,6 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
     assert result.exit_code == 0, result.output
     assert "1 passages in corpus 'docs'" in result.output
     assert "left out: bad.txt: the whole file" in " ".join(result.output.split())
-
-
-def test_without_xgboost_the_router_that_is_written_has_no_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    def members() -> list[str]:
-        document = yaml.safe_load(render_config([CorpusSpec.of("stdlib", "ours")]))
-        router = parse(document["applications"][0]["args"]).warm_start.router  # type: ignore[union-attr]
-        assert router is not None
-        return [member["kind"] for member in router.params["router"]["params"]["members"]]
-
-    assert members() == ["ridge", "pointwise_xgboost"]
-    monkeypatch.setattr(extras, "is_installed", lambda module: module != "xgboost")
-    assert members() == ["ridge"]
 
 
 def test_a_long_path_with_spaces_stands_in_one_line() -> None:

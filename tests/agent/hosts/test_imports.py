@@ -73,7 +73,7 @@ def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> 
     assert imported(f"armwise.agent.hosts.{module}", HEAVY) == set()
 
 
-@pytest.mark.parametrize("module", ["warmstart.run", "routers.trees", "routers.ensembles"])
+@pytest.mark.parametrize("module", ["warmstart.run", "routers.trees", "routers.calibrated"])
 @pytest.mark.slow
 def test_a_router_is_read_without_the_libraries_that_fit_one(module: str) -> None:
     assert imported(f"armwise.agent.lab.{module}", HEAVY) == set()

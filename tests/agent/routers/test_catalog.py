@@ -60,7 +60,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_a_router_of_another_package_is_built_fitted_and_loaded_by_its_kind(install: Install) -> None:
     kinds = install(ROUTER.format(name="Theirs", kind="theirs"), "theirs = their_routers:Theirs")
     assert "theirs" in kinds
-    assert {*kinds} >= {"ridge", "blend", "theirs"}
+    assert {*kinds} >= {"ridge", "calibrated", "theirs"}
     assert len(kinds) == len([*kinds]) == len({*kinds})
     assert "their_routers" not in sys.modules  # until it is needed
     fitted = build_router(RouterSpec(kind="theirs", params={"least": 0.25})).fit(world(20, seed=1))
@@ -71,10 +71,10 @@ def test_a_router_of_another_package_is_built_fitted_and_loaded_by_its_kind(inst
         build_router(RouterSpec(kind="theirs", params={"last": 1}))
 
 
-def test_it_can_be_a_member_of_a_blend(install: Install) -> None:
+def test_it_can_be_calibrated(install: Install) -> None:
     install(ROUTER.format(name="Theirs", kind="theirs"), "theirs = their_routers:Theirs")
-    members = [{"kind": "theirs"}, {"kind": "ridge"}]
-    assert build_router(RouterSpec(kind="blend", params={"members": members})).kind == "blend"
+    built = build_router(RouterSpec(kind="calibrated", params={"router": {"kind": "theirs"}}))
+    assert built.kind == "calibrated"
 
 
 def test_a_router_of_ours_is_not_replaced(install: Install) -> None:

@@ -597,4 +597,4 @@ def test_the_verb_says_in_a_line_what_is_wrong(config: AppConfig, labelled: Path
 @pytest.mark.parametrize("name", ["router_question", "router_answers"])
 def test_an_example_describes_a_router(name: str) -> None:
     file = Path(__file__).parents[4] / "examples" / f"{name}.yaml"
-    assert build_router(router_spec(None, None, file)).params["members" if "answers" in name else "router"]
+    assert build_router(router_spec(None, None, file)).params["rounds" if "answers" in name else "router"]

@@ -89,10 +89,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "fusion_rate": 0.1,
         },
     ),
-    "blend": (
-        {"members": MEMBERS},
-        {"members": MEMBERS[:1], "weights": [1.0, 9.0], "scale": "rank"},
-    ),
     "calibrated": (
         {"router": MEMBERS[1]},
         {"router": MEMBERS[0], "folds": 2, "held_out": "kinds", "seed": 1},

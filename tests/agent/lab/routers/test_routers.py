@@ -37,7 +37,6 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "listnet, answered": ("listnet", {"stage": "answered", "held_out": 0.0}),
     "capability without attention": ("capability", {"without": "attention"}),
     "capability without quality": ("capability", {"without": "quality"}),
-    "blend of ranks": ("blend", {"weights": [1.0, 4.0], "scale": "rank"}),
 }
 """Others: a name for the test, the kind, and what differs from its example."""
 
@@ -60,7 +59,6 @@ COMPARING = {
     "pairwise_xgboost, imputed",
     "pairwise_xgboost, answered",
     "pairwise_ffn",
-    "blend of ranks",
 }
 """Their score of an arm is how it does against the others that are asked."""
 APART = {name: build for name, build in ALL.items() if name not in COMPARING}
@@ -103,7 +101,7 @@ def test_a_router_can_be_made_as_its_example_says() -> None:
     for kind, params in EXAMPLES.items():
         assert build_router(RouterSpec(kind=kind, params=params)).kind == kind
     learning = {build().kind for build in LEARNING.values()}
-    assert learning >= {"ridge", "pairwise_svm", "listnet", "lambdamart", "blend", "calibrated", "capability"}
+    assert learning >= {"ridge", "pairwise_svm", "listnet", "lambdamart", "calibrated", "capability"}
 
 
 OF_ARMS = {"stage": "retrieved", "dims": 32, "columns": None}

@@ -1,16 +1,13 @@
-"""Blends and calibrated routers: their members' scores, weighed and mapped as they say."""
-
-from dataclasses import replace
+"""Calibrated routers: the scores of a router, mapped as they say."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import rankdata
 
+from armwise.agent.lab.routers.calibrated import Calibrated, slope
 from armwise.agent.lab.routers.cross_validation import kinds
-from armwise.agent.lab.routers.ensembles import Blend, Calibrated, rank_shares, slope
 from armwise.agent.routers.base import Router
 from armwise.agent.routers.catalog import RouterSpec, build_router, load_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, Stage, positions
@@ -23,99 +20,38 @@ MEMORY = {"kind": "ridge", "params": {"strengths": [1e-6], "least": 1}}
 """Knows each training question by heart."""
 
 
-build_blend, build_calibrated = Blend, Calibrated
+build_calibrated = Calibrated
 
 
 def fitted(spec: dict[str, object], labels: RoutingDataset) -> Router:
     return build_router(RouterSpec.model_validate(spec)).fit(labels)
 
 
-def spread(scores: Floats) -> float:
-    """Return how far scores of a question are from their mean."""
-    return float(np.sqrt(np.mean((scores - scores.mean(axis=1, keepdims=True)) ** 2)))
-
-
-def test_a_blend_is_the_weighted_mean_of_its_members_over_their_spreads() -> None:
-    labels, asked = world(80, seed=1), world(20, seed=2).features
-    one, other = fitted(RIDGE, labels), fitted(SVM, labels)
-    parts = [router.scores(asked) / spread(router.scores(labels.features)) for router in (one, other)]
-    even, uneven = build_blend(members=[RIDGE, SVM]), build_blend(members=[RIDGE, SVM], weights=[1.0, 3.0])
-    np.testing.assert_allclose(even.fit(labels).scores(asked), (parts[0] + parts[1]) / 2.0)
-    np.testing.assert_allclose(uneven.fit(labels).scores(asked), (parts[0] + 3.0 * parts[1]) / 4.0)
-
-
-def test_a_blend_of_ranks_is_the_mean_share_of_arms_that_are_beaten() -> None:
-    labels, asked = world(80, seed=1), world(20, seed=2).features
-    ranks = [rankdata(fitted(spec, labels).scores(asked), axis=1) for spec in (RIDGE, SVM)]
-    blend = build_blend(members=[RIDGE, SVM], scale="rank").fit(labels)
-    np.testing.assert_allclose(blend.scores(asked), (np.mean(ranks, axis=0) - 0.5) / 4.0)
-
-
-@given(arrays(np.float64, (3, 5), elements=st.integers(0, 3).map(float)))
-def test_the_share_that_is_beaten_is_the_mean_rank(scores: Floats) -> None:
-    np.testing.assert_allclose(rank_shares(scores), (rankdata(scores, axis=1) - 0.5) / 5.0)
-
-
-def test_how_much_a_member_boasts_does_not_matter() -> None:
-    """The same model on utilities a hundred times as large has scores as much larger."""
-    labels, asked = world(80, seed=1), world(20, seed=2).features
-    louder = RoutingDataset(labels.features, 100.0 * labels.utility)
-    blend = build_blend(members=[RIDGE, EMBEDDED])
-    np.testing.assert_allclose(blend.fit(labels).scores(asked), blend.fit(louder).scores(asked), rtol=1e-4)
-
-
-def test_a_member_that_tells_no_arms_apart_changes_no_choice() -> None:
-    labels, asked = world(80, seed=1), world(20, seed=2).features
-    mute = {"kind": "ridge", "params": {"least": 1000}}
-    same = RoutingDataset(labels.features, labels.utility - labels.utility.mean(axis=0) + 0.5)
-    blend = build_blend(members=[EMBEDDED, mute]).fit(same).scores(asked)
-    alone = fitted(EMBEDDED, same).scores(asked)
-    np.testing.assert_array_equal(blend.argmax(axis=1), alone.argmax(axis=1))
-
-
-def test_a_blend_looks_as_far_as_the_member_that_looks_farthest() -> None:
+def test_a_calibrated_router_looks_as_far_as_its_router() -> None:
     late = {"kind": "pairwise_svm", "params": {"stage": "answered"}}
-    assert build_blend(members=[RIDGE]).stage is Stage.QUESTION
-    assert build_blend(members=[RIDGE, {"kind": "max_sim"}]).stage is Stage.RETRIEVED
-    assert build_blend(members=[late, RIDGE]).stage is Stage.ANSWERED
     assert build_calibrated(router=late).stage is Stage.ANSWERED
+    assert build_calibrated(router=RIDGE).stage is Stage.QUESTION
 
 
-def test_a_blend_of_which_a_member_refuses_new_labels_is_not_fitted() -> None:
-    labels = world(60, seed=1)
-    blend = build_blend(members=[RIDGE, EMBEDDED]).fit(labels)
-    bare = replace(labels.features, embedding=np.empty((60, 0), dtype=np.float32))
-    with pytest.raises(RouterError, match="needs the questions' embeddings"):
-        blend.fit(replace(labels, features=bare))
-    for ask in (lambda: blend.scores(labels.features), blend.save):
-        with pytest.raises(RouterError, match="router 'blend' was not fitted yet"):
-            ask()
-
-
-def test_blends_and_calibrations_nest() -> None:
+def test_calibrations_nest() -> None:
     labels, asked = world(60, seed=1), world(5, seed=2).features
-    inner = {"kind": "calibrated", "params": {"router": SVM, "folds": 2}}
-    blend = build_blend(members=[{"kind": "blend", "params": {"members": [RIDGE, inner]}}, EMBEDDED]).fit(
-        labels
-    )
-    loaded = load_router(blend.save())
-    np.testing.assert_array_equal(loaded.scores(asked), blend.scores(asked))
-    assert loaded.save() == blend.save()
+    router = build_calibrated(router={"kind": "calibrated", "params": {"router": SVM, "folds": 2}})
+    loaded = load_router(router.fit(labels).save())
+    np.testing.assert_array_equal(loaded.scores(asked), router.scores(asked))
+    assert loaded.save() == router.save()
 
 
 @pytest.mark.parametrize(
-    ("params", "told"),
+    ("spec", "told"),
     [
-        ({"members": []}, "blend: members: .* at least 1 item"),
-        ({"members": [RIDGE], "weights": [1.0, 2.0]}, "blend: 2 weights do not fit 1 members"),
-        ({"members": [RIDGE], "weights": [-1.0]}, r"blend: weights.0: .* greater than 0, got -1.0"),
-        ({"members": [{"kind": "rigde"}]}, "no router of kind 'rigde'; did you mean 'ridge'"),
-        ({"members": [{"kind": "ridge", "params": {"folds": 1}}]}, "ridge: folds: .* got 1"),
+        ({"kind": "rigde"}, "no router of kind 'rigde'; did you mean 'ridge'"),
+        ({"kind": "ridge", "params": {"folds": 1}}, "ridge: folds: .* got 1"),
+        ({"kind": "blend"}, "there is no router of kind 'blend' any more: name one of its members"),
     ],
 )
-def test_members_that_cannot_be_built_are_refused(params: dict[str, object], told: str) -> None:
+def test_a_router_that_cannot_be_built_is_refused(spec: dict[str, object], told: str) -> None:
     with pytest.raises(RouterError, match=told):
-        build_blend(**params)
+        build_calibrated(router=spec)
 
 
 @pytest.mark.parametrize("spec", [RIDGE, SVM, MEMORY, {"kind": "max_sim"}])

@@ -1,6 +1,6 @@
-"""Routers made of routers: a weighted mean of routers, and a router calibrated to utilities."""
+"""A router whose scores are calibrated to utilities: expected rewards."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -10,98 +10,6 @@ from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.catalog import build_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.spec import Spec
-from armwise.number import Number
-
-ROUNDING = 1e-9
-"""A spread below this share of the largest score is rounding error."""
-
-
-class BlendParameters(Parameters):
-    """The members of a blend, and how they are weighed."""
-
-    members: list[Spec] = Field(
-        min_length=1, description="Routers, each with a `kind` of the catalogue and its `params`."
-    )
-    weights: list[Annotated[Number, Field(gt=0.0)]] | None = Field(
-        None, description="Weight of each member; null weighs all alike."
-    )
-    scale: Literal["spread", "rank"] = Field(
-        "spread",
-        description="How scores of members are made comparable: divided by their spread on the training "
-        "questions (`spread`), or replaced by the share of arms with a lower score (`rank`).",
-    )
-
-
-class Blend(Parametrised[BlendParameters]):
-    """Scores an arm with the weighted mean of its members' scores, each fitted to the same labels.
-
-    The spread of a member is the standard deviation of its scores around their mean over the arms of a
-    question, over all training questions: an offset common to all arms does not change their order. Blend a
-    train-free router by rank only: its score of an arm that retrieves nothing is far below all others.
-
-    The stage of a blend is the latest of its members'.
-
-    Args:
-        params: Fields of `BlendParameters`.
-    """
-
-    kind = "blend"
-    example: ClassVar = {
-        "members": [{"kind": "ridge"}, {"kind": "pairwise_svm"}],
-        "weights": [1.0, 2.0],
-    }
-    Params = BlendParameters
-
-    def __init__(self, **params: Any) -> None:
-        super().__init__(**params)
-        self._members = [build_router(spec) for spec in self.chosen.members]
-        self.stage = max(member.stage for member in self._members)
-        needed = (library for member in self._members for library in member.libraries)
-        self.libraries = tuple(dict.fromkeys(needed))
-        weights = np.array(self.chosen.weights or [1.0] * len(self._members))
-        if len(weights) != len(self._members):
-            raise RouterError(f"blend: {len(weights)} weights do not fit {len(self._members)} members")
-        self._weights = weights / weights.sum()
-
-    def _fit(self, labels: RoutingDataset) -> None:
-        for member in self._members:
-            member.fit(labels)
-        self._spreads = np.ones(len(self._members))
-        if self.chosen.scale == "spread":
-            self._spreads = np.array([_spread(member.scores(labels.features)) for member in self._members])
-
-    def _scores(self, features: Features) -> Floats:
-        blended = np.zeros((len(features), len(features.arms)))
-        for member, spread, weight in zip(self._members, self._spreads, self._weights, strict=True):
-            scores = member.scores(features)
-            blended += weight * (rank_shares(scores) if self.chosen.scale == "rank" else scores / spread)
-        return blended
-
-    def _state(self) -> State:
-        saved = (np.frombuffer(member.save(), dtype=np.uint8) for member in self._members)
-        return {"spreads": self._spreads, **{f"member.{n}": array for n, array in enumerate(saved)}}
-
-    def _restore(self, schema: Schema, state: State) -> None:
-        del schema
-        self._spreads = state["spreads"]
-        for number, member in enumerate(self._members):
-            member.load(state[f"member.{number}"].tobytes())
-
-
-def rank_shares(scores: Floats) -> Floats:
-    """Return the share of a question's arms that each arm beats; ties, and the arm itself, count one half.
-
-    >>> rank_shares(np.array([[0.1, 7.0, 0.1]])).round(3).tolist()
-    [[0.333, 0.833, 0.333]]
-    """
-    score, other = scores[:, :, None], scores[:, None, :]
-    return np.asarray(0.5 * (score > other).mean(axis=2) + 0.5 * (score >= other).mean(axis=2))
-
-
-def _spread(scores: Floats) -> float:
-    """Return the spread of scores between arms, or 1 if it is rounding error."""
-    spread = float((scores - scores.mean(axis=1, keepdims=True)).std())
-    return spread if spread > ROUNDING * np.abs(scores).max() else 1.0
 
 
 class CalibratedParameters(Parameters):
