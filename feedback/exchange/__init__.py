@@ -1,4 +1,4 @@
-"""Carry a log to and from JSON lines, VW dsjson and OBP's layout, and from the logs of production."""
+"""Carry a log to and from VW dsjson, and read OBP's layout and the logs of production."""
 
 from .dsjson import read_dsjson, write_dsjson
 from .imported import REWARD, Faults, make_rule
