@@ -18,7 +18,6 @@ from armwise.feedback.jsonl import (
     ExchangeError,
     Header,
     appearing,
-    appearing_folder,
     read_export,
     read_headers,
     write_export,
@@ -131,33 +130,6 @@ def test_a_file_that_fails_leaves_what_was_there(
     with pytest.raises(stopped_by), appearing(path) as file:
         write_export(examples(), file, HEADER)
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"before", [path])
-
-
-def test_a_folder_has_its_name_once_it_is_whole_and_replaces_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    with appearing_folder(path) as folder:
-        (folder / "a").write_text("a")
-        assert not path.exists()
-    assert [(path / "a").read_text(), *tmp_path.iterdir()] == ["a", path]
-    with pytest.raises(ExchangeError, match="out is already there"), appearing_folder(path):
-        raise AssertionError("nothing is made")
-
-    def fail(folder: Path, error: type[BaseException]) -> None:
-        (folder / "b").write_text("b")
-        raise error
-
-    for stopped_by in (OSError, KeyboardInterrupt):
-        with pytest.raises(stopped_by), appearing_folder(tmp_path / "other") as folder:
-            fail(folder, stopped_by)
-        assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_of_a_run_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
-    (tmp_path / "out.unfinished").mkdir()
-    (tmp_path / "out.unfinished" / "old").write_text("old")
-    with appearing_folder(tmp_path / "out") as folder:
-        (folder / "new").write_text("new")
-    assert [one.name for one in (tmp_path / "out").iterdir()] == ["new"]
 
 
 def test_files_that_follow_each_other_are_one_log(tmp_path: Path) -> None:
