@@ -87,6 +87,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "temperature": 1.0,
             "regularization": 5.0,
             "fusion_rate": 0.1,
+            "without": "attention",
         },
     ),
     "calibrated": (
