@@ -127,7 +127,7 @@ class EventStream(StreamingResponse):
     ) -> None:
         """Send the events of a turn that has begun."""
         super().__init__(events, headers=headers)
-        self._events, self._turn = events, turn
+        self._turn = turn
 
     @override
     async def stream_response(self, send: Send) -> None:
@@ -138,7 +138,7 @@ class EventStream(StreamingResponse):
             except TimeoutError:
                 raise ClientDisconnect from None
 
-        async with aclosing(self._turn), aclosing(self._events):
+        async with aclosing(self._turn):
             await super().stream_response(sending)
 
 

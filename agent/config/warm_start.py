@@ -208,8 +208,8 @@ class HindsightSource(BaseModel):
     )
     measure: str = Field(
         default="contains",
-        description="Name of the score, which is 1 where the passages contain the answer. With that of "
-        "another source, such as R@4, a portfolio and a router learn from both.",
+        description="Name of the score, which is 1 where the passages contain the answer. If another source "
+        "has a score of this name, such as R@4, a portfolio and a router learn from both.",
     )
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."

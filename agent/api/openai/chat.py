@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -414,24 +414,23 @@ async def sse(
     """Yield server-sent events: the decision first, then the answer, then its cost."""
     frame = _frame(first.decision, first.served, "chat.completion.chunk")
     written = Choices()
-    async with aclosing(events):
-        begun = {"role": "assistant", "content": ""}
-        extension = responses.agent(first, None, config.reward.cost, returns)
-        yield event(frame | {"choices": [_choice(begun, None)], "agent": extension})
-        try:
-            async for turn_event in events:
-                if isinstance(turn_event, Chunk) and (
-                    turn_event.text or turn_event.tool_calls or turn_event.logprobs
-                ):
-                    written.add(turn_event)
-                    yield event(frame | {"choices": [_delta(turn_event)]})
-                elif isinstance(turn_event, Finished):
-                    for each in _ending(frame, first, written, turn_event, config):
-                        yield event(each)
-                    if include_usage:
-                        yield event(frame | {"choices": [], "usage": usage(turn_event)})
-        except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-            yield event(failed(error).envelope(None))
+    begun = {"role": "assistant", "content": ""}
+    extension = responses.agent(first, None, config.reward.cost, returns)
+    yield event(frame | {"choices": [_choice(begun, None)], "agent": extension})
+    try:
+        async for turn_event in events:
+            if isinstance(turn_event, Chunk) and (
+                turn_event.text or turn_event.tool_calls or turn_event.logprobs
+            ):
+                written.add(turn_event)
+                yield event(frame | {"choices": [_delta(turn_event)]})
+            elif isinstance(turn_event, Finished):
+                for each in _ending(frame, first, written, turn_event, config):
+                    yield event(each)
+                if include_usage:
+                    yield event(frame | {"choices": [], "usage": usage(turn_event)})
+    except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
+        yield event(failed(error).envelope(None))
     yield DONE
 
 

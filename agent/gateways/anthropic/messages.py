@@ -1,7 +1,6 @@
 """`/v1/messages`: chat in Anthropic's protocol, and `/v1/messages/count_tokens`."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any
 
@@ -137,20 +136,19 @@ def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> i
 
 async def _sse(message: MessageEvents, events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
     """Yield server-sent events: the decision first, then the answer, then its cost."""
-    async with aclosing(events):
-        try:
-            for event in message.begin():
-                yield _named(event)
-            async for turn_event in events:
-                if isinstance(turn_event, Chunk):
-                    for event in message.add(turn_event):
-                        yield _named(event)
-                elif isinstance(turn_event, Finished):
-                    for event in message.end(turn_event):
-                        yield _named(event)
-        except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-            for event in message.fail(chat.failed(error)):
-                yield _named(event)
+    try:
+        for event in message.begin():
+            yield _named(event)
+        async for turn_event in events:
+            if isinstance(turn_event, Chunk):
+                for event in message.add(turn_event):
+                    yield _named(event)
+            elif isinstance(turn_event, Finished):
+                for event in message.end(turn_event):
+                    yield _named(event)
+    except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
+        for event in message.fail(chat.failed(error)):
+            yield _named(event)
 
 
 def _named(event: dict[str, object]) -> bytes:

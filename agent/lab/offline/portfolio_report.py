@@ -159,7 +159,7 @@ class Rejected:
 
     Attributes:
         arms: The arms, in the order of picking.
-        lead: Their mean score less that of the arms that stay.
+        lead: Their mean score minus the mean score of the arms that stay.
         interval: The interval of 95 % of the lead.
     """
 

@@ -63,7 +63,7 @@ def propose_portfolio(
 
     Args:
         plan: Size or budget, and the measure.
-        config: Configuration with the live arms, and those of the pool.
+        config: Configuration with the live arms and the arms of the pool.
         live: Names of the live arms, which stay unless others certainly score higher.
         lots: Fetched labels.
         folder: Folder of the run; its content is replaced.

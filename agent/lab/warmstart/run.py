@@ -129,7 +129,7 @@ class RunSnapshot:
         )
 
     def with_pool(self) -> AppConfig:
-        """Return the configuration with the arms that are labelled: the live ones, and those of the pool.
+        """Return the configuration with the arms that are labelled: the live arms and the pool.
 
         Raises:
             ConfigError: A pattern of the pool matches no arm of the configuration.
@@ -316,7 +316,8 @@ class _Steps:
         """Do all steps; return the state that the run ends with."""
         now, journal, spec = self.now, self.journal, self.now.spec
         journal.inputs = now.inputs()
-        lots = self._gather()
+        pool = now.with_pool()
+        lots = self._gather(pool)
         fresh = any(lot.new for lot in lots)
         if not fresh and now.judged(now.candidate()):
             return (
@@ -328,9 +329,7 @@ class _Steps:
             with journal.step("portfolio") as step:
                 folder = home / "runs" / str(self.run)
                 live = list(now.config.actions)
-                chosen = propose_portfolio(
-                    spec.portfolio, now.with_pool(), live, lots, folder, step, self.console
-                )
+                chosen = propose_portfolio(spec.portfolio, pool, live, lots, folder, step, self.console)
                 if chosen is not None:
                     config, brought = chosen, chosen.arm_documents
         if spec.router is not None and fresh and len(config.actions) > 1:
@@ -372,10 +371,10 @@ class _Steps:
             f"the gate needs {needed:,}"
         )
 
-    def _gather(self) -> list[Lot]:
+    def _gather(self, pool: AppConfig) -> list[Lot]:
         now, journal = self.now, self.journal
         with journal.step("gather") as step:
-            sources = LabelSources(now.with_pool(), now.spec, self.store, now.before, self.clock)
+            sources = LabelSources(pool, now.spec, self.store, now.before, self.clock)
             lots = sources.lots(self.on_progress)
             journal.inputs["lots"] = [lot.document() for lot in lots]
             fresh = [lot.source for lot in lots if lot.new]

@@ -24,7 +24,7 @@ ARMS: dict[str, Any] = {
 }
 
 
-def chosen(tmp_path: Path, kind: str, live: list[str]) -> list[str]:
+def chosen(tmp_path: Path, kind: str, live: list[str], parts: int = 1) -> list[str]:
     """Choose one arm by questions half of which only keyword search answers; `both` is best on the others."""
     config = configured(tmp_path).with_arms(ARMS)
     n = 400
@@ -35,17 +35,22 @@ def chosen(tmp_path: Path, kind: str, live: list[str]) -> list[str]:
     scores[3, ::100] = 0.0
     questions = [Question(f"q{number}", f"question {number}") for number in range(n)]
     table = MatrixArms(config.arms, config.backbones, {}, "R@4", {})
-    write_matrix(tmp_path / "labels", table, [(questions, np.ascontiguousarray(scores.T))])
-    lot = Lot("made", kind, "0", tmp_path / "labels", {}, new=True)
+    lots = []
+    for part in range(parts):  # each with its share of both halves
+        rows = range(part, n, parts)
+        asked = [questions[row] for row in rows]
+        write_matrix(tmp_path / f"labels{part}", table, [(asked, np.ascontiguousarray(scores[:, rows].T))])
+        lots.append(Lot(f"made{part}", kind, "0", tmp_path / f"labels{part}", {}, new=True))
     plan, step = PortfolioPlan(measure="R@4", k=1, live=True), Step("portfolio", 0.0)
     console = Console(file=StringIO())
-    found = propose_portfolio(plan, config, live, [lot], tmp_path / "run", step, console)
+    found = propose_portfolio(plan, config, live, lots, tmp_path / "run", step, console)
     assert found is not None
     return list(found.actions)
 
 
-def test_made_questions_do_not_favour_the_arm_whose_words_they_share(tmp_path: Path) -> None:
-    assert chosen(tmp_path, "synthetic", []) == ["both"]
+@pytest.mark.parametrize("parts", [1, 2])
+def test_made_questions_do_not_favour_the_arm_whose_words_they_share(tmp_path: Path, parts: int) -> None:
+    assert chosen(tmp_path, "synthetic", [], parts) == ["both"]
 
 
 def test_other_labels_count_as_they_are(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from armwise.agent.config import ConfigError
+from armwise.agent.config import ConfigError, load
 from armwise.agent.lab.warmstart.run import RunSnapshot
 from armwise.agent.serving import same_document
 from armwise.feedback.drift import Alarm
@@ -85,3 +86,12 @@ def test_an_action_of_the_file_that_left_can_come_back_by_the_pool(tmp_path: Pat
 def test_a_pool_that_matches_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"portfolio\.pool: no arm is called 'wrods'; did you mean 'words'"):
         labelled(tmp_path, ["wrods"])
+
+
+def test_a_pool_that_matches_nothing_is_refused_with_its_file(tmp_path: Path) -> None:
+    document = configured(tmp_path, portfolio={"measure": "em", "pool": ["dnese"]}).model_dump(mode="json")
+    document["home"] = str(tmp_path / "home")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    with pytest.raises(ConfigError, match=r"config\.yaml: warm_start\.portfolio\.pool: no arm .*'dense'"):
+        load(path)
