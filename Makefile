@@ -234,7 +234,7 @@ lock: $(VENV)/ready-dev  ## write the locks of requirements/ from pyproject.toml
 	sh requirements/lock.sh $(BIN)/uv $(UPGRADE)
 
 release-check: $(VENV)/ready-dev sbom dist  ## print what is missing for a release, and write its notes into build/RELEASE_NOTES.md
-	$(BIN)/python -m tests.release check
+	$(BIN)/python -m tests.release
 
 clean:  ## remove the virtual environments and caches
 	rm -rf .venv .venv-audit .venv-clients .venv-openai-clients .venv-docs .venv-release .venv-vllm build dist site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

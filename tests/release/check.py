@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from tests.release import changelog, snapshot
+from tests.release import changelog
 
 PACKAGES = ("agent", "arms", "feedback")
 
@@ -49,7 +49,6 @@ class Candidate:
         root: The tree.
         installed: Version of the installed package, which the service reports.
         documented: Version that the OpenAPI document names.
-        contract: Contract of the code.
         today: The day of the release.
         auditor: Python with the library of CycloneDX.
     """
@@ -57,7 +56,6 @@ class Candidate:
     root: Path
     installed: str
     documented: str
-    contract: snapshot.Contract
     today: date
     auditor: Path
 
@@ -85,7 +83,6 @@ def problems(candidate: Candidate) -> list[str]:
         *changelog.problems(candidate.text("CHANGELOG.md"), candidate.version, candidate.today),
         *image(candidate),
         *tree(candidate),
-        *contract(candidate),
         *bill_of_materials(candidate),
         *distributions(candidate),
     ]
@@ -160,28 +157,6 @@ def tree(candidate: Candidate) -> Iterator[str]:
 def _git(root: Path, *words: str) -> list[str]:
     done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
-
-
-def contract(candidate: Candidate) -> Iterator[str]:
-    """Yield the parts of the stored contract that are not those of the code."""
-    folder = candidate.root / "tests/release"
-    place = f"tests/release/{candidate.version}"
-    remedy = "`python -m tests.release write` stores it"
-    try:
-        stored = snapshot.stored(candidate.version, folder)
-    except FileNotFoundError:
-        yield f"{place} has no contract of this version: {remedy}"
-        return
-    for name, value in stored.items():
-        if value != candidate.contract[name]:
-            yield f"{place}/{name}.json is not that of the code: {remedy} again"
-    for name in ("log.sql", "service.json"):
-        if not (folder / candidate.version / name).exists():
-            yield f"{place}/{name} is missing: {remedy}"
-    for name in snapshot.CONFIGURATIONS:
-        copied = folder / candidate.version / Path(name).name
-        if not copied.exists() or copied.read_text(encoding="utf-8") != candidate.text(name):
-            yield f"{place}/{copied.name} is not {name}: {remedy} again"
 
 
 def bill_of_materials(candidate: Candidate) -> Iterator[str]:
