@@ -713,12 +713,9 @@ def _state(state: schema.DatabaseState, where: str) -> Iterator[Finding]:
         yield Finding(f"{where} is empty, and its user may create no tables", "GRANT CREATE ON SCHEMA to it")
     elif not state.schema:
         yield Finding(f"{where} is empty: tables are made at the first start")
-    elif state.schema < tables.SCHEMA:
-        what = f"{where} has schema {state.schema}, and this version needs {tables.SCHEMA}"
-        yield Finding(what, "stop the service, make a backup, and run `armwise migrate`")
-    elif state.schema > tables.SCHEMA:
-        what = f"{where} has schema {state.schema} of a newer version; this one has {tables.SCHEMA}"
-        yield Finding(what, "install the newer version")
+    elif state.schema != tables.SCHEMA:
+        what = f"{where} has schema {state.schema}, and this version reads {tables.SCHEMA}"
+        yield Finding(what, "run the version that wrote it, or set log_url to a new log")
 
 
 def _file_system(path: Path) -> str:

@@ -170,8 +170,6 @@ def remove(url: str) -> None:
     """Remove all tables of a log."""
     engine = open_database(url).engine
     tables.metadata.drop_all(engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version")
     engine.dispose()
 
 

@@ -6,7 +6,7 @@ StoreError                 the log cannot be read or written
 |-- ConflictError          an id is used already, with another content
 |-- TooMuchFeedbackError   a decision or an episode has as much feedback as it may have
 |-- UnderWayError          a job of which one runs at a time is running, or requested
-|-- SchemaError            the tables are those of an older or a newer Armwise
+|-- SchemaError            the tables are those of another Armwise
 |-- LogGapError            rows of the log are missing
 |-- ClockError             a clock jumped
 |   `-- BehindError        the clock of this process is behind the log: it cannot write

@@ -253,12 +253,13 @@ def postgres_url(_log_on_postgres: str) -> Iterator[str]:
 
 
 def empty(url: str) -> None:
-    """Take everything out of a log on PostgreSQL but its secret, with the logs of its points.
+    """Take everything out of a log on PostgreSQL but its secret and its number, with the logs of its points.
 
     Whatever is still connected is cut off first. Numbers begin with 1 again.
     """
     numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
-    emptied = [table for table in reversed(t.metadata.sorted_tables) if table is not t.draw_secret]
+    kept = (t.draw_secret, t.log_schema)
+    emptied = [table for table in reversed(t.metadata.sorted_tables) if table not in kept]
     statements = [_CUT_OFF, _DROP_POINTS, *(f"DELETE FROM {table.name}" for table in emptied)]
     for table in numbered:
         (key,) = table.primary_key

@@ -111,7 +111,7 @@ class Caller:
     def identify(self, secret: DrawSecret) -> str | None:
         """Return who asks or rates: its key or, without one, its address, in its project; None: unknown.
 
-        >>> Caller("k", frozenset(), "acme").identify(DrawSecret("s3cret", after=7))
+        >>> Caller("k", frozenset(), "acme").identify(DrawSecret("s3cret"))
         'acme~k'
         """
         name = self.key if self.address is None else secret.rater_at(self.address)

@@ -378,7 +378,7 @@ async def verify(
     """
     decision_record = await record(point, caller, decision_id)
     logged = decision_record.decision
-    salt = point.store.draw_secret.salt(point.config.salt, decision_record.seq)
+    salt = point.store.draw_secret.salt(point.config.salt)
 
     draw: Decision | None = None
     if logged.mode is Mode.CONTINUED and logged.draw_id is not None:

@@ -1,4 +1,4 @@
-"""The verbs on the log, which need no service: export, key, migrate, rebuild, backup, erase."""
+"""The verbs on the log, which need no service: export, key, rebuild, backup, erase."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
-from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
+from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import (
     CONFIG,
     POINT,
@@ -26,9 +26,8 @@ from armwise.agent.cli.options import (
 from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.learning import rebuild as learning_rebuild
 from armwise.agent.reporting import moment
-from armwise.feedback.errors import NoLogError
 from armwise.feedback.jsonl import ExchangeError, appearing
-from armwise.feedback.log import Store, erasures, schema, without_password
+from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import keys, usage
 
 
@@ -71,22 +70,6 @@ def export(
         console.print(f"{written:,} {what} written to {output}", highlight=False, soft_wrap=True)
         for reason, n in export.left_out.most_common():
             console.print(f"left out {n:,}: {reason}", highlight=False)
-
-
-def migrate(config: ConfigPath = CONFIG) -> None:
-    """Migrate the log of each decision point to the tables of this version; stop the service first."""
-    with explained():
-        whole, _ = with_log(config, writes=True)
-        for point, settings in whole.by_point.items():
-            if not schema.inspect_database(settings.database_url).schema:
-                raise NoLogError(without_password(settings.database_url))
-            before, after = schema.migrate(settings.database_url)
-            which = "" if point == DEFAULT_POINT else f" of point {point}"
-            if before == after:
-                line = f"nothing to migrate: the log{which} has schema {after}"
-            else:
-                line = f"the log{which} was migrated from schema {before} to {after}"
-            console.print(line, **PLAIN)
 
 
 def rebuild(

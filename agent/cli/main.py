@@ -75,7 +75,6 @@ VERBS = {
     "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),
     "key": Verb("cli.log:key", OPERATE, "Make, list and disable keys of callers."),
     "rebuild": Verb("cli.log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
-    "migrate": Verb("cli.log:migrate", OPERATE, "Migrate the log to the tables of this version."),
 }
 """Every verb, in the order of the help."""
 

@@ -144,7 +144,7 @@ def open_log(
         answer_s: Longest time of a statement on a server, in seconds.
 
     Raises:
-        SchemaError: The tables are those of an older or a newer Armwise.
+        SchemaError: The tables are those of another Armwise.
         ClockError: The clock is behind the log, or differs from that of the database.
         MetricRedefinedError: The log has values of a metric with another definition.
         LogUnavailableError: The database is unreachable, locked or full.

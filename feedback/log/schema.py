@@ -1,15 +1,10 @@
-"""Create, check and migrate the tables of a log.
-
-The number of the newest revision that a database has been through is in its table `alembic_version`. The
-revisions are in `armwise.feedback.log.migrations`; only `migrate` loads Alembic.
-"""
+"""Create and check the tables of a log; their number is in its table `log_schema`."""
 
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -18,19 +13,10 @@ from armwise.feedback.errors import LogGapError, NoLogError, SchemaError
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.database import open_database, translated
 
-MIGRATIONS = Path(__file__).parent / "migrations"
-
 _LOCK = 2
-"""PostgreSQL's advisory lock that is held while tables are created or changed."""
+"""PostgreSQL's advisory lock that is held while tables are created."""
 
-_version = sa.Table(  # as Alembic creates it
-    "alembic_version",
-    sa.MetaData(),
-    sa.Column("version_num", sa.String(32), nullable=False),
-    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
-)
-
-_STAMP = sa.select(_version.c.version_num)
+_NUMBER = sa.select(t.log_schema.c.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +76,11 @@ def prepare(engine: sa.Engine, *, create: bool = True) -> None:
 
     Raises:
         NoLogError: The database is empty, and no tables are to be created.
-        SchemaError: The tables are those of an older or a newer Armwise, or of another program.
+        SchemaError: The tables are those of another Armwise, or of another program.
     """
     try:
         with engine.connect().execution_options(reading=True) as connection:
-            number = _stamped(connection)
+            number = _read_number(connection)
     except DBAPIError:  # no such table; any other error is raised again below
         number = 0
     if not number:
@@ -106,7 +92,7 @@ def prepare(engine: sa.Engine, *, create: bool = True) -> None:
     if not number:
         raise NoLogError(engine.url.render_as_string())
     if number != t.SCHEMA:
-        raise _refused(number, t.SCHEMA)
+        raise _refused(number)
 
 
 def check(connection: sa.Connection) -> None:
@@ -117,8 +103,8 @@ def check(connection: sa.Connection) -> None:
         LogGapError: The head of the log is missing.
         DBAPIError: A table is missing.
     """
-    if (number := _stamped(connection)) != t.SCHEMA:
-        raise _refused(number, t.SCHEMA)
+    if (number := _read_number(connection)) != t.SCHEMA:
+        raise _refused(number)
     connection.execute(_A_ROW_OF_EACH)
     require_head(connection.scalar(_HEADS))
 
@@ -139,56 +125,15 @@ def require_head(rows: int | None) -> None:
         raise LogGapError(f"`log_head` has {rows} rows: it must have one")
 
 
-def migrate(url: str, migrations: Path = MIGRATIONS) -> tuple[int, int]:
-    """Bring a database to the newest revision, keeping its facts, in one transaction.
-
-    Args:
-        url: URL of the database.
-        migrations: An Alembic script directory whose revisions are numbers.
-
-    Returns:
-        The schema before, 0 for an empty database, and the schema now.
-
-    Raises:
-        StoreError: The URL is malformed, or the database cannot keep a log.
-        SchemaError: The schema is newer than the newest revision, older than the first one, or another
-            program's.
-        LogUnavailableError: The database is away, locked or full; it is unchanged.
-    """
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
-    script = ScriptDirectory(str(migrations))
-    numbers = sorted(int(revision.revision) for revision in script.walk_revisions())
-    database = open_database(url)
-    try:
-        with translated(database), _exclusive(database.engine) as connection:
-            number = read_schema(connection)
-            if number > numbers[-1]:
-                raise _refused(number, numbers[-1])
-            if number and number not in numbers:
-                raise SchemaError(f"the log has schema {number}: migrations start from schema {numbers[0]}")
-            context = MigrationContext.configure(connection)
-            steps = list(script.iterate_revisions("head", str(number) if number else None))
-            with Operations.context(context):
-                for step in reversed(steps):
-                    step.module.upgrade()
-                    context.stamp(script, step.revision)
-    finally:
-        database.close()
-    return number, numbers[-1]
-
-
 def read_schema(connection: sa.Connection) -> int:
-    """Return the number of the newest revision that a database has been through; 0: it is empty.
+    """Return the number of the tables of a database; 0: it is empty.
 
     Raises:
         SchemaError: The tables belong to another program.
     """
     existing = set(sa.inspect(connection).get_table_names())
-    if _version.name in existing:
-        return _stamped(connection)
+    if t.log_schema.name in existing:
+        return _read_number(connection)
     if foreign := sorted(existing & t.metadata.tables.keys()):
         raise SchemaError(
             f"the database has a table {foreign[0]!r} and no schema number: give the log its own database"
@@ -196,22 +141,16 @@ def read_schema(connection: sa.Connection) -> int:
     return 0
 
 
-def _stamped(connection: sa.Connection) -> int:
-    stamp = connection.scalar(_STAMP)
-    if stamp is not None and not stamp.isdecimal():
-        raise SchemaError(
-            f"the database has the schema {stamp!r} of another program: give the log its own database"
-        )
-    return int(stamp or 0)
+def _read_number(connection: sa.Connection) -> int:
+    return connection.scalar(_NUMBER) or 0
 
 
 @contextmanager
 def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Open a transaction that is alone in creating or changing tables."""
+    """Open a transaction that is alone in creating tables."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite allows one writer only
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK}, hashtext(current_schema()))")
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # moving many rows takes long
         yield connection
 
 
@@ -219,8 +158,8 @@ def _create(connection: sa.Connection) -> None:
     for statement in _statements(f"{connection.dialect.name}+{connection.dialect.driver}"):
         connection.exec_driver_sql(statement)
     connection.execute(sa.insert(t.log_head), {"id": 1, "seq": 0, "at": 0.0})
-    connection.execute(sa.insert(t.draw_secret), {"id": 1, "secret": new_secret(), "after": 0})
-    connection.execute(sa.insert(_version), {"version_num": str(t.SCHEMA)})
+    connection.execute(sa.insert(t.draw_secret), {"id": 1, "secret": new_secret()})
+    connection.execute(sa.insert(t.log_schema), {"number": t.SCHEMA})
 
 
 @cache
@@ -233,8 +172,7 @@ def _statements(dialect: str) -> tuple[str, ...]:
         statements.append(str(ddl.compile(dialect=compiler)))
 
     engine = sa.create_mock_engine(f"{dialect}://", keep)
-    for metadata in (t.metadata, _version.metadata):
-        metadata.create_all(engine, checkfirst=False)
+    t.metadata.create_all(engine, checkfirst=False)
     return tuple(statements)
 
 
@@ -243,7 +181,8 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def _refused(number: int, expected: int) -> SchemaError:
-    newer = number > expected
-    reason = "it was written by a newer Armwise" if newer else "run `armwise migrate`"
-    return SchemaError(f"the log has schema {number}, and schema {expected} is expected: {reason}")
+def _refused(number: int) -> SchemaError:
+    return SchemaError(
+        f"the log has schema {number}, and this Armwise reads schema {t.SCHEMA}: run the version that "
+        "wrote it, or set `log_url` to a new log"
+    )

@@ -73,31 +73,20 @@ class DrawSecret:
 
     Attributes:
         secret: Random text, made with the log.
-        after: Position of the last fact before it was made; earlier decisions were drawn without it.
     """
 
     secret: str = field(repr=False)
-    after: int
 
-    def salt(self, configured: str, seq: int | None = None) -> str:
-        """Return the salt of the draw of a decision.
-
-        Args:
-            configured: Salt of the configuration, which is public.
-            seq: Position of the decision; None before it is committed.
-
-        >>> found = DrawSecret("s3cret", after=7)
-        >>> found.salt("armwise", seq=7), found.salt("armwise") == found.salt("armwise", seq=8)
-        ('armwise', True)
-        """
-        return configured if seq is not None and seq <= self.after else f"{self.secret}/{configured}"
+    def salt(self, configured: str) -> str:
+        """Return the salt of the draws, with the salt of the configuration, which is public."""
+        return f"{self.secret}/{configured}"
 
     def rater_at(self, address: str) -> str:
         """Return the rater that feedback from an address names in the place of a key: a keyed digest.
 
         All addresses of a /64 of IPv6 are one rater, since a subscriber has all of them.
 
-        >>> found = DrawSecret("s3cret", after=7)
+        >>> found = DrawSecret("s3cret")
         >>> found.rater_at("192.0.2.1") == found.rater_at("192.0.2.1") != found.rater_at("192.0.2.2")
         True
         >>> found.rater_at("2001:db8::1") == found.rater_at("2001:db8::2") != found.rater_at("2001:db8:1::1")
@@ -166,7 +155,7 @@ class Store:
     Raises:
         NoLogError: There is no log, and none is to be started.
         StoreError: The URL is malformed, or the database is not supported.
-        SchemaError: The tables are those of an older or a newer Armwise.
+        SchemaError: The tables are those of another Armwise.
         LogUnavailableError: The database cannot be reached.
     """
 
@@ -344,10 +333,10 @@ class Store:
             LogUnavailableError: The database cannot be reached.
         """
         with self.reading() as connection:
-            row = connection.execute(sa.select(t.draw_secret.c.secret, t.draw_secret.c.after)).first()
-        if row is None:
+            secret = connection.scalar(sa.select(t.draw_secret.c.secret))
+        if secret is None:
             raise LogGapError("`draw_secret` has 0 rows: it must have one")
-        return DrawSecret(*row)
+        return DrawSecret(secret)
 
     def decisions(self, ids: Sequence[str]) -> dict[str, tuple[Decision, int]]:
         """Return the decisions that exist among a few thousand ids, each with its position, by id."""

@@ -8,6 +8,7 @@ feedback     values, retractions of values, and activations: the answer was show
 observations second answers and grades of a judge, apart from the reward
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
 log_head     last position and latest time of the facts: locked by every transaction that appends
+log_schema   number of the tables: one row, made with the log
 draw_secret  the secret that makes draws unpredictable: one row, made with the log
 erasures     records that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
 
@@ -65,10 +66,10 @@ from armwise.feedback.log.limits import (
     Word,
 )
 
-SCHEMA = 21
-"""Number of the newest migration: the shape of the tables that this code reads and writes."""
+SCHEMA = 1
+"""Number of these tables, in `log_schema`. Count it up when one of them changes after the first release."""
 
-# Named, so that migrations find them on both databases.
+# Named, so that a later schema finds them on both databases.
 metadata = MetaData(
     naming_convention={
         "ix": "%(table_name)s_by_%(column_0_N_name)s",
@@ -91,6 +92,8 @@ def _number(name: str = "seq") -> Column[int]:
     return Column(name, _SEQ, primary_key=True, autoincrement=True)
 
 
+log_schema = Table("log_schema", metadata, Column("number", Integer, primary_key=True, autoincrement=False))
+
 log_head = Table(
     "log_head",
     metadata,
@@ -104,7 +107,6 @@ draw_secret = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("secret", String(64), nullable=False),
-    Column("after", _SEQ, nullable=False),
 )
 
 decisions = Table(
@@ -495,7 +497,7 @@ keys = Table(
     Column("expires", Double),
     Column("tags", JSON, nullable=False),
     Column("created_at", Double, nullable=False),
-    Column("groups", JSON),  # null in keys of older schemas
+    Column("groups", JSON),
     sqlite_autoincrement=True,
 )
 

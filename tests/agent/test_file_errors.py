@@ -159,7 +159,7 @@ def test_each_mistake_in_a_configuration_has_a_line(config: Path) -> None:
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"] |= {"foo": 1, "bar": 2}
     config.write_text(yaml.safe_dump(document))
-    result = CliRunner().invoke(app, ["migrate", "-c", str(config)])
+    result = CliRunner().invoke(app, ["rebuild", "-c", str(config)])
     bar, foo = result.output.splitlines()
     assert foo.startswith(f"{config}: unknown key 'foo'")
     assert bar.startswith(f"{config}: unknown key 'bar'")

@@ -79,7 +79,7 @@ def away(*_: object) -> None:
     raise LogUnavailableError("gone")
 
 
-NUMBERED = "UPDATE alembic_version SET version_num = '{}'"
+NUMBERED = "UPDATE log_schema SET number = {}"
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ async def test_without_keys_a_rater_is_an_address_that_is_not_written_down(servi
     ],
 )
 def test_addresses_of_one_subscriber_are_one_rater(one: str, other: str, same: bool) -> None:
-    rater_at = DrawSecret("s3cret", after=0).rater_at
+    rater_at = DrawSecret("s3cret").rater_at
     assert (rater_at(one) == rater_at(other)) == same
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from scipy.stats import binomtest
 
 from armwise.agent.policies import choose, sampling
-from armwise.feedback.log import tables as t
 from tests.agent.api.test_routes import ROUTES
 from tests.agent.asking import CHAT, late_once_decided, look_up, record, refused, rows, tell
 from tests.agent.fakes import Service
@@ -104,21 +102,6 @@ async def test_an_arm_that_was_named_or_taken_greedily_uses_its_id(
     headers = {"Idempotency-Key": "d-1"}
     assert (await look_up(service, headers, **first)).status_code == 200
     refused(await look_up(service, headers), 409, "idempotency_conflict", "Idempotency-Key")
-
-
-@pytest.mark.slow
-async def test_decisions_from_before_the_secret_are_verified_and_those_after_it_too(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        service.point.decider.salt = service.config.salt  # as an Armwise without the secret drew
-        old = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
-        head = service.point.store.log_seq()
-        with service.point.store.writing() as connection:
-            connection.execute(sa.update(t.draw_secret).values(after=head))
-    async with Service(tmp_path).running() as service:
-        new = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
-        for name in (*old, *new):
-            found = (await service.client.get(f"/v1/decisions/{name}/verify")).json()
-            assert found["verified"], found["why"]
 
 
 @pytest.mark.slow

@@ -41,13 +41,12 @@ from armwise.agent.config import load
 from armwise.arms.base import ArmError
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import Feedback
-from armwise.feedback.log import Store, tables
-from armwise.feedback.log.database import open_database
+from armwise.feedback.log import Store
 from armwise.feedback.registry import keys, promotions
 from tests.agent.fakes import CONFIG
 
 VERBS = [
-    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "migrate", "apply"),
+    *("init", "schema", "serve", "ingest", "ask", "feedback", "status", "apply"),
     *("promote", "rollback", "canary", "verify"),
     *("replay", "export", "import", "rebuild", "key", "lab"),
 ]
@@ -515,14 +514,14 @@ print("after", file=sys.stderr)
     assert str(file) in done.stdout
 
 
-def test_serve_does_not_start_on_the_log_of_a_newer_armwise(config: Path, tmp_path: Path) -> None:
+def test_serve_does_not_start_on_the_log_of_another_armwise(config: Path, tmp_path: Path) -> None:
     said(run("serve", "-c", config, "--prepare-only"), 0)
     with sqlite3.connect(tmp_path / "home" / "log.db") as log:
-        log.execute("UPDATE alembic_version SET version_num = '99'")
+        log.execute("UPDATE log_schema SET number = 99")
     log.close()
     output = said(run("serve", "-c", config, "--prepare-only"), 2)
-    assert "the log has schema 9" in output
-    assert "newer Armwise" in output
+    assert "the log has schema 99" in output
+    assert "run the version that wrote it" in output
 
 
 def test_serve_does_not_start_where_a_metric_means_something_else_now(config: Path, tmp_path: Path) -> None:
@@ -646,33 +645,6 @@ def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, 
         output = said(run("ingest", corpus, "--name", "rivers", "-c", config, *words), 0)
         assert "12 passages" in output
         assert "left out: corpus.jsonl:13: not JSON" in output
-
-
-# -- migrate ------------------------------------------------------------------------------------------
-
-
-def test_migrate_reports_the_schema_before_and_after(config: Path) -> None:
-    Store(load(config).database_url).close()
-    still = f"nothing to migrate: the log has schema {tables.SCHEMA}"
-    assert said(run("migrate", "-c", config), 0).strip() == still
-    engine = open_database(load(config).database_url).engine
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{tables.SCHEMA + 1}'")
-    assert "it was written by a newer Armwise" in said(run("migrate", "-c", config), 2)
-    engine.dispose()
-
-
-def test_migrate_names_both_schemas_where_it_has_migrated(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Store(load(config).database_url).close()
-    monkeypatch.setattr("armwise.feedback.log.schema.migrate", lambda _: (18, 21))
-    assert said(run("migrate", "-c", config), 0).strip() == "the log was migrated from schema 18 to 21"
-
-
-def test_migrate_fails_where_the_log_is_away(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "home" / "log.db").mkdir(parents=True)
-    assert "the log cannot be used: unable to open database file" in said(run("migrate", "-c", config), 1)
 
 
 # -- ask, feedback, status ----------------------------------------------------------------------------

@@ -42,7 +42,6 @@ NEED_A_LOG: dict[str, list[str]] = {
     "export": ["-o", "log.jsonl"],
     "key disable": ["abcdefghijkl"],
     "key list": [],
-    "migrate": [],
     "prove": [],
     "rebuild": ["--verify"],
     "replay": ["--policy", "uniform"],

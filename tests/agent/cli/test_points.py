@@ -152,8 +152,5 @@ def test_a_verb_on_the_log_reads_that_of_the_point(config: Path, tmp_path: Path)
         output = tmp_path / f"{point}.jsonl"
         told = said(run("export", "-c", str(config), "--point", point, "-o", str(output)), 0)
         assert f"{turns} decisions written" in told
-    assert "nothing to migrate: the log of point cheap has schema" in said(
-        run("migrate", "-c", str(config)), 0
-    )
     wrong = said(run("export", "-c", str(config), "--point", "chep", "-o", str(tmp_path / "x")), 2)
     assert "there is no decision point 'chep'; there are: default, cheap" in wrong

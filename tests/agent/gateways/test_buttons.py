@@ -125,7 +125,7 @@ async def test_a_token_signed_with_another_secret_is_refused(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await token(service, await forced(service, "bm25"))
-    monkeypatch.setitem(vars(service.point.store), "draw_secret", DrawSecret("another", after=0))
+    monkeypatch.setitem(vars(service.point.store), "draw_secret", DrawSecret("another"))
     refused(await press(service, made, "up"), 403, "forbidden", "token")
 
 

@@ -699,7 +699,7 @@ def test_a_file_is_proven_without_what_only_a_service_needs(tmp_path: Path) -> N
         f"sys.argv = ['armwise', 'prove', {str(log)!r}]\n"
         "from armwise.agent.cli.main import app\n"
         "app(standalone_mode=False)\n"
-        "heavy = ('ray', 'fastapi', 'torch', 'vowpalwabbit', 'faiss', 'matplotlib', 'alembic', 'psycopg')\n"
+        "heavy = ('ray', 'fastapi', 'torch', 'vowpalwabbit', 'faiss', 'matplotlib', 'psycopg')\n"
         "print('loaded:', [name for name in heavy if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

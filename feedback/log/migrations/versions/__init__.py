@@ -1,1 +1,0 @@
-"""The revisions: `revision` is the schema number a step leads to, `down_revision` the one it starts from."""
