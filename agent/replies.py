@@ -467,10 +467,7 @@ class Policy(Summary):
     floor: float
     applied_seq: int = Field(description="Facts of the log up to this position are learned.")
     log_seq: int = Field(description="Position of the newest fact.")
-    damaged: int = Field(
-        default=0,
-        description="Values beyond their limits in the newest 2,000 facts; 0 from a service of before.",
-    )
+    damaged: int = Field(description="Values beyond their limits in the newest 2,000 facts.")
     serving: ServingState
     promotion: PromotionState | None
     canaries: list[CanaryState] = Field(
@@ -478,7 +475,7 @@ class Policy(Summary):
     )
     newest: Summary | None
     judge: JudgeState | None
-    feedback: FeedbackState | None = Field(default=None, description="Null from a service of before.")
+    feedback: FeedbackState | None
     drift: DriftState | None
     reward: Annotated[RewardRule, BeforeValidator(_known_fields)]
     router: RouterState | None

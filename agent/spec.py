@@ -255,8 +255,6 @@ def build(
     make = catalogue[spec.kind]
     fields = find_params(make).model_fields
     for name in spec.params:
-        if name in (removed := getattr(make, "removed", {})):
-            raise error(f"{what} {spec.kind!r} no longer has a parameter {name!r}: {removed[name]}")
         if name not in fields:
             raise error(f"{what} {spec.kind!r} has no parameter {name!r}{did_you_mean(name, fields)}")
     try:

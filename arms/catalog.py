@@ -5,7 +5,6 @@ entry point: the name of the entry is that of the kind.
 """
 
 import importlib
-import importlib.util
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,42 +16,6 @@ from typing import TypeVar
 from typing_extensions import override
 
 T = TypeVar("T")
-
-FORMER = ("agent", "arms", "feedback")
-"""Former names of the packages of `armwise`, which configurations and logs may have until 0.2."""
-
-MOVED = {
-    "armwise.arms.retrievers.engines": "armwise.arms.engines",
-    "armwise.arms.retrievers.external": "armwise.arms.more.external",
-    "armwise.arms.retrievers.generative": "armwise.arms.more.generative",
-    "armwise.arms.retrievers.graph": "armwise.arms.more.graph",
-    "armwise.arms.retrievers.vendi": "armwise.arms.more.vendi",
-}
-"""Modules that have moved, by their former names, which configurations and logs may have until 0.2."""
-
-
-def present_name(path: str) -> str:
-    """Return an import path, `module:attribute`, with the name that its module has today.
-
-    Another package may have a former name of ours: what is no module of ours keeps its path.
-
-    >>> present_name("arms.base:Passage"), present_name("agent.of_theirs:Arm"), present_name("numpy:array")
-    ('armwise.arms.base:Passage', 'agent.of_theirs:Arm', 'numpy:array')
-    >>> present_name("arms.retrievers.graph:GraphArm"), present_name("armwise.arms.retrievers.vendi:X")
-    ('armwise.arms.more.graph:GraphArm', 'armwise.arms.more.vendi:X')
-    """
-    module, colon, attribute = path.partition(":")
-    ours = f"armwise.{module}" if module.partition(".")[0] in FORMER else module
-    if not ours.startswith("armwise."):
-        return path
-    for former, present in MOVED.items():
-        if f"{ours}.".startswith(f"{former}."):
-            ours = present + ours.removeprefix(former)
-    try:
-        known = importlib.util.find_spec(ours) is not None
-    except ModuleNotFoundError:  # a package above it is not there
-        known = False
-    return f"{ours}{colon}{attribute}" if known else path
 
 
 class Catalogue(Mapping[str, T], ABC):

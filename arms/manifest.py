@@ -79,7 +79,7 @@ class Manifest(BaseModel):
         except OSError as error:
             raise DamagedFileError(f"{MANIFEST} cannot be read: {error.strerror}") from None
         except (orjson.JSONDecodeError, ValidationError, AttributeError, TypeError):
-            raise DamagedFileError(f"{MANIFEST} is damaged, or of an earlier version") from None
+            raise DamagedFileError(f"{MANIFEST} is damaged") from None
         if digest != _digest(document):
             raise DamagedFileError(f"{MANIFEST} is damaged: its digest is not that of its contents")
         return manifest

@@ -207,8 +207,7 @@ class Decision:
         cost_weight: Quality that the request gives up for a unit of priced cost; None: as the rule says.
         candidate_scores: Scores of the arms by the router of `candidate`, which replaced those in `context`
             for it; None: both saw the same context.
-        masked: The `Mask` of each live arm that was not eligible; empty for a forced arm or a label, and in
-            rows older than this field.
+        masked: The `Mask` of each live arm that was not eligible; empty for a forced arm or a label.
         trace: The span that it was made in, as in the header `traceparent`; empty without a trace.
         draw_id: The draw whose arm the conversation keeps: this decision, or the earlier one that it
             continues.
@@ -435,7 +434,7 @@ class Feedback:
             `better` and `worse`.
         rater: Whose limited share of the training log it counts in: the user that sent it, as in
             `Decision.asked_by`, or whose request caused a signal. Empty for keys of judges and operators and
-            for checks, which are unlimited; None: unknown, as in older logs.
+            for checks, which are unlimited; None: unknown.
     """
 
     id: str

@@ -17,15 +17,15 @@ continue those of the earlier one.
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import BinaryIO, Literal, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
@@ -64,14 +64,6 @@ class Header(BaseModel):
         description="When the first decision was made that could still get feedback, seconds since the "
         "epoch; null for none.",
     )
-
-    @field_validator("reward", mode="before")
-    @classmethod
-    def _learned_at_the_deadline(cls, given: Any) -> Any:
-        """Read a rule of an older file, which could learn values sooner than silence."""
-        if isinstance(given, Mapping) and (given.get("default"), given.get("failed")) != (None, None):
-            return {name: value for name, value in given.items() if name != "complete"}
-        return given
 
 
 _EXAMPLE = TypeAdapter(Example)

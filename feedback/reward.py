@@ -92,7 +92,6 @@ class Metric(BaseModel):
         default=None,
         min_length=2,
         max_length=100,
-        exclude_if=lambda values: values is None,  # so that digests of rules without labels stay
         description="Number of each label of a categorical metric, such as `{good: 1, bad: 0}`; null for "
         "other types.",
     )
@@ -105,7 +104,6 @@ class Metric(BaseModel):
     )
     signal: Signal | None = Field(
         default=None,
-        exclude_if=lambda signal: signal is None,  # so that digests of rules without signals stay
         description="What the service observes by itself and reports as this metric: `check`, a float in "
         "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error`, `schema_error` or `abandoned`, "
         "booleans that are best at false. Type and `optimize` follow from it. Null for a metric of which "
@@ -361,14 +359,12 @@ class RewardRule(BaseModel):
     cost: Prices = Prices()
     token_prices: dict[str, tuple[NonNegative, NonNegative, NonNegative]] = Field(
         default_factory=dict,
-        exclude_if=lambda prices: not prices,  # so that digests of rules without them stay
         description="Prices of today by language model, in USD for 1000 tokens read, written, and read from "
         "the engine's cache. Where dollars have a price, all rewards count what the tokens would cost today, "
         "not what they did; by default those of `llm` and `llms`.",
     )
     cache_write_prices: dict[str, NonNegative] = Field(
         default_factory=dict,
-        exclude_if=lambda prices: not prices,  # likewise
         description="Prices of today by language model, in USD for 1000 tokens read that the engine writes "
         "to its cache; a model that is left out has that of tokens read. By default those of `llm` and "
         "`llms`.",
@@ -397,7 +393,6 @@ class RewardRule(BaseModel):
         default=RATER_SHARE,
         gt=0,
         le=1,
-        exclude_if=lambda share: share == RATER_SHARE,  # so that digests of rules from before stay
         description="Most of the newest 20 decisions with a rating that one key of a user, one address "
         "without a key, or all keys of a project other than `default` may teach, unless they gave more than "
         "half as large a share of the 1,000 before, which they may double. What exceeds it waits for its "
@@ -488,9 +483,8 @@ class RewardRule(BaseModel):
             "wait_s": self.wait_s,
             "silent": self.default is not None,
             "failed": self.failed is not None,
+            "rater_share": self.rater_share,
         }
-        if self.rater_share != RATER_SHARE:
-            document["rater_share"] = self.rater_share
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -514,18 +508,6 @@ class RewardRule(BaseModel):
         least, most = (NUMBERS.clip(end(qualities), low, high) for end in (min, max))
         least = least if is_free else low
         return (least, most) if least < most else self.clip
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The rule as JSON, for digests.
-
-        It names the scale of values where that has an effect: older versions scaled them otherwise.
-        """
-        document = self.model_dump(mode="json")
-        every = self.metrics.values()
-        if any(m.range != (0.0, 1.0) or m.aggregation is Aggregation.SUM for m in every):
-            document["scale"] = [0.0, 1.0]
-        return document
 
     def metric(self, name: str) -> Metric:
         """Return a declared metric. Raises UnknownMetricError, naming those declared."""
@@ -650,9 +632,6 @@ class RewardRule(BaseModel):
 
     def _weight(self, of_request: N | float | None) -> N | float:
         return self.cost_weight if of_request is None or self.cost_weight == 0.0 else of_request
-
-    reward_of = compute_reward
-    """Deprecated name of `compute_reward`, from 0.1.0."""
 
     def net(self, quality: float, priced_cost: float) -> float:
         """Return quality minus `cost_weight` times a cost that is priced already, clipped.

@@ -361,7 +361,7 @@ async def _permitted(
     **documented(
         "verifyDecision",
         DecisionVerification,
-        *("decision_not_found", "not_drawn", "not_recorded", "version_unavailable"),
+        *("decision_not_found", "not_drawn", "version_unavailable"),
         scopes=("operate",),
     ),
 )
@@ -392,9 +392,6 @@ async def verify(
         raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
     if logged.mode in (Mode.FORCED, Mode.CONTINUED):  # no policy took part
         return StdlibJson(recompute(None).reply(decision_id))
-    if logged.floor is None:
-        message = f"decision {decision_id!r} is of a log that did not keep which floor was mixed in"
-        raise ApiError("not_recorded", message, "decision_id")
     versions = []
     for number in (logged.version, logged.candidate) if logged.share else (logged.version,):
         version = await asyncio.to_thread(registry_versions.find, point.store, number)

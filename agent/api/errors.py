@@ -182,7 +182,6 @@ _KINDS = (
     ErrorKind("changed_meanwhile", 409, "Another promotion or rollback was recorded meanwhile."),
     ErrorKind("version_unavailable", 409, "The policy of a version can be neither read nor rebuilt."),
     ErrorKind("not_drawn", 409, "The decision is a label, which no policy drew; it cannot be verified."),
-    ErrorKind("not_recorded", 409, "The log does not hold what a verification needs."),
     ErrorKind("not_done", 409, "Only an evaluation that is done has a report."),
     ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
     ErrorKind("under_way", 409, "A warm start is already queued or running."),

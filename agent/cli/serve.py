@@ -588,11 +588,9 @@ class BehindBuilder:
 
 def _without_proxy(config: Path, folder: Path) -> Path:
     """Write the same configuration without Ray Serve's HTTP proxy; return its path."""
-    from armwise.arms.catalog import present_name
-
     path, document = folder / "serve.yaml", read_document(config)
     (application,) = document["applications"]
-    named = {**application, "import_path": present_name(application.get("import_path") or APPLICATION)}
+    named = {**application, "import_path": application.get("import_path") or APPLICATION}
     document |= {"proxy_location": "Disabled", "applications": [named]}
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path

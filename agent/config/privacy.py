@@ -17,7 +17,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from armwise.arms.catalog import present_name
 from armwise.number import Number
 
 LENGTH = 1000
@@ -115,7 +114,7 @@ class Privacy(BaseModel):
         """
         hook = None
         if self.hook is not None:
-            module, _, name = present_name(self.hook).partition(":")
+            module, _, name = self.hook.partition(":")
             try:
                 hook = getattr(importlib.import_module(module), name)
             except (ImportError, AttributeError) as error:

@@ -4,7 +4,6 @@ With the same arithmetic, equal logs give bitwise equal states. Another processo
 that states and probabilities are equal up to rounding.
 """
 
-import re
 from functools import cache
 from importlib import metadata
 
@@ -15,27 +14,9 @@ LIBRARIES = ("numpy", "scipy", "vowpalwabbit", "river", "xgboost-cpu", "torch")
 """Libraries whose results enter states; those that are installed are named."""
 
 
-GENERATION = 2
-"""Number of the way in which policies learn, raised where one of them learns otherwise (`learns_since`)."""
-
-_GENERATION = re.compile(r"(?:^|; )policies ([0-9]{1,9})(?:;|$)")
-
-
-def read_generation(arithmetic: str | None) -> int:
-    """Return the generation of the policies that computed a version; 1 where no number is named.
-
-    >>> read_generation("openblas Zen; numpy 2.4.2"), read_generation("openblas Zen; policies 2; numpy 2.4.2")
-    (1, 2)
-    >>> read_generation("policies 3a; numpy 2.4.2")
-    1
-    """
-    named = _GENERATION.search(arithmetic or "")
-    return int(named[1]) if named else 1
-
-
 @cache
 def arithmetic() -> str:
-    """Describe the arithmetic, such as `openblas Zen; AVX2; policies 2; numpy 2.4.2, scipy 1.18.0`."""
+    """Describe the arithmetic, such as `openblas Zen; AVX2; numpy 2.4.2, scipy 1.18.0`."""
     blas = sorted(
         (library for library in threadpool_info() if library["user_api"] == "blas"),
         key=lambda library: ("numpy" not in library["filepath"], library["filepath"]),
@@ -43,7 +24,7 @@ def arithmetic() -> str:
     kernel = f"{blas[0]['internal_api']} {blas[0].get('architecture', '')}".strip() if blas else "no BLAS"
     instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])[-1:] or ["baseline"]
     libraries = ", ".join(filter(None, map(_installed, LIBRARIES)))
-    return f"{kernel}; {instructions[0]}; policies {GENERATION}; {libraries}"
+    return f"{kernel}; {instructions[0]}; {libraries}"
 
 
 def _installed(name: str) -> str:

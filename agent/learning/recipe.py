@@ -54,7 +54,7 @@ class Recipe:
         """Hash of the recipe: equal recipes give equal versions of equal logs."""
         document: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
-            "reward": self.reward.document,
+            "reward": self.reward.model_dump(mode="json"),
         }
         if self.start is not None:
             document["start"] = self.start.document()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from armwise.agent.learning.arithmetic import arithmetic, read_generation
+from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, read_spec
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
@@ -23,10 +23,6 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import learned_examples
 
 logger = logging.getLogger(__name__)
-
-
-class RefusedStateError(PolicyError):
-    """The policy of a version's release learned otherwise: the log would teach today's another state."""
 
 
 def restore_policy(
@@ -49,7 +45,6 @@ def restore_policy(
         relearn: Whether to relearn the policy, which may take minutes; else a lost checkpoint is an error.
 
     Raises:
-        RefusedStateError: The checkpoint cannot be loaded, and its release's policy learned otherwise.
         PolicyError: The specification cannot be built; or the checkpoint is lost, and the log gives another
             state although the arithmetic is the same.
         LogUnavailableError: Try again later.
@@ -62,8 +57,6 @@ def restore_policy(
         if not relearn:
             raise
         lost = error
-    if read_generation(version.arithmetic) < getattr(empty, "learns_since", 1):
-        raise RefusedStateError(f"{lost}, and the policy {empty.kind!r} of its release learned otherwise")
     try:
         recipe = Recipe.of(version, rule)
     except PolicyError:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from threading import Lock
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,6 @@ from armwise.agent.policies.arm_regressions import DIFFERENCE, OF_SCORED, ArmReg
 from armwise.agent.policies.base import PolicyError, Restart
 from armwise.agent.policies.change_detector import (
     MOST,
-    REMOVED,
     RUN_LENGTH,
     ArmChange,
     ChangeDetector,
@@ -68,7 +67,7 @@ LOOK = 0.5
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
 
-LAYOUT = 5
+LAYOUT = 1
 """Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
@@ -108,8 +107,6 @@ class Adaptive:
 
     kind = "adaptive"
     resumes_exactly = True
-    learns_since = 2
-    removed: ClassVar = REMOVED
 
     def __init__(
         self,

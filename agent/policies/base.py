@@ -46,8 +46,6 @@ class Policy(Protocol):
     - `penalised(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
-    - `learns_since`, the generation of policies since which it learns as it does; a version of an earlier one
-      that has lost its checkpoint is refused, as the log would teach something else now.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
       reference and for the tests of every kind.
     """

@@ -70,12 +70,6 @@ TINY = 1e-9
 
 NO_COLUMNS = np.zeros(0)
 
-REMOVED = {
-    "threshold": "set run_length, the expected number of rewards between two restarts where nothing changes",
-    "slack": "run_length alone says how readily it restarts",
-}
-"""What replaces parameters that `adaptive` no longer has."""
-
 
 @dataclass(frozen=True, slots=True)
 class ArmChange:

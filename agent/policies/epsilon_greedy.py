@@ -113,8 +113,8 @@ MODELS: tuple[str, ...] = get_args(Model)
 PLAIN_TYPES = (bool, int, float, str, type(None))
 """Permitted types of a regressor's arguments, and of items of lists in them."""
 
-FORMAT = 4
-"""Format of a state. States of formats 1 (pickles), 2 (names of features) and 3 (rate .1) are relearned."""
+FORMAT = 1
+"""Format of a state; a state of another format is learned again from the log."""
 
 RIVER_VERSION = extras.installed("river")
 """Part of every state, since another version may read the same state differently."""
@@ -167,7 +167,6 @@ class EpsilonGreedy:
 
     kind = "epsilon_greedy"
     resumes_exactly = True
-    learns_since = 2
 
     def __init__(
         self,

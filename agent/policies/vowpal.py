@@ -157,7 +157,6 @@ class VowpalWabbit:
         self.resumes_exactly = _resumes_exactly(flags)
         self.is_additive = _is_additive(flags, self.args)
         # A model contains its own arguments, and some algorithms refuse them twice.
-        self.learns_since = 2 if args == DEFAULT else 1
         self._vw = _restore(_model, self.args) if _model else _workspace(tokens)
         self._label_type = int(self._vw.get_label_type())
         self._actions = _Actions((), {}, [], np.zeros(0, dtype=np.intp))

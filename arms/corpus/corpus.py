@@ -337,8 +337,7 @@ def problems(target: Path, *, contents: bool) -> list[str]:
 
     Args:
         target: The folder of the corpus.
-        contents: Whether to compare the file with its digest, too; a file of an earlier version, without a
-            digest, counts as damaged.
+        contents: Whether to compare the file with its digest, too.
     """
     if not (target / PUBLISHED).exists():
         missing = (target / file_manifest.MANIFEST).exists()

@@ -116,16 +116,8 @@ class Answering(BaseModel):
         return self.temperature if "temperature" in self.model_fields_set else None
 
     def identity(self) -> dict[str, Any]:
-        """Return what answers depend on, for results that are kept: newer settings where they are set."""
-        newer = {
-            name for name in ("llm", "prompt", "top_p", "reasoning", "quote") if name not in self._changed()
-        }
-        return self.model_dump(mode="json", exclude=newer)
-
-    def _changed(self) -> set[str]:
-        return {
-            name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default
-        }
+        """Return what answers depend on, for results that are kept."""
+        return self.model_dump(mode="json")
 
     def over(self, own: WritingSpec) -> "Answering":
         """Return how an arm writes that differs in what it names; one with a model of its own asks it."""

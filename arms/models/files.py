@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 from armwise.arms import extras
-from armwise.arms.catalog import FORMER
 from armwise.arms.relative_paths import InFolder
 
 PACKAGE = "package:"
@@ -95,7 +94,7 @@ def is_below(model: str, folder: Path) -> bool:
 
 def _in_package(model: str) -> Path:
     """Find a path in a package by its spec alone: its dependencies may be missing, so an import may fail."""
-    package, inside = _parts(model)
+    package, _, inside = model.removeprefix(PACKAGE).partition("/")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
@@ -106,14 +105,6 @@ def _in_package(model: str) -> Path:
     if not (folder / inside).exists():
         raise ModelNotFoundError(f"model {model!r}: the package {package!r} has no {inside!r} in {folder}")
     return folder / inside
-
-
-def _parts(model: str) -> tuple[str, str]:
-    """Return the package of a model, and its path there; a folder of ours may have its former name."""
-    package, _, inside = model.removeprefix(PACKAGE).partition("/")
-    if package in FORMER and inside and (Path(__file__).parents[2] / package / inside).exists():
-        return "armwise", f"{package}/{inside}"
-    return package, inside
 
 
 AGAIN = "install it again; `armwise models` does that for the default ones"
@@ -129,7 +120,7 @@ def model_problems(model: str) -> list[str]:
     if not model.startswith(PACKAGE):
         return []
     folder, problems = _in_package(model), []
-    for path, size, mode, digest in _installed(_parts(model)[0], folder):
+    for path, size, mode, digest in _installed(model.removeprefix(PACKAGE).partition("/")[0], folder):
         if not path.is_file():
             problems.append(f"{path} is missing")
         elif size and path.stat().st_size != int(size):

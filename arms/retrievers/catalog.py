@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
 from armwise.arms.base import Arm, ArmError
-from armwise.arms.catalog import Catalogue, present_name
+from armwise.arms.catalog import Catalogue
 from armwise.arms.models import is_below
 from armwise.arms.relative_paths import locate_params
 from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind, Trust
@@ -189,8 +189,8 @@ def locate_arms(arms: Mapping[str, ArmSpec], folder: Path) -> dict[str, ArmSpec]
         folder: The folder that relative paths are relative to.
     """
     return {
-        name: spec.model_copy(update={"params": locate_params(spec.params, KINDS[kind].params, folder)})
-        if spec.params and (kind := present_name(spec.kind)) in KINDS
+        name: spec.model_copy(update={"params": locate_params(spec.params, KINDS[spec.kind].params, folder)})
+        if spec.params and spec.kind in KINDS
         else spec
         for name, spec in arms.items()
     }
@@ -208,7 +208,6 @@ def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
 
 def _kind(name: str, kind: str) -> Kind[Any]:
     """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
-    kind = present_name(kind)
     module, colon, attribute = kind.partition(":")
     if not colon and kind not in KINDS:
         if kind in REMOVED:

@@ -11,7 +11,7 @@ from armwise.arms.models import LocalModel, ModelNotFoundError, locate
 from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
 
-PRETRAINED = "package:arms/relevance/pretrained"
+PRETRAINED = "package:armwise/arms/relevance/pretrained"
 """The model of this package."""
 
 ModelFolder = Annotated[

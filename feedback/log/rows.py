@@ -139,7 +139,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
         candidate,
         share,
         price,
-        _by_arm(eligible, loads(costs or "[]")),  # null in rows of earlier schemas
+        _by_arm(eligible, loads(costs)),
         cost_weight,
         None if (scores := loads(candidate_scores or "null")) is None else numeric(scores),
         stored.get("masked", {}),

@@ -134,7 +134,7 @@ decisions = Table(
     Column("candidate", VersionNumber(), nullable=False, server_default="0"),
     Column("share", Amount(0.0, 1.0), nullable=False, server_default="0"),
     Column("price", Amount(), nullable=False, server_default="0"),
-    Column("costs", Numbers),
+    Column("costs", Numbers, nullable=False),
     Column("cost_weight", Setting()),
     Column("candidate_scores", Numbers),
     Column("user_digest", String(64)),

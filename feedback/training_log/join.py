@@ -730,7 +730,7 @@ class Position:
         log_seq: Facts up to this position are folded.
         log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
-        idle_seq: `idle_seq` of the fold there. Left out of comparisons: positions of older joins lack it.
+        idle_seq: `idle_seq` of the fold there; left out of comparisons.
     """
 
     log_seq: int

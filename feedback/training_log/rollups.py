@@ -91,7 +91,7 @@ class Read:
 
 def digest_rule(rule: RewardRule) -> str:
     """Return the digest of the rule and the limits that determine the sums."""
-    return hashlib.sha256(json.dumps([rule.document, LIMITS]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([rule.model_dump(mode="json"), LIMITS]).encode()).hexdigest()
 
 
 def progress(store: Store, rule: RewardRule) -> Read:

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -22,7 +21,7 @@ from armwise.feedback.jsonl import (
     read_headers,
     write_export,
 )
-from armwise.feedback.reward import Complete, Metric, RewardRule
+from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import any_example, example
 
 RULE = RewardRule(metrics={"right": Metric()})
@@ -138,15 +137,6 @@ def test_files_that_follow_each_other_are_one_log(tmp_path: Path) -> None:
     assert list(read_export(path)) == january + february
     packed = gzip.compress(written(january)) + gzip.compress(written(february))
     assert list(read_export(stored(tmp_path, packed, "log.jsonl.gz"))) == january + february
-
-
-@pytest.mark.parametrize("complete", ["any", "all"])
-def test_a_file_of_a_rule_that_learned_values_before_silence_is_read(tmp_path: Path, complete: str) -> None:
-    rule = {"metrics": {"click": {"type": "boolean"}}, "default": 0.0, "complete": complete}
-    header = {"format": "armwise-log", "schema": HEADER.number, "written_at": 1.5, "reward": rule}
-    (path := tmp_path / "log.jsonl").write_text(json.dumps(header) + "\n" + json.dumps({"end": 0}) + "\n")
-    (found,) = read_headers(path)
-    assert (found.reward.complete, found.reward.default) == (Complete.DEADLINE, 0.0)
 
 
 def test_each_of_the_files_that_follow_each_other_has_its_header(tmp_path: Path) -> None:

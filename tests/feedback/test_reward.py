@@ -373,14 +373,6 @@ def test_no_reward_lies_outside_of_its_range(seed: int) -> None:
     assert all(low <= reward <= high for reward in earned)
 
 
-def test_the_digest_of_a_rule_tells_the_scale_where_it_has_an_effect() -> None:
-    plain, stars = RewardRule(metrics={"right": Metric()}), RewardRule(metrics={"s": Metric(range=(1, 5))})
-    summed = RewardRule(metrics={"clicks": Metric(aggregation=Aggregation.SUM)})
-    assert plain.document == plain.model_dump(mode="json")
-    for rule in (stars, summed):
-        assert rule.document == rule.model_dump(mode="json") | {"scale": [0.0, 1.0]}
-
-
 # -- declarations ----------------------------------------------------------------------------------------
 
 

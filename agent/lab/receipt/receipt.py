@@ -177,8 +177,8 @@ def digest_rule(rule: RewardRule) -> str:
     """Return the SHA-256 of what makes quality of feedback, in hexadecimal."""
     document = {
         name: value
-        for name, value in rule.document.items()
-        if name in ("metrics", "default", "failed", "clip", "scale", "complete", "wait_time")
+        for name, value in rule.model_dump(mode="json").items()
+        if name in ("metrics", "default", "failed", "clip", "complete", "wait_time")
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -31,9 +31,6 @@ from armwise.number import Number
 THREADS = 1
 """A single thread, so that a fit is deterministic. On busy cores, two took five times as long."""
 
-OLD_MODEL = "xgboost.ubj"
-"""Name of the array with the bytes of XGBoost, in routers that earlier versions saved."""
-
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.float32]
 
@@ -175,15 +172,8 @@ class BoostedTrees(Parametrised[B]):
     def _restore(self, schema: Schema, state: State) -> None:
         del schema
         self._preparation = Preparation.restore(state)
-        self._trees = _read_old(state) if OLD_MODEL in state else TreeEnsemble.restore(state)
+        self._trees = TreeEnsemble.restore(state)
         self._booster = None
-
-
-@extras.explained()
-def _read_old(state: State) -> TreeEnsemble:
-    import xgboost
-
-    return TreeEnsemble.of(xgboost.Booster(model_file=bytearray(state[OLD_MODEL])))
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):

@@ -403,11 +403,6 @@ def test_the_summary_names_the_kind_of_an_interval_that_was_not_requested() -> N
     assert "(bootstrap 95 % interval [+0.100, +0.300], by dr)" in summary(report)
 
 
-def test_a_report_of_before_the_mark_gets_it_from_the_name_of_the_estimator() -> None:
-    estimated = NO_COVER.estimates[0].model_dump(exclude={"covers"})
-    assert not Estimated.model_validate(estimated).covers
-
-
 def test_a_log_without_dates_is_drawn_along_its_rows() -> None:
     stretches = tuple(Stretch(since=0.0, until=0.0, rows=50, value=0.1) for _ in range(3))
     still = a_report(candidate("uniform", 0.2, 0.0, over_time=stretches), last_at=0.0)

@@ -16,8 +16,8 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning.learner import Learner, LearnerThread
 from armwise.agent.learning.rebuild import RebuildError, RebuildReport, rebuild
 from armwise.agent.learning.recipe import Recipe
-from armwise.agent.learning.restore import RefusedStateError, restore_policy
-from armwise.agent.policies import POLICIES, Policy, PolicyError, PolicySpec
+from armwise.agent.learning.restore import restore_policy
+from armwise.agent.policies import PolicyError, PolicySpec
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import Example, Tick
 from armwise.feedback.log import Store
@@ -618,40 +618,6 @@ def test_a_policy_that_would_be_another_one_is_refused(store: Store) -> None:
         PolicyError, match="version 3 is missing or damaged, and the log gives another state now"
     ):
         again(store, 3)
-
-
-@pytest.mark.parametrize("kind", ["adaptive", "epsilon_greedy", "vowpal", "linucb"])
-def test_a_version_of_a_release_whose_policy_learned_otherwise_is_refused_and_not_learned_again(
-    store: Store, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live(store, a_learner(store, PolicySpec(kind=kind)))
-    lose(store, 2)
-    now = again(store, 2)
-    with store.writing() as connection:
-        before = sa.func.replace(t.versions.c.arithmetic, "policies 2; ", "")
-        connection.execute(sa.update(t.versions).values(arithmetic=before))
-    if kind == "linucb":
-        assert again(store, 2) == now, "it learns as it did"
-    else:
-        with pytest.raises(RefusedStateError, match=f"the policy '{kind}' of its release learned otherwise"):
-            again(store, 2)
-    kept = again(store, 1)
-    load, refused = POLICIES[kind].load, []
-
-    def refuse(self: Policy, state: bytes) -> Policy:
-        if not refused:  # as where a library reads states of its earlier release no more
-            refused.append(state)
-            raise PolicyError("of another layout")
-        return load(self, state)
-
-    monkeypatch.setattr(POLICIES[kind], "load", refuse)
-    if kind == "linucb":
-        assert again(store, 1) == kept, "it is learned again"
-    else:
-        with pytest.raises(
-            RefusedStateError, match=r"of another layout, and the policy .* learned otherwise"
-        ):
-            again(store, 1)
 
 
 def test_a_policy_whose_training_log_has_a_gap_is_refused(store: Store) -> None:

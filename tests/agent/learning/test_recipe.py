@@ -1,7 +1,5 @@
 """Recipes: equal ones have equal digests, and the one that is active is what was promoted last."""
 
-import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,16 +64,6 @@ def test_a_policy_chooses_among_the_arms_of_its_recipe_that_are_actions() -> Non
     assert recipes["bm25"].build(["none"]).kind == "fixed"
     with pytest.raises(PolicyError):
         recipes["dense"].build(["dense"])
-
-
-def test_the_digest_of_a_recipe_without_a_start_is_that_of_policy_and_reward() -> None:
-    rule = RewardRule(metrics={"right": Metric()})
-    document = {"policy": SPEC.model_dump(mode="json"), "reward": rule.model_dump(mode="json")}
-    expected = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-    assert Recipe(SPEC, rule).digest == expected, "versions of earlier releases are of it"
-    document["reward"] = RULE.model_dump(mode="json")
-    unscaled = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-    assert Recipe(SPEC, RULE).digest != unscaled, "they were learned by values that were not scaled"
 
 
 @pytest.mark.parametrize(

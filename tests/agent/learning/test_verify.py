@@ -270,8 +270,9 @@ async def test_a_propensity_that_was_changed_beside_its_distribution_is_noticed(
 async def test_without_the_floor_nothing_can_be_said_of_a_distribution(on_each: Service) -> None:
     decision_id = await decided(on_each)
     change(on_each, decision_id, floor=None)
-    response = await on_each.client.get(f"/v1/decisions/{decision_id}/verify")
-    assert "did not keep which floor" in refused(response, 409, "not_recorded", "decision_id")
+    found = await verified(on_each, decision_id)
+    assert not found["verified"]
+    assert "its floor is not on record" in found["why"][0]
     assert (await on_each.client.get(f"/v1/decisions/{decision_id}")).json()["floor"] is None
 
 

@@ -402,12 +402,12 @@ def test_what_decisions_were_asked_for_between_two_rewards_changes_no_state() ->
 
 
 def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptive, "LAYOUT", 4)
+    monkeypatch.setattr(adaptive, "LAYOUT", 0)
     policy = Adaptive()
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 4.* is damaged, or not of .*"layout": 5'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 1'):
         Adaptive().load(state)
 
 

@@ -37,11 +37,6 @@ def test_sentences_are_taken_whole_as_far_as_there_is_room() -> None:
     assert quote("Danube Vienna", RIVERS, 4).startswith("The Danube runs through ...\n")
 
 
-def test_results_that_are_kept_from_before_there_were_quotations_stay_valid() -> None:
-    assert "quote" not in Answering().identity()
-    assert Answering(quote=True).identity()["quote"] is True
-
-
 def test_an_arm_with_a_model_of_its_own_asks_it() -> None:
     quoting = Answering(quote=True)
     assert quoting.over(WritingSpec(passages=2)).quote

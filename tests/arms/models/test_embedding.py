@@ -262,22 +262,6 @@ def test_a_model_in_a_package_is_found_without_importing_it(
         locate("package:weights_in_a_package/other.gguf")
 
 
-@pytest.mark.parametrize(
-    "model", ["package:arms/relevance/pretrained", "package:armwise/arms/relevance/pretrained"]
-)
-def test_a_model_of_this_package_is_found_by_both_names_beside_a_package_of_the_former_one(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for inside in ("relevance/pretrained", "of_theirs"):
-        (tmp_path / "arms" / inside).mkdir(parents=True)
-    (tmp_path / "arms/__init__.py").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert (Path(locate(model)) / "relevance.model").is_file()
-    assert locate("package:arms/of_theirs") == tmp_path / "arms/of_theirs"
-    assert locate("package:arms") == tmp_path / "arms"
-
-
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(ModelNotFoundError, match=r"'no_such_package' is not installed.*`armwise models`"):
         locate("package:no_such_package/model")

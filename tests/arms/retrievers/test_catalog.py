@@ -193,8 +193,6 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ),
         ({"a": ArmSpec(kind="no_such_package:Arm")}, "cannot import 'no_such_package:Arm'"),
         ({"a": ArmSpec(kind="armwise.arms.base:NoSuchArm")}, "cannot import 'armwise.arms.base:NoSuchArm'"),
-        # by the former name of its package
-        ({"a": ArmSpec(kind="arms.base:NoSuchArm")}, "cannot import 'armwise.arms.base:NoSuchArm'"),
         (
             {"a": ArmSpec(kind="armwise.arms.retrievers.kind:NONE")},
             "'armwise.arms.retrievers.kind:NONE' is a Kind, not a class",

@@ -235,9 +235,8 @@ def test_nobody_is_limited_where_the_share_is_one() -> None:
     assert len(ready(free, [*usual(), *flood(60, "guest")])) == 120
 
 
-def test_a_share_is_part_of_the_training_log_and_the_usual_one_as_if_it_were_not_there() -> None:
+def test_a_share_is_part_of_the_training_log() -> None:
     plain = RewardRule(metrics={"right": Metric()})
-    assert "rater_share" not in plain.document
     assert len({plain.join, *(plain.model_copy(update={"rater_share": s}).join for s in (0.1, 1.0))}) == 3
     with pytest.raises(ValueError, match="rater_share"):
         RewardRule(rater_share=0.0)

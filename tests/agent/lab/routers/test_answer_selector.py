@@ -19,7 +19,7 @@ from armwise.agent.lab.offline.labelled_data import written
 from armwise.agent.lab.routers.answer_selector import RouterRanker, open_selector
 from armwise.agent.routers.dataset import RouterError, Stage
 from armwise.agent.routers.features import compute_features
-from armwise.agent.routers.saved import ABOUT, MODEL, Trained, read_trained
+from armwise.agent.routers.saved import ABOUT, MODEL, Trained
 from armwise.arms import manifest
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
@@ -285,15 +285,6 @@ def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_
     assert selector.select(Query("who 3?", {"tiny": vector}), ["a", "b", ""], found, {"p1": vector}) in range(
         3
     )
-
-
-def test_a_router_of_before_answers_were_told_of_is_still_read(tmp_path: Path) -> None:
-    compares(tmp_path)
-    told = json.loads((tmp_path / ABOUT).read_text())
-    assert told.pop("writing") == {"form": "short", "word_budget": 400, "max_tokens": 32}
-    (tmp_path / ABOUT).write_text(json.dumps(told))
-    manifest.add(tmp_path, [ABOUT])
-    assert read_trained(tmp_path).about.writing is None
 
 
 # -- how it comes there --------------------------------------------------------------------------------

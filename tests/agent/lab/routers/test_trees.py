@@ -204,18 +204,6 @@ def test_a_loaded_router_has_the_same_scores_to_the_last_bit(kind: type[BoostedT
     np.testing.assert_array_equal(kind(**QUICK).load(router.save()).scores(seen), router.scores(seen))
 
 
-def test_a_router_that_an_earlier_version_saved_is_loaded() -> None:
-    class Earlier(PointwiseXGBoost):
-        def _state(self) -> dict[str, Any]:
-            assert self._booster is not None
-            trees = np.frombuffer(self._booster.save_raw("ubj"), dtype=np.uint8)
-            return {**self._preparation.state(), "xgboost.ubj": trees}
-
-    router, seen = Earlier(**QUICK).fit(world(100, seed=1)), world(50, seed=2).features
-    loaded = PointwiseXGBoost(**QUICK).load(router.save())
-    np.testing.assert_array_equal(loaded.scores(seen), router.scores(seen))
-
-
 def test_a_saved_router_decides_without_xgboost(tmp_path: Path) -> None:
     saved = tmp_path / "router"
     saved.write_bytes(PointwiseXGBoost(**QUICK).fit(world(100, seed=1)).save())
