@@ -46,7 +46,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    false,
     text,
 )
 
@@ -131,9 +130,9 @@ decisions = Table(
     Column("probabilities", Numbers, nullable=False),
     Column("shadow", Numbers, nullable=False),
     Column("features", JSON, nullable=False),
-    Column("candidate", VersionNumber(), nullable=False, server_default="0"),
-    Column("share", Amount(0.0, 1.0), nullable=False, server_default="0"),
-    Column("price", Amount(), nullable=False, server_default="0"),
+    Column("candidate", VersionNumber(), nullable=False),
+    Column("share", Amount(0.0, 1.0), nullable=False),
+    Column("price", Amount(), nullable=False),
     Column("costs", Numbers, nullable=False),
     Column("cost_weight", Setting()),
     Column("candidate_scores", Numbers),
@@ -199,7 +198,7 @@ executions = Table(
     Column("finished_at", Time(), nullable=False),
     Column("stages", JSON),
     Column("index_version", Text),
-    Column("cached", Boolean, nullable=False, server_default=false()),
+    Column("cached", Boolean, nullable=False),
     Column("tokens_by_model", Numbers),
 )
 
@@ -292,7 +291,7 @@ progress = Table(
     Column("log_seq", _SEQ, nullable=False),
     Column("log_at", Double, nullable=False),
     Column("examples_seq", _SEQ, nullable=False),
-    Column("idle_seq", _SEQ, nullable=False, server_default="0"),
+    Column("idle_seq", _SEQ, nullable=False),
 )
 
 epochs = Table(
@@ -355,11 +354,11 @@ promotions = Table(
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("configured", String(64)),
-    Column("forced", Boolean, nullable=False, server_default=false()),
-    Column("share", Double, nullable=False, server_default="0"),
+    Column("forced", Boolean, nullable=False),
+    Column("share", Double, nullable=False),
     Column("evaluation", _SEQ),
     Column("arm_set", _SEQ),
-    Column("automatic", Boolean, nullable=False, server_default=false()),
+    Column("automatic", Boolean, nullable=False),
     sqlite_autoincrement=True,
 )
 
@@ -561,5 +560,5 @@ rollup_positions = Table(
     Column("rule", String(64), primary_key=True),
     Column("log_seq", BigInteger, nullable=False),
     Column("examples_seq", BigInteger, nullable=False),
-    Column("rewarded_seq", BigInteger, nullable=False, server_default="0"),
+    Column("rewarded_seq", BigInteger, nullable=False),
 )

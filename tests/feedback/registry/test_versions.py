@@ -102,7 +102,9 @@ def test_the_bytes_of_a_version_that_an_operator_chose_are_kept(store: Store, ac
     chosen = publish(store, version, b"chosen")
     with store.writing() as connection:
         connection.execute(
-            sa.insert(t.promotions), {"version": chosen, "action": action, "reason": "it is good", "at": 3.0}
+            sa.insert(t.promotions),
+            {"version": chosen, "action": action, "reason": "it is good", "at": 3.0}
+            | {"forced": False, "share": 0.0, "automatic": False},
         )
     numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS)]
     publish(store, version, b"and one more")
