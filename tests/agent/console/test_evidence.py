@@ -211,13 +211,13 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
             "20 newer ones wait for feedback; 1,300 wait for feedback, and count",
         ),
         ({"waiting": 0, "pending": 7}, "of its own; 7 wait for feedback, and count as the worst"),
-        ({"waiting": 0}, "of its own."),
+        ({"waiting": 0, "pending": 0}, "of its own."),
     ],
 )
 async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
     service: Service, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], said: str
 ) -> None:
-    """Some are left out, others count as the worst; a verdict of before had none of these."""
+    """Some are left out, others count as the worst."""
     figures = {
         "n": 233,
         "effective_n": 177.0,
