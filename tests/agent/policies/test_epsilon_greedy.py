@@ -226,7 +226,7 @@ def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
     state = policy.save()
     other = EpsilonGreedy("river.linear_model.BayesianLinearRegression").save()
     for wrong in (b"", state[:-1], state + b"?", other):
-        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"format": 4, "model": "linear"'):
+        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"format": 1, "model": "linear"'):
             policy.load(wrong)
 
 
@@ -236,7 +236,7 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         before.setattr("armwise.agent.policies.epsilon_greedy.RIVER_VERSION", "0.1.0")
         old = policy.save()
     with pytest.raises(
-        PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 4, "model": "linear"'
+        PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 1, "model": "linear"'
     ):
         policy.load(old)
 
