@@ -6,13 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import batches, errors
-from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api import batches, errors, plain
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, find_owner
@@ -28,7 +27,7 @@ from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, F
 from armwise.feedback.log import FeedbackStatus, Receipt
 from armwise.feedback.reward import Complete, RewardError, RewardRule
 
-router = APIRouter(tags=["feedback"], route_class=CompiledRoute)
+router = APIRouter(tags=["feedback"])
 
 REFUSALS = ("unknown_metric", "idempotency_conflict", "too_much_feedback")
 """Errors of feedback."""
@@ -196,6 +195,18 @@ class CheckedFeedback:
             log_seq=receipt.seq,
             hint=_hint(point.config.reward, fact, receipt.status),
         )
+
+
+_BODY = TypeAdapter[FeedbackRequest](FeedbackRequest)
+
+
+async def _serve(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "feedback")
+    key = plain.read_key(request)
+    return await feedback(point, caller, await plain.read_body(request, _BODY), key)
+
+
+router.add_route("/v1/feedback", _serve, ["POST"])
 
 
 @router.post(

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from armwise.agent.api import batches, errors
-from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api import batches, errors, plain
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS
@@ -36,7 +35,7 @@ from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.events import LEAST_PROPENSITY, OBSERVED, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.reward import RewardError
 
-router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
+router = APIRouter(tags=["decisions"])
 
 REFUSED = (
     *(RewardError, ApiError, asking.AskError, ForeignIdError, ForbiddenError),
@@ -79,6 +78,18 @@ class CheckedDecision:
             evaluable=evaluable,
             log_seq=seq,
         )
+
+
+_BODY = TypeAdapter(ObservationBatch)
+
+
+async def _serve(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "decide")
+    key = plain.read_key(request)
+    return await observations(point, caller, await plain.read_body(request, _BODY), key)
+
+
+router.add_route("/v1/observations", _serve, ["POST"])
 
 
 @router.post(

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Response
 
 from armwise.agent.access import Caller
 from armwise.agent.api import responses
-from armwise.agent.api.compiled_route import CompiledRoute
 from armwise.agent.api.documented import TURN, documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppService, ServiceCaller, caller_at, find_point
@@ -37,7 +36,7 @@ from armwise.agent.turn import Ask
 from armwise.feedback.events import Decision
 from armwise.feedback.log import LoggedDecision
 
-router = APIRouter(tags=["decisions"], route_class=CompiledRoute)
+router = APIRouter(tags=["decisions"])
 
 
 @router.post(

@@ -1,9 +1,9 @@
 """`/v1/retrieve`: passages without an answer."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
 
-from armwise.agent.api import responses
-from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api import plain, responses
 from armwise.agent.api.documented import TURN, documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -11,13 +11,24 @@ from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from armwise.agent.replies import Retrieval, construct
 from armwise.agent.serving import ask as asking
 
-router = APIRouter(tags=["answers"], route_class=CompiledRoute)
+router = APIRouter(tags=["answers"])
 
 SUCCESS = {
     "headers": responses.HEADERS,
     **link("activateDecision", decision_id="$response.header.x-decision-id"),
 }
 """What the document says of a retrieval besides its model."""
+
+_BODY = TypeAdapter(RetrieveRequest)
+
+
+async def _serve(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "decide")
+    key, timeout_s = plain.read_key(request), plain.read_timeout(request)
+    return await retrieve(point, caller, await plain.read_body(request, _BODY), key, timeout_s)
+
+
+router.add_route("/v1/retrieve", _serve, ["POST"])
 
 
 @router.post(

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import errors, question, responses
-from armwise.agent.api.compiled_route import CompiledRoute
+from armwise.agent.api import errors, plain, question, responses
 from armwise.agent.api.documented import ANSWER, documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -47,7 +47,7 @@ from armwise.feedback.events import Decision
 
 logger = logging.getLogger(__name__)
 
-router = APIRouter(tags=["answers"], route_class=CompiledRoute)
+router = APIRouter(tags=["answers"])
 
 SUCCESS = {
     "content": {"text/event-stream": {"schema": {"type": "string"}}},
@@ -55,6 +55,18 @@ SUCCESS = {
     **link("getDecision", decision_id="$response.header.x-decision-id"),
 }
 """What the document says of an answer besides its model."""
+
+
+_BODY = TypeAdapter(ChatRequest)
+
+
+async def _serve(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "decide")
+    key, timeout_s = plain.read_key(request), plain.read_timeout(request)
+    return await chat(request, point, caller, await plain.read_body(request, _BODY), key, timeout_s)
+
+
+router.add_route("/v1/chat/completions", _serve, ["POST"])
 
 
 @router.post(

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Header, Request, Response
+from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
-from armwise.agent.api import responses
-from armwise.agent.api.compiled_route import CompiledRoute, call_beside
+from armwise.agent.api import plain, responses
 from armwise.agent.api.documented import ANSWER, documented
 from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
@@ -30,7 +30,7 @@ from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Event, Finished, attached_tokens, tokens_in
 from armwise.arms.llm import Chunk, Message
 
-router = APIRouter(tags=["answers"], route_class=CompiledRoute)
+router = APIRouter(tags=["answers"])
 
 Version = Annotated[
     str | None,
@@ -40,6 +40,32 @@ Version = Annotated[
         description="Version of the protocol; that of 2023-06-01 is answered.",
     ),
 ]
+
+
+_VERSION, _MESSAGES, _CONVERSATION = (
+    TypeAdapter[str | None](Version),
+    TypeAdapter(MessagesRequest),
+    TypeAdapter(Conversation),
+)
+
+
+async def _serve(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "decide")
+    key, timeout_s = plain.read_key(request), plain.read_timeout(request)
+    plain.read_header(request, "anthropic-version", _VERSION)
+    return await create_message(
+        request, point, caller, await plain.read_body(request, _MESSAGES), key, timeout_s
+    )
+
+
+async def _serve_count(request: Request) -> Response:
+    point, caller = plain.read_caller(request, "decide")
+    plain.read_header(request, "anthropic-version", _VERSION)
+    return await count_tokens(request, point, caller, await plain.read_body(request, _CONVERSATION))
+
+
+router.add_route(PATH, _serve, ["POST"])
+router.add_route(f"{PATH}/count_tokens", _serve_count, ["POST"])
 
 
 @router.post(
@@ -69,7 +95,7 @@ async def create_message(
 ) -> Response:
     """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
     del version  # one is answered
-    read = await call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
+    read = await plain.call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
     point, caller = at_model(point, caller, read.body.model)
     ask = await _read_ask(point, caller, read, key)
     events = asking.stream_turn(point, caller, ask, key, timeout_s)
@@ -104,7 +130,7 @@ async def count_tokens(
 ) -> Response:
     """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
     del version
-    read = await call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
+    read = await plain.call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
     point, _ = at_model(point, caller, read.body.model)
     if (arm := asking.forced_arm(point, read.body.model)) is not None:
         asking.require_model(point, arm)

@@ -132,7 +132,7 @@ async def test_each_route_requires_a_key_with_its_scope(
 
 OFTEN = {
     *("/v1/retrieve", "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"),
-    *("/v1/feedback", "/v1/decisions/{decision_id}/activate", "/v1/decisions", "/v1/observations"),
+    *("/v1/feedback", "/v1/decisions/{decision_id}/activate", "/v1/observations"),
 }
 """Routes that read no byte of the body of a key without their scope."""
 

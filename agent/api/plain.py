@@ -1,0 +1,106 @@
+"""What the routes that are asked thousands of times a second read of a request.
+
+FastAPI takes longer to read a request than its turn takes. Such a route is a plain one of Starlette, which
+reads the request by these functions and calls the handler. FastAPI documents the handler, and never runs it.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from armwise.agent.access import Caller, require_scope
+from armwise.agent.api.middleware import find_point, identify_caller
+from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.agent.config import DEFAULT_POINT, Scope
+from armwise.agent.serving import DecisionPoint
+
+Result = TypeVar("Result")
+
+JSON = "application/json"
+
+LARGE = 32 * 1024
+"""Bytes of a body above which it is read in a thread."""
+
+_LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
+"""Reads large bodies one at a time, so that several of them delay other requests no more than one does."""
+
+_KEY, _TIMEOUT = TypeAdapter[str | None](IdempotencyKey), TypeAdapter[float | None](Timeout)
+
+
+def read_caller(request: Request, scope: Scope) -> tuple[DecisionPoint, Caller]:
+    """Return the decision point and the caller of a request. Raises ForbiddenError, ApiError."""
+    require_scope(request.state.caller, (scope,))
+    query = request.query_params if request.scope["query_string"] else {}
+    point = find_point(request.app.state.service, query.get("point", DEFAULT_POINT))
+    return point, identify_caller(point, request)
+
+
+def read_key(request: Request) -> str | None:
+    """Return the idempotency key of a request. Raises RequestValidationError."""
+    return read_header(request, "Idempotency-Key", _KEY)
+
+
+def read_timeout(request: Request) -> float | None:
+    """Return the seconds in which a request has to be answered. Raises RequestValidationError."""
+    return read_header(request, "X-Request-Timeout-Seconds", _TIMEOUT)
+
+
+def read_header(request: Request, name: str, kind: TypeAdapter[Result | None]) -> Result | None:
+    """Return the value of a header; None if it is left out. Raises RequestValidationError."""
+    sent = request.headers.get(name)
+    return None if sent is None else _validate(kind, sent, "header", name)
+
+
+async def read_body(request: Request, kind: TypeAdapter[Result]) -> Result:
+    """Return the JSON body of a request.
+
+    Raises:
+        RequestValidationError: It is not declared as JSON, is none, or has another shape.
+        HTTPException: Its text cannot be decoded.
+    """
+    body = await request.body()
+    if not body:
+        raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared == JSON or (declared.startswith("application/") and declared.endswith("+json")):
+        return await call_beside(request, lambda: _validate(kind, _parse(body), "body"))
+    return _validate(kind, body, "body")  # which refuses bytes
+
+
+async def call_beside(request: Request, call: Callable[[], Result]) -> Result:
+    """Call a function whose time grows with the body of a request, in a thread if the body is large."""
+    if len(await request.body()) <= LARGE:
+        return call()
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, call)
+
+
+def _parse(body: bytes) -> Any:
+    """Return what JSON says. Raises RequestValidationError, HTTPException."""
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(body)
+    try:
+        return json.loads(body)  # also UTF-16, NaN and halves of surrogate pairs, which fields refuse
+    except json.JSONDecodeError as error:
+        problem = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error"}
+        raise RequestValidationError([problem]) from None
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "There was an error parsing the body") from error
+
+
+def _validate(kind: TypeAdapter[Result], sent: Any, *place: str) -> Result:
+    try:
+        return kind.validate_python(sent, from_attributes=True)  # FastAPI words refusals so
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        raise RequestValidationError(
+            [{**problem, "loc": (*place, *problem["loc"])} for problem in problems]
+        ) from None
