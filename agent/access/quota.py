@@ -1,9 +1,12 @@
-"""Limits and budgets of keys in one replica, which leases parts of them from the log.
+"""Limits and budgets of keys in one replica, which knows what the others have used from the log.
 
-A request is admitted while the usage and the reservations of all replicas are below the limit, so that they
-exceed it by at most one turn. The most that a turn may cost is reserved before it, and replaced by its cost
-afterwards. Far from a limit a replica draws on its lease; near the limit it asks the log for each request,
-and waits for what other replicas return before it refuses one.
+A request is admitted while the usage in the log, what this replica has used since, and what its turns under
+way may cost are below the limit. Twice a second a replica adds its usage to the log, and reads that of all
+replicas. Alone, it exceeds a limit by at most one turn. Several replicas also exceed it by what the others
+have used in the last second, and by their turns under way.
+
+A limit per minute slides: usage in the previous minute of the clock counts in proportion to the part of that
+minute that lies in the last 60 s, as if it had been spread evenly.
 """
 
 import asyncio
@@ -19,10 +22,13 @@ from armwise.feedback.events import Cost
 from armwise.feedback.registry import usage as ledger
 
 WAIT_S = 1.0
-"""Seconds that a request waits for reserved amounts, since replicas return unused ones at each poll."""
+"""Seconds that a turn waits for what turns under way have reserved."""
 
 AGAIN_S = 0.05
-"""Seconds between two attempts to reserve."""
+"""Seconds between two looks at what they have returned."""
+
+LEAST_S = 0.05
+"""Least seconds for which a limit that is used up is refused."""
 
 Meter = Literal["requests", "tokens", "usd"]
 
@@ -49,44 +55,44 @@ class SpentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """One limit of a key, in the current period."""
+    """One limit of a key, in the current period.
+
+    Attributes:
+        use: The key and the period.
+        before: The key and the minute before, for a limit per minute.
+        meter: The limited quantity.
+        amount: The limit.
+        reset_s: Seconds that are left of the minute; 0 for a budget.
+        budget: Whether it is a budget.
+    """
 
     use: ledger.Use
+    before: ledger.Use | None
     meter: Meter
     amount: float
     reset_s: float
     budget: bool
 
-    def refused(self, again_s: float) -> Exception:
-        """Return the error for a limit that is used up for some seconds."""
+    def refused(self, spent: float, earlier: float) -> Exception:
+        """Return the error for a limit that is used up.
+
+        Args:
+            spent: What was used in the period.
+            earlier: What was used in the minute before.
+        """
         unit = "USD" if self.meter == "usd" else self.meter
         if self.budget:
             return SpentError(f"the budget of this key is spent: {self.amount:g} {unit} in {self.use[1]}")
+        if spent < self.amount:
+            again_s = max(LEAST_S, self.reset_s - ledger.MINUTE_S * (self.amount - spent) / earlier)
+        else:
+            again_s = self.reset_s + ledger.MINUTE_S * (1 - self.amount / spent)
         return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, again_s)
 
     def full(self) -> Exception:
-        """Return the error for a limit whose rest is reserved by others."""
+        """Return the error for a limit whose rest turns under way have reserved."""
         meter = "tokens" if self.meter == "usd" else self.meter
         return RateLimitedError("what requests under way may cost takes up what is left", meter, 1.0)
-
-
-@dataclass(slots=True)
-class _Lease:
-    """The part of one limit that a replica has leased.
-
-    Attributes:
-        free: Amount that may be booked without asking the log.
-        left: Amount outside all leases at the last request to the log; None before the first.
-        used_up_until: When the limit is replenished, seconds since the epoch.
-        full_until: When to ask the log again, as others hold the rest, seconds since the epoch.
-        lock: Held by the request that asks the log.
-    """
-
-    free: float = 0.0
-    left: float | None = None
-    used_up_until: float = 0.0
-    full_until: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _no_amounts() -> defaultdict[ledger.Use, ledger.UsageAmount]:
@@ -100,20 +106,12 @@ class _Turn:
     Attributes:
         key: Public id of the key.
         at: When the turn was admitted, seconds since the epoch.
-        booked: Amounts taken from the leases, by key and period.
-        beyond: The rest, if less was left than the turn may cost. It is reserved as well, so that amounts
-            returned meanwhile do not admit a second turn that may exceed the limit.
+        booked: That, by key and period.
     """
 
     key: str
     at: float
     booked: defaultdict[ledger.Use, ledger.UsageAmount] = field(default_factory=_no_amounts)
-    beyond: defaultdict[ledger.Use, ledger.UsageAmount] = field(default_factory=_no_amounts)
-
-    def book(self, limit: _Limit, most: float, taken: float) -> None:
-        """Record the amount taken from a limit for a cost of at most `most`."""
-        for amounts, amount in ((self.booked, taken), (self.beyond, most - taken)):
-            amounts[limit.use] += ledger.make_amount(limit.meter, amount)
 
 
 class Outage(Protocol):
@@ -142,18 +140,18 @@ class Quota:
         clock: Seconds since the epoch.
 
     Attributes:
-        outage: Whether the log is away. Limits are then applied to what is left by its last answer, and what
-            is used meanwhile is reported once it is back. None: a request fails if the log does.
+        outage: Whether the log is away. Limits are then applied to what it said last, and what is used
+            meanwhile is reported once it is back. None: a request fails if the log does.
     """
 
     def __init__(self, usage: ledger.UsageLedger, clock: Callable[[], float]) -> None:
         self._usage, self._clock = usage, clock
         self.outage: Outage | None = None
-        self._leases: defaultdict[tuple[ledger.Use, Meter], _Lease] = defaultdict(_Lease)
-        self._spent = _no_amounts()
+        self._asked: dict[str, float] = {}  # the keys whose usage is read, and when each asked last
+        self._logged: dict[ledger.Use, ledger.UsageAmount] = {}
+        self._spent, self._reserved = _no_amounts(), _no_amounts()
         self._turns: dict[str, _Turn] = {}
         self._exchanging = asyncio.Lock()
-        self._reported: tuple[float, dict[ledger.Use, ledger.UsageAmount]] = (0.0, {})
 
     async def admit(self, caller: Caller) -> None:
         """Count a request of a key.
@@ -164,10 +162,12 @@ class Quota:
         """
         if caller.key is None:
             return
-        now = self._clock()
+        now, amount = self._clock(), ledger.UsageAmount(requests=1)
         for limit in _limits(caller, now, "requests"):
-            await self._take(limit, 1, partial(self._spend, limit.use))
-        self._count(caller.key, now, ledger.UsageAmount(requests=1))
+            await self._know(limit)
+            self._is_free(limit)
+            self._spent[limit.use] += amount
+        self._count(caller.key, now, amount)
 
     async def book(self, caller: Caller, decision_id: str, tokens: int, usd: float) -> None:
         """Reserve the most that a turn may cost, before its arm is drawn.
@@ -187,44 +187,42 @@ class Quota:
             return
         now = self._clock()
         turn = self._turns[decision_id] = _Turn(caller.key, now)
-        amounts = {"tokens": tokens, "usd": usd}
+        amounts: dict[Meter, float] = {"tokens": tokens, "usd": usd}
         try:
-            for meter in ("tokens", "usd"):
+            for meter, most in amounts.items():
                 for limit in _limits(caller, now, meter):
-                    await self._take(limit, amounts[meter], partial(turn.book, limit, amounts[meter]))
+                    await self._wait(limit)
+                    amount = ledger.make_amount(meter, most)
+                    turn.booked[limit.use] += amount
+                    self._reserved[limit.use] += amount
         except BaseException:
             self.release(decision_id)
             raise
 
     def charge(self, decision_id: str, cost: Cost) -> None:
         """Replace the reservation of a turn by its cost."""
-        if (turn := self._turns.pop(decision_id, None)) is None:
-            return
+        turn = self.release(decision_id)
         amount = ledger.UsageAmount(0, cost.prompt_tokens + cost.completion_tokens, cost.usd)
-        for use, booked in turn.booked.items():
-            self._settle(use, booked - amount)
+        if turn is None or not amount:
+            return
+        for use in turn.booked:
             if len(use[1]) == ledger.MINUTE:
                 self._spent[use] += amount
         self._count(turn.key, turn.at, amount)
 
-    def release(self, decision_id: str) -> None:
+    def release(self, decision_id: str) -> _Turn | None:
         """Return the reservation of a turn that did not decide; does nothing after `charge`."""
         if (turn := self._turns.pop(decision_id, None)) is not None:
             for use, booked in turn.booked.items():
-                self._settle(use, booked)
+                left = self._reserved.pop(use, ledger.UsageAmount()) - booked
+                if left.tokens or left.usd > ledger.ROUNDING:
+                    self._reserved[use] = left
+        return turn
 
     async def report(self) -> None:
-        """Report usage to the log, and return unused leases. Raises LogUnavailableError."""
-        now, booked = self._clock(), self._booked()
-        at, reported = self._reported
-        idle = not any(self._spent.values()) and not any(lease.free for lease in self._leases.values())
-        if idle and booked == reported and (not booked or now - at < 1.0):
-            return
-        await self._exchange()
-        periods = {ledger.period(self._clock(), kind) for kind in (ledger.MINUTE, ledger.DAY, ledger.MONTH)}
-        for use, meter in [key for key, lease in self._leases.items() if not lease.lock.locked()]:
-            if use[1] not in periods:
-                del self._leases[use, meter]
+        """Add the usage to the log, and read that of all replicas. Raises LogUnavailableError."""
+        if self._spent or self._asked:
+            await self._alone(self._exchange)
 
     async def settled(self) -> None:
         """Wait for an exchange with the log that is under way, whose caller may have left."""
@@ -237,95 +235,44 @@ class Quota:
         for meter in ("requests", "tokens"):
             for limit in _limits(caller, now, meter):
                 if not limit.budget:
-                    lease = self._leases[limit.use, meter]
-                    left = limit.amount if lease.left is None else lease.left + lease.free
-                    left = 0 if now < lease.used_up_until else max(0, int(left))
+                    left = max(0, int(limit.amount - self._counted(limit) - self._booked(limit)))
                     minutes, seconds = divmod(max(1, round(limit.reset_s)), 60)
                     reset = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
                     for name, value in (("limit", int(limit.amount)), ("remaining", left), ("reset", reset)):
                         yield f"x-ratelimit-{name}-{meter}".encode(), str(value).encode()
 
-    def _spend(self, use: ledger.Use, requests: float) -> None:
-        self._spent[use] += ledger.UsageAmount(int(requests))
+    async def _wait(self, limit: _Limit) -> None:
+        """Wait until turns under way have left something of a limit.
 
-    async def _take(self, limit: _Limit, amount: float, keep: Callable[[float], None]) -> None:
-        """Take an amount from a lease, which is extended if it does not suffice.
-
-        Args:
-            limit: The limit.
-            amount: The amount.
-            keep: Called with the amount as soon as it is taken, before a report could return it to the log.
+        Raises:
+            RateLimitedError, SpentError: It is used up, or all of it stays reserved.
+            LogUnavailableError: The usage cannot be read.
         """
-        lease = self._leases[limit.use, limit.meter]
-        if not _taken(lease, amount, keep):
-            deadline = asyncio.get_running_loop().time() + WAIT_S
-            async with lease.lock:
-                while not _taken(lease, amount, keep):
-                    if await self._extend(limit, lease, amount, keep, deadline):
-                        return
-
-    async def _extend(
-        self, limit: _Limit, lease: _Lease, amount: float, keep: Callable[[float], None], deadline: float
-    ) -> bool:
-        """Lease more from the log, and take it; if others hold the rest, wait briefly and return False."""
+        await self._know(limit)
         loop = asyncio.get_running_loop()
-
-        def granted(grant: ledger.Grant) -> None:
-            lease.left = grant.left
-            lease.used_up_until = self._clock() + grant.again_s if grant.again_s else 0.0
-            if grant.amount:  # possibly less than asked: the last turn may exceed the limit
-                held = lease.free + grant.amount
-                lease.free = max(0.0, held - amount)
-                keep(min(amount, held))
-
-        if (again_s := lease.used_up_until - self._clock()) > 0:
-            raise limit.refused(again_s)
-        if self._clock() < lease.full_until:
-            raise limit.full()
-        grant = await self._grant(limit, lease, amount, granted)
-        if not grant.amount and not grant.again_s:
+        deadline = loop.time() + WAIT_S
+        while not self._is_free(limit):
             if loop.time() >= deadline:
-                lease.full_until = self._clock() + WAIT_S / 4
                 raise limit.full()
             await asyncio.sleep(AGAIN_S)
-        return grant.amount > 0
 
-    async def _grant(
-        self,
-        limit: _Limit,
-        lease: _Lease,
-        amount: float,
-        granted: Callable[[ledger.Grant], None],
-    ) -> ledger.Grant:
-        """Lease more from the log; while that is away, from what is left by its last answer."""
-        outage, too_late = self.outage, False
-        reserve = ledger.Reserve(limit.use, limit.meter, limit.amount, max(0, amount - lease.free))
-
-        def granted_in_time(grant: ledger.Grant) -> None:
-            if not too_late:
-                granted(grant)
-
-        if outage is None:
-            return await self._exchange(reserve, granted)
-        try:
-            return await outage.ask(partial(self._exchange, reserve, granted_in_time))
-        except LOG_UNUSABLE:
-            if not outage.answers or (lease.left is None and not self._begins(limit, outage.since)):
-                raise
-            too_late = True
-            left = self._unused(limit) if lease.left is None else lease.left
-            lease.left, lease.free = left + lease.free, 0.0
-            if lease.left <= ledger.ROUNDING:
-                if getattr(self._booked().get(limit.use), limit.meter, 0):
-                    return ledger.Grant()  # turns under way will return a part of it
-                raise limit.refused(limit.reset_s) from None
-            taken = min(lease.left, max(amount, ledger.ROUNDING if limit.meter == "usd" else 1))
-            grant = ledger.Grant(taken, lease.left - taken)
-            granted(grant)
-            return grant
+    async def _know(self, limit: _Limit) -> None:
+        """Read the usage of a key that has not asked for a while. Raises LogUnavailableError."""
+        key, outage = limit.use[0], self.outage
+        if key not in self._asked:
+            read = partial(self._alone, partial(self._read, key))
+            try:
+                await (read() if outage is None else outage.ask(read))
+            except LOG_UNUSABLE:
+                if outage is None or not outage.answers:
+                    raise
+                if limit.use not in self._logged and not self._begins(limit, outage.since):
+                    raise
+                return
+        self._asked[key] = self._clock()
 
     def _begins(self, limit: _Limit, since: float | None) -> bool:
-        """Return whether a limit counts from 0 although the log was not asked about its period.
+        """Return whether a limit counts from 0 although the log was not asked about its key.
 
         That is so for a minute, and for a day or a month that began while the log was away. What other
         replicas spent of an earlier one is not known.
@@ -333,79 +280,70 @@ class Quota:
         at = self._clock() if since is None else since
         return not limit.budget or ledger.period(at, len(limit.use[1])) != limit.use[1]
 
-    def _unused(self, limit: _Limit) -> float:
-        """Return what is left of a limit whose period has just begun; the minute before counts in part."""
-        if limit.budget:
-            return limit.amount
-        before = limit.use[0], ledger.period(self._clock() - ledger.MINUTE_S, ledger.MINUTE)
-        earlier = self._leases.get((before, limit.meter))
-        left = limit.amount if earlier is None or earlier.left is None else earlier.left + earlier.free
-        return limit.amount - int((limit.amount - left) * limit.reset_s / ledger.MINUTE_S)
+    def _is_free(self, limit: _Limit) -> bool:
+        """Return whether a part of a limit is left; False: turns under way have reserved all of it.
 
-    async def _exchange(
-        self,
-        reserve: ledger.Reserve | None = None,
-        granted: Callable[[ledger.Grant], None] = lambda _: None,
-    ) -> ledger.Grant:
-        """Report usage and reserve an amount; without `reserve`, return all that is free.
-
-        Exchanges are serialized, and one that has begun is completed even if its caller leaves.
+        Raises:
+            RateLimitedError, SpentError: It is used up.
         """
+        counted = self._counted(limit)
+        if counted + ledger.ROUNDING >= limit.amount:
+            raise limit.refused(self._used(limit.use, limit.meter), self._earlier(limit))
+        return limit.amount - counted - self._booked(limit) > ledger.ROUNDING
 
-        async def alone() -> ledger.Grant:
+    def _counted(self, limit: _Limit) -> float:
+        """Return what counts for a limit, without what turns under way have reserved of its period."""
+        spent = self._used(limit.use, limit.meter)
+        return spent + int(self._earlier(limit) * limit.reset_s / ledger.MINUTE_S)
+
+    def _earlier(self, limit: _Limit) -> float:
+        """Return what was used, and is reserved, of the minute before."""
+        if limit.before is None:
+            return 0.0
+        reserved = self._reserved.get(limit.before, ledger.UsageAmount())
+        return self._used(limit.before, limit.meter) + float(getattr(reserved, limit.meter))
+
+    def _used(self, use: ledger.Use, meter: Meter) -> float:
+        """Return what all replicas have used, as far as it is known here."""
+        nothing = ledger.UsageAmount()
+        logged, spent = self._logged.get(use, nothing), self._spent.get(use, nothing)
+        return float(getattr(logged, meter) + getattr(spent, meter))
+
+    def _booked(self, limit: _Limit) -> float:
+        return float(getattr(self._reserved.get(limit.use, ledger.UsageAmount()), limit.meter))
+
+    async def _alone(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Exchange usage with the log: one exchange at a time, each completed even if its caller leaves."""
+
+        async def alone() -> None:
             async with self._exchanging:
-                grant = await self._exchange_now(reserve)
-                granted(grant)
-                return grant
+                await call()
 
-        return await asyncio.shield(asyncio.ensure_future(alone()))
+        await asyncio.shield(asyncio.ensure_future(alone()))
 
-    async def _exchange_now(self, reserve: ledger.Reserve | None) -> ledger.Grant:
-        if reserve is None:
-            for lease in self._leases.values():
-                lease.left = None if lease.left is None else lease.left + lease.free
-                lease.free = 0.0
-        now, booked, spent = self._clock(), self._booked(), dict(self._spent)
-        leases = defaultdict(ledger.UsageAmount, booked)
-        for (use, meter), lease in self._leases.items():
-            leases[use] += ledger.make_amount(meter, lease.free)
-        grant = await asyncio.to_thread(self._usage.exchange, spent, leases, now, reserve)
+    async def _read(self, key: str) -> None:
+        if key not in self._asked:  # another request may have read it meanwhile
+            self._logged = self._logged | await asyncio.to_thread(self._usage.read, [key], self._clock())
+            self._asked[key] = self._clock()
+
+    async def _exchange(self) -> None:
+        now, spent = self._clock(), dict(self._spent)
+        keys = [key for key, at in self._asked.items() if now - at < ledger.MINUTE_S]
+        if spent:
+            logged = await asyncio.to_thread(self._usage.report, spent, keys, now)
+        else:
+            logged = await asyncio.to_thread(self._usage.read, keys, now)
+        self._asked = {key: self._asked[key] for key in keys}
+        periods = {ledger.period(now, kind) for kind in (ledger.DAY, ledger.MONTH)}
+        self._logged = {use: amount for use, amount in self._logged.items() if use[1] in periods} | logged
         for use, amount in spent.items():
             self._spent[use] -= amount
             if not self._spent[use]:
                 del self._spent[use]
-        self._reported = now, booked
-        return grant
-
-    def _booked(self) -> dict[ledger.Use, ledger.UsageAmount]:
-        booked = _no_amounts()
-        for turn in self._turns.values():
-            for use, amount in (*turn.booked.items(), *turn.beyond.items()):
-                booked[use] += amount
-        return dict(booked)
 
     def _count(self, key: str, at: float, amount: ledger.UsageAmount) -> None:
         for kind in (ledger.DAY, ledger.MONTH):
             self._spent[key, ledger.period(at, kind)] += amount
-
-    def _settle(self, use: ledger.Use, returned: ledger.UsageAmount) -> None:
-        """Return the unused part of a turn's booking to a lease; a negative amount is taken from it."""
-        for meter in ("tokens", "usd"):
-            if (use, meter) in self._leases:
-                lease = self._leases[use, meter]
-                free = lease.free + getattr(returned, meter)
-                lease.free, lease.full_until = max(0.0, free), 0.0
-                if lease.left is not None:
-                    lease.left += min(0.0, free)
-
-
-def _taken(lease: _Lease, amount: float, keep: Callable[[float], None]) -> bool:
-    """Take an amount from the free part, if it suffices; even a zero amount needs a positive free part."""
-    if lease.free <= 0 or lease.free < amount:
-        return False
-    lease.free -= amount
-    keep(amount)
-    return True
 
 
 def _limits(caller: Caller, now: float, meter: Meter) -> Iterator[_Limit]:
@@ -415,9 +353,9 @@ def _limits(caller: Caller, now: float, meter: Meter) -> Iterator[_Limit]:
         return
     minute = {"requests": limits.rpm_limit, "tokens": limits.tpm_limit, "usd": None}[meter]
     if minute is not None:
-        use = caller.key, ledger.period(now, ledger.MINUTE)
-        yield _Limit(use, meter, minute, 60 - now % 60, budget=False)
+        use, before = ((caller.key, ledger.period(at, ledger.MINUTE)) for at in (now, now - ledger.MINUTE_S))
+        yield _Limit(use, before, meter, minute, 60 - now % 60, budget=False)
     budget = {"requests": None, "tokens": limits.token_budget, "usd": limits.max_budget}[meter]
     if budget is not None:
         kind = ledger.DAY if limits.budget_duration == "1d" else ledger.MONTH
-        yield _Limit((caller.key, ledger.period(now, kind)), meter, budget, 0.0, budget=True)
+        yield _Limit((caller.key, ledger.period(now, kind)), None, meter, budget, 0.0, budget=True)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from uuid import uuid4
 
 from armwise.agent.access import Keyring, Quota
 from armwise.agent.config import DEFAULT_POINT, AppConfig
@@ -15,8 +14,8 @@ from armwise.feedback.errors import LogUnavailableError, StoreError
 from armwise.feedback.log import SERVING_S, ChangeWatch, open_log
 from armwise.feedback.registry import usage
 
-REPORT_S = 1.0
-"""Most seconds between two reports of the usage of keys."""
+REPORT_S = 0.5
+"""Most seconds between two reports of the usage of keys: others know of a request within twice that."""
 
 
 class Replica:
@@ -71,7 +70,7 @@ class Replica:
             clock=clock,
             telemetry=telemetry,
             keyring=keyring,
-            quota=Quota(usage.UsageLedger(store, uuid4().hex), clock),
+            quota=Quota(usage.UsageLedger(store), clock),
             chats=Places(
                 "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
             ),

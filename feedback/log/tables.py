@@ -28,7 +28,7 @@ metrics, switches, arm_sets     declared metrics; arms switched on or off; sets 
 alarms, warm_starts             drift alarms; insertions of labels
 evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
 keys, disabled_keys  API keys, with a hash of the secret; those that were disabled
-usage, leases        usage of each key; parts of its limits that replicas have reserved
+usage                usage of each key
 """
 
 from sqlalchemy import (
@@ -517,18 +517,6 @@ usage = Table(
     Column("requests", LargeCount(), nullable=False),
     Column("tokens", LargeCount(), nullable=False),
     Column("usd", Amount(0.0, LARGEST), nullable=False),
-)
-
-leases = Table(
-    "leases",
-    metadata,
-    Column("key", String(128), primary_key=True),
-    Column("period", String(16), primary_key=True),
-    Column("holder", String(64), primary_key=True),
-    Column("requests", LargeCount(), nullable=False),
-    Column("tokens", LargeCount(), nullable=False),
-    Column("usd", Amount(0.0, LARGEST), nullable=False),
-    Column("until", Time(), nullable=False),
 )
 
 ROLLUP_COUNTS = (

@@ -208,9 +208,6 @@ COLUMNS: Mapping[str, Place] = {
     "disabled_keys.public_id": _KEY,
     "usage.key": _KEY,
     "usage.period": _WORD,
-    "leases.key": _KEY,
-    "leases.period": _WORD,
-    "leases.holder": _PROCESS,
 }
 """What each column of texts, JSON or bytes holds, by `table.column`."""
 

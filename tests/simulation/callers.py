@@ -182,7 +182,7 @@ class Callers:
     ) -> Response | None:
         """Send a request, and note what came back."""
         world = self.world
-        begun = EPOCH + world.now
+        begun, replica = EPOCH + world.now, str(part.process)
         response = self.service.request(
             part, method, path, body, key=self.keys[key], patience_s=patience_s, headers=headers or {}
         )
@@ -193,7 +193,7 @@ class Callers:
         admitted = response is not None and response.status not in (401, 403, 429, 503)
         if key == LIMITED and self.clocks_agree and admitted:
             ended = EPOCH + world.now
-            self.history.admitted.append(Admitted(self.public[key], LIMIT, begun, ended))
+            self.history.admitted.append(Admitted(self.public[key], replica, LIMIT, begun, ended))
         return response
 
     def odd(self, what: str, response: Response) -> None:

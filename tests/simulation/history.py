@@ -10,7 +10,7 @@
     propensity  a distribution does not add up, is below its floor, is not what was drawn from, or is not the
                 one that the version gives by what it has learned
     price       the price of a budget is not the one that the costs before it give
-    quota       a key was admitted beyond its limit
+    quota       a replica admitted a key beyond its limit
     alarm       a change was detected and is not in the log, or stands twice
     waiting     more is under way at once, or waits, than may
     law         a statement broke what holds of every log: see `tests.simulation.laws`
@@ -142,6 +142,7 @@ class Admitted:
     """A request of a limited key that was admitted: wholly between two times, seconds since the epoch."""
 
     key: str
+    replica: str
     limit: int
     begun_at: float
     ended_at: float
@@ -703,17 +704,16 @@ def find_other_alarms(tables: Tables, detected: Iterable[tuple[str, int]]) -> It
 
 
 def find_beyond_limits(admitted: Iterable[Admitted]) -> Iterator[Fault]:
-    """Yield keys of which a minute of the clock had more requests than its limit."""
-    within: Counter[tuple[str, int, int]] = Counter()
+    """Yield keys of which a replica admitted more requests in a minute of the clock than their limit."""
+    within: Counter[tuple[str, str, int, int]] = Counter()
     for one in admitted:
         minute = int(one.begun_at // MINUTE_S)
         if minute == int(one.ended_at // MINUTE_S):
-            within[one.key, one.limit, minute] += 1
-    for (key, limit, minute), requests in within.items():
+            within[one.key, one.replica, one.limit, minute] += 1
+    for (key, replica, limit, minute), requests in within.items():
         if requests > limit:
-            yield Fault(
-                "quota", f"key {key} was admitted {requests} times in minute {minute}: its limit is {limit}"
-            )
+            text = f"{replica} admitted key {key} {requests} times in minute {minute}: its limit is {limit}"
+            yield Fault("quota", text)
 
 
 def find_lost_evaluations(history: History, tables: Tables, *, settled: bool) -> Iterator[Fault]:

@@ -80,7 +80,7 @@ Trigger = tuple[str, str, str, str]
 """When it acts, its table, what breaks the law, and that in words."""
 
 
-def _list_triggers(limit: int) -> Iterator[Trigger]:
+def _list_triggers() -> Iterator[Trigger]:
     for table, columns in KEPT.items():
         kept = " OR ".join(f"NEW.{name} IS NOT OLD.{name}" for name in columns.split(", "))
         yield "AFTER UPDATE", table, kept, f"a row of {table} was changed"
@@ -94,25 +94,13 @@ def _list_triggers(limit: int) -> Iterator[Trigger]:
     yield "AFTER UPDATE", "decisions", asked, "a question was changed, and not by an erasure"
     answered = "NEW.answer IS NOT OLD.answer AND NEW.answer IS NOT ''"
     yield "AFTER UPDATE", "executions", answered, "an answer was changed into another one"
-    left = (
-        "(SELECT sum(requests) FROM leases WHERE key = NEW.key AND period = NEW.period) + coalesce((SELECT "
-        f"requests FROM usage WHERE key = NEW.key AND period = NEW.period), 0) > {limit}"
-    )
-    of_minutes = f"length(NEW.period) = 16 AND {left}"
-    for act in ("AFTER INSERT", "AFTER UPDATE"):
-        yield act, "leases", of_minutes, f"more than {limit} requests of a minute are leased"
 
 
-def enact(connection: sqlite3.Connection, limit: int) -> None:
-    """Add the laws to a log.
-
-    Args:
-        connection: A connection to it.
-        limit: Requests of a minute of each key that has a limit.
-    """
+def enact(connection: sqlite3.Connection) -> None:
+    """Add the laws to a log."""
     connection.execute("CREATE TABLE broken (what TEXT, about INTEGER)")
     # a row at 0 is a probe of whether the log can be written, and is gone at once
-    for number, (act, table, breaks, what) in enumerate(_list_triggers(limit)):
+    for number, (act, table, breaks, what) in enumerate(_list_triggers()):
         row = "OLD" if act.endswith("DELETE") else "NEW"
         connection.execute(
             f"CREATE TRIGGER law_{number} {act} ON {table} WHEN {row}.rowid > 0 AND ({breaks}) "

@@ -30,7 +30,7 @@ JOIN, LEARNER, VERSIONS = (
     "agent/learning/learner.py",
     "agent/serving/versions.py",
 )
-USAGE, QUOTA, ERASURES = "feedback/registry/usage.py", "agent/access/quota.py", "feedback/log/erasures.py"
+QUOTA, ERASURES = "agent/access/quota.py", "feedback/log/erasures.py"
 
 SABOTAGE = {
     "commit: answered before it is durable": Sabotage(
@@ -169,21 +169,8 @@ SABOTAGE = {
         '(_e.alive_at < sa.bindparam("expired"))',
         "(_e.alive_at < 0.0)",
     ),
-    "quota: what is taken stays in the lease": Sabotage(QUOTA, "    lease.free -= amount\n", ""),
-    "quota: leases of others do not count": Sabotage(
-        USAGE,
-        "                    leased[use] + held,\n",
-        "                    held,\n",
-    ),
-    "quota: a killed replica gives back what it has used": Sabotage(
-        USAGE,
-        "[*spent.items(), *self._end(connection, now)]",
-        "[*spent.items(), *self._end(connection, now)[:0]]",
-    ),
-    "quota: usage is not reported": Sabotage(
-        USAGE,
-        "[*spent.items(), *self._end(connection, now)]",
-        "self._end(connection, now)",
+    "quota: what is admitted does not count": Sabotage(
+        QUOTA, "            self._spent[limit.use] += amount\n", ""
     ),
     "erasure: answers stay": Sabotage(
         ERASURES, '"answer": sa.case((sa.column("answer").is_not(None), "")), ', ""

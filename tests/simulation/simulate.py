@@ -120,7 +120,7 @@ def make_image() -> Image:
         store.close()
         for each in (url, second):
             with contextlib.closing(sqlite3.connect(find_path(each), timeout=0, isolation_level=None)) as log:
-                laws.enact(log, LIMIT)
+                laws.enact(log)
         content = {path: bytes(file.data) for path, file in files.files.items()}
     secrets = {name: secret for name, (_, secret) in made.items()}
     return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, url)

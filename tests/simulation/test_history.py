@@ -116,7 +116,11 @@ def make_history() -> History:
         answered=[Answered("a", TOLD, "bm25", "the Danube")],
         kept=[Kept("f", "value", "a", None, "thumb", 1.0, 3)],
         erased=[Erased("b", ("secret",))],
-        admitted=[Admitted("k", 2, 60.0, 61.0), Admitted("k", 2, 62.0, 63.0), Admitted("k", 2, 119.0, 121.0)],
+        admitted=[
+            Admitted("k", "a", 2, 60.0, 61.0),
+            Admitted("k", "a", 2, 62.0, 63.0),
+            Admitted("k", "a", 2, 119.0, 121.0),
+        ],
     )
 
 
@@ -200,7 +204,7 @@ def told(**changes: Any) -> Breakage:
         (swap("decisions", 1, propensity=0.25), "propensity"),
         (swap("decisions", 1, drawn="dense"), "propensity"),
         (swap("decisions", 1, probabilities=[0.05, 0.95], propensity=0.95), "propensity"),
-        (lambda history, _: history.admitted.append(Admitted("k", 2, 64.0, 65.0)), "quota"),
+        (lambda history, _: history.admitted.append(Admitted("k", "a", 2, 64.0, 65.0)), "quota"),
         (swap("decisions", 1, question="a secret river"), "erased"),
         (swap("decisions", 1, features={"of secret": 1.0}), "erased"),
         (swap("executions", 1, answer="secretly"), "erased"),

@@ -31,13 +31,9 @@ SOUND = (
     "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (2, 'b', 3, 0.2, 2)",
     "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (3, 'another', 1, 0.2, 2)",
     f"INSERT INTO usage (key, period, requests) VALUES ('k', '{MINUTE}', 3)",
-    f"INSERT INTO leases (key, period, holder, requests) VALUES ('k', '{MINUTE}', 'a', 4)",
-    f"INSERT INTO leases (key, period, holder, requests) VALUES ('k', '{MINUTE}', 'b', 3)",
-    "INSERT INTO leases (key, period, holder, requests) VALUES ('k', '2026-01-01', 'a', 400)",
-    f"INSERT INTO leases (key, period, holder, requests) VALUES ('another', '{MINUTE}', 'a', 10)",
     "UPDATE usage SET requests = 4",
 )
-"""A log of one decision, learned twice, with a limit of ten requests a minute."""
+"""A log of one decision, learned twice."""
 
 ERASED = "UPDATE decisions SET question = '', erased = 1"
 
@@ -78,20 +74,11 @@ BROKEN = {
     "INSERT INTO prices (seq, budget, log_seq, epoch) VALUES (4, 'b', 4, 1)": (
         "not so: a price is of the newest epoch, and after the one before it: row 4"
     ),
-    f"INSERT INTO leases (key, period, requests) VALUES ('k', '{MINUTE}', 1)": (
-        "more than 10 requests of a minute are leased: row 5"
-    ),
-    f"INSERT INTO leases (key, period, requests) VALUES ('another', '{MINUTE}', 1)": (
-        "more than 10 requests of a minute are leased: row 5"
-    ),
     "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (5, 'nowhere', 1, 2)": (
         "not so: a version has learned no more than was joined: row 5"
     ),
     "INSERT INTO versions (version, \"join\", epoch) VALUES (5, 'j', 2)": (
         "not so: a version has learned no more than was joined: row 5"
-    ),
-    "UPDATE leases SET requests = 5 WHERE holder = 'a' AND requests = 4": (
-        "more than 10 requests of a minute are leased: row 1"
     ),
     "UPDATE decisions SET question = ''": "a question was changed, and not by an erasure: row 1",
     "UPDATE executions SET answer = 'the Rhine'": ("an answer was changed into another one: row 2"),
@@ -109,7 +96,7 @@ def log() -> Iterator[sqlite3.Connection]:
             if isinstance(first.type, sa.Integer) and not others:  # SQLite makes it the number of the row
                 columns[list(table.c).index(first)] += " INTEGER PRIMARY KEY"
             connection.execute(f"CREATE TABLE {table.name} ({', '.join(columns)})")
-        enact(connection, 10)
+        enact(connection)
         for statement in SOUND:
             connection.execute(statement)
         yield connection

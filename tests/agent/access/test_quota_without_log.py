@@ -14,7 +14,7 @@ from armwise.agent.access import quota as quotas
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost
 from armwise.feedback.log import Store
-from armwise.feedback.registry.usage import MINUTE, MONTH, Grant, UsageLedger, period, spend
+from armwise.feedback.registry.usage import UsageLedger, spend
 from tests.agent.access.test_quota import NOW, Clock, admitted, caller, turn
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def away() -> Away:
 
 @pytest.fixture
 def quota(store: Store, clock: Clock, away: Away) -> Quota:
-    quota = Quota(UsageLedger(store, "replica"), clock)
+    quota = Quota(UsageLedger(store), clock)
     quota.outage = away
     return quota
 
@@ -98,6 +98,18 @@ async def test_a_budget_that_was_never_read_is_not_guessed(quota: Quota, away: A
     await quota.book(caller(tpm_limit=200), "t1", *MOST)
 
 
+async def test_a_budget_of_a_key_that_was_idle_is_the_last_known(
+    quota: Quota, away: Away, clock: Clock
+) -> None:
+    who = caller(max_budget=2.0, budget_duration="1mo")
+    assert await turn(quota, who, "t0", COST, MOST)
+    await quota.report()
+    clock.now += 3600.0
+    await quota.report()
+    away.since = clock()
+    assert [await turn(quota, who, f"t{i}", COST, MOST) for i in range(1, 5)] == [True] * 3 + [False]
+
+
 async def test_a_month_that_begins_meanwhile_has_its_whole_budget(
     quota: Quota, away: Away, clock: Clock
 ) -> None:
@@ -122,7 +134,7 @@ async def test_what_was_spent_meanwhile_is_reported(
     await quota.report()
     used = spend(store, clock())["k"]["month"]
     assert (used.requests, used.tokens, used.usd) == (2, 80, 1.0)
-    other = Quota(UsageLedger(store, "another"), clock)
+    other = Quota(UsageLedger(store), clock)
     with pytest.raises(RateLimitedError):
         await other.book(caller(tpm_limit=80), "t2", *MOST)
 
@@ -146,23 +158,6 @@ async def test_a_turn_under_way_is_waited_for(
     quota.charge("t3", Cost(prompt_tokens=70))
     with pytest.raises(SpentError):
         await quota.book(who, "t4", *MOST)
-
-
-async def test_a_lease_that_comes_too_late_is_left(quota: Quota, away: Away, clock: Clock) -> None:
-    exchanges = list[Callable[[], Awaitable[Grant]]]()
-
-    async def hanging(call: Callable[[], Awaitable[T]]) -> T:
-        exchanges.append(call)  # type: ignore[arg-type]
-        away.since = clock()
-        raise LogUnavailableError("it does not respond")
-
-    away.ask = hanging  # type: ignore[assignment]
-    who = caller(rpm_limit=8)
-    await quota.admit(who)
-    await exchanges[0]()
-    assert quota._spent["k", period(clock(), MINUTE)].requests == 0  # noqa: SLF001  # it was reported once
-    assert quota._spent["k", period(clock(), MONTH)].requests == 0  # noqa: SLF001
-    assert [await admitted(quota, who) for _ in range(8)] == [True] * 7 + [False]
 
 
 async def test_without_the_setting_a_limit_that_cannot_be_read_fails(

@@ -139,14 +139,14 @@ def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
         gone, _ = keys.create(store, keys.KeySettings(name="gone", limits=tokens, expires=1.0, **common), now)
         keys.disable(store, gone.public_id, now)
         month, day = (usage.period(now, kind) for kind in (usage.MONTH, usage.DAY))
-        meter, earlier = usage.UsageLedger(store, "test"), usage.period(now - 40 * 86400.0, usage.MONTH)
+        meter, earlier = usage.UsageLedger(store), usage.period(now - 40 * 86400.0, usage.MONTH)
         spent = {
             (first.public_id, month): usage.UsageAmount(1200, 34000, 0.5),
             (first.public_id, day): usage.UsageAmount(7, 7, 7.0),
             (first.public_id, earlier): usage.UsageAmount(1, 1, 1.0),
             ("TEAM_KEY", month): usage.UsageAmount(3, 40, 0.0),
         }
-        meter.exchange(spent, {}, now)
+        meter.report(spent, [], now)
     rows = CliRunner().invoke(app, ["key", "list", "-c", str(config)]).output.splitlines()
     cells = [[cell.strip() for cell in row.split("│")] for row in rows if "│" in row]
     by_name = {row[2]: row for row in cells}

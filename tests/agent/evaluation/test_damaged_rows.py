@@ -70,7 +70,7 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
         "grades": lambda: observed.graded(store, RULE, 100),
         "settled": lambda: settled.read(store, RULE),
         "answers": lambda: traffic.confirmed_since(store, RULE.join, "right", 0.5, 2.0, 0.0),
-        "quota": lambda: usage.UsageLedger(store, "h").exchange({}, {}, NOW, RESERVE),
+        "quota": lambda: usage.UsageLedger(store).read(["key"], NOW),
         "spend": lambda: usage.spend(store, NOW),
         "audit": lambda: audit.audit_store(store, config, quietly),
         "report": lambda: period.read_period(store, config, 0.0, NOW, quietly),
@@ -97,9 +97,8 @@ def quietly(*_: object) -> None:
 
 ANY, BY_REWARD = listing.DecisionFilter(), listing.DecisionFilter(least=-10.0)
 
-RESERVE = usage.Reserve(("key", "2023-11"), "usd", 10.0, 1.0)
 
-TABLES = (t.decisions, t.executions, t.observations, t.feedback, t.ticks, t.usage, t.leases, t.rollups)
+TABLES = (t.decisions, t.executions, t.observations, t.feedback, t.ticks, t.usage, t.rollups)
 """Those whose numbers callers, language models or clocks make; the others are written by operators."""
 
 NUMBERS = [column for table in TABLES for column in table.c if isinstance(column.type, Limited)]
@@ -147,7 +146,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> AppConfig:
 
 
 def write(store: Store) -> None:
-    """A log of all kinds of rows, some usage and a lease."""
+    """A log of all kinds of rows, and some usage."""
     fill(store, WORLD, N, seed=3)
     store.append(
         [
@@ -156,7 +155,7 @@ def write(store: Store) -> None:
         ]
     )
     one = usage.UsageAmount(1, 1, 1.0)
-    usage.UsageLedger(store, "g").exchange({RESERVE.use: one}, {RESERVE.use: one}, NOW)
+    usage.UsageLedger(store).report({("key", "2023-11"): one}, [], NOW)
 
 
 @pytest.fixture(scope="module")
