@@ -861,7 +861,8 @@ def _llm_key(name: str) -> str:
 
 def _backbone(name: str, backbone: Backbone) -> Iterator[Finding]:
     if not backbone.model.startswith("hashing:"):
-        yield from _weights(f"encoder {name!r}", backbone.model, f"backbones.{name}.model")
+        for model in backbone.models:
+            yield from _weights(f"encoder {name!r}", model, f"backbones.{name}.model")
 
 
 def _weights(

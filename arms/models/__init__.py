@@ -14,15 +14,7 @@ from .files import (
     model_problems,
     require_whole,
 )
-from .onnx_graph import (
-    GRAPH_LIBRARIES,
-    NotExportableError,
-    OnnxExport,
-    fall_back_on_torch,
-    has_gpu,
-    open_graph,
-    scorer_problem,
-)
+from .onnx_graph import GRAPH_LIBRARIES, NoGraphError, open_graph, require_torch
 
 __all__ = [
     "AGAIN",
@@ -31,21 +23,18 @@ __all__ = [
     "Embedder",
     "LocalModel",
     "ModelNotFoundError",
-    "NotExportableError",
-    "OnnxExport",
+    "NoGraphError",
     "build_embedder",
     "bundled",
     "compute_cores",
     "digest_backbone",
     "digest_file",
-    "fall_back_on_torch",
-    "has_gpu",
     "is_below",
     "locate",
     "locate_here",
     "locate_in",
     "model_problems",
     "open_graph",
+    "require_torch",
     "require_whole",
-    "scorer_problem",
 ]

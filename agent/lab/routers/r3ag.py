@@ -186,7 +186,7 @@ class Capability(Parametrised[CapabilityParameters]):
         return TextTower.restored(self.chosen.encoder, len(schema.arms), self.chosen.at_once, state)
 
     def _digest(self) -> str:
-        return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder}))
+        return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder, "runtime": "torch"}))
 
 
 def positives(label: Floats, best: int, outcome: Floats | None = None) -> Mask:

@@ -123,7 +123,7 @@ class Transformer(Neural[TransformerParameters]):
         return np.hstack([self._reader.read(features.texts), super()._of_question(features)])
 
     def _digest(self) -> str:
-        return digest_backbone(Backbone.model_validate({"model": self.chosen.model}))
+        return digest_backbone(Backbone.model_validate({"model": self.chosen.model, "runtime": "torch"}))
 
     def _state(self) -> State:
         tuned = {f"{PREFIX}{name}": value for name, value in self._reader.state().items()}

@@ -113,7 +113,7 @@ def test_the_extra_that_doctor_names_brings_what_is_missing(
 def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = {"mcp": "mcp", "onnx": "onnx", "xgboost": "xgboost-cpu", "pyarrow": "pyarrow"}
+    absent = {"mcp": "mcp", "onnxruntime": "onnxruntime", "xgboost": "xgboost-cpu", "pyarrow": "pyarrow"}
     real, find = metadata.version, extras.is_installed
 
     def version(name: str) -> str:
@@ -140,12 +140,12 @@ def test_an_extra_is_missed_where_the_configuration_names_what_needs_it(
     arms = {"words": {"kind": "bm25"}, "tool": tool, "again": tool}
     config = configured(tmp_path, arms=arms, backbones={"minilm": encoder, "hashed": {"model": "hashing:8"}})
     assert lines(checks.library_findings(config)) == [
-        "problem: not installed: onnx, for backbone 'minilm'; `pip install 'armwise[local]'`",
+        "problem: not installed: onnxruntime, for backbone 'minilm'; `pip install 'armwise[local]'`",
         "problem: not installed: mcp, for arm 'tool' of kind 'mcp', arm 'again' of kind 'mcp'; "
         "`pip install 'armwise[mcp]'`",
     ]
     with pytest.raises(
-        ConfigError, match=r"onnx, for backbone 'minilm'; .*\nnot installed: mcp, .* brings it$"
+        ConfigError, match=r"onnxruntime, for backbone 'minilm'; .*\nnot installed: mcp, .* brings it$"
     ):
         checks.require_libraries(config)
 

