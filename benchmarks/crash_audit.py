@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.learning import Recipe, rebuild
+from armwise.agent.learning import Recipe, verify_states
 from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
 from armwise.agent.turn import Choices, is_text
 from armwise.feedback.clock import GRACE_S
@@ -149,11 +149,9 @@ def verify(document: dict[str, Any]) -> Verdict:
                 .order_by(t.versions.c.version)
             ).all()
         wrong, decisions = _replayed(store, config, versions)
-        report = rebuild(store, config, lambda *_: None, every=True)
+        report = verify_states(store, config, lambda *_: None, every=True)
         differs = [
-            Fault("rebuild", f"{comparison}", version=comparison.version)
-            for comparison in report.compared
-            if not comparison.equal
+            Fault("rebuild", f"{state}", version=state.version) for state in report.states if not state.equal
         ]
         compared = tuple(row.version for row in versions)
         return Verdict((*faults, *wrong, *differs), facts, joined.examples_seq, compared, decisions)

@@ -86,7 +86,6 @@ class Cluster(Service):
         seed: Draws what they ask.
         stored: Variables that say where Ray's head keeps its state; in its memory without.
         changed: Other settings, by their keys at the top level.
-        kernels: Kernels of OpenBLAS by machine; that of the processor for the others.
 
     Attributes:
         document: Its settings.
@@ -105,10 +104,9 @@ class Cluster(Service):
         seed: int = 0,
         stored: Mapping[str, str] = MappingProxyType({}),
         changed: Mapping[str, Any] = MappingProxyType({}),
-        kernels: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._network = network
-        self._stored, self._kernels = stored, kernels
+        self._stored = stored
         self.environment = environment(network)
         self._machines = {HEAD: network.machine(), SECOND: network.machine(), ARMS: network.machine()}
         urls = [f"http://{self._machines[name].address}:{PORT}" for name in (HEAD, SECOND)]
@@ -265,8 +263,6 @@ class Cluster(Service):
         if name == HEAD:
             start = ["--head", "--port", "6379", "--include-dashboard", "true", "--dashboard-host", head]
         variables = self.environment | (dict(self._stored) if name == HEAD else {})
-        if name in self._kernels:
-            variables |= {"OPENBLAS_CORETYPE": self._kernels[name]}
         machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], variables)
 
     @property

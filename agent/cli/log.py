@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
+from armwise.agent import learning
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
 from armwise.agent.cli.console import console, errors, explained, progress
@@ -24,7 +25,6 @@ from armwise.agent.cli.options import (
     with_log,
 )
 from armwise.agent.config import DEFAULT_POINT
-from armwise.agent.learning import rebuild as learning_rebuild
 from armwise.agent.reporting import moment
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log import Store, erasures
@@ -83,10 +83,10 @@ def rebuild(
     ] = False,
     point: Point = POINT,
 ) -> None:
-    """Recompute the training log and the policy from the facts alone, compare, and repair what differs.
+    """Delete the training log, learn it again from the facts alone, and verify the result.
 
-    Exits with 1 where something differs and is not repaired. A running learner stops when something is
-    repaired; its service starts another one, which continues from the repaired state.
+    Exits with 1 if something differs from what the facts give. A running learner stops, and its service
+    starts another one.
     """
     with explained():
         _, settings = with_log(config, point, without=(), writes=not verify)
@@ -94,14 +94,23 @@ def rebuild(
             closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
             progress() as on_progress,
         ):
-            report = learning_rebuild(
-                store, settings, partial(on_progress, "facts"), number=version, every=every, mend=not verify
+            follower = None
+            if not verify:
+                follower = learning.rebuild(store, settings, partial(on_progress, "learned"))
+            report = learning.verify_states(
+                store, settings, partial(on_progress, "facts"), number=version, every=every
             )
         console.print(report.table())
         for note in report.notes:
             console.print(note, soft_wrap=True)
+        if follower is not None:
+            console.print(f"version {follower} has what the log gives, and follows the others", **PLAIN)
         if not report.sound:
-            errors.print(report.remedy, style="red", soft_wrap=True)
+            if verify:
+                remedy = "to delete the training log and learn it again: `armwise rebuild`"
+            else:
+                remedy = "versions that have decided stay as they are; the newest is what the log gives"
+            errors.print(remedy, style="red", soft_wrap=True)
             raise typer.Exit(1)
 
 

@@ -74,7 +74,7 @@ VERBS = {
     "backup": Verb("cli.log:backup", OPERATE, "Copy the logs while the service runs."),
     "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),
     "key": Verb("cli.log:key", OPERATE, "Make, list and disable keys of callers."),
-    "rebuild": Verb("cli.log:rebuild", OPERATE, "Recompute the training log and the policy from the facts."),
+    "rebuild": Verb("cli.log:rebuild", OPERATE, "Learn the log again from its facts, or verify it."),
 }
 """Every verb, in the order of the help."""
 

@@ -1,7 +1,7 @@
-"""Learning from the log: recipes, the learner, restored and rebuilt policies, and verification."""
+"""Learning from the log: recipes, the learner, restored policies, rebuilding, and verification."""
 
 from .learner import Learner, LearnerThread, publish_candidate
-from .rebuild import rebuild
+from .rebuild import rebuild, verify_states
 from .recipe import (
     DIGEST_CHARS,
     Recipe,
@@ -44,4 +44,5 @@ __all__ = [
     "score_by_searching",
     "train_on",
     "verify",
+    "verify_states",
 ]

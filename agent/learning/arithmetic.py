@@ -1,7 +1,7 @@
 """The arithmetic of this process: the kernel of BLAS, the instructions that numpy uses, and the libraries.
 
-With the same arithmetic, equal logs give bitwise equal states. Another processor may sum in another order, so
-that states and probabilities are equal up to rounding.
+With the same arithmetic, equal logs give bitwise equal states. That is not promised with another one, whose
+kernel may sum in another order.
 """
 
 from functools import cache

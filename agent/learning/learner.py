@@ -244,7 +244,7 @@ class Learner:
         self._reported_at = self._timer()
 
     def _publish(self) -> Version:
-        draft, state = _draft(
+        draft, state = draft_version(
             self._store, self.recipe, self._policy, self.learned, self._version, self._epoch, self._clock
         )
         return replace(draft, version=versions.publish(self._store, draft, state))
@@ -408,13 +408,13 @@ def publish_candidate(
         if done % REPORT_EVERY == 0:
             on_progress("learning a candidate", example.seq, joined)
     on_progress("learning a candidate", joined, joined)
-    draft, state = _draft(store, recipe, policy, joined, newest, epoch, clock)
+    draft, state = draft_version(store, recipe, policy, joined, newest, epoch, clock)
     published = versions.find(store, versions.publish_beside(store, draft, state))
     assert published is not None
     return published
 
 
-def _draft(
+def draft_version(
     store: Store,
     recipe: Recipe,
     policy: Policy,

@@ -9,8 +9,7 @@ decision drawn from a mixture with the caller's own decider is recomputed comple
 distribution of that decider.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -22,9 +21,6 @@ from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
 TOLERANCE = 1e-9
 """Largest difference of two probabilities that count as equal; with the same kernel of BLAS it is 0."""
-
-NEAR_TIE = 1e-11
-"""Difference of two scores that another kernel of BLAS may make: a thousand times the usual one."""
 
 Floats = tuple[float, ...]
 
@@ -137,7 +133,6 @@ def verify(
         return _verify_shadow(decision, policy)
     try:
         p, shadow = _distributions(decision, policy, candidate, draw)
-        p = _with_ties_of_the_log(decision, p, lambda tied: _distributions(tied, policy, candidate, draw)[0])
     except (ArithmeticError, LookupError, ValueError) as error:  # it no longer fits this policy
         p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
@@ -163,25 +158,6 @@ def verify(
         salted = ", or the salt was another one when it was drawn" if u is not None else ""
         why.append(f"arm {decision.drawn!r} is on record, {arm!r} comes out: it was changed{salted}")
     return Verification(decision, distribution, in_shadow, u, arm, tuple(why))
-
-
-def _with_ties_of_the_log(decision: Decision, p: Array, distribution: Callable[[Decision], Array]) -> Array:
-    """Return the recomputed distribution, with near ties resolved as they were when it was logged.
-
-    Two scores that are equal up to `sampling.TIE` with one kernel of BLAS may differ by slightly more with
-    another. So the scores of arms that come out too probable are lowered by `NEAR_TIE`; if that gives the
-    logged distribution, it is returned.
-    """
-    logged = decision.probabilities
-    if (
-        ComparedDistribution(logged, tuple(p.tolist())).same
-        or len(logged) != len(p)
-        or decision.mode is not Mode.EXPLORE
-    ):
-        return p
-    lowered = (decision.penalty or (0.0,) * len(p)) + NEAR_TIE * np.sign(p - np.array(logged))
-    tied = distribution(replace(decision, costs=tuple(lowered.tolist()), price=1.0, miss_costs=()))
-    return tied if ComparedDistribution(logged, tuple(tied.tolist())).same else p
 
 
 def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:

@@ -27,7 +27,7 @@ from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
 from .router import Routed, softmax
 from .sampling import Exploration, choose, greedy, served_distribution
-from .serialization import difference, pack, seal, unpack, unseal
+from .serialization import pack, seal, unpack, unseal
 from .vowpal import VowpalWabbit
 
 __all__ = [
@@ -57,7 +57,6 @@ __all__ = [
     "choose",
     "describe",
     "describe_action",
-    "difference",
     "flattened",
     "form",
     "greedy",

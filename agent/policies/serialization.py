@@ -12,7 +12,6 @@ import importlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
-from math import inf, isfinite
 from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any
@@ -79,64 +78,6 @@ def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         return json.loads(facts), {name: array.copy() for name, array in load(arrays).items()}
     except (ValueError, SafetensorError) as error:
         raise PolicyError(f"state with the facts {facts[:HEADER_CHARS]!r} cannot be read: {error}") from error
-
-
-def difference(state: bytes, other: bytes) -> float:
-    """Return the largest difference of two states relative to their largest number; inf if not comparable.
-
-    Settings, names, integers and shapes must be equal; a state other than plain data, such as a model of
-    Vowpal Wabbit, must be equal to the byte.
-
-    >>> one, other = (seal({}, pack({"n": 1}, {"w": np.array([4.0, x])})) for x in (1.0, 1.5))
-    >>> difference(one, one), difference(one, other), difference(one, seal({}, pack({"n": 2}, {})))
-    (0.0, 0.125, inf)
-    """
-    if state == other:
-        return 0.0
-    (header, _, body), (other_header, _, other_body) = state.partition(b"\n"), other.partition(b"\n")
-    try:
-        settings, other_settings = json.loads(header), json.loads(other_header)
-        if {**settings, "blake2b": ""} != {**other_settings, "blake2b": ""}:
-            return inf
-        return _apart(_contents(body), _contents(other_body))
-    except (ValueError, AttributeError, TypeError):
-        return inf
-
-
-def _contents(body: bytes) -> Any:
-    """Parse a body into plain data and arrays. Raises ValueError."""
-    return json.loads(body) if body.startswith(b"[") else unpack(body)
-
-
-def _apart(one: Any, other: Any) -> float:
-    match one, other:
-        case dict(), dict():
-            return (
-                max((_apart(one[key], other[key]) for key in one), default=0.0)
-                if one.keys() == other.keys()
-                else inf
-            )
-        case ["array", str(dtype), _, _, str(body)], ["array", _, _, _, str(other_body)]:
-            buffers = (np.frombuffer(base64.b64decode(text), np.dtype(dtype)) for text in (body, other_body))
-            return _apart(one[:4], other[:4]) or _apart(*buffers)
-        case ((list() | tuple()), (list() | tuple())):
-            return max(map(_apart, one, other), default=0.0) if len(one) == len(other) else inf
-        case float(), float():
-            return 0.0 if one == other else abs(one - other) / max(1.0, abs(one), abs(other))
-        case np.ndarray(), np.ndarray():
-            return _arrays_apart(one, other)
-    return 0.0 if one == other else inf
-
-
-def _arrays_apart(one: NDArray[Any], other: NDArray[Any]) -> float:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return inf
-    if np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-        return 0.0
-    if one.dtype.kind != "f":
-        return inf
-    apart = float(np.abs(one - other).max() / max(1.0, float(np.abs(one).max())))
-    return apart if isfinite(apart) else inf
 
 
 Refer = Callable[[object], list[int]]

@@ -148,6 +148,16 @@ def store_checkpoint(connection: sa.Connection, version: int, state: bytes) -> N
     connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
 
 
+def drop_damaged(connection: sa.Connection) -> None:
+    """Delete the checkpoints whose bytes are not those of their version, which nobody loads."""
+    c = t.checkpoints.c
+    stored = sa.select(c.version, c.state, t.versions.c.digest).join(
+        t.versions, t.versions.c.version == c.version
+    )
+    damaged = [row.version for row in connection.execute(stored) if digest_state(row.state) != row.digest]
+    connection.execute(sa.delete(t.checkpoints).where(c.version.in_(damaged)))
+
+
 def is_kept(version: int, newest: int) -> bool:
     """Return whether the checkpoint of a version is kept at its age.
 

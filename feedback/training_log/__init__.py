@@ -21,12 +21,13 @@ from .join import (
     Joiner,
     Position,
     confirm_epoch,
+    delete_training_log,
     newest_epoch,
     read_examples,
     read_position,
     take_epoch,
 )
-from .refold import Refold
+from .refold import find_difference, require_gapless
 from .settled import Settled, WaitingDecisions, settled_at, waiting
 
 __all__ = [
@@ -35,13 +36,14 @@ __all__ = [
     "Fold",
     "Joiner",
     "Position",
-    "Refold",
     "Settled",
     "StartingPoint",
     "WaitingDecisions",
     "confirm_epoch",
     "delays",
+    "delete_training_log",
     "examples",
+    "find_difference",
     "label_turns",
     "lag",
     "learned_examples",
@@ -51,6 +53,7 @@ __all__ = [
     "raters",
     "read_examples",
     "read_position",
+    "require_gapless",
     "rollups",
     "router_contexts",
     "settled",

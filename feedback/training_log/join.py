@@ -812,17 +812,7 @@ class Joiner:
         position: Position,
         turns: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        rows = [
-            {
-                "join": self._join,
-                "seq": seq,
-                "decision_id": ready.decision_id,
-                "metrics": ready.metrics,
-                "joined_by": ready.by,
-                "turns": turns.get(ready.decision_id),
-            }
-            for seq, ready in enumerate(joined, start=self._length + 1)
-        ]
+        rows = [{"join": self._join, **row} for row in joined_rows(joined, self._length, turns)]
         with self._store.writing() as connection:
             confirm_epoch(connection, self._epoch)
             if rows:
@@ -834,6 +824,22 @@ class Joiner:
 
 
 _ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
+
+
+def joined_rows(
+    joined: Sequence[Joined], after: int, turns: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rows of the examples that became complete, numbered from `after` + 1."""
+    return [
+        {
+            "seq": seq,
+            "decision_id": ready.decision_id,
+            "metrics": ready.metrics,
+            "joined_by": ready.by,
+            "turns": turns.get(ready.decision_id),
+        }
+        for seq, ready in enumerate(joined, start=after + 1)
+    ]
 
 
 def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
@@ -880,6 +886,12 @@ def write_position(connection: sa.Connection, join: str, position: Position) -> 
     moved = asdict(position)
     if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
         connection.execute(_BEGIN, {"join": join, **moved})
+
+
+def delete_training_log(connection: sa.Connection, join: str) -> None:
+    """Delete the training log of a join, within a write transaction; a `Joiner` makes it again."""
+    for table in (t.examples, t.raters, t.progress):
+        connection.execute(sa.delete(table).where(table.c.join == join))
 
 
 def read_head(connection: sa.Connection) -> int:

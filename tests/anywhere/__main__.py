@@ -23,7 +23,6 @@ NUMERIC = (
     *("tests/agent/evaluation", "tests/agent/learning/test_rebuild.py"),
     *(
         "tests/agent/learning/test_verify.py",
-        "tests/agent/learning/test_another_processor.py",
         "tests/agent/lab/routers/test_ridge.py",
         "tests/agent/test_shown_intervals.py",
         "tests/arms/lab/portfolio",

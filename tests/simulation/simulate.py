@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from armwise.agent.config import DEFAULT_POINT, AppConfig, parse
-from armwise.agent.learning import rebuild
+from armwise.agent.learning import verify_states
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store, point_url
@@ -379,10 +379,10 @@ class Simulation:
     def _rebuild(self, config: AppConfig) -> Iterator[Fault]:
         """Fold the log from its first fact, learn it again, and compare every state with what is stored."""
         with contextlib.closing(Store(config.database_url, config.reward.join)) as store:
-            report = rebuild(store, config, lambda *_: None, every=True)
-        for compared in report.compared:
-            if not compared.equal:
-                yield Fault("rebuilt", str(compared))
+            report = verify_states(store, config, lambda *_: None, every=True)
+        for state in report.states:
+            if not state.equal:
+                yield Fault("rebuilt", str(state))
 
     def _detect(self, config: AppConfig) -> Iterator[tuple[str, int]]:
         """Read the training log in one go, and yield subject and position of each change."""

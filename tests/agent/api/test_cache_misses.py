@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent.evaluation.audit import audit_store
-from armwise.agent.learning import rebuild
+from armwise.agent.learning import verify_states
 from armwise.agent.policies import PolicySpec, build_policy
 from armwise.agent.turn.record import tokens_in
 from armwise.arms.base import Query, Retrieval
@@ -247,7 +247,7 @@ async def test_the_log_of_conversations_is_sound_and_gives_the_same_policy_again
             assert 100 < counted <= 120, "none of the first turns, and few where both have all of it cached"
             report = audit_store(store, service.config, lambda *_: None)
             assert not report.found.faults
-            rebuilt = rebuild(store, service.config, lambda *_: None, every=True)
+            rebuilt = verify_states(store, service.config, lambda *_: None, every=True)
             assert rebuilt.sound
 
 

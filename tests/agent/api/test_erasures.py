@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError, Privacy, parse
-from armwise.agent.learning import rebuild, verify
+from armwise.agent.learning import verify, verify_states
 from armwise.agent.policies import Policy, Uniform
 from armwise.arms.base import Query, Retrieval
 from armwise.feedback.events import Context, Decision, Mode
@@ -60,7 +60,7 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     listed = (await service.client.get("/v1/erasures")).json()["erasures"]
     assert listed == [done]
     assert "ada" not in str(listed)
-    report = rebuild(service.point.store, service.config, lambda *_: None)
+    report = verify_states(service.point.store, service.config, lambda *_: None)
     assert report.sound
     assert any("2 decisions have no texts any more" in note for note in report.notes)
 

@@ -27,7 +27,7 @@ from armwise.feedback.log.limits import Limited, Word
 from armwise.feedback.registry import usage
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import (
-    Refold,
+    find_difference,
     observed,
     read_examples,
     rollups,
@@ -52,7 +52,7 @@ def readers(store: Store, config: AppConfig) -> Mapping[str, Callable[[], object
     request = EvaluationRequest(candidates=("uniform", "fixed:bm25", "served"))
     return {
         "join and roll-ups": lambda: add_up(store),
-        "rebuild": lambda: [*Refold(store, RULE).examples(lambda *_: None)],
+        "rebuild": lambda: find_difference(store, RULE),
         "sums of a window": lambda: rollups.read(store, 0, int(NOW), 3600).total(),
         "sums by position": lambda: rollups.by_position(store).total(),
         "newest rewards": lambda: rollups.newest_rewards(store, RULE, 100, ANY),

@@ -9,7 +9,7 @@ import pytest
 from armwise.agent.config import AppConfig
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.learning.learner import Learner, publish_candidate
-from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.rebuild import rebuild, verify_states
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.learning.restore import restore_policy
 from armwise.agent.policies import PolicyError, PolicySpec
@@ -219,12 +219,12 @@ def test_a_rebuild_makes_a_candidate_again_and_what_followed_it(
     assert ours is not None
     recipe = Recipe(spec, RULE, StartingPoint(runs=(1,), after=7))
     candidate = publish_candidate(store, recipe, ARMS)
-    report = rebuild(store, config, lambda *_: None, number=candidate.version)
+    report = verify_states(store, config, lambda *_: None, number=candidate.version)
     names = ["training log", f"version {ours.version}", f"version {candidate.version}"]
     assert told(report) == dict.fromkeys(names, "equal")
     promoted(store, config, candidate)
     newest = live(store, range(30, 40), a_learner(store, recipe))
-    report = rebuild(store, config, lambda *_: None, every=True)
+    report = verify_states(store, config, lambda *_: None, every=True)
     assert report.sound
     assert f"version {newest.version}" in told(report)
     assert f"version {candidate.version}" in told(report)
@@ -243,11 +243,11 @@ def test_a_rebuild_puts_a_follower_after_a_promoted_version_that_learned_somethi
         changed = replace(candidate, version=0, parent=candidate.version, digest=versions.digest_state(b"x"))
         wrong = versions.add(connection, changed, b"x")
     promoted(store, config, candidate)
-    report = rebuild(store, config, lambda *_: None, mend=True)
+    rebuild(store, config, lambda *_: None)
     follower = versions.latest(store, recipe.digest)
     assert follower is not None
     assert (follower.parent, follower.digest, follower.start) == (wrong, candidate.digest, candidate.start)
-    assert report.sound
+    assert verify_states(store, config, lambda *_: None).sound
 
 
 def test_a_learner_host_follows_a_promotion_and_the_way_back(

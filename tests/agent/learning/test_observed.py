@@ -13,7 +13,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import candidates, evaluate
 from armwise.agent.evaluation.candidates import CandidateService, parse_name
 from armwise.agent.learning import Learner, Recipe, publish_candidate
-from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.rebuild import rebuild, verify_states
 from armwise.agent.learning.router_scores import keep_router
 from armwise.agent.policies import Policy
 from armwise.agent.routers import out_of_fold, saved
@@ -116,9 +116,9 @@ def test_what_a_learner_published_step_by_step_is_what_a_rebuild_gives(
     config: AppConfig, store: Store
 ) -> None:
     newest = live(config, store)
-    report = rebuild(store, config, lambda *_: None, every=True)
-    assert report.sound, report.compared
-    assert len(report.compared) > 3
+    report = verify_states(store, config, lambda *_: None, every=True)
+    assert report.sound, report.states
+    assert len(report.states) > 3
     plain = replace(Recipe.configured(config), start=None)
     without = publish_candidate(store, plain, list(config.actions))
     assert (without.recipe, without.digest) != (newest.recipe, newest.digest), "observations are learned"
@@ -140,8 +140,8 @@ def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_a
     seen = [one.decision for one in learned if observed.find_source(one.decision)]
     assert {observed.find_source(one) for one in seen} == {ObservationSource.JUDGE, ObservationSource.SHADOW}
     assert all(ROUTER in one.context.arms["a"] for one in seen)
-    report = rebuild(store, config, lambda *_: None, number=newest.version)
-    assert report.sound, report.compared
+    report = verify_states(store, config, lambda *_: None, number=newest.version)
+    assert report.sound, report.states
     _, policy = replayed(config, store, f"recipe:{newest.version}", monkeypatch)
     assert versions.digest_state(policy.save()) == newest.digest
 
@@ -174,7 +174,7 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
 
 @pytest.mark.parametrize("newest_is_right", [True, False])
 @pytest.mark.slow
-def test_a_rebuild_reads_observations_beside_the_repaired_training_log(
+def test_a_rebuild_learns_observations_again(
     config: AppConfig, store: Store, *, newest_is_right: bool
 ) -> None:
     newest = live(config, store)
@@ -185,16 +185,14 @@ def test_a_rebuild_reads_observations_beside_the_repaired_training_log(
             versions.add(connection, wrong, b"x")
         flipped = sa.update(x).where(x.c.seq.between(5, 60), sa.cast(x.c.metrics, sa.Text) != "{}")
         connection.execute(flipped.values(metrics={"thumb": -1.0}))
-    found = rebuild(store, config, lambda *_: None)
+    found = verify_states(store, config, lambda *_: None)
     assert not found.sound
-    assert "observations are compared once the training log is mended" in found.notes[-1]
-    report = rebuild(store, config, lambda *_: None, mend=True)
-    assert report.sound, report
+    rebuild(store, config, lambda *_: None)
     follower = versions.latest(store, newest.recipe)
     assert follower is not None
     assert follower.digest == newest.digest
     assert (follower == newest) == newest_is_right, "nothing is published where the newest is as it should be"
-    again = rebuild(store, config, lambda *_: None, every=newest_is_right)
+    again = verify_states(store, config, lambda *_: None, every=newest_is_right)
     assert again.sound, again
 
 

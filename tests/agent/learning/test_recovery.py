@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.rebuild import verify_states
 from armwise.feedback.log import Store
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service
@@ -69,7 +69,7 @@ async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path
             connection.execute("TRUNCATE log1.decisions, log1.feedback, log1.versions CASCADE")
         follow(server, restore, folder, moment.isoformat(" "))
         with closing(Store(url)) as store:
-            assert rebuild(store, service.config, lambda *_: None, every=True).sound
+            assert verify_states(store, service.config, lambda *_: None, every=True).sound
         async with Service(tmp_path, log_url=url).running() as service:
             restored = await policy(service)
             assert (restored["version"], restored["log_seq"]) == (served["version"], served["log_seq"])
@@ -80,4 +80,4 @@ async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path
             assert (await policy(service))["version"] > served["version"]
             verified = await service.client.get(f"/v1/decisions/{names[0]}/verify")
             assert verified.json()["verified"], verified.text
-            assert rebuild(service.point.store, service.config, lambda *_: None, every=True).sound
+            assert verify_states(service.point.store, service.config, lambda *_: None, every=True).sound

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.learning.rebuild import rebuild
+from armwise.agent.learning.rebuild import verify_states
 from armwise.feedback.log import Store
 from armwise.feedback.registry import versions
 from tests.agent.asking import ask, tell
@@ -45,12 +45,12 @@ async def test_a_backup_that_is_copied_back_gives_the_same_versions(tmp_path: Pa
     log.write_bytes(copy.read_bytes())
     assert digests(url) == before
     with closing(Store(url)) as store:
-        assert rebuild(store, service.config, lambda *_: None, every=True).sound
+        assert verify_states(store, service.config, lambda *_: None, every=True).sound
     async with Service(tmp_path).running() as service:
         assert [(await service.client.get(f"/v1/decisions/{name}")).json() for name in names] == shown
         gone = [(await service.client.get(f"/v1/decisions/{name}")).status_code for name in later]
         assert gone == [404] * 4
         (name, *_) = await asked(service, 4)
         assert (await service.client.get(f"/v1/decisions/{name}/verify")).json()["verified"]
-        assert rebuild(service.point.store, service.config, lambda *_: None, every=True).sound
+        assert verify_states(service.point.store, service.config, lambda *_: None, every=True).sound
     assert digests(url).items() > before.items()

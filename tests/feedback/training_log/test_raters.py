@@ -29,7 +29,7 @@ from armwise.feedback.training_log.join import (
     take_epoch,
 )
 from armwise.feedback.training_log.raters import RaterShares
-from armwise.feedback.training_log.refold import Refold
+from armwise.feedback.training_log.refold import find_difference
 from tests.feedback.conftest import decision, execution
 from tests.feedback.test_fold import AFTER, decided, executed, placed, rule, said
 
@@ -292,10 +292,7 @@ def test_a_joiner_that_is_restarted_at_each_fact_writes_what_one_pass_does(how: 
         assert table(store, t.raters) == table(other, t.raters)
         learned = Counter(row[4] for row in table(store, t.raters))
         assert min(learned[True], learned[False]) > 20
-        assert Refold(store, how).recorded.log_seq == 0
-        refold = Refold(store, how)
-        assert list(refold.examples()) == list(read_examples(store, how.join))
-        assert (refold.sound, refold.first, len(set(refold.digests))) == (True, None, 1)
+        assert find_difference(store, how)[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -308,24 +305,16 @@ def test_a_joiner_that_is_restarted_at_each_fact_writes_what_one_pass_does(how: 
     ],
     ids=["missing", "rater", "learned", "surplus"],
 )
-def test_damage_to_what_raters_gave_is_found_and_mended(damage: sa.Executable) -> None:
+def test_damage_to_what_raters_gave_is_found(damage: sa.Executable) -> None:
     with closing(Store("sqlite://")) as store:
         history(store, seed=4, n=250)
         epoch = take_epoch(store, "test", 0.0)
         joiner = Joiner(store, SHORT, epoch)
         while joiner.advance(1000.0).log_seq < store.log_seq():
             pass
-        whole = table(store, t.raters)
         with store.writing() as connection:
             connection.execute(damage)
-        refold = Refold(store, SHORT)
-        list(refold.examples())
-        assert not refold.sound
-        assert refold.first is not None
-        assert refold.first.startswith("of the raters, ")
-        assert len(set(refold.digests)) == 2
-        refold.repair(epoch)
-        assert table(store, t.raters) == whole
+        assert " of raters " in find_difference(store, SHORT)[1]
 
 
 def test_the_newest_counts_name_who_rated_and_what_was_left_out() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.lab.warmstart import warm_start
-from armwise.agent.learning import Recipe, active_recipe, publish_candidate, rebuild
+from armwise.agent.learning import Recipe, active_recipe, publish_candidate, verify_states
 from armwise.agent.learning.router_scores import open_router
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import RouterError
@@ -114,9 +114,9 @@ def test_the_learner_scores_what_was_decided_before_the_switch_and_a_rebuild_giv
     assert (newest.recipe, newest.router) == (promoted.recipe, promoted.router)
     assert newest.examples_seq == promoted.examples_seq + 36 + 10, "labels have a place in the training log"
     assert router_contexts.unscored(world.store, promoted.router, newest=1000) == []
-    report = rebuild(world.store, world.config, lambda *_: None, every=True)
+    report = verify_states(world.store, world.config, lambda *_: None, every=True)
     assert report.sound
-    assert {one.version for one in report.compared} >= {promoted.version, newest.version}
+    assert {one.version for one in report.states} >= {promoted.version, newest.version}
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_sco
     publish_candidate(world.store, other, ARMS, backbones=world.config.backbones)
     learned = learned_examples(world.store, recipe.reward, recipe.start, router=first.router)
     assert sum(ROUTER in one.decision.context.arms["bm25"] for one in learned) == 10
-    report = rebuild(world.store, world.config, lambda *_: None, number=first.version)
-    assert report.sound, report.compared
+    report = verify_states(world.store, world.config, lambda *_: None, number=first.version)
+    assert report.sound, report.states
 
 
 @pytest.mark.slow
