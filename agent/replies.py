@@ -467,7 +467,6 @@ class Policy(Summary):
     floor: float
     applied_seq: int = Field(description="Facts of the log up to this position are learned.")
     log_seq: int = Field(description="Position of the newest fact.")
-    damaged: int = Field(description="Values beyond their limits in the newest 2,000 facts.")
     serving: ServingState
     promotion: PromotionState | None
     canaries: list[CanaryState] = Field(

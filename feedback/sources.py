@@ -9,9 +9,9 @@ for part in read_decisions(store, rule, since, until): ...    with what the trai
 
 import json
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from math import inf, nan
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
+from orjson import JSONDecodeError, loads
 from typing_extensions import override
 
 from armwise.feedback.arrays import Floats, Integers
@@ -35,7 +36,7 @@ from armwise.feedback.decisions import (
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import ELSEWHERE, LABELS, Context, Cost, Example, FeedbackKind
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
-from armwise.feedback.log import Limited, Store, listing, loads, numeric
+from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -337,7 +338,7 @@ def read_learned(
                 pass
             raise
         columns["seq"] = np.arange(after + 1, last + 1)
-        yield _decisions(columns, rule, selection)
+        yield _of_readable(columns, partial(_decisions, rule=rule, selection=selection))
         if progress:
             progress("reading the log", last, end)
 
@@ -405,22 +406,30 @@ def read_decisions(
             on_progress("decisions", done, None)
         with store.reading() as connection:
             columns = _fetched(connection, query.where(d.seq > begin, d.seq <= end))
-        learned = (columns["metrics"] != None) & (columns["status"] != "")  # noqa: E711 - of an array
-        columns["metrics"] = np.where(learned, columns["metrics"], "{}")
-        columns["turns"] = np.array([loads(text or "null") for text in columns["turns"]], dtype=np.object_)
-        part = _decisions(columns, rule, EVERYTHING)
+        part = _of_readable(columns, partial(_settled, rule=rule, final=final, audited=audited))
         done += len(part)
-        answered = columns["status"] != ""
-        yield replace(
-            part,
-            reward=np.where(learned, part.reward, nan),
-            settled=part.seq <= final,
-            usd=np.where(answered, columns["usd"], nan),
-            seconds=np.where(answered, columns["retrieval_s"] + columns["llm_s"], nan),
-            **(_audited(columns) if audited else {}),
-        )
+        yield part
     if on_progress is not None:
         on_progress("decisions", done, done)
+
+
+def _settled(columns: Columns, rule: RewardRule, final: int, *, audited: bool) -> Decisions:
+    answered = columns["status"] != ""
+    learned = (columns["metrics"] != None) & answered  # noqa: E711 - of an array
+    turns = [loads(text or "null") for text in columns["turns"]]
+    read = {
+        "metrics": np.where(learned, columns["metrics"], "{}"),
+        "turns": np.array(turns, dtype=np.object_),
+    }
+    part = _decisions({**columns, **read}, rule, EVERYTHING)
+    return replace(
+        part,
+        reward=np.where(learned, part.reward, nan),
+        settled=part.seq <= final,
+        usd=np.where(answered, columns["usd"], nan),
+        seconds=np.where(answered, columns["retrieval_s"] + columns["llm_s"], nan),
+        **(_audited(columns) if audited else {}),
+    )
 
 
 def any_elsewhere(store: Store, since: float, until: float) -> bool:
@@ -450,7 +459,7 @@ def _pages(store: Store, since: float | None, until: float | None) -> Iterator[t
 
 def _audited(columns: Columns) -> dict[str, Any]:
     """Return the columns of an audit."""
-    stored = map(log_rows.numeric_features, _parsed(columns["features"]))
+    stored = _parsed(columns["features"])
     return {
         "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
         "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
@@ -584,7 +593,7 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
-            (numeric(stored["sparse"], log_rows.LARGEST_FEATURE) for stored in _parsed(columns["features"])),
+            (stored["sparse"] for stored in _parsed(columns["features"])),
             tuple(selection.features),
             0.0,
         )
@@ -599,6 +608,32 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
     )
 
 
+def _of_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> Decisions:
+    """Build decisions of columns; without the rows that cannot be read, if there are any."""
+    documents = [columns[name] for name in _DOCUMENTS if name in columns]
+    spent = [columns[name] for name in _SPENT if name in columns]
+    try:
+        if all(np.isfinite(numbers).all() for numbers in spent):
+            return build(columns)
+    except JSONDecodeError:
+        pass
+    names = columns["decision_id"]
+
+    def check(row: int) -> int:
+        for texts in documents:
+            loads(texts[row] or "null")
+        if not all(np.isfinite(numbers[row]) for numbers in spent):
+            raise ValueError("its cost is not finite")
+        return row
+
+    kept = [*log_rows.readable(range(len(names)), check, names.__getitem__)]
+    return build({name: values[kept] for name, values in columns.items()})
+
+
+_DOCUMENTS = ("metrics", "probabilities", "features", "tokens_by_model")
+"""Columns of JSON that are read as texts."""
+
+
 def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
     """Yield parsed JSON."""
     for start in range(0, len(texts), _FEW):
@@ -606,10 +641,10 @@ def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
 
 
 def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
-    """Return the probabilities of all rows, and their number in each: 0 if one is unknown or not a number."""
+    """Return the probabilities of all rows, and their number in each: 0 if the propensity is unknown."""
     p, n_p = array("d"), array("q")
     for shares, unknown in zip(_parsed(texts), np.isnan(propensity).tolist(), strict=True):
-        shares = () if unknown or numeric(shares) is not shares else shares
+        shares = () if unknown else shares
         p.extend(shares)
         n_p.append(len(shares))
     return np.array(p), np.array(n_p)
@@ -638,9 +673,8 @@ def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
 
 
 def _array(values: list[Any], of: sa.types.TypeEngine[Any]) -> NDArray[Any]:
-    if isinstance(of, Limited):
-        return of.all_within(values)
-    return np.array(values, dtype=np.int64 if isinstance(of, sa.Integer) else np.object_)
+    kinds = ((sa.Integer, np.int64), (sa.Double, np.float64))
+    return np.array(values, dtype=next((dtype for kind, dtype in kinds if isinstance(of, kind)), np.object_))
 
 
 def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:

@@ -193,7 +193,6 @@ def _state(point: DecisionPoint) -> PointState:
             failed=_attempts(failures_at(point)),
             lag=training_log_lag.measure_lag(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
-            damaged=len(point.damaged.positions),
             rewards={
                 arm: (total["rewarded"], total["reward"])
                 for arm, total in rewards.items()

@@ -210,8 +210,6 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
             about.add_row("feedback", Text(_feedback(policy["feedback"])))
         if policy.get("judge"):
             about.add_row("judge", Text(_judge(policy["judge"])))
-        if damaged := policy.get("damaged"):
-            about.add_row("rows", f"{damaged:,} values beyond limits: the log of the learner names them")
         console.print(about)
         table = Table("arm", "kind", "parameters", "enabled", title="arms")
         for arm in arms:

@@ -17,7 +17,7 @@ from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import DecisionPoint, Service
-from armwise.feedback.log import damage, without_password
+from armwise.feedback.log import without_password
 from armwise.feedback.training_log import lag
 
 router = pages()
@@ -129,7 +129,6 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
     failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
     rule = point.config.reward
     waiting, lost = (count(point.store, rule.wait_s) for count in (lag.count_waiting, lag.dangling))
-    beyond = damage.newest(point.store)
     return [
         (
             "decides",
@@ -147,7 +146,6 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
             f"{lost:,} items older than {rule.wait_time} refer to no decision; "
             f"{waiting:,} newer ones wait for theirs",
         ),
-        ("rows", not beyond, f"{len(beyond):,} beyond limits: {beyond[-1]}" if beyond else "as expected"),
         ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
         (
             "requests",

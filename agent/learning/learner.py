@@ -27,7 +27,7 @@ from armwise.feedback.budget import Budget, Pacer, Price
 from armwise.feedback.drift import Change, DriftSpec, Watch
 from armwise.feedback.errors import BehindError, LogGapError, LogUnavailableError, SupersededError
 from armwise.feedback.events import Example
-from armwise.feedback.log import Store, damage, erasures
+from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import Version, prices, versions
 from armwise.feedback.reward import TokenPrices
 from armwise.feedback.training_log import (
@@ -43,9 +43,6 @@ from armwise.feedback.training_log import (
 )
 
 logger = logging.getLogger(__name__)
-
-MOST_NAMED = 20
-"""Values beyond their limits that one step logs by name; further ones are counted."""
 
 BATCH = 5000
 """Most examples learned in one step."""
@@ -116,8 +113,6 @@ class Learner:
         self._loadable_upto = -1  # examples learned by the newest version that can be loaded
         self._reported_at = timer()  # when it last published or logged its progress
         self.behind = False
-        with store.reading() as connection:
-            self._looked_through = read_position(connection, self._rule.join).log_seq
         self._resume()
         self._prices = (
             None if budget is None else PriceKeeper(store, budget, epoch, clock, token_prices or {})
@@ -168,7 +163,6 @@ class Learner:
             erasures.erase_older(self._store, self._keep_texts_days, self._clock())
         erasures.forget_subjects(self._store, self._clock())
         position = self._joiner.advance(self._clock())
-        self._name_damage(position.log_seq)
         uncounted = rollups.advance(self._store, self._rule).left
         n_learned = max(self.learned, self._loadable_upto)
         if n_learned > position.examples_seq and not self._joiner.left:
@@ -225,15 +219,6 @@ class Learner:
                 self._store, self.recipe.router, join=self._rule.join, after=self.learned, upto=upto
             )
             score_unscored(self._store, self.recipe.router, decisions, self._backbones)
-
-    def _name_damage(self, upto: int) -> None:
-        """Log the values beyond their limits in the facts just joined."""
-        damaged = damage.read(self._store, self._looked_through, upto)
-        for row in damaged[:MOST_NAMED]:
-            logger.warning("%s", row)
-        if more := damaged[MOST_NAMED:]:
-            logger.warning("and %d more values beyond their limits, up to position %d", len(more), upto)
-        self._looked_through = upto
 
     def _log_progress(self, position: Position) -> None:
         facts = position.log_seq + self._joiner.left

@@ -40,7 +40,7 @@ from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.events import AnsweredTurn, Cost, KeptDraw
-from armwise.feedback.log import ChangeWatch, GroupCommit, Store, conversations, damage
+from armwise.feedback.log import ChangeWatch, GroupCommit, Store, conversations
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices
 from armwise.feedback.training_log import lag
 
@@ -220,7 +220,6 @@ class DecisionPoint:
         telemetry: Metrics of the point.
         ranks: Whether its actions come with the request.
         unread: Warning that facts wait while no learner reads them; None if one does.
-        damaged: Counts values beyond their limits in the newest facts.
     """
 
     def __init__(
@@ -285,7 +284,6 @@ class DecisionPoint:
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch, name)
         self.passages = arms.passages
         self.unread: str | None = None
-        self.damaged = damage.DamageCount(store)
         self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
         self._backends = backends
         self._reaching: asyncio.Task[None] | None = None
@@ -396,7 +394,7 @@ class DecisionPoint:
             await asyncio.sleep(self.config.learning.poll_s)
 
     async def _check_log(self) -> None:
-        """Check, every few seconds, that a learner reads the log and that its rows are within limits."""
+        """Check, every few seconds, that a learner reads the log."""
         if (now := asyncio.get_running_loop().time()) < self._check_at:
             return
         self._check_at = now + LEARNING_S
@@ -406,7 +404,6 @@ class DecisionPoint:
             self.unread = str(error)
         else:
             self.unread = None
-        await asyncio.to_thread(self.damaged.step)
 
     async def refresh(self) -> None:
         """Serve the newest version of the active recipe, or the pinned one, and the live arms.

@@ -63,7 +63,6 @@ class PointState:
         rewards: Number and sum of the rewards of the last hour's decisions, by arm.
         canaries: Share of each canary in the decisions that it takes part in, by version.
         failed: Failures in a row of each background task.
-        damaged: Values beyond their limits in the newest facts.
     """
 
     lag: training_log_lag.Lag | None = None
@@ -73,7 +72,6 @@ class PointState:
     rewards: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     canaries: Mapping[int, float] = field(default_factory=dict)
     failed: Mapping[Work, int] = field(default_factory=dict)
-    damaged: int = 0
 
 
 class Telemetry:
@@ -305,7 +303,6 @@ GAUGES = {
     "armwise_lag_facts": "Facts after that position.",
     "armwise_lag_seconds": "Age of the first of these; 0 for none.",
     "armwise_dangling_feedback": "Items whose decision has not come within the time in which they count.",
-    "armwise_damaged_values": "Values beyond their limits in the newest facts, read as the nearest.",
     "armwise_examples_seq": "Examples that the served version has learned.",
     "armwise_policy_version": "The version that is served.",
     "armwise_drift_alarms": "Changes of the world that were noticed.",
@@ -371,6 +368,5 @@ class _LogGauges(Collector):
                 "armwise_lag_facts": lag.facts,
                 "armwise_lag_seconds": lag.seconds(self._now),
                 "armwise_dangling_feedback": state.dangling,
-                "armwise_damaged_values": state.damaged,
             }
         return gauges

@@ -1,13 +1,13 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import conversations, damage, erasures, listing, rows, schema, tables
-from .backend import dumps, loads, storable, unindexed
+from . import conversations, erasures, listing, rows, schema, tables
+from .backend import dumps, storable, unindexed
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
 from .database import POINT, locate_url, point_url, without_password
 from .facts import Fact
 from .group_commit import SLOW_S, GroupCommit
-from .limits import LARGEST, Limited, numeric
+from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
 from .sqlite import COPIED_IN_USE, lacks_wal
 from .store import DrawSecret, LoggedDecision, Store, insert, row_time
@@ -28,15 +28,12 @@ __all__ = [
     "Receipt",
     "Store",
     "conversations",
-    "damage",
     "dumps",
     "erasures",
     "insert",
     "lacks_wal",
     "listing",
-    "loads",
     "locate_url",
-    "numeric",
     "open_log",
     "point_url",
     "row_time",

@@ -180,22 +180,6 @@ def dumps(value: object) -> str:
     return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text
 
 
-def parsed(text: str | bytes) -> Any:
-    r"""Parse a JSON document, including NaN, infinities and lone surrogates, which databases accept.
-
-    >>> parsed('{"usd": NaN, "name": "\\ud800"}')
-    {'usd': 0.0, 'name': '�'}
-    """
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = json.loads(text, parse_constant=_CONSTANTS.__getitem__)
-        return json.loads(storable(json.dumps(value, ensure_ascii=False)))
-
-
-_CONSTANTS = {"NaN": 0.0, "Infinity": LARGEST, "-Infinity": -LARGEST}
-
-
 def limited(value: Any) -> Any:
     """Return a document with numbers cut to +-`LARGEST`, NaN as 0; the same object if unchanged.
 
@@ -216,17 +200,3 @@ def limited(value: Any) -> Any:
 def _is_plain(values: Collection[Any]) -> bool:
     """Return whether values are all numbers within their limits, or all texts."""
     return are_numbers(values) or all(isinstance(part, str) for part in values)
-
-
-def loads(text: str | bytes) -> Any:
-    """Return a document of a fact: as `parsed` reads it, and `limited`."""
-    return limited(parsed(text))
-
-
-def is_within(text: str) -> bool:
-    """Return whether `loads` returns a document as it is."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return bool(limited(value) == value)

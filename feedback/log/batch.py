@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from reprlib import repr as _shortened
-from typing import Any, cast
+from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S, check_stamp
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import ResultRows, limited, loads
+from armwise.feedback.log.backend import ResultRows, limited
 from armwise.feedback.log.facts import Fact, decision_row, execution_row, feedback_row, observation_row
-from armwise.feedback.log.limits import Limited, Word
+from armwise.feedback.log.limits import Limited
 from armwise.feedback.log.texts import with_texts, without_texts
 from armwise.feedback.log.under_way import UnderWay
 from armwise.feedback.texts import pseudonym
@@ -161,8 +162,8 @@ class StoredFacts:
         observed = {(name, source, arm) for name, source, arm in observations}
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
         for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
-            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=_kind(kind))
-            item = replace(item, content=loads(content or "null") or {})
+            item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=FeedbackKind(kind))
+            item = replace(item, content=orjson.loads(content or "null") or {})
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
             state.decisions[name] = _target(*target)
@@ -174,9 +175,9 @@ class StoredFacts:
         state.erased.update(name for (name,) in erased)
         state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
         for name, kind, n in on_decisions:
-            state.amounts[name, None, _kind(kind)] += n
+            state.amounts[name, None, FeedbackKind(kind)] += n
         for name, kind, n in on_episodes:
-            state.amounts[None, name, _kind(kind)] += n
+            state.amounts[None, name, FeedbackKind(kind)] += n
         return state
 
 
@@ -371,7 +372,3 @@ def _described(item: Feedback) -> str:
     if item.content:
         what += f" {_shortened(dict(item.content))}"
     return f"{what} on {about}"
-
-
-def _kind(word: str) -> FeedbackKind:
-    return FeedbackKind(cast(Word, t.feedback.c.kind.type).within(word))

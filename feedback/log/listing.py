@@ -4,16 +4,26 @@ A rare match in a long log may be far back: a page that is not full says how far
 page continues there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.events import ARM_FAILURES, LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
-from armwise.feedback.log.rows import COST, WITHOUT_FEATURES, compute_reward, read_decision, read_tokens
+from armwise.feedback.log.rows import (
+    COST,
+    WITHOUT_FEATURES,
+    compute_reward,
+    finite_cost,
+    read_decision,
+    read_tokens,
+    readable,
+)
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
@@ -187,13 +197,10 @@ def decisions(
         if criteria.episode is not None:  # an index has the decisions of an episode: nothing else is read
             low = first
         outcomes = dict[int, tuple[Any, ...]]()
-        for row in connection.execute(query.where(d.seq < end, d.seq >= low)).mappings():
-            raw_cost = None if row["status"] is None else Cost(*(row[column.name] for column in COST))
-            cost, reward = _priced(row, raw_cost, rule)
+        found = connection.execute(query.where(d.seq < end, d.seq >= low))
+        for seq, reward, outcome in readable(found, partial(_read_outcome, rule=rule)):
             if criteria.rewards(reward):
-                status = row["status"] and Status(row["status"])
-                models = tuple(read_tokens(row["tokens_by_model"]))
-                outcomes[row["seq"]] = (row["served"], status, cost, reward, raw_cost, models)
+                outcomes[seq] = outcome
             if len(outcomes) == limit:
                 break
         full = len(outcomes) == limit
@@ -205,10 +212,12 @@ def decisions(
             .where(d.seq.in_(outcomes))
             .order_by(d.seq.desc())
         )
-        page = [
-            ListedDecision(read_decision(row), seq, *(*outcomes[seq], answer or ""))
-            for *row, seq, answer in map(tuple, rows)
-        ]
+
+        def listed(row: Any) -> ListedDecision:
+            *decision, seq, answer = row
+            return ListedDecision(read_decision(decision), seq, *(*outcomes[seq], answer or ""))
+
+        page = [*readable(rows, listed)]
     more = low > first
     return Page(page, low if more else None, end - low if more and not full else None)
 
@@ -218,8 +227,8 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     return (
         sa.select(
-            *(d.seq, d.cost_weight, e.served, e.status, *COST, e.tokens_by_model),
-            *(sa.cast(x.metrics, sa.Text).label("metrics"), x.turns),
+            *(d.id, d.seq, d.cost_weight, e.served, e.status, *COST),
+            *(sa.cast(c, sa.Text).label(c.name) for c in (e.tokens_by_model, x.metrics, x.turns)),
         )
         .outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
         .outerjoin(t.examples, (x.decision_id == d.id) & (x.join == rule.join))
@@ -228,16 +237,17 @@ def _outcomes(rule: RewardRule, criteria: DecisionFilter) -> sa.Select[Any]:
     )
 
 
-def _priced(row: Mapping[Any, Any], cost: Cost | None, rule: RewardRule) -> tuple[float | None, float | None]:
-    """Return the priced cost and the reward of a decision, where it has them."""
-    if cost is None:
-        return None, None
-    total = rule.priced(cost, read_tokens(row["tokens_by_model"]))
-    if row["metrics"] is None:
-        return total, None
-    failed = row["status"] in ARM_FAILURES
-    spent = row["turns"], cost, row["tokens_by_model"]
-    return total, compute_reward(rule, *spent, row["metrics"], row["cost_weight"], failed=failed)
+def _read_outcome(row: Any, rule: RewardRule) -> tuple[int, float | None, tuple[Any, ...]]:
+    """Return the position of a decision, its reward, and the fields of its outcome from `served` on."""
+    if row.status is None:
+        return row.seq, None, (row.served, None, None, None, None, ())
+    cost = finite_cost(*(getattr(row, column.name) for column in COST))
+    tokens_by_model, reward = read_tokens(loads(row.tokens_by_model or "null")), None
+    if row.metrics is not None:
+        spent, failed = (loads(row.turns or "null"), cost, tokens_by_model), row.status in ARM_FAILURES
+        reward = compute_reward(rule, *spent, row.metrics, row.cost_weight, failed=failed)
+    priced = rule.priced(cost, tokens_by_model)
+    return row.seq, reward, (row.served, Status(row.status), priced, reward, cost, tuple(tokens_by_model))
 
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:

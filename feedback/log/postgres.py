@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
@@ -28,7 +29,6 @@ from armwise.feedback.log.backend import (
     Rows,
     Statement,
     dumps,
-    parsed,
 )
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class PostgreSQL:
             max_overflow=0,
             pool_timeout=WAIT_S,
             json_serializer=dumps,
-            json_deserializer=parsed,
+            json_deserializer=orjson.loads,
         )
         sa.event.listen(self.engine, "do_connect", self._connect)
         sa.event.listen(self.engine, "connect", self._set_up)

@@ -1,11 +1,14 @@
 """Read rows of the log as facts: the columns to select, and the functions that build facts from them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from math import fsum
-from typing import Any, cast
+from math import fsum, isfinite
+from operator import attrgetter
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.events import (
     Context,
@@ -21,9 +24,9 @@ from armwise.feedback.events import (
     Status,
 )
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import limited, loads
-from armwise.feedback.log.limits import Propensity, numeric
 from armwise.feedback.reward import NUMBERS, RewardRule
+
+logger = logging.getLogger(__name__)
 
 
 def read_observation(row: sa.Row[Any]) -> Observation:
@@ -114,17 +117,15 @@ def read_decision(row: Sequence[Any]) -> Decision:
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
     candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
-    stored = numeric_features(loads(features))
+    stored = loads(features)
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
     usd_weight, *miss_costs = stored.get("miss_costs", (0.0,))
-    eligible = tuple(loads(arms) or ())
-    if drawn not in eligible:  # their names are damaged
-        eligible = (drawn, *eligible)
+    eligible = tuple(loads(arms))
     return Decision(
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
         eligible,
-        read_distribution(eligible, tuple(loads(probabilities) or ()), drawn),
+        tuple(loads(probabilities)),
         drawn,
         policy,
         version,
@@ -135,62 +136,52 @@ def read_decision(row: Sequence[Any]) -> Decision:
         request_digest,
         floor,
         deferred,
-        _by_arm(eligible, loads(shadow)),
+        tuple(loads(shadow)),
         candidate,
         share,
         price,
-        _by_arm(eligible, loads(costs)),
+        tuple(loads(costs)),
         cost_weight,
-        None if (scores := loads(candidate_scores or "null")) is None else numeric(scores),
+        loads(candidate_scores or "null"),
         stored.get("masked", {}),
         stored.get("trace", ""),
         draw_id,
         erased=erased is not None,
-        incumbent=_by_arm(eligible, incumbent),
+        incumbent=tuple(incumbent),
         incumbent_share=incumbent_share,
         quoted_groups=tuple(stored.get("quoted_groups", ())),
-        miss_costs=_by_arm(eligible, miss_costs),
+        miss_costs=tuple(miss_costs),
         usd_weight=usd_weight,
         asked_by=stored.get("asked_by"),
     )
 
 
-def _by_arm(arms: Sequence[str], values: Sequence[float] | None) -> tuple[float, ...]:
-    """Return numbers in the order of arms; empty if their number differs."""
-    return tuple(numeric(values)) if values and len(values) == len(arms) else ()
+Row = TypeVar("Row")
+
+Fact = TypeVar("Fact")
 
 
-def read_distribution(arms: Sequence[str], probabilities: Sequence[float], drawn: str) -> tuple[float, ...]:
-    """Return a stored distribution; empty if it is damaged, or the propensity is beyond its limits.
+def readable(
+    rows: Iterable[Row], read: Callable[[Row], Fact], name: Callable[[Row], str] = attrgetter("id")
+) -> Iterator[Fact]:
+    """Yield the facts in rows; rows that cannot be read are skipped, counted and named in the process's log.
 
-    >>> read_distribution(("a", "b"), (1e-300, 1.0), "a"), read_distribution(("a", "b"), (1e-300, 1.0), "b")
-    ((), (1e-300, 1.0))
+    Args:
+        rows: Rows of decisions.
+        read: Returns the fact in a row; raises if a document is no JSON, or a number is none.
+        name: Returns the id of the decision.
     """
-    if numeric(probabilities) is not probabilities or len(probabilities) not in (1, len(arms)):
-        return ()
-    propensity = next((p for arm, p in zip(arms, probabilities, strict=False) if arm == drawn), None)
-    return () if PROPENSITY.within(propensity) is None else tuple(probabilities)
-
-
-PROPENSITY = Propensity()
-
-LARGEST_FEATURE = 1e6
-"""Largest magnitude of a feature: with larger ones, the equations of linear policies cannot be solved."""
-
-FEATURE_NUMBERS = ("sparse", "embedding", "arms", "incumbent", "miss_costs")
-"""The parts of features that hold only numbers."""
-
-
-def numeric_features(stored: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return features as numbers of at most `LARGEST_FEATURE` in magnitude; the same object if unchanged.
-
-    >>> numeric_features({"sparse": {"w=why": "1"}, "embedding": [0.5, None], "trace": "00-1"})
-    {'sparse': {'w=why': 0.0}, 'embedding': [0.5, 0.0], 'trace': '00-1'}
-    >>> numeric_features({"arms": {"dense": {"router": -1e15}}})
-    {'arms': {'dense': {'router': -1000000.0}}}
-    """
-    parts = {name: numeric(stored[name], LARGEST_FEATURE) for name in FEATURE_NUMBERS if name in stored}
-    return stored if all(stored[name] is part for name, part in parts.items()) else {**stored, **parts}
+    n_skipped = 0
+    for row in rows:
+        try:
+            fact = read(row)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            n_skipped += 1
+            logger.warning(
+                "decision %r is skipped, number %d that cannot be read: %s", name(row), n_skipped, error
+            )
+        else:
+            yield fact
 
 
 def load_decisions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Decision]:
@@ -213,18 +204,21 @@ COST = (
 """The raw cost vector of an execution, in the order of `Cost`."""
 
 
+def finite_cost(*parts: float) -> Cost:
+    """Return a raw cost vector. Raises ValueError if a part is not finite."""
+    if not isfinite(fsum(parts)):
+        raise ValueError(f"its cost {parts} is not finite")
+    return Cost(*parts)  # type: ignore[arg-type]
+
+
 def read_cost(row: sa.Row[Any]) -> Cost:
     """Return the raw cost vector in a row of `executions`."""
     return Cost(row.steps, row.prompt_tokens, row.completion_tokens, row.retrieval_s, row.llm_s, row.usd)
 
 
-SOURCES = (t.executions.c.index_version, t.executions.c.cached, t.executions.c.tokens_by_model)
-"""Columns of the sources of passages and answer: the corresponding fields of an `Example`."""
-
-
 def read_tokens(stored: Mapping[str, Sequence[float]] | None) -> dict[str, ModelTokens]:
     """Return the tokens by model of a row of `executions`."""
-    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in numeric(limited(stored or {})).items()}
+    return {name: cast(ModelTokens, tuple(tokens)) for name, tokens in (stored or {}).items()}
 
 
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
@@ -295,7 +289,6 @@ def spent_by(
     """
     if turns is None:
         return cost, read_tokens(tokens_by_model), 1
-    turns = limited(turns)
     return Cost(**turns["cost"]), read_tokens(turns["tokens_by_model"]), turns["n"]
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, NoLogError, StoreError
@@ -28,7 +29,6 @@ from armwise.feedback.log.backend import (
     Rows,
     Statement,
     dumps,
-    parsed,
 )
 
 _AWAY = {
@@ -89,7 +89,7 @@ class SQLite:
             paramstyle="named",
             **pool,
             json_serializer=dumps,
-            json_deserializer=parsed,
+            json_deserializer=orjson.loads,
         )
         self._watch: sqlite3.Connection | None = None
         self._watching = threading.Lock()

@@ -34,6 +34,7 @@ from armwise.feedback.log.rows import (
     read_decision,
     read_feedback,
     read_observation,
+    readable,
 )
 from armwise.feedback.log.schema import check, prepare
 
@@ -353,7 +354,7 @@ class Store:
             .limit(limit)
         )
         with self.reading() as connection:
-            return [read_decision(row) for row in connection.execute(query)]
+            return [*readable(connection.execute(query), read_decision)]
 
     def settle(self, episodes: Iterable[str]) -> None:
         """Find the oldest open decision of each episode, to spare `append` that search under its lock.
@@ -385,7 +386,7 @@ class Store:
         feedback is incomplete, late or missing.
         """
         x = t.examples.c
-        mode, status = (sa.type_coerce(c, sa.String) for c in (t.decisions.c.mode, t.executions.c.status))
+        mode, status = t.decisions.c.mode, t.executions.c.status
         unfinished, failed = (status.is_(None), "not finished"), (status != Status.OK, status)
         reason = sa.case((mode != Mode.EXPLORE, mode), unfinished, failed, else_="not judged")
         query = (

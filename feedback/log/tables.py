@@ -49,21 +49,7 @@ from sqlalchemy import (
     text,
 )
 
-from armwise.feedback.events import FeedbackKind, Mode, ObservationSource, Status
-from armwise.feedback.log.limits import (
-    LARGEST,
-    LATEST,
-    MOST_SUM,
-    Amount,
-    Count,
-    LargeCount,
-    Numbers,
-    Propensity,
-    Setting,
-    Time,
-    VersionNumber,
-    Word,
-)
+from armwise.feedback.log.limits import LARGEST, LATEST, Amount, Count, Propensity, Setting, Time
 
 SCHEMA = 1
 """Number of these tables, in `log_schema`. Count it up when one of them changes after the first release."""
@@ -116,9 +102,9 @@ decisions = Table(
     Column("decided_at", Time(), nullable=False),
     Column("deadline", Time(), nullable=False),
     Column("logged_at", Time(), nullable=False, index=True),
-    Column("mode", Word(instead=Mode.FORCED), nullable=False),
+    Column("mode", String(16), nullable=False),
     Column("policy", String(64), nullable=False),
-    Column("version", VersionNumber(), nullable=False),
+    Column("version", _SEQ, nullable=False),
     Column("floor", Setting(0.0, 1.0)),
     Column("drawn", String(128), nullable=False),
     Column("propensity", Propensity()),
@@ -127,17 +113,17 @@ decisions = Table(
     Column("request_digest", String(64), nullable=False),
     Column("question", Text, nullable=False),
     Column("arms", JSON, nullable=False),
-    Column("probabilities", Numbers, nullable=False),
-    Column("shadow", Numbers, nullable=False),
+    Column("probabilities", JSON, nullable=False),
+    Column("shadow", JSON, nullable=False),
     Column("features", JSON, nullable=False),
-    Column("candidate", VersionNumber(), nullable=False),
+    Column("candidate", _SEQ, nullable=False),
     Column("share", Amount(0.0, 1.0), nullable=False),
     Column("price", Amount(), nullable=False),
-    Column("costs", Numbers, nullable=False),
+    Column("costs", JSON, nullable=False),
     Column("cost_weight", Setting()),
-    Column("candidate_scores", Numbers),
+    Column("candidate_scores", JSON),
     Column("user_digest", String(64)),
-    Column("erased", VersionNumber()),
+    Column("erased", _SEQ),
     Column("draw_id", String(128)),
     Index(None, "episode_id", "seq"),
 )
@@ -185,7 +171,7 @@ executions = Table(
     _position(),
     Column("decision_id", String(128), nullable=False, unique=True),
     Column("served", String(128)),
-    Column("status", Word(instead=Status.CANCELLED), nullable=False),
+    Column("status", String(16), nullable=False),
     Column("steps", Count(), nullable=False),
     Column("prompt_tokens", Count(), nullable=False),
     Column("completion_tokens", Count(), nullable=False),
@@ -199,7 +185,7 @@ executions = Table(
     Column("stages", JSON),
     Column("index_version", Text),
     Column("cached", Boolean, nullable=False),
-    Column("tokens_by_model", Numbers),
+    Column("tokens_by_model", JSON),
 )
 
 feedback = Table(
@@ -207,7 +193,7 @@ feedback = Table(
     metadata,
     _position(),
     Column("id", String(256), nullable=False),
-    Column("kind", Word(instead=FeedbackKind.RETRACTION), nullable=False),
+    Column("kind", String(16), nullable=False),
     Column("decision_id", String(128), index=True),
     Column("episode_id", String(128), index=True),
     Column("early", Boolean, nullable=False),
@@ -236,7 +222,7 @@ observations = Table(
     metadata,
     _position(),
     Column("decision_id", String(128), nullable=False),
-    Column("source", Word(instead=ObservationSource.JUDGE), nullable=False),
+    Column("source", String(16), nullable=False),
     Column("arm", String(128), nullable=False),
     Column("share", Amount(0.0, 1.0), nullable=False),
     Column("propensity", Propensity(), nullable=False),
@@ -514,9 +500,9 @@ usage = Table(
     metadata,
     Column("key", String(128), primary_key=True),
     Column("period", String(16), primary_key=True),
-    Column("requests", LargeCount(), nullable=False),
-    Column("tokens", LargeCount(), nullable=False),
-    Column("usd", Amount(0.0, LARGEST), nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("usd", Double, nullable=False),
 )
 
 ROLLUP_COUNTS = (
@@ -538,8 +524,8 @@ rollups = Table(
     Column("start", BigInteger, primary_key=True, autoincrement=False),
     Column("arm", String(128), primary_key=True),
     Column("n_arms", Integer, primary_key=True, autoincrement=False),
-    *(Column(name, LargeCount(), nullable=False) for name in ROLLUP_COUNTS),
-    *(Column(name, Amount(-MOST_SUM, MOST_SUM), nullable=False) for name in ROLLUP_SUMS),
+    *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
+    *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
 )
 
 rollup_positions = Table(

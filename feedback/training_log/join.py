@@ -28,13 +28,13 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import (
     ARM_FAILURES,
     LABELS,
-    Cost,
     Example,
     Execution,
     Feedback,
@@ -43,7 +43,7 @@ from armwise.feedback.events import (
     Status,
     Tick,
 )
-from armwise.feedback.log import LARGEST, Store, insert, loads, unindexed
+from armwise.feedback.log import LARGEST, Store, insert, unindexed
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -962,39 +962,42 @@ def read_examples(
     while True:
         with store.reading() as connection:
             rows = connection.execute(_EXAMPLES, {**part, "after": after}).all()
-        for seq, metrics, by, turns, status, index, cached, tokens, *values in rows:
-            if seq != after + 1:
-                raise LogGapError(f"the training log goes on at {seq} after {after}: {_GONE}")
-            after = seq
-            own_cost, decision = (
-                Cost(*values[: len(log_rows.COST)]),
-                log_rows.read_decision(values[len(log_rows.COST) :]),
-            )
-            cost, by_model, n_turns = log_rows.spent_by(turns, own_cost, tokens)
-            yield Example(
-                seq,
-                decision,
-                cost,
-                loads(metrics),
-                failed=status in ARM_FAILURES,
-                by=by,
-                index_version=index or "",
-                cached=cached,
-                tokens_by_model=by_model,
-                turns=n_turns,
-            )
+        for row in rows:
+            if row.seq != after + 1:
+                raise LogGapError(f"the training log goes on at {row.seq} after {after}: {_GONE}")
+            after = row.seq
+        yield from log_rows.readable(rows, _read_example)
         if len(rows) < chunk:
             break
     if upto is not None and after < upto:
         raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")
 
 
+def _read_example(row: Sequence[Any]) -> Example:
+    seq, metrics, by, turns, status, index, cached, tokens, *values = row
+    own_cost = log_rows.finite_cost(*values[: len(log_rows.COST)])
+    cost, by_model, n_turns = log_rows.spent_by(loads(turns or "null"), own_cost, loads(tokens or "null"))
+    return Example(
+        seq,
+        log_rows.read_decision(values[len(log_rows.COST) :]),
+        cost,
+        loads(metrics),
+        failed=status in ARM_FAILURES,
+        by=by,
+        index_version=index or "",
+        cached=cached,
+        tokens_by_model=by_model,
+        turns=n_turns,
+    )
+
+
 _x, _e = t.examples.c, t.executions.c
 
 _EXAMPLES = (
     sa.select(
-        *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, _x.turns, _e.status),
-        *(*log_rows.SOURCES, *log_rows.COST, *log_rows.DECISION),
+        *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, sa.cast(_x.turns, sa.Text), _e.status),
+        *(_e.index_version, _e.cached, sa.cast(_e.tokens_by_model, sa.Text)),
+        *(*log_rows.COST, *log_rows.DECISION),
     )
     .join(t.decisions, t.decisions.c.id == _x.decision_id)
     .join(t.executions, _e.decision_id == _x.decision_id)

@@ -22,10 +22,11 @@ from itertools import islice
 
 import numpy as np
 import sqlalchemy as sa
+from orjson import loads
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.feedback.events import LABELS, Cost, Decision, Example, Observation, ObservationSource
-from armwise.feedback.log import Store, loads
+from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule

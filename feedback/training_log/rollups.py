@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
+from orjson import loads
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import ARM_FAILURES, ELSEWHERE, LABELS, UNRECOVERED, Cost, Mode, Status
-from armwise.feedback.log import Store, listing, loads, numeric, unindexed
+from armwise.feedback.events import ARM_FAILURES, ELSEWHERE, LABELS, UNRECOVERED, Mode, Status
+from armwise.feedback.log import Store, listing, unindexed
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -54,9 +55,6 @@ MINUTES_FOR_S = 2 * 24 * HOUR
 
 BATCH = 5000
 """Positions that are read at a time."""
-
-LIMITS = 1
-"""Number of the newest change of the limits of rows (`feedback.log.limits`): sums by others are dropped."""
 
 Key = tuple[int, int, str, int]
 """Start of a minute, start of a stretch of the log, drawn arm, number of eligible arms."""
@@ -90,8 +88,8 @@ class Read:
 
 
 def digest_rule(rule: RewardRule) -> str:
-    """Return the digest of the rule and the limits that determine the sums."""
-    return hashlib.sha256(json.dumps([rule.model_dump(mode="json"), LIMITS]).encode()).hexdigest()
+    """Return the digest of the rule that determines the sums."""
+    return hashlib.sha256(rule.model_dump_json().encode()).hexdigest()
 
 
 def progress(store: Store, rule: RewardRule) -> Read:
@@ -299,10 +297,13 @@ def newest_rewards(
             t.examples.c.seq > read_position(connection, rule.join).examples_seq - limit,
             t.decisions.c.seq <= settled_at(connection, rule).position,
         )
-        return [
-            Rewarded(arm, sums, numeric(loads(context)["sparse"]))
-            for (_, _, arm, _), sums, (context,) in _rewarded(connection, rule, query)
-        ]
+        found = _rewarded(connection, rule, query)
+        return [*log_rows.readable(found, _read_rewarded, lambda row: f"at {row[0][1]}")]
+
+
+def _read_rewarded(row: tuple[tuple[Any, ...], dict[str, float], list[Any]]) -> Rewarded:
+    (_, _, arm, _), sums, (features,) = row
+    return Rewarded(arm, sums, loads(features)["sparse"])
 
 
 class NewestDraw(NamedTuple):
@@ -335,7 +336,7 @@ def newest_draws(
     """
     d = t.decisions.c
     query = (
-        sa.select(d.seq, d.drawn, sa.cast(d.features, sa.Text))
+        sa.select(d.id, d.seq, d.drawn, sa.cast(d.features, sa.Text).label("features"))
         .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
         .order_by(d.seq.desc())
         .limit(limit)
@@ -344,7 +345,11 @@ def newest_draws(
         last = read_head(connection) if upto is None else upto
         here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
         rows = connection.execute(query.where(*here)).all()
-    return [NewestDraw(seq, arm, numeric(loads(features).get("sparse", {}))) for seq, arm, features in rows]
+
+    def read(row: Any) -> NewestDraw:
+        return NewestDraw(row.seq, row.drawn, loads(row.features)["sparse"])
+
+    return [*log_rows.readable(rows, read)]
 
 
 _KEY = ("width", "start", "arm", "n_arms")
@@ -431,7 +436,10 @@ _DECISIONS = sa.select(*_DRAW, t.decisions.c.mode).where(
 )
 
 _EXECUTIONS = (
-    sa.select(t.executions.c.status, t.executions.c.answer.is_not(None), *log_rows.COST, *_DRAW)
+    sa.select(
+        *(t.decisions.c.id, t.executions.c.status, t.executions.c.answer.is_not(None)),
+        *(*log_rows.COST, *_DRAW),
+    )
     .join_from(t.executions, t.decisions, t.decisions.c.id == t.executions.c.decision_id)
     .where(
         t.executions.c.seq > sa.bindparam("after"),
@@ -447,24 +455,26 @@ def _decisions(connection: sa.Connection, after: int, upto: int) -> Iterator[Add
 
 
 def _executions(connection: sa.Connection, after: int, upto: int) -> Iterator[Addition]:
+    rows = connection.execute(_EXECUTIONS, {"after": after, "upto": upto})
+    return log_rows.readable(rows, _read_execution)
+
+
+def _read_execution(row: Any) -> Addition:
+    _, status, answered, *rest = row
     costs = len(log_rows.COST)
-    for status, answered, *rest in connection.execute(_EXECUTIONS, {"after": after, "upto": upto}):
-        cost = Cost(*rest[:costs])
-        yield (
-            tuple(rest[costs:]),
-            {
-                "finished": 1,
-                "fell_back": status == Status.FELL_BACK,
-                "failed": status in UNRECOVERED,
-                "cancelled": status == Status.CANCELLED,
-                "answers": bool(answered),
-                "steps": cost.steps,
-                "tokens": cost.prompt_tokens + cost.completion_tokens,
-                "retrieval_s": cost.retrieval_s,
-                "llm_s": cost.llm_s,
-                "usd": cost.usd,
-            },
-        )
+    cost = log_rows.finite_cost(*rest[:costs])
+    return tuple(rest[costs:]), {
+        "finished": 1,
+        "fell_back": status == Status.FELL_BACK,
+        "failed": status in UNRECOVERED,
+        "cancelled": status == Status.CANCELLED,
+        "answers": bool(answered),
+        "steps": cost.steps,
+        "tokens": cost.prompt_tokens + cost.completion_tokens,
+        "retrieval_s": cost.retrieval_s,
+        "llm_s": cost.llm_s,
+        "usd": cost.usd,
+    }
 
 
 def _rewards(
@@ -486,10 +496,10 @@ def _rewards(
 def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return the query of examples that were served here, for `_rewarded`, with the columns `more`."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    metrics = sa.cast(x.metrics, sa.Text)
+    documents = (sa.cast(column, sa.Text) for column in (x.metrics, x.turns, e.tokens_by_model))
     return (
         sa.select(
-            *(*_DRAW, d.propensity, d.cost_weight, e.status, metrics, x.turns, e.tokens_by_model),
+            *(d.id, *_DRAW, d.propensity, d.cost_weight, e.status, *documents),
             *(*log_rows.COST, *more),
         )
         .join_from(t.examples, t.decisions, d.id == x.decision_id)
@@ -519,12 +529,16 @@ def _rewarded(
     connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, Any] = {}
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
     """Yield the draw of examples that have a reward, its contribution, and further columns of the query."""
-    costs = len(log_rows.COST)
-    for row in connection.execute(query, part):
-        draw, outcome = row[: len(_DRAW)], row[len(_DRAW) :]
+
+    def read(row: Any) -> tuple[tuple[Any, ...], float | None, float | None, list[Any]]:
+        draw, outcome = row[1 : 1 + len(_DRAW)], row[1 + len(_DRAW) :]
         propensity, weight, status, values, turns, tokens, *rest = outcome
-        spent = turns, Cost(*rest[:costs]), tokens
+        cost, more = log_rows.finite_cost(*rest[: len(log_rows.COST)]), rest[len(log_rows.COST) :]
+        spent = loads(turns or "null"), cost, loads(tokens or "null")
         r = log_rows.compute_reward(rule, *spent, values, weight, failed=status in ARM_FAILURES)
+        return draw, propensity, r, more
+
+    for draw, propensity, r, more in log_rows.readable(connection.execute(query, part), read):
         if r is None or propensity is None:
             continue
         w = 1.0 / propensity
@@ -541,7 +555,7 @@ def _rewarded(
                 "w2r2": (w * r) ** 2,
                 "wr2": w * r * r,
             },
-            rest[costs:],
+            more,
         )
 
 

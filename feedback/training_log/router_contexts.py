@@ -17,9 +17,10 @@ from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.events import Context, Decision, Example, Mode
-from armwise.feedback.log import Store, loads, rows
+from armwise.feedback.log import Store, rows
 from armwise.feedback.log import tables as t
 
 CHUNK = 500

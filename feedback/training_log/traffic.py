@@ -3,9 +3,10 @@
 from collections.abc import Collection
 
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.events import LABELS
-from armwise.feedback.log import Store, loads
+from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.training_log.examples import name_episode
 

@@ -44,7 +44,6 @@ from armwise.agent.replies import (
 from armwise.agent.serving import DecisionPoint, same_document
 from armwise.feedback.drift import Alarms, DriftSpec
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
-from armwise.feedback.log import damage
 from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
@@ -119,7 +118,6 @@ async def policy(point: RequestPoint) -> StdlibJson[Policy]:
     newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
     judged = await asyncio.to_thread(_judge, point)
     feedback = await asyncio.to_thread(_feedback, point)
-    beyond = await asyncio.to_thread(damage.newest, point.store)
     config, n_arms = point.config, len(point.config.actions)
     router_info = None if point.versions.scorer is None else point.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
@@ -131,7 +129,6 @@ async def policy(point: RequestPoint) -> StdlibJson[Policy]:
         **(_NO_VERSION if version is None else _summary(version)),
         applied_seq=lag.applied_seq,
         log_seq=lag.log_seq,
-        damaged=len(beyond),
         serving=construct(
             ServingState,
             version=None if version is None else version.version,

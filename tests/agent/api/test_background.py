@@ -7,19 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import sqlalchemy as sa
 from prometheus_client.parser import text_string_to_metric_families
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.jobs import RETRIES_S
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.events import Tick
-from armwise.feedback.log import tables as t
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.lag import ABANDONED_S, SuccessorCheck
 from tests.agent.fakes import Service
-from tests.feedback.conftest import decision, execution
 
 WARM_START = {"sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
 WHY = "the current node timed out during startup"
@@ -179,28 +176,3 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     for _ in range(5):
         await warmed.point._check_log()  # noqa: SLF001 - as the poller does at each refresh
     assert len(looks) == 1
-
-
-@pytest.mark.slow
-async def test_a_scrape_shows_values_beyond_limits_without_reading_rows_for_them(
-    warmed: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The replica reads them in its own time; the policy and the console when they are asked."""
-    store = warmed.point.store
-    store.append([Tick(100.0), decision("d1"), execution("d1")])
-    with store.writing() as connection:
-        connection.execute(sa.update(t.executions).values(usd=1e308))
-
-    async def scraped() -> float:
-        text = (await warmed.client.get("/metrics")).text
-        families = text_string_to_metric_families(text)
-        samples = {one.name: one.value for family in families for one in family.samples}
-        return samples["armwise_damaged_values"]
-
-    assert await scraped() == 0.0
-    assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
-    assert (await warmed.client.get("/v1/policy")).json()["damaged"] == 1
-    assert "rows not well 1 beyond limits" in await page(warmed)
-    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
-    await warmed.point._check_log()  # noqa: SLF001 - as the poller does
-    assert await scraped() == 1.0

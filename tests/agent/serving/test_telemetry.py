@@ -53,9 +53,7 @@ def test_what_happened_is_counted() -> None:
     telemetry.shed()
     telemetry.shed()
     telemetry.refused("rate_limit_exceeded")
-    found = exposed(
-        telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}, damaged=3)
-    )
+    found = exposed(telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}))
     assert (
         found.items()
         >= {
@@ -84,7 +82,6 @@ def test_what_happened_is_counted() -> None:
             "armwise_lag_facts point=default": 2.0,
             "armwise_lag_seconds point=default": 2.5,
             "armwise_dangling_feedback point=default": 5.0,
-            "armwise_damaged_values point=default": 3.0,
             "armwise_examples_seq point=default": 30.0,
             "armwise_policy_version point=default": 7.0,
             "armwise_drift_alarms point=default": 2.0,

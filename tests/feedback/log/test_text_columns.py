@@ -20,7 +20,6 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.limits import Word
 from tests.documents import texts
 from tests.documents.texts import COLUMNS, FILES, Fate
 from tests.feedback.conftest import decision
@@ -33,7 +32,7 @@ def test_every_column_of_texts_documents_or_bytes_has_a_row() -> None:
         f"{table.name}.{column.name}"
         for table in t.metadata.tables.values()
         for column in table.c
-        if isinstance(column.type, sa.String | Word | sa.JSON | sa.LargeBinary)
+        if isinstance(column.type, sa.String | sa.JSON | sa.LargeBinary)
     }
     assert {"decisions.question", "keys.name", "rollups.arm", "checkpoints.state"} <= found
     assert found - COLUMNS.keys() == set(), "say in `COLUMNS` what an erasure makes of a new column"

@@ -1,0 +1,77 @@
+"""A row that cannot be read is skipped, counted and named, and every reader goes on past it."""
+
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from armwise.agent.config import AppConfig, load
+from armwise.agent.console import period
+from armwise.agent.evaluation import EvaluationRequest, audit, evaluate_log
+from armwise.agent.learning.learner import Learner
+from armwise.agent.learning.recipe import Recipe
+from armwise.agent.policies import PolicySpec
+from armwise.feedback.log import Store, listing
+from armwise.feedback.log import tables as t
+from armwise.feedback.sources import LogSource
+from armwise.feedback.training_log import find_difference, read_examples, take_epoch
+from tests.agent.evaluation.logged import BEGIN, RULE, World, add_up, configured, fill
+
+WORLD = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, {"none": 0.1, "bm25": 0.2, "dense": 0.1}, rated=0.7)
+
+N, NOW = 40, BEGIN + 7200.0
+
+
+def quietly(*_: object) -> None:
+    """Report no progress."""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AppConfig:
+    (tmp_path / "home").mkdir(mode=0o700)
+    return load(configured(tmp_path, WORLD), ["router"]).of("default")
+
+
+DAMAGES = {
+    "no JSON": (t.decisions.c.features, "id", '{"sparse": {'),
+    "not a number": (t.decisions.c.probabilities, "id", "[NaN, 0.5, 0.5]"),
+    "infinite": (t.executions.c.usd, "decision_id", math.inf),
+    "a text": (t.executions.c.tokens_by_model, "decision_id", "tokens"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
+def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
+    tmp_path: Path, config: AppConfig, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", RULE.join)) as store:
+        fill(store, WORLD, N, seed=3)
+        add_up(store)
+        whole = [example.decision.id for example in read_examples(store, RULE.join)]
+        column, key, value = DAMAGES[damage]
+        lost = whole[5]
+        with store.writing() as connection:
+            statement = f"UPDATE {column.table.name} SET {column.name} = :value WHERE {key} = :id"
+            connection.execute(sa.text(statement), {"value": value, "id": lost})
+        assert [example.decision.id for example in read_examples(store, RULE.join)] == [
+            name for name in whole if name != lost
+        ]
+        assert f"decision {lost!r} is skipped, number 1 that cannot be read: " in caplog.text
+        learner = Learner(
+            store,
+            Recipe(PolicySpec(kind="linucb"), RULE),
+            list(config.actions),
+            take_epoch(store, "test", NOW),
+            lambda: NOW,
+        )
+        assert learner.step() is not None
+        assert find_difference(store, RULE)[1] == ""
+        source = LogSource(store, config.reward)
+        evaluate_log(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
+        audit.audit_store(store, config, quietly)
+        period.read_period(store, config, 0.0, NOW, quietly)
+        listing.decisions(store, RULE, listing.DecisionFilter(), 100)
+        store.newest(100, features=True)
