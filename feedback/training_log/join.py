@@ -962,15 +962,19 @@ def read_examples(
     while True:
         with store.reading() as connection:
             rows = connection.execute(_EXAMPLES, {**part, "after": after}).all()
-        for row in rows:
-            if row.seq != after + 1:
-                raise LogGapError(f"the training log goes on at {row.seq} after {after}: {_GONE}")
-            after = row.seq
-        yield from log_rows.readable(rows, _read_example)
+        yield from log_rows.readable(_consecutive(rows, after), _read_example)
+        after += len(rows)
         if len(rows) < chunk:
             break
     if upto is not None and after < upto:
         raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")
+
+
+def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
+    for seq, row in enumerate(rows, after + 1):
+        if row.seq != seq:
+            raise LogGapError(f"the training log goes on at {row.seq} after {seq - 1}: {_GONE}")
+        yield row
 
 
 def _read_example(row: Sequence[Any]) -> Example:

@@ -82,7 +82,7 @@ def test_what_disagrees_with_itself_is_counted_and_left_out(store: Store) -> Non
     assert log.excluded == {
         "propensity not that of the distribution": 1,
         "no distribution": 2,
-        "no propensity on record": 1,
+        "propensity not in (0, 1]": 1,
         "drawn arm not in the distribution": 1,
     }
 
