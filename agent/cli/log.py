@@ -104,7 +104,11 @@ def rebuild(
         for note in report.notes:
             console.print(note, soft_wrap=True)
         if follower is not None:
-            console.print(f"version {follower} has what the log gives, and follows the others", **PLAIN)
+            console.print(
+                f"version {follower} has what the log gives, and follows the others",
+                highlight=False,
+                soft_wrap=True,
+            )
         if not report.sound:
             if verify:
                 remedy = "to delete the training log and learn it again: `armwise rebuild`"

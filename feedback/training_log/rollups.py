@@ -10,7 +10,6 @@ begins and grow with it, so that a curve from the first decision on has few poin
 """
 
 import hashlib
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
