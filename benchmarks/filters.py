@@ -34,7 +34,6 @@ BACKBONE = Backbone(model="hashing:384")
 ARMS = {
     "bm25": ArmSpec(kind="bm25"),
     "dense": ArmSpec(kind="dense", params={"backbone": "b"}),
-    "hnsw": ArmSpec(kind="dense", params={"backbone": "b", "index": "hnsw"}),
     "vendi": ArmSpec(kind="vendi", params={"backbone": "b", "diversity": 0.3, "depth": 100}),
     "graph": ArmSpec(kind="graph", params={"backbone": "b"}),
 }

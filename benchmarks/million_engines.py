@@ -11,6 +11,7 @@ import numpy as np
 from armwise.arms.base import Arm, Query
 from armwise.arms.engines.postgres import literal
 from armwise.arms.engines.qdrant import sparse
+from armwise.arms.indexes.vectors import PROBES
 from armwise.arms.retrievers import ArmSpec, Resources
 from armwise.arms.retrievers.dense import DenseParams, shared_index
 from armwise.arms.tokenizer import words
@@ -51,7 +52,6 @@ def dense(index: str) -> Engine:
 ENGINES = {
     "bm25": Engine({"lexical": ArmSpec(kind="bm25")}),
     "flat": dense("flat"),
-    "hnsw": dense("hnsw"),
     "ivf_pq": dense("ivf_pq"),
     "postgres": engine(
         "postgres",
@@ -93,10 +93,9 @@ def bare(name: str, spec: ArmSpec, place: str, arm: Arm, have: Resources) -> Cal
         return by_words
     if not place:
         index: Any = shared_index(DenseParams.model_validate(spec.params), have)
-        options = index._effort(K + 1) if name == "hnsw" else None
         if name == "ivf_pq":
-            index._index.nprobe = index._params.probes
-        return lambda query: index._index.search(query.embeddings["minilm"][np.newaxis], K, params=options)
+            index._index.nprobe = PROBES
+        return lambda query: index._index.search(query.embeddings["minilm"][np.newaxis], K)
     return CLIENTS[name](inner.collection, str(spec.params["mode"]), place)
 
 

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
 from armwise.arms.base import Passage, Query
-from armwise.arms.indexes import IndexParams, VectorIndex
+from armwise.arms.indexes import VectorIndex
 from armwise.arms.lab.portfolio import pool as portfolio_pool
 from armwise.arms.more import vendi
 from armwise.arms.more.entities import Known
@@ -258,7 +258,7 @@ def main(
         vectors = passages(n_passages, dim, rng)
         flat = faiss.IndexFlatIP(dim)
         flat.add(vectors)
-        indexes[backbone] = VectorIndex(flat, IndexParams(backbone=backbone))
+        indexes[backbone] = VectorIndex(flat)
         stages[backbone] = FirstStage(backbone, indexes[backbone], vectors)
         embeddings[backbone] = questions(vectors, n_questions + 1, rng)
     named = entities(n_passages, rng)

@@ -160,7 +160,7 @@ def embedded_text(passage: Passage) -> str:
 INDEX = "index.faiss"
 
 LEAST_COUNT, LEAST_SHARE = 10_000, 0.1
-"""Fewest permitted passages, and their least share, for a search by the graph; fewer are all compared."""
+"""Fewest permitted passages, and their least share, for a search of cells; fewer are all compared."""
 
 ADD_AT_ONCE = 65_536
 """Vectors that are added to an index, or compared, at a time."""
@@ -171,6 +171,15 @@ CODEWORDS, TRAINED_BY = 256, 39
 LEAST_COMPRESSED = CODEWORDS * TRAINED_BY
 """Fewest passages whose vectors are compressed; fewer are all compared."""
 
+PROBES = 64
+"""Cells that a search reads, of those nearest to it."""
+
+CODE_BYTES = 64
+"""Bytes of a compressed vector, at most."""
+
+RESCORED = 200
+"""Passages whose vectors are then read and compared exactly, at least k."""
+
 
 class IndexParams(BaseModel):
     """Parameters of an index, and of every arm that uses one."""
@@ -178,27 +187,10 @@ class IndexParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backbone: str = Field(description="Name of the backbone that embeds passages and queries.")
-    index: Literal["flat", "hnsw", "ivf_pq"] = Field(
+    index: Literal["flat", "ivf_pq"] = Field(
         "flat",
-        description="`flat` compares with every passage; `hnsw` walks a graph, faster and not exact; "
-        "`ivf_pq` compares with compressed vectors of some cells, in a small part of the memory.",
-    )
-    neighbors: int = Field(32, ge=2, description="hnsw: links of a passage.")
-    build_width: int = Field(200, ge=1, description="hnsw: candidates considered when a passage is linked.")
-    search_width: int = Field(128, ge=1, description="hnsw: candidates considered in a search, at least k.")
-    cells: int | None = Field(
-        None, ge=1, le=1_000_000, description="ivf_pq: groups of near passages; by default 4 sqrt(passages)."
-    )
-    probes: int = Field(64, ge=1, description="ivf_pq: cells that a search reads, of those nearest to it.")
-    code_bytes: int = Field(
-        64,
-        ge=1,
-        description="ivf_pq: bytes of a compressed vector, at most: the largest divisor of its length.",
-    )
-    rescored: int = Field(
-        200,
-        ge=1,
-        description="ivf_pq: passages whose vectors are then read and compared exactly, at least k.",
+        description="`flat` compares with every passage; `ivf_pq` compares with compressed vectors of some "
+        f"cells, in a small part of the memory, from {LEAST_COMPRESSED:,} passages on.",
     )
 
 
@@ -211,15 +203,13 @@ class VectorIndex:
         ranks: Rank of each position in the order of ids, shape (n_passages,).
 
     Source: Johnson et al. 2017, Billion-scale similarity search with GPUs,
-    arXiv:1702.08734; Malkov and Yashunin 2016, Efficient and robust approximate nearest
-    neighbor search using Hierarchical Navigable Small World graphs, arXiv:1603.09320; Jegou
-    et al. 2011, Product Quantization for Nearest Neighbor Search, IEEE TPAMI 33(1).
+    arXiv:1702.08734; Jegou et al. 2011, Product Quantization for Nearest Neighbor Search,
+    IEEE TPAMI 33(1).
     """
 
     def __init__(
         self,
         index: Any,
-        params: IndexParams,
         ranks: NDArray[np.intp] | None = None,
         vectors: NDArray[np.float32] | None = None,
     ) -> None:
@@ -227,18 +217,15 @@ class VectorIndex:
 
         Args:
             index: The index.
-            params: Parameters.
             ranks: Ranks of the positions; None: ids are in the order of positions.
             vectors: Vectors of the passages, shape (n_passages, dim), for `ivf_pq`; may be memory-mapped.
         """
         self.dim = int(index.d)
-        self.exact = params.index == "flat"
         self.ranks = np.arange(index.ntotal) if ranks is None else ranks
         self._index = index
-        self._params = params
         # a corpus that is too small to be compressed has a flat index
         self._compressed = vectors if hasattr(index, "nprobe") else None
-        self._kind = "flat" if params.index == "ivf_pq" and self._compressed is None else params.index
+        self.exact = self._compressed is None
 
     @classmethod
     def prepare(
@@ -273,7 +260,7 @@ class VectorIndex:
         ranks = np.empty(len(corpus), dtype=np.intp)
         ranks[corpus.order()] = np.arange(len(ranks))
         index = faiss.read_index(str(target / INDEX), faiss.IO_FLAG_MMAP_IFC)
-        return cls(index, params, ranks, vectors.read() if params.index == "ivf_pq" else None)
+        return cls(index, ranks, vectors.read() if params.index == "ivf_pq" else None)
 
     def nearest(
         self, vector: NDArray[np.float32], k: int, permitted: Permitted | None = None
@@ -288,45 +275,37 @@ class VectorIndex:
         Returns:
             Two arrays of shape (m,), highest score first, ties by id; m < k if there are no more.
         """
+        selector = None
         if permitted is not None:
-            return self._nearest_permitted(vector, k, permitted)
-        if self._compressed is not None:
-            return self._exactly(vector, k, self._compressed, self._candidates(vector, k))
-        return self._ranked(self._index, vector, k, self._effort)
+            import faiss
 
-    def _nearest_permitted(
-        self, vector: NDArray[np.float32], k: int, permitted: Permitted
-    ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return the nearest permitted passages, exactly if they are few or the graph ends early."""
-        import faiss
-
-        bits = np.packbits(permitted.mask, bitorder="little")
-        # its stubs have the arguments of C++
-        selector = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
-        exact = faiss.SearchParameters(sel=selector)  # type: ignore[call-arg]
-        if self._kind == "flat":
-            return self._ranked(self._index, vector, k, lambda _: exact)
-        share = permitted.count / len(self.ranks)
-        if self._compressed is not None:
-            near = np.empty(0, dtype=np.intp)
-            if permitted.count >= LEAST_COUNT and share >= LEAST_SHARE:
+            # its stubs have the arguments of C++
+            selector = faiss.IDSelectorBitmap(  # type: ignore[call-arg]
+                np.packbits(permitted.mask, bitorder="little")  # type: ignore[arg-type]
+            )
+        if self._compressed is None:
+            return self._all(vector, k, selector)
+        near = np.empty(0, dtype=np.intp)
+        if permitted is None:
+            near = self._candidates(vector, k)
+        else:
+            if permitted.count >= max(LEAST_COUNT, LEAST_SHARE * len(self.ranks)):
                 near = self._candidates(vector, k, selector)
             if len(near) < min(k, permitted.count):
                 near = np.flatnonzero(permitted.mask)
-            return self._exactly(vector, k, self._compressed, near)
-        if permitted.count >= LEAST_COUNT and share >= LEAST_SHARE:
-            nearest = self._ranked(self._index, vector, k, lambda width: self._effort(width, share, selector))
-            if len(nearest[0]) >= min(k, permitted.count):
-                return nearest
-        return self._ranked(faiss.downcast_index(self._index.storage), vector, k, lambda _: exact)
+        return self._exactly(vector, k, self._compressed, near)
 
-    def _ranked(
-        self, index: Any, vector: NDArray[np.float32], k: int, effort: Callable[[int], Any]
+    def _all(
+        self, vector: NDArray[np.float32], k: int, selector: Any
     ) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+        """Compare with every passage that may be found."""
+        import faiss
+
+        effort = faiss.SearchParameters(sel=selector) if selector is not None else None  # type: ignore[call-arg]
         width = k + 1
         while True:
-            scores, positions = index.search(vector[np.newaxis], width, params=effort(width))
-            reached = positions[0] >= 0  # -1: the corpus or the graph has no more
+            scores, positions = self._index.search(vector[np.newaxis], width, params=effort)
+            reached = positions[0] >= 0  # -1: there are no more
             # FAISS returns any of equal vectors; the lowest ids are sure to be there only if all are
             if not reached.all() or scores[0, -1] < scores[0, k - 1]:
                 kept, where = scores[0, reached], positions[0, reached]
@@ -339,9 +318,9 @@ class VectorIndex:
         import faiss
 
         effort = faiss.SearchParametersIVF(  # type: ignore[call-arg]  # its stubs have the arguments of C++
-            nprobe=min(self._params.probes, self._index.nlist), sel=selector
+            nprobe=min(PROBES, self._index.nlist), sel=selector
         )
-        width = max(k, self._params.rescored)
+        width = max(k, RESCORED)
         positions = self._index.search(vector[np.newaxis], width, params=effort)[1][0]
         if selector is None and np.count_nonzero(positions >= 0) < min(k, len(self.ranks)):
             effort.nprobe = self._index.nlist  # the cells that were read have fewer than k
@@ -360,29 +339,14 @@ class VectorIndex:
         order = np.lexsort((self.ranks[near], -scores))
         return scores[order], near[order]
 
-    def _effort(self, width: int, share: float = 1.0, selector: Any = None) -> Any:
-        if self._kind == "flat":
-            return None
-        import faiss
-
-        # candidates that may not be found take room, too
-        effort = max(self._params.search_width, width) / share
-        return faiss.SearchParametersHNSW(  # type: ignore[attr-defined]  # not in its stubs
-            efSearch=int(min(effort, len(self.ranks))), sel=selector
-        )
-
 
 def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress | None) -> Any:
-    """Return a FAISS index over the vectors; two graphs over the same vectors may differ in some links."""
+    """Return a FAISS index over the vectors."""
     import faiss
 
     total, dim = vectors.shape
-    index: Any = faiss.IndexFlatIP(dim)
-    if params.index == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, params.neighbors, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = params.build_width
-    elif params.index == "ivf_pq" and total >= LEAST_COMPRESSED:
-        index = _trained(vectors, params)
+    is_compressed = params.index == "ivf_pq" and total >= LEAST_COMPRESSED
+    index: Any = _trained(vectors) if is_compressed else faiss.IndexFlatIP(dim)
     for start in range(0, total, ADD_AT_ONCE):
         index.add(vectors[start : start + ADD_AT_ONCE])
         if progress is not None:
@@ -390,13 +354,13 @@ def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress
     return index
 
 
-def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
+def _trained(vectors: NDArray[np.float32]) -> Any:
     """Return an empty index of compressed vectors, its cells and its code learned from a sample."""
     import faiss
 
     total, dim = vectors.shape
-    cells = cell_count(total, params.cells)
-    length = code_length(dim, params.code_bytes)
+    cells = min(round(4 * total**0.5), total // TRAINED_BY)
+    length = code_length(dim)
     coarse = faiss.IndexFlatIP(dim)
     index: Any = faiss.IndexIVFPQ(coarse, dim, cells, length, 8, faiss.METRIC_INNER_PRODUCT)
     index.cp.niter = 10
@@ -406,29 +370,15 @@ def _trained(vectors: NDArray[np.float32], params: IndexParams) -> Any:
     return index
 
 
-def cell_count(total: int, cells: int | None) -> int:
-    """Return the cells of some passages: at most as many as they can train.
+def code_length(dim: int) -> int:
+    """Return the bytes of a compressed vector: the largest divisor of its length that is short enough.
 
-    >>> cell_count(1_000_000, None), cell_count(1_000_000, 100), cell_count(LEAST_COMPRESSED, None)
-    (4000, 100, 256)
-    """
-    return min(cells or round(4 * total**0.5), total // TRAINED_BY)
-
-
-def code_length(dim: int, most: int) -> int:
-    """Return the bytes of a compressed vector: the largest divisor of its length that is at most `most`.
-
-    >>> code_length(384, 64), code_length(300, 64)
+    >>> code_length(384), code_length(300)
     (64, 60)
     """
-    return max(n for n in range(1, min(most, dim) + 1) if dim % n == 0)
+    return max(n for n in range(1, min(CODE_BYTES, dim) + 1) if dim % n == 0)
 
 
 def _identity(vectors: Vectors, params: IndexParams) -> Identity:
-    """Return the identity: the vectors and the shape of the index, not the search parameters."""
-    shape: dict[str, int] = {}
-    if params.index == "hnsw":
-        shape = {"neighbors": params.neighbors, "build_width": params.build_width}
-    elif params.index == "ivf_pq":
-        shape = {"cells": params.cells or 0, "code_bytes": params.code_bytes}
-    return {**vectors.identity, "index": params.index, **shape}
+    """Return the identity: the vectors and the kind of the index."""
+    return {**vectors.identity, "index": params.index}

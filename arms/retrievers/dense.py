@@ -130,7 +130,7 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
 
 def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
     """Return the index that all arms with these index parameters share. Raises IndexMismatchError."""
-    index_params = _index_params(params)
+    index_params = IndexParams(backbone=params.backbone, index=params.index)
     backbone = have.backbones[index_params.backbone]
     return have.shared(
         ("vector index", index_params),
@@ -140,7 +140,7 @@ def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
 
 def first_stage(params: IndexParams, have: Resources) -> FirstStage:
     """Return the first stage that all arms with these index parameters share. Raises IndexMismatchError."""
-    index_params = _index_params(params)
+    index_params = IndexParams(backbone=params.backbone, index=params.index)
 
     def make() -> FirstStage:
         vectors = Vectors.of(have.corpus, have.indexes, have.backbones[index_params.backbone]).read()
@@ -149,11 +149,6 @@ def first_stage(params: IndexParams, have: Resources) -> FirstStage:
         )
 
     return have.shared(("first stage", index_params), make)
-
-
-def _index_params(params: IndexParams) -> IndexParams:
-    """Return the parameters of the index alone."""
-    return IndexParams.model_validate({name: getattr(params, name) for name in IndexParams.model_fields})
 
 
 class DenseParams(IndexParams):
@@ -210,7 +205,7 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedA
 
 KIND = Kind(
     "dense",
-    "nearest passages by embedding, exact or HNSW",
+    "nearest passages by embedding, exact or compressed",
     DenseParams,
     _build,
     prepare_index,

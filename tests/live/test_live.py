@@ -309,7 +309,7 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live
     }
     chosen = {
         "words": {"kind": "bm25", "params": {"k1": 0.9}},
-        "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "hnsw"}},
+        "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "ivf_pq"}},
     }
     file = tmp_path / "portfolio.yaml"
     file.write_text(

@@ -9,7 +9,7 @@ The defaults are the 360 arms of the paper, over any two backbones:
 
 A name contains the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
 `graph-mpnet-h3-df100-c1000`, `dense-mpnet`; values that differ from the paper are appended,
-`-d500`, `-ner`, `-hnsw`. A name is the same arm in every run, so that matrices can be
+`-d500`, `-ner`, `-ivf_pq`. A name is the same arm in every run, so that matrices can be
 compared and a service can change its portfolio.
 """
 
@@ -112,7 +112,7 @@ class PoolSpec(_Grid):
         min_length=1,
         description="Backbones of every family; by default all of the pool file.",
     )
-    index: Literal["flat", "hnsw", "ivf_pq"] = Field(
+    index: Literal["flat", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
     corpus: str | None = Field(

@@ -37,7 +37,7 @@ def stands_alone(spec: ArmSpec) -> bool:
 
 
 SPECS = {name: spec for name, spec in EXAMPLES.items() if stands_alone(spec)} | {
-    "near-fast": ArmSpec(kind="dense", params={"backbone": "minilm", "index": "hnsw"}),
+    "near-fast": ArmSpec(kind="dense", params={"backbone": "minilm", "index": "ivf_pq"}),
     "nested": ArmSpec(kind="rrf", params={"arms": ["rrf", "near-fast"]}),
     "hypothetical": ArmSpec(kind="query_variants", params={"arm": "dense", "way": "hyde"}),
     "own": ArmSpec(kind="tests.arms.retrievers.test_catalog:Own", params={"greeting": "hello"}),

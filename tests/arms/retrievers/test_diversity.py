@@ -139,7 +139,7 @@ def test_arms_of_another_index_or_backbone_are_a_batch_of_their_own(
     both = Resources(have.corpus, have.indexes, backbones, {})
     parts = {
         "plain": family(kind, grid, both),
-        "graph": family(kind, grid, both, index="hnsw"),
+        "graph": family(kind, grid, both, index="ivf_pq"),
         "other": family(kind, grid, both, backbone="others"),
     }
     group = {f"{part} {name}": own for part, arms in parts.items() for name, own in arms.items()}

@@ -64,7 +64,7 @@ def make_job(corpus: Corpus, indexes: Path, **fields: Any) -> LabelJob:
         questions=QUESTIONS,
         corpus=corpus,
         indexes=indexes,
-        specs={name: spec for name, spec in SPECS.items() if name != "hnsw"},
+        specs={name: spec for name, spec in SPECS.items() if name != "ivf_pq"},
         backbones=TINY,
         llm=catalog.ScriptedSpec(engine="scripted", replies=REPLIES),
         block=2,

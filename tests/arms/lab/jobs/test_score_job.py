@@ -119,7 +119,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(score_job, "TIMED_AT_ONCE", 3)
-    names = ["none", "away", "bm25", "dense", "hnsw", "rrf", "drawn"]
+    names = ["none", "away", "bm25", "dense", "ivf_pq", "rrf", "drawn"]
     every = {**SPECS, "away": ArmSpec(kind=f"{HERE}:Away")}
     specs = {name: every[name] for name in names}
     job = make_job(corpus, tmp_path / "indexes", specs=specs, timed=1)

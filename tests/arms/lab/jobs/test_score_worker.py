@@ -35,7 +35,7 @@ SPECS = {
     "none": ArmSpec(kind="none"),
     "bm25": ArmSpec(kind="bm25"),
     "dense": ArmSpec(kind="dense", params={"backbone": "tiny"}),
-    "hnsw": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "hnsw"}),
+    "ivf_pq": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "ivf_pq"}),
     "rrf": ArmSpec(kind="rrf", params={"arms": ["bm25", "dense"]}),
     "drawn": ArmSpec(kind=f"{HERE}:Drawn"),
 }

@@ -61,7 +61,7 @@ SPECS = {
     "d": ArmSpec(kind="dense", params={"backbone": "tiny"}),
     "n": ArmSpec(kind="none"),
     "twin": ArmSpec(kind="dense", params={"backbone": "tiny"}),
-    "hnsw": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "hnsw"}),
+    "ivf_pq": ArmSpec(kind="dense", params={"backbone": "tiny", "index": "ivf_pq"}),
     "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]}),
     "ds": ArmSpec(kind="ds", params={"backbone": "tiny", "gamma": 2.0, "threshold": 0.1}),
     "ds2": ArmSpec(kind="ds", params={"backbone": "tiny", "gamma": 0.1, "threshold": 0.0, "depth": 5}),
@@ -153,7 +153,7 @@ def test_arms_that_found_the_same_share_one_ranking(corpus: Corpus, indexes: Pat
     specs = {**SPECS, "alone": ArmSpec(kind="rrf", params={"arms": ["d", "twin"]})}
     found = Sweep(resources(corpus, indexes, specs)).search(ask("vienna", TINY), k)
     columns = {name: found.which[column] for column, name in enumerate(specs)}
-    assert columns["d"] == columns["twin"] == columns["hnsw"] == columns["alone"]
+    assert columns["d"] == columns["twin"] == columns["ivf_pq"] == columns["alone"]
     rankings = [tuple(passage.id for passage in ranking) for ranking in found.rankings]
     assert len(set(rankings)) == len(rankings)
     assert set(found.which) == set(range(len(rankings)))

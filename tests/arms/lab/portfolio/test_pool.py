@@ -73,10 +73,10 @@ def test_order_is_stable_and_follows_the_grids() -> None:
 
 
 def test_the_index_and_the_depth_reach_the_arms() -> None:
-    pool = only(dense=True, index="hnsw", vendi=VendiGrid(diversities=(0.5,), depth=50))
+    pool = only(dense=True, index="ivf_pq", vendi=VendiGrid(diversities=(0.5,), depth=50))
     arms = expand(pool)
-    assert {spec.params["index"] for spec in arms.values()} == {"hnsw"}
-    assert arms["vendi-m-s0.5-d50-hnsw"].params["depth"] == 50
+    assert {spec.params["index"] for spec in arms.values()} == {"ivf_pq"}
+    assert arms["vendi-m-s0.5-d50-ivf_pq"].params["depth"] == 50
 
 
 def test_further_parameters_reach_every_arm_of_the_graph() -> None:
@@ -176,7 +176,7 @@ def test_a_file_that_is_no_pool_is_refused_with_its_name(
 def test_what_is_not_as_in_the_paper_is_told_by_the_name() -> None:
     shallow = PoolSpec(
         backbones=("a",),
-        index="hnsw",
+        index="ivf_pq",
         discounted=DiscountedGrid(gammas=(1,), thresholds=(0,), depth=500),
         vendi=VendiGrid(diversities=(0.5,), depth=500),
         graph=GraphGrid(
@@ -184,10 +184,10 @@ def test_what_is_not_as_in_the_paper_is_told_by_the_name() -> None:
         ),
     )
     assert list(expand(shallow)) == [
-        "dense-a-hnsw",
-        "ds-a-g1-r0-d500-hnsw",
-        "vendi-a-s0.5-d500-hnsw",
-        "graph-a-h1-df100-c1000-ner-hnsw",
+        "dense-a-ivf_pq",
+        "ds-a-g1-r0-d500-ivf_pq",
+        "vendi-a-s0.5-d500-ivf_pq",
+        "graph-a-h1-df100-c1000-ner-ivf_pq",
     ]
 
 
