@@ -22,6 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import ArmError
 
+NEAREST = 5
+"""Sampled passages, those nearest to the question, whose mean similarity counts."""
+
 
 class ProfileSpec(BaseModel):
     """How a source is sampled, and compared with a question."""
@@ -31,11 +34,6 @@ class ProfileSpec(BaseModel):
     backbone: str = Field(description="Backbone that embeds the sampled passages, and questions.")
     passages: int = Field(
         default=700, ge=1, le=100_000, description="Passages of each source that are sampled."
-    )
-    nearest: int = Field(
-        default=5,
-        ge=1,
-        description="Sampled passages, those nearest to the question, whose similarity counts.",
     )
     searches: int = Field(
         default=100,
@@ -51,11 +49,9 @@ class Profile:
 
     Attributes:
         vectors: Unit vectors of the sampled passages, shape (n, dim), n at least 1.
-        nearest: Number of the nearest passages, whose mean similarity counts.
     """
 
     vectors: NDArray[np.float32]
-    nearest: int
 
     def cosines(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the similarity of a question to each passage, in [-1, 1], shape (n,).
@@ -97,9 +93,9 @@ def similarities(profiles: Mapping[str, Profile], vector: NDArray[np.floating]) 
     squares = sum(len(cosines) * float(cosines.var()) for _, cosines in distinct.values())
     spread = math.sqrt(squares / max(sum(sizes), 1))
     near = {}
-    for key, (profile, cosines) in distinct.items():
-        k = min(profile.nearest, len(cosines))
-        lacking = _by_chance(profile.nearest, max(sizes)) - _by_chance(profile.nearest, len(cosines))
+    for key, (_, cosines) in distinct.items():
+        k = min(NEAREST, len(cosines))
+        lacking = _by_chance(NEAREST, max(sizes)) - _by_chance(NEAREST, len(cosines))
         near[key] = float(np.partition(cosines, -k)[-k:].mean()) + spread * lacking
     return {name: near[id(profile)] for name, profile in profiles.items()}
 

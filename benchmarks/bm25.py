@@ -67,7 +67,7 @@ def compare(label: str, documents: Documents, table: Table, queries: Path | None
     searched = questions(documents, rng) if queries is None else asked(queries, rng)
     params = BM25Params()
     begun = time.process_time()
-    peer = BM25Okapi(documents, k1=params.k1, b=params.b, epsilon=params.epsilon)
+    peer = BM25Okapi(documents, k1=params.k1, b=params.b)
     peer_build_s = time.process_time() - begun
     begun = time.process_time()
     columns = WordWeights.build(documents, np.arange(len(documents)), params)

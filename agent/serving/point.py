@@ -171,7 +171,6 @@ def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[
             generators[name],
             spec.compute_usd,
             catalog.list_options(spec),
-            isinstance(spec, catalog.EndpointSpec) and spec.hedge_after is not None,
             spec,
             isinstance(spec, catalog.AnthropicSpec),
         )

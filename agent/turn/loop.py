@@ -103,7 +103,7 @@ def write_prompt(
         ),
         max_tokens=how.max_tokens if ask.max_tokens is None else ask.max_tokens,
         temperature=how.asked_temperature if ask.temperature is None else ask.temperature,
-        top_p=how.top_p if ask.top_p is None else ask.top_p,
+        top_p=1.0 if ask.top_p is None else ask.top_p,
         seed=ask.seed,
         stop=ask.stop,
         options={name: value for name, value in options.items() if name in known},

@@ -34,7 +34,6 @@ class LanguageModel:
         generator: Writes answers.
         compute_usd: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
-        hedged: Whether a prompt is sent again if its first words take long; both are charged.
         prices: Prices of its tokens, with those of its cache.
         marked: Whether it caches what a client marks, and reports that; else it caches each prompt by itself.
     """
@@ -42,7 +41,6 @@ class LanguageModel:
     generator: Generator
     compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
-    hedged: bool = False
     prices: TokenPrices = field(default_factory=TokenPrices)
     marked: bool = False
 
@@ -72,10 +70,6 @@ def attached_tokens(messages: Iterable[Message]) -> int:
     files = [len(str(part["file"]["file_data"])) for part in parts if part["type"] == "file"]
     images = [part for part in parts if part["type"] == "image_url"]
     return IMAGE_TOKENS * len(images) + sum(files) // FILE_BYTES_A_TOKEN
-
-
-HEDGED = 2
-"""Requests to a hedged model for one prompt, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +186,6 @@ class PriceList:
         """Return tokens with their price; `UNUSED` if the service has no such model."""
         if (llm := self.models.get(model)) is None:
             return UNUSED
-        read *= HEDGED if llm.hedged else 1
         usd = max(llm.compute_usd(read, written), llm.prices.compute_usd(read, written, 0, read))
         return Usage(read, written, 0, usd)
 

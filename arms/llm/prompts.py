@@ -160,13 +160,11 @@ class PipelineWriting(Writing):
     Attributes:
         template: Instructions that replace those of the form.
         temperature: Sampling temperature.
-        top_p: Probability mass of nucleus sampling.
         reasoning: Effort of reasoning, for engines that support it; None: the model's default.
     """
 
     template: Template | None = None
     temperature: float = 0.0
-    top_p: float = 1.0
     reasoning: str | None = None
 
     @override
@@ -179,9 +177,7 @@ class PipelineWriting(Writing):
     @override
     def asked(self, messages: tuple[Message, ...]) -> Prompt:
         options = {} if self.reasoning is None else {"reasoning_effort": self.reasoning}
-        return Prompt(
-            messages, self.max_tokens, temperature=self.temperature, top_p=self.top_p, options=options
-        )
+        return Prompt(messages, self.max_tokens, temperature=self.temperature, options=options)
 
 
 @dataclass(frozen=True, slots=True)

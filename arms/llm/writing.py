@@ -37,12 +37,6 @@ class WritingSpec(BaseModel):
     temperature: Number | None = Field(
         default=None, ge=0, le=2, description="Sampling temperature, where a request names none."
     )
-    top_p: Number | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="Probability mass of nucleus sampling, where a request names none.",
-    )
     reasoning: Effort | None = Field(
         default=None,
         description="Effort of reasoning before the answer (`reasoning_effort`), where a request names "
@@ -86,12 +80,6 @@ class Answering(BaseModel):
         le=2,
         description="Sampling temperature, where a request names none; an endpoint is sent one only where it "
         "is named here, by an arm or by a request.",
-    )
-    top_p: Number = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Probability mass of nucleus sampling, where a request names none.",
     )
     reasoning: Effort | None = Field(
         default=None,
@@ -164,10 +152,6 @@ class PipelineGrid(BaseModel):
         default=None, description="Names of prompts; null for that of `answering`, like the keys below."
     )
     passages: Counts | None = Field(default=None, description="Numbers of passages.")
-    word_budget: Counts | None = Field(
-        default=None, description="Numbers of words of passages that the model reads."
-    )
-    max_tokens: Counts | None = Field(default=None, description="Numbers of tokens of an answer.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(
         default=None, description="Efforts of reasoning."
     )
@@ -188,7 +172,6 @@ class PipelineGrid(BaseModel):
             given = {name: value for name, value in zip(_AXES, values, strict=True) if value is not None}
             if retrieval in empty:
                 given.pop("passages", None)
-                given.pop("word_budget", None)
             parts = (f"{_AXES[name]}{value}" for name, value in given.items())
             name = "-".join((retrieval, *parts))
             if name not in names:
@@ -200,8 +183,6 @@ _AXES = {
     "llm": "",
     "prompt": "",
     "passages": "p",
-    "word_budget": "w",
-    "max_tokens": "t",
     "reasoning": "r.",
 }
 """Names of a grid's axes, and what their values begin with in the name of a pipeline."""

@@ -84,13 +84,12 @@ class OnnxGraph:
         graph: The file of the graph.
         folder: The other files of the model, as sentence-transformers or transformers write them.
         batch_size: Texts per batch; a batch is padded to its longest text.
-        max_length: Most tokens of a text, where the model's own limit is not lower.
 
     Raises:
         NoGraphError: It reads more than tokens, or pools in a way that is not known here.
     """
 
-    def __init__(self, graph: Path, folder: Path, batch_size: int, max_length: int | None = None) -> None:
+    def __init__(self, graph: Path, folder: Path, batch_size: int) -> None:
         # set before the import: onnxruntime would send telemetry, and store an id of this machine for it
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         # batches run side by side, so a thread pool in each tokenizer would only be in their way
@@ -107,7 +106,7 @@ class OnnxGraph:
         outputs = {each.name: len(each.shape) for each in self._session.get_outputs()}
         self._output = SENTENCES if SENTENCES in outputs else next(iter(outputs))
         self._pooling = _read_pooling(folder) if outputs[self._output] == 3 else None
-        self._tokenizer = _open_tokenizer(folder, max_length)
+        self._tokenizer = _open_tokenizer(folder)
         self._batch_size = batch_size
 
     def read(self, texts: Sequence[Text], threads: int = 1) -> NDArray[np.float32]:
@@ -138,13 +137,12 @@ class OnnxGraph:
         return _pool(rows, np.asarray(columns["attention_mask"], dtype=bool)[:, :, np.newaxis], self._pooling)
 
 
-def open_graph(model: str, batch_size: int, max_length: int | None = None) -> OnnxGraph:
+def open_graph(model: str, batch_size: int) -> OnnxGraph:
     """Open the graph of a model.
 
     Args:
         model: A folder, a hub name or `package:NAME/PATH`.
         batch_size: Texts per batch.
-        max_length: Most tokens of a text, where the model's own limit is not lower.
 
     Raises:
         NoGraphError: The model has no graph that can be run.
@@ -158,8 +156,8 @@ def open_graph(model: str, batch_size: int, max_length: int | None = None) -> On
     if missing := describe_missing(GRAPH_LIBRARIES):
         raise ModelNotFoundError(f"model {model!r} cannot be read: {missing}")
     if model in GRAPHS:  # one text at a time: activations of a batch would be quantised together
-        return OnnxGraph(_quantise(graph), folder, 1, max_length)
-    return OnnxGraph(graph, folder, batch_size, max_length)
+        return OnnxGraph(_quantise(graph), folder, 1)
+    return OnnxGraph(graph, folder, batch_size)
 
 
 def _quantise(graph: Path) -> Path:
@@ -244,14 +242,13 @@ def _pool(rows: NDArray[np.float32], mask: NDArray[np.bool_], pooling: str) -> N
     return np.asarray(pooled, dtype=np.float32)
 
 
-def _open_tokenizer(folder: Path, max_length: int | None) -> Any:
+def _open_tokenizer(folder: Path) -> Any:
     """Open the tokenizer, with the limit and the padding that the files of the model name."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     config = _read_json(folder / "tokenizer_config.json")
     limits = (
-        max_length,
         config.get("model_max_length"),
         _read_json(folder / "config.json").get("max_position_embeddings"),
         _read_json(folder / "sentence_bert_config.json").get("max_seq_length"),

@@ -34,6 +34,10 @@ TERMS_AT_ONCE = 10_000
 """Terms whose weights are computed at a time."""
 
 
+EPSILON = 0.25
+"""Weight of a word in over half of the passages, as a share of the mean weight."""
+
+
 class BM25Params(BaseModel):
     """Parameters of a BM25 arm."""
 
@@ -41,11 +45,6 @@ class BM25Params(BaseModel):
 
     k1: Number = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
     b: Number = Field(0.75, ge=0.0, le=1.0, description="Normalisation by the length of a passage.")
-    epsilon: Number = Field(
-        0.25,
-        ge=0.0,
-        description="Weight of a word in over half of the passages, as a share of the mean weight.",
-    )
     stop_words: StopWords = Field("english", description="Words to ignore: `english` or `none`.")
     title_weight: int = Field(
         1, ge=0, le=1000, description="How many times the title is read before the text."
@@ -150,7 +149,7 @@ class WordWeights:
         vocabulary.default_factory = vocabulary.__len__
         numbered = ([vocabulary[word] for word in document] for document in documents)
         try:
-            counts = Counts(numbered, k1=params.k1, b=params.b, epsilon=params.epsilon)
+            counts = Counts(numbered, k1=params.k1, b=params.b, epsilon=EPSILON)
         except ZeroDivisionError:
             raise ValueError("no passage has a word to index: are all of them stop words?") from None
         n_terms = len(vocabulary)

@@ -32,8 +32,8 @@ T = TypeVar("T")
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,62}$")]
 """A name that every engine accepts unescaped, in a path or a URL."""
 
-CONSTANT = 60.0
-"""Constant of the reciprocal rank fusion of a hybrid search, as in `armwise.arms.retrievers.fusion`."""
+DEPTH = 50
+"""Passages of each of the two rankings of a hybrid search, at least k."""
 
 PLACES = 5
 """Decimals of a score."""
@@ -233,7 +233,6 @@ class EngineParams(BaseModel):
         description="Backbone of the vectors: required by `dense` and `hybrid`, and to fill a collection "
         "that has vectors; null for none.",
     )
-    depth: int = Field(50, ge=1, description="hybrid: passages of each of the two rankings, at least k.")
     timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
     key_env: str | None = Field(
         None, description="Variable of the environment that holds the password or key of the engine."
@@ -314,7 +313,7 @@ class EngineArm:
         Raises MissingEmbeddingError, ArmError.
         """
         params = self.params
-        n = max(k, params.depth) if params.mode == "hybrid" else k
+        n = max(k, DEPTH) if params.mode == "hybrid" else k
         rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
             has_words = any(character.isalnum() for character in query.text)
@@ -326,7 +325,7 @@ class EngineArm:
                 raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
             passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
             rankings.append(_ranked(passages, n))
-        return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings, CONSTANT)[:k])
+        return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings)[:k])
 
     def _lexical(self, query: Query, n: int) -> list[Passage]:
         """Search by words, after a check that the collection splits them in the same way. Raises ArmError."""
@@ -398,8 +397,8 @@ def check_reach(params: EngineParams, limits: NewArms) -> None:
 
 
 def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
-    """Return the collection shared by arms of a kind whose parameters differ only in mode and depth."""
-    shared_params = params.model_copy(update={"mode": "lexical", "depth": 1})
+    """Return the collection shared by arms of a kind whose parameters differ only in mode."""
+    shared_params = params.model_copy(update={"mode": "lexical"})
     # `make` is in the key, as two kinds may have one class of parameters
     return have.shared(("collection", make, shared_params), lambda: make(shared_params))
 

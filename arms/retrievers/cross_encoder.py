@@ -24,15 +24,14 @@ from armwise.arms.models import (
 from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.retrievers.rerank import RerankedArm, RerankParams
 
+BATCH_SIZE = 32
+"""Pairs that the model reads at once."""
+
 
 class CrossEncoderParams(RerankParams):
     """Parameters of a cross-encoder arm."""
 
     model: LocalModel = Field(description="A hub name, a folder, or `package:NAME/PATH`.")
-    batch_size: int = Field(32, ge=1, description="Pairs that the model reads at once.")
-    max_length: int | None = Field(
-        None, ge=8, description="Tokens of a pair that are read; null is the model's own limit."
-    )
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
         description="What runs the model. `onnx`: onnxruntime where its files hold a graph, else torch. "
@@ -53,7 +52,7 @@ def open_scorer(params: CrossEncoderParams) -> ReadPairs:
     if params.runtime == "torch":
         return _TorchScorer(params).read
     try:
-        graph = open_graph(params.model, params.batch_size, params.max_length)
+        graph = open_graph(params.model, BATCH_SIZE)
     except NoGraphError as error:
         return _TorchScorer(params, error).read
     _require_score(params.model, graph.read([("?", "?")]).shape[1])
@@ -78,9 +77,7 @@ class _TorchScorer:
         messages.disable_progress_bar()  # type: ignore[no-untyped-call]  # of loading: noise in a log
         place, model = locate(params.model), params.model
         try:
-            self._model = CrossEncoder(
-                str(place), local_files_only=isinstance(place, Path), max_length=params.max_length
-            )
+            self._model = CrossEncoder(str(place), local_files_only=isinstance(place, Path))
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {model!r} cannot be loaded: {error}") from error
         saved: list[str] | None = getattr(self._model.config, "architectures", None)
@@ -88,7 +85,7 @@ class _TorchScorer:
         if saved and loaded not in saved:  # sentence-transformers gives it a head of random weights
             raise ModelNotFoundError(f"model {model!r} is a {saved[0]}, without the head of a {loaded}")
         _require_score(model, self._model.num_labels)
-        self._batch_size, self._lock = params.batch_size, threading.Lock()
+        self._lock = threading.Lock()
 
     def read(self, pairs: list[tuple[str, str]]) -> NDArray[np.float32]:
         """Return one logit per pair, shape (n_pairs,)."""
@@ -98,7 +95,7 @@ class _TorchScorer:
             torch.set_num_threads(len(compute_cores()))
             scores: NDArray[np.float32] = self._model.predict(
                 pairs,
-                batch_size=self._batch_size,
+                batch_size=BATCH_SIZE,
                 show_progress_bar=False,
                 activation_fn=torch.nn.Identity(),
             )
@@ -106,7 +103,7 @@ class _TorchScorer:
 
 
 def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
-    shapes = params.model, params.runtime, params.max_length, params.batch_size
+    shapes = params.model, params.runtime
     score_pairs = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:

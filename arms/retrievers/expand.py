@@ -18,10 +18,18 @@ from armwise.arms.indexes import PassageVectors
 from armwise.arms.llm import TOKENS_A_WORD, Bound
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
-from armwise.number import Number
 
 REPEATED = 100
 """Words of an expanded query, of which each is repeated by its weight: BM25 counts them."""
+
+PASSAGES = 2
+"""First passages that are taken to be relevant."""
+
+TERMS = 20
+"""Words that the query gets from them."""
+
+OWN_WEIGHT = 0.7
+"""Weight of the question itself; the passages have the rest."""
 
 VectorsOf = Callable[[Sequence[str]], Mapping[str, NDArray[np.float32]]]
 """Ids of passages -> unit vectors of those in the corpus, shape (dim,), by id."""
@@ -33,39 +41,33 @@ class ExpandParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arm: str = Field(description="Name of the arm that is searched twice.")
-    passages: int = Field(2, ge=1, le=100, description="First passages that are taken to be relevant.")
-    terms: int = Field(20, ge=1, le=50, description="Words that the query gets from them.")
-    own_weight: Number = Field(
-        0.7, ge=0.0, le=1.0, description="Weight of the question itself; the passages have the rest."
-    )
 
 
 class ExpandArm:
     """Search with the question, then with the question and what its first passages are about.
 
-    The words of the second query have the probabilities of RM3: `own_weight` times that of the question's
+    The words of the second query have the probabilities of RM3: `OWN_WEIGHT` times that of the question's
     own words, plus the rest times that of a word in the first passages, weighted by their scores; only the
-    `terms` most probable are kept. Embeddings are moved by Rocchio's rule, to the normalised
-    `own_weight` q + (1 - `own_weight`) mean(passages). Nothing is changed where nothing was found.
+    `TERMS` most probable are kept. Embeddings are moved by Rocchio's rule, to the normalised
+    `OWN_WEIGHT` q + (1 - `OWN_WEIGHT`) mean(passages). Nothing is changed where nothing was found.
 
     Source: Lavrenko and Croft 2001, Relevance-based language models, SIGIR; Abdul-Jaleel et al. 2004, UMass
     at TREC 2004, for RM3; Rocchio 1971, Relevance feedback in information retrieval.
     """
 
-    def __init__(self, name: str, base: Arm, params: ExpandParams, vectors: Mapping[str, VectorsOf]) -> None:
+    def __init__(self, name: str, base: Arm, vectors: Mapping[str, VectorsOf]) -> None:
         self.name = name
         self.backbones = base.backbones
         self._base = base
-        self._params = params
         self._vectors = vectors
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return what the second search finds; both are charged."""
-        first = self._base.search(query, max(k, self._params.passages))
-        relevant = first.passages[: self._params.passages]
+        first = self._base.search(query, max(k, PASSAGES))
+        relevant = first.passages[:PASSAGES]
         if not relevant:
             return first
-        text = expanded(query.text, relevant, self._params.terms, self._params.own_weight)
+        text = expanded(query.text, relevant)
         moved = {backbone: self._moved(query, backbone, relevant) for backbone in self.backbones}
         second = self._base.search(replace(query, text=text, embeddings=moved), k)
         return Retrieval(second.passages, first.steps + second.steps, first.tokens + second.tokens)
@@ -76,23 +78,22 @@ class ExpandArm:
         vectors = self._vectors[backbone]([passage.id for passage in relevant])
         if not vectors:
             return vector
-        share = self._params.own_weight
-        sum_: NDArray[np.float32] = share * vector + (1.0 - share) * np.mean([*vectors.values()], axis=0)
+        sum_: NDArray[np.float32] = OWN_WEIGHT * vector + (1.0 - OWN_WEIGHT) * np.mean(
+            [*vectors.values()], axis=0
+        )
         length = float(np.linalg.norm(sum_))
         return np.asarray(sum_ / length, dtype=np.float32) if length > 0.0 else vector
 
 
-def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight: float) -> str:
+def expanded(question: str, relevant: Sequence[Passage]) -> str:
     """Return the text of an expanded query: about `REPEATED` words, each as often as its weight says.
 
     Args:
         question: The question.
         relevant: At least one passage, best first; its score weighs its words if all scores are above 0.
-        terms: Words that are kept of the passages.
-        own_weight: In [0, 1].
 
     >>> tower = Passage("1", "", "steel lattice steel", score=2.0)
-    >>> Counter(expanded("Which tower?", [tower], 2, 0.7).split())
+    >>> Counter(expanded("Which tower?", [tower]).split())
     Counter({'tower': 70, 'steel': 20, 'lattice': 10})
     """
     question_words = words(question, "english") or words(question)
@@ -104,9 +105,9 @@ def expanded(question: str, relevant: Sequence[Passage], terms: int, own_weight:
         for word, times in counts.items():
             of_passages[word] += weight * times / counts.total()  # type: ignore[assignment]
     # ties by the word, so that the order of passages does not matter
-    kept = dict(sorted(of_passages.items(), key=lambda item: (-item[1], item[0]))[:terms])
+    kept = dict(sorted(of_passages.items(), key=lambda item: (-item[1], item[0]))[:TERMS])
     probability: Counter[str] = Counter()
-    for share, part in ((own_weight, Counter(question_words)), (1.0 - own_weight, kept)):
+    for share, part in ((OWN_WEIGHT, Counter(question_words)), (1.0 - OWN_WEIGHT, kept)):
         total = math.fsum(part.values())
         for word, value in part.items():
             probability[word] += share * value / total  # type: ignore[assignment]
@@ -120,7 +121,7 @@ def _build(name: str, params: ExpandParams, have: Resources, member: Members) ->
         backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).of
         for backbone in base.backbones
     }
-    return ExpandArm(name, base, params, vectors)
+    return ExpandArm(name, base, vectors)
 
 
 def _bound(params: ExpandParams, member: BoundOf) -> Bound:
@@ -138,7 +139,6 @@ KIND = Kind(
     ExpandParams,
     _build,
     members=lambda params: (params.arm,),
-    features=("own_weight",),
     steps=lambda _: 2.0,
     searches=lambda *_: 2.0,
     light=True,

@@ -27,6 +27,10 @@ JUDGED = 2
 """The most relevant passages, whose mean relevance says whether enough was found: some questions need two."""
 
 
+DEPTH = 8
+"""Passages of each member that are ranked, at least k."""
+
+
 class FederatedParams(BaseModel):
     """Parameters of a federated search."""
 
@@ -44,7 +48,6 @@ class FederatedParams(BaseModel):
         description="Mean predicted relevance of the two best passages from which no further arm is asked; "
         "null always asks `most`.",
     )
-    depth: int = Field(8, ge=1, description="Passages of each member that are ranked, at least k.")
     model: ModelFolder = PRETRAINED
 
 
@@ -89,7 +92,7 @@ class FederatedArm:
             if len(rankings) == params.most:
                 break
             try:
-                retrieval = self._members[name].search(query, max(k, params.depth))
+                retrieval = self._members[name].search(query, max(k, DEPTH))
             except ArmError as error:
                 errors[name] = error
                 runs.append(StageRun((name,), (name,), 0, 0))

@@ -8,7 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, Passage, Query, Retrieval
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
-from armwise.number import Number
+
+CONSTANT = 60.0
+"""Constant added to each rank: the larger, the less the first ranks outweigh the next."""
+
+DEPTH = 10
+"""Passages of each search that is fused, at least k."""
 
 
 class FusionParams(BaseModel):
@@ -17,13 +22,8 @@ class FusionParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: MemberNames = Field(description="Names of the arms whose rankings are fused.")
-    constant: Number = Field(
-        60.0,
-        ge=0.0,
-        description="Constant added to each rank: the larger, the less the first ranks outweigh the next.",
-    )
     depth: int = Field(
-        10,
+        DEPTH,
         ge=1,
         description="Passages of each member, at least k; with a larger depth, a passage in the middle of "
         "all rankings can outrank one that a single member ranks first.",
@@ -31,7 +31,7 @@ class FusionParams(BaseModel):
 
 
 class FusionArm:
-    """Score a passage by the sum of 1 / (constant + rank) over the members that found it.
+    """Score a passage by the sum of 1 / (CONSTANT + rank) over the members that found it.
 
     Source: Cormack et al. 2009, Reciprocal rank fusion outperforms Condorcet and
     individual rank learning methods, SIGIR.
@@ -47,24 +47,24 @@ class FusionArm:
         """Fuse the rankings of all members; steps are the most of any, as they could run in parallel."""
         answers = [member.search(query, max(k, self._params.depth)) for member in self._members]
         return Retrieval(
-            passages=fuse([answer.passages for answer in answers], self._params.constant)[:k],
+            passages=fuse([answer.passages for answer in answers])[:k],
             steps=max(answer.steps for answer in answers),
             tokens=sum(answer.tokens for answer in answers),
         )
 
 
-def fuse(rankings: Sequence[Sequence[Passage]], constant: float) -> tuple[Passage, ...]:
+def fuse(rankings: Sequence[Sequence[Passage]]) -> tuple[Passage, ...]:
     """Return all passages of the rankings, best fused score first, ties broken by id.
 
     >>> a, b = Passage("a", "", "one"), Passage("b", "", "two")
-    >>> [(p.id, p.score) for p in fuse([[a, b], [b]], constant=1.0)]
-    [('b', 0.8333333333333333), ('a', 0.5)]
+    >>> [(p.id, p.score) for p in fuse([[a, b], [b]])]
+    [('b', 0.03252247488101534), ('a', 0.01639344262295082)]
     """
     shares: defaultdict[str, list[float]] = defaultdict(list)
     passages: dict[str, Passage] = {}
     for ranking in rankings:
         for rank, passage in enumerate(ranking, start=1):
-            shares[passage.id].append(1.0 / (constant + rank))
+            shares[passage.id].append(1.0 / (CONSTANT + rank))
             passages[passage.id] = passage
     # fsum: the order of the members must not affect ties
     fused = [passages[name].scored(math.fsum(parts)) for name, parts in shares.items()]

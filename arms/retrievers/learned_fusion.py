@@ -31,9 +31,6 @@ class LearnedFusionParams(BaseModel):
 
     arms: MemberNames = Field(description="Names of the arms whose passages are fused.")
     model: ModelFolder = PRETRAINED
-    depth: int | None = Field(
-        None, ge=1, description="Passages of each member, at least k; null is as many as it was trained on."
-    )
 
 
 class LearnedFusionArm:
@@ -52,7 +49,7 @@ class LearnedFusionArm:
         self.name = name
         self.backbones = frozenset[str]().union(*(member.backbones for member in members))
         self._members = dict(zip(params.arms, members, strict=True))
-        self._depth = params.depth or model.header.k
+        self._depth = model.header.k
         self._model = model
 
     def search(self, query: Query, k: int) -> Retrieval:

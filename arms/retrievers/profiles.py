@@ -137,14 +137,12 @@ def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> d
         there = [source for source in list_sources(name, spec, have) if _is_there(source, have.indexes)]
         if folders := tuple(source.folder(have.indexes) for source in there):
             # arms over the same sources share the vectors
-            profiles[name] = have.shared(
-                ("profile", folders, spec.nearest), partial(_read, folders, spec.nearest)
-            )
+            profiles[name] = have.shared(("profile", folders), partial(_read, folders))
     return profiles
 
 
-def _read(folders: tuple[Path, ...], nearest: int) -> Profile:
-    return Profile(np.concatenate([np.load(folder / VECTORS) for folder in folders]), nearest)
+def _read(folders: tuple[Path, ...]) -> Profile:
+    return Profile(np.concatenate([np.load(folder / VECTORS) for folder in folders]))
 
 
 def _is_there(source: ProfiledSource, indexes: Path) -> bool:

@@ -41,6 +41,9 @@ LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16)
 REFUSED = frozenset((400, 413, 414, 422))
 """Statuses that blame the question rather than the service."""
 
+ATTEMPTS = 3
+"""Most attempts of a search, the first one included."""
+
 MAX_BYTES = 8 << 20
 """Largest size of a response in bytes, decompressed."""
 
@@ -179,15 +182,12 @@ class HttpParams(BaseModel):
         description="Headers, each with the environment variable that holds its whole value.",
     )
     fields: Fields = Field(Fields(), description="Paths of the parts of a passage within a result.")
-    timeout_s: Number = Field(3.0, gt=0.0, description="Seconds that one attempt may take.")
-    retries: int = Field(
-        2, ge=0, le=10, description="Further attempts after a failed connection, a time-out, 429 or 5xx."
-    )
-    total_s: Number = Field(
+    timeout_s: Number = Field(
         8.0,
         gt=0.0,
         le=600.0,
-        description="Seconds that all attempts may take: fewer than the service gives an arm.",
+        description="Seconds that a search may take, repeated attempts after a failed connection, 429 or 5xx "
+        "among them: fewer than the service gives an arm.",
     )
 
     @field_validator("url")
@@ -200,12 +200,6 @@ class HttpParams(BaseModel):
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError("no http or https address")
         return url
-
-    @model_validator(mode="after")
-    def _has_time(self) -> Self:
-        if self.timeout_s > self.total_s:
-            raise ValueError(f"timeout_s {self.timeout_s:g} is above total_s {self.total_s:g}")
-        return self
 
 
 class RemoteParams(HttpParams):
@@ -314,7 +308,7 @@ class HttpArm:
         # without the query and the password, which may be secret
         self.label = f"arm {name!r}: {self.url.copy_with(userinfo=b'', query=None)}"
         self.connections = connections(None if limits is None else limits.inner)
-        self._timeout_s, self._total_s, self._retries = params.timeout_s, params.total_s, params.retries
+        self._timeout_s = params.timeout_s
 
     async def send(self, request: httpx.Request) -> RemoteResponse:
         """Return the first response that a retry cannot improve. Raises ArmError."""
@@ -327,25 +321,24 @@ class HttpArm:
             stop_before_delay,
         )
 
-        deadline = time.monotonic() + self._total_s
+        deadline = time.monotonic() + self._timeout_s
         attempts = AsyncRetrying(
             retry=retry_if_exception_type(_TryAgainError),
             wait=_pause_s,
-            stop=stop_after_attempt(self._retries + 1) | stop_before_delay(self._total_s),
+            stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(self._timeout_s),
         )
         try:
             reply: RemoteResponse = await attempts(self._attempt, request, deadline)
         except RetryError as error:
             number, trouble = error.last_attempt.attempt_number, error.last_attempt.exception()
             raise ArmError(
-                f"{self.label}: attempt {number} of {self._retries + 1} in {self._total_s:g} s "
-                f"failed: {trouble}"
+                f"{self.label}: attempt {number} of {ATTEMPTS} in {self._timeout_s:g} s failed: {trouble}"
             ) from trouble
         return reply
 
     async def _attempt(self, request: httpx.Request, deadline: float) -> RemoteResponse:
         """Send a request. Raises ArmError, or _TryAgainError if another attempt may succeed."""
-        limit_s = max(0.0, min(self._timeout_s, deadline - time.monotonic()))
+        limit_s = max(0.0, deadline - time.monotonic())
         try:
             async with asyncio.timeout(limit_s):
                 response = await self.connections.client.send(request, stream=True)
@@ -382,7 +375,7 @@ class RemoteArm(HttpArm):
         self._params = params
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Request with retries, and read the response. Raises ArmError, within `total_s`."""
+        """Request with retries, and read the response. Raises ArmError, within `timeout_s`."""
         content = self.connections.waiting.run(self._fetch(query.text, k))
         try:
             passages = read(content, self._params.results, self._params.fields)

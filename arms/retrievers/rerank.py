@@ -62,7 +62,6 @@ class RegularizeParams(RerankParams):
         description="Number of most similar passages that a score is averaged over, the passage itself "
         "included.",
     )
-    passes: int = Field(1, ge=1, le=1000, description="Number of passes; each makes the scores more alike.")
 
 
 class Regularizer:
@@ -92,13 +91,13 @@ class Regularizer:
                 f"arm {self._name!r} has no vector for what {self._params.arm!r} found: {error}"
             ) from error
         scores = np.array([passage.score for passage in passages])
-        return regularized(scores, self._vectors[positions], self._params.neighbors, self._params.passes)
+        return regularized(scores, self._vectors[positions], self._params.neighbors)
 
 
 def regularized(
-    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int, passes: int = 1
+    scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int
 ) -> NDArray[np.float64]:
-    """Return P^passes scores: each score becomes the mean over similar passages, weighted by cosine.
+    """Return P scores: each score becomes the mean over similar passages, weighted by cosine.
 
     P is `vectors @ vectors.T` with the `neighbors` largest values of each row, the 1 of the
     passage itself among them, divided by the sum of the row. Negative cosines count 0.
@@ -107,7 +106,6 @@ def regularized(
         scores: Shape (n,).
         vectors: Unit rows, shape (n, dim).
         neighbors: At least 1; all if there are fewer.
-        passes: At least 0.
 
     Returns:
         Shape (n,), between the least and the largest of `scores`.
@@ -124,9 +122,7 @@ def regularized(
         order = np.argsort(-kept, axis=1, kind="stable")
         np.put_along_axis(kept, order[:, neighbors:], 0.0, axis=1)
     transition = kept / kept.sum(axis=1, keepdims=True)
-    for _ in range(passes):
-        scores = transition @ scores
-    return scores
+    return np.asarray(transition @ scores)
 
 
 class PlackettLuceParams(RerankParams):
@@ -206,7 +202,7 @@ REGULARIZE = Kind(
     backbones=lambda params: (params.backbone,),
     embeds=lambda _: (),
     members=lambda params: (params.arm,),
-    features=("depth", "neighbors", "passes"),
+    features=("depth", "neighbors"),
     filters=True,
     version=of_corpus,
     example={"arm": "bm25", "backbone": "minilm"},

@@ -42,8 +42,6 @@ ABOUT = "relevance.json"
 
 LEARNED, RRF, BEST, EVERY = "learned fusion", "rrf of all", "best arm a question", "every passage found"
 
-FUSION_CONSTANT = 60.0
-
 
 class RelevanceTraining(FoldedData):
     """Training data of a relevance model, and its settings."""
@@ -209,7 +207,7 @@ def validate_relevance(
         single = [recall([passage.id for passage in passages[:k]], case.gold) for passages in rankings]
         for arm, share in zip(arms, single, strict=True):
             shares[arm].append(share)
-        shares[RRF].append(recall([passage.id for passage in fuse(rankings, FUSION_CONSTANT)[:k]], case.gold))
+        shares[RRF].append(recall([passage.id for passage in fuse(rankings)[:k]], case.gold))
         shares[LEARNED].append(recall(top(predicted, k), case.gold))
         shares[BEST].append(max(single))
         shares[EVERY].append(recall(predicted, case.gold))

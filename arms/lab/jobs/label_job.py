@@ -49,7 +49,7 @@ from armwise.arms.questions import Question
 
 T = TypeVar("T")
 
-_WRITING = ("word_budget", "max_tokens", "temperature", "top_p", "reasoning")
+_WRITING = ("word_budget", "max_tokens", "temperature", "reasoning")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,9 @@ from armwise.arms.more.checked import confined
 from armwise.arms.retrievers import CheckResult
 from armwise.number import Number
 
+OUTPUT = 64 << 10
+"""Most bytes that a command prints, and of a file that it writes."""
+
 MOST_SAID = 500
 """Most bytes of what a command printed that its result quotes."""
 
@@ -104,9 +107,6 @@ class CommandCheck(BaseModel):
     memory_mib: int = Field(
         default=1024, ge=16, le=1 << 20, description="Most mebibytes of memory of each of its processes."
     )
-    output_kib: int = Field(
-        default=64, ge=1, le=1 << 20, description="Most kibibytes that it prints, and of a file it writes."
-    )
 
     @property
     def llm(self) -> None:
@@ -120,7 +120,7 @@ class CommandCheck(BaseModel):
     def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
         """Return what the command says of an answer; one that does not end as it should has failed it."""
         del question, passages, write
-        limits = CommandLimits(self.seconds, self.memory_mib << 20, self.output_kib << 10)
+        limits = CommandLimits(self.seconds, self.memory_mib << 20, OUTPUT)
         code, printed, complaints = run_confined(self.command, answer, limits)
         return self._read(code, printed, complaints or printed)
 

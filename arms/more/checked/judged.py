@@ -20,9 +20,6 @@ class JudgeCheck(BaseModel):
 
     by: Literal["judge"] = Field(description="A language model checks the answer.")
     judge: str = Field(default=writing.DEFAULT, description="A language model of `llms`, or `default`.")
-    word_budget: int = Field(
-        default=WORD_BUDGET, ge=0, le=10_000, description="Most words of passages that it is shown."
-    )
 
     @property
     def llm(self) -> str:
@@ -31,11 +28,9 @@ class JudgeCheck(BaseModel):
 
     def bound(self, answer_tokens: int) -> Bound:
         """Return the most that a grade has the model read and write."""
-        return grade_bound(ANSWER, answer_tokens=answer_tokens, word_budget=self.word_budget, retries=RETRIES)
+        return grade_bound(ANSWER, answer_tokens=answer_tokens, word_budget=WORD_BUDGET, retries=RETRIES)
 
     def __call__(self, question: str, passages: Sequence[Passage], answer: str, write: Write) -> CheckResult:
         """Return the grade of an answer. Raises JudgeError, GeneratorError."""
-        given = grade(
-            write, ANSWER, question, passages, answer, word_budget=self.word_budget, retries=RETRIES
-        )
+        given = grade(write, ANSWER, question, passages, answer, word_budget=WORD_BUDGET, retries=RETRIES)
         return CheckResult(given.grade, f"a grade of {BEST_GRADE * given.grade:g}")

@@ -96,12 +96,12 @@ class Session:
 
 
 @asynccontextmanager
-async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncIterator[Session]:
+async def connected(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncIterator[Session]:
     """Connect with a server.
 
     Args:
         arm: Sends the requests.
-        total_s: Most seconds of the whole session.
+        timeout_s: Most seconds of the whole session.
         version: `Session.version` of an earlier connection; None: the server is asked.
 
     Raises:
@@ -111,7 +111,7 @@ async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncI
     transport = _Transport(arm)
     try:
         async with (
-            asyncio.timeout(total_s),
+            asyncio.timeout(timeout_s),
             httpx2.AsyncClient(transport=transport, trust_env=False) as http,
             Client(
                 streamable_http_client(str(arm.url), http_client=http, max_sse_event_size=MAX_BYTES),
@@ -129,5 +129,5 @@ async def connected(arm: HttpArm, total_s: float, version: str | None) -> AsyncI
         if transport.failure is not None:
             raise transport.failure from error
         if isinstance(cause, TimeoutError):
-            raise ArmError(f"{arm.label}: no result within {total_s:g} s") from error
+            raise ArmError(f"{arm.label}: no result within {timeout_s:g} s") from error
         raise ArmError(f"{arm.label}: {type(cause).__name__} {shown(str(cause).encode())}") from error

@@ -66,7 +66,7 @@ class McpArm(HttpArm):
         self._version: str | None = None
 
     def search(self, query: Query, k: int) -> Retrieval:
-        """Call the tool, and read its result, within `total_s`. Raises ArmError."""
+        """Call the tool, and read its result, within `timeout_s`. Raises ArmError."""
         try:
             return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
         except UnreadableResponseError as error:
@@ -79,7 +79,7 @@ class McpArm(HttpArm):
         params, fetch = self._params, self._params.fetch
         arguments: Any = fill(params.arguments, "{question}", k)
         version, self._version = self._version, None  # asked for again after a failure
-        async with connected(self, params.total_s, version) as session:
+        async with connected(self, params.timeout_s, version) as session:
             reply = await session.call(params.tool, {params.query_argument: question, **arguments})
             if params.results is None:
                 texts = dict.fromkeys(reply.texts)

@@ -33,6 +33,13 @@ _DONE = re.compile(r"\bDONE\b|^\W*(?i:done)\W*$")
 _LABEL = re.compile(r"\W{0,4}((search|follow-?up)\s{1,4}){0,2}query\W{0,4}:", re.IGNORECASE)
 
 
+WORD_BUDGET = 400
+"""Words of passages that the model is shown."""
+
+MAX_TOKENS = 32
+"""Most tokens of a follow-up query."""
+
+
 class MultistepParams(BaseModel):
     """Parameters of a multi-step arm."""
 
@@ -40,14 +47,6 @@ class MultistepParams(BaseModel):
 
     arm: str = Field(description="Name of the arm that is searched in each step.")
     max_steps: int = Field(2, ge=1, le=100, description="Most rounds of retrieval; 1 uses no language model.")
-    per_step: int | None = Field(
-        None,
-        ge=1,
-        description="New passages that a step adds; null divides the places that are left "
-        "by the steps that are left, rounded up: 2 + 2 for 4 passages in 2 steps.",
-    )
-    word_budget: int = Field(400, ge=1, description="Words of passages that the model is shown.")
-    max_tokens: int = Field(32, ge=1, description="Most tokens of a follow-up query.")
 
 
 class MultistepArm(WritesQueries[MultistepParams]):
@@ -89,18 +88,18 @@ class MultistepArm(WritesQueries[MultistepParams]):
         return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)
 
     def _share(self, places: int, step: int) -> int:
-        """Return how many passages a step may keep."""
-        return min(places, self._params.per_step or math.ceil(places / (self._params.max_steps - step + 1)))
+        """Return how many passages a step may keep: 2 + 2 for 4 passages in 2 steps."""
+        return math.ceil(places / (self._params.max_steps - step + 1))
 
     def _follow_up(self, question: str, passages: Iterable[Passage]) -> tuple[str, int]:
         """Return the next query, or an empty text for DONE, and the tokens spent."""
-        shown = prompts.passage_block([*passages], self._params.word_budget) or "None."
+        shown = prompts.passage_block([*passages], WORD_BUDGET) or "None."
         prompt = Prompt(
             (
                 {"role": "system", "content": SYSTEM.format(passages=shown)},
                 {"role": "user", "content": ASK.format(question=prompts.cut(question, QUESTION_WORDS))},
             ),
-            self._params.max_tokens,
+            MAX_TOKENS,
         )
         text, spent = self._prompted(prompt, "follow-up query")
         return follow_up(text), spent
@@ -126,9 +125,9 @@ def _build(name: str, params: MultistepParams, have: Resources, member: Members)
 
 def _bound(params: MultistepParams, member: BoundOf) -> Bound:
     """Return the bound of a search for the question, and of a call and a search for each further step."""
-    call = Bound.of_call(SYSTEM + ASK, params.max_tokens, words=params.word_budget)
+    call = Bound.of_call(SYSTEM + ASK, MAX_TOKENS, words=WORD_BUDGET)
     base = member(params.arm)
-    return base + (call + base.searching(0, params.max_tokens)) * (params.max_steps - 1)
+    return base + (call + base.searching(0, MAX_TOKENS)) * (params.max_steps - 1)
 
 
 KIND = Kind(

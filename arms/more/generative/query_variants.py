@@ -16,10 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, ArmError, Embed, Query, Retrieval
 from armwise.arms.llm import Bound, GeneratorError, Prompt, Write, prompts, quotation
-from armwise.arms.retrievers.fusion import fuse
+from armwise.arms.retrievers.fusion import DEPTH, fuse
 from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources
 from armwise.arms.tokenizer import words
-from armwise.number import Number
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -28,6 +27,9 @@ QUESTION_WORDS = 200
 
 VARIANT_WORDS = 200
 """Most words of a variant; the rest is cut off."""
+
+MAX_TOKENS = 128
+"""Most tokens that the model writes."""
 
 Way = Literal["rewrite", "decompose", "hyde"]
 
@@ -84,9 +86,6 @@ class QueryVariantsParams(BaseModel):
     arm: str = Field(description="Name of the arm that is searched with every variant.")
     way: Way = Field(description="What the language model writes: `rewrite`, `decompose` or `hyde`.")
     most: int = Field(3, ge=1, le=10, description="Most variants besides the question; `hyde` has one.")
-    constant: Number = Field(60.0, ge=0.0, description="Constant of the reciprocal rank fusion, as in `rrf`.")
-    depth: int = Field(10, ge=1, description="Passages of each search, at least k.")
-    max_tokens: int = Field(128, ge=1, description="Most tokens that the model writes.")
 
 
 class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
@@ -117,9 +116,9 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
         if len(queries) == 1:
             retrieval = self._base.search(queries[0], k)
             return Retrieval(retrieval.passages, retrieval.steps, retrieval.tokens + spent)
-        every = [self._base.search(variant, max(k, params.depth)) for variant in queries]
+        every = [self._base.search(variant, max(k, DEPTH)) for variant in queries]
         return Retrieval(
-            fuse([retrieval.passages for retrieval in every], params.constant)[:k],
+            fuse([retrieval.passages for retrieval in every])[:k],
             sum(retrieval.steps for retrieval in every),
             sum(retrieval.tokens for retrieval in every) + spent,
         )
@@ -135,7 +134,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
                     "content": quotation.tagged("question", prompts.cut(question, QUESTION_WORDS)),
                 },
             ),
-            self._params.max_tokens,
+            MAX_TOKENS,
         )
         return self._prompted(prompt, f"{self._params.way} of the question")
 
@@ -180,11 +179,11 @@ def _build(name: str, params: QueryVariantsParams, have: Resources, member: Memb
 
 def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
     """Return the bound of one call, and of a search for the question and for each text that it writes."""
-    call = Bound.of_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", params.max_tokens)
+    call = Bound.of_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", MAX_TOKENS)
     base = member(params.arm)
     if params.way == "hyde":
-        return call + base.searching(1, params.max_tokens)
-    return call + base + base.searching(0, params.max_tokens) * params.most
+        return call + base.searching(1, MAX_TOKENS)
+    return call + base + base.searching(0, MAX_TOKENS) * params.most
 
 
 KIND = Kind(

@@ -19,6 +19,16 @@ Retrieve = Callable[[Query, int, float], Retrieval]
 """Query, k and a diversity in [0, 1] -> the passages of a Vendi arm. Raises ArmError."""
 
 
+SATISFIED = 0.9
+"""Score of an answer that ends the search."""
+
+WORD_BUDGET = 400
+"""Words of passages that model and judge are shown."""
+
+MAX_TOKENS = 64
+"""Most tokens of the answer that is judged."""
+
+
 class VendiRagParams(vendi.VendiParams):
     """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
@@ -26,10 +36,6 @@ class VendiRagParams(vendi.VendiParams):
         0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."
     )
     rounds: int = Field(3, ge=1, le=100, description="Most rounds.")
-    satisfied: Number = Field(0.9, ge=0.0, le=1.0, description="Score of an answer that ends the search.")
-    word_budget: int = Field(400, ge=1, description="Words of passages that model and judge are shown.")
-    max_tokens: int = Field(64, ge=1, description="Most tokens of the answer that is judged.")
-    retries: int = Field(1, ge=0, le=100, description="Further attempts of a judge that wrote no grade.")
 
 
 class VendiRagArm:
@@ -86,7 +92,7 @@ class VendiRagArm:
                 raise judge.JudgeError(f"arm {self.name!r}: {error}", tokens) from error
             tokens += verdict.tokens
             judged[shown] = verdict.grade, retrieval
-            if verdict.grade >= self._params.satisfied:
+            if verdict.grade >= SATISFIED:
                 break
             diversity = round(1.0 - verdict.grade, 1)  # to tenths, as whole grades are
         _, best = max(judged.values(), key=lambda scored: scored[0])
@@ -94,10 +100,8 @@ class VendiRagArm:
 
     def _prompt(self, question: str, retrieval: Retrieval) -> Prompt:
         conversation: list[Message] = [{"role": "user", "content": question}]
-        messages = prompts.answer_prompt(
-            conversation, retrieval.passages, word_budget=self._params.word_budget
-        )
-        return Prompt(messages, self._params.max_tokens)
+        messages = prompts.answer_prompt(conversation, retrieval.passages, word_budget=WORD_BUDGET)
+        return Prompt(messages, MAX_TOKENS)
 
     def _judge(self, question: str, retrieval: Retrieval, answer: str) -> judge.Grade[float]:
         return judge.grade(
@@ -106,8 +110,7 @@ class VendiRagArm:
             question,
             retrieval.passages,
             answer,
-            word_budget=self._params.word_budget,
-            retries=self._params.retries,
+            word_budget=WORD_BUDGET,
         )
 
 
@@ -130,13 +133,8 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
 
 def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
     """Return the bound of an answer and of its judge in each round; a diversity is tried once."""
-    writing = prompts.Writing(prompts.Form.DIRECT, params.word_budget, params.max_tokens)
-    graded = judge.grade_bound(
-        judge.ANSWER,
-        answer_tokens=params.max_tokens,
-        word_budget=params.word_budget,
-        retries=params.retries,
-    )
+    writing = prompts.Writing(prompts.Form.DIRECT, WORD_BUDGET, MAX_TOKENS)
+    graded = judge.grade_bound(judge.ANSWER, answer_tokens=MAX_TOKENS, word_budget=WORD_BUDGET, retries=1)
     return (answer_bound(writing) + graded) * min(params.rounds, len(_diversities(params)))
 
 

@@ -23,16 +23,17 @@ ARMS: dict[str, Any] = {
     "none": {"kind": "none"},
 }
 CORPORA = {name: {"source": f"/data/{name}"} for name in ("docs", "tickets")}
-SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny", "nearest": 1}}
+SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny"}}
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    monkeypatch.setattr("armwise.arms.profile.NEAREST", 1)
     arms = FakeArms()
     arms.sampled = {
-        "docs": Profile(np.stack([OTHER, OTHER]), 1),
-        "tickets": Profile(np.stack([OTHER, VECTOR]), 1),
-        "later": Profile(np.stack([0.5 * VECTOR, 0.5 * VECTOR]), 1),
+        "docs": Profile(np.stack([OTHER, OTHER])),
+        "tickets": Profile(np.stack([OTHER, VECTOR])),
+        "later": Profile(np.stack([0.5 * VECTOR, 0.5 * VECTOR])),
     }
     changes: dict[str, Any] = {
         "corpora": CORPORA,
@@ -97,7 +98,7 @@ async def test_a_search_that_is_repeated_is_asked_with_what_was_expected_then(se
 async def test_with_a_router_an_arm_is_asked_with_its_scores(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router", rounds=20, stage="question", kind="pointwise_xgboost")
     arms = FakeArms()
-    arms.sampled = {"bm25": Profile(np.stack([VECTOR]), 1)}
+    arms.sampled = {"bm25": Profile(np.stack([VECTOR]))}
     changes: dict[str, Any] = {"router": {"path": str(folder)}, "features": SIMILARITY}
     async with Service(tmp_path, base.ScriptedGenerator({}), searched=arms, **changes).running() as service:
         decision = await retrieve(service, allowed_arms=["bm25", "dense"])

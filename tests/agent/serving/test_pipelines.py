@@ -118,14 +118,14 @@ async def test_an_arm_answers_with_its_own_model_and_prompt_and_costs_what_they_
 
 
 async def test_what_a_request_names_comes_before_what_the_arm_says(tmp_path: Path, large: Paid) -> None:
-    writing = {"llm": "large", "temperature": 0.7, "top_p": 0.5, "max_tokens": 9, "passages": 2}
+    writing = {"llm": "large", "temperature": 0.7, "max_tokens": 9, "passages": 2}
     arms = {**CONFIG["arms"], "warm": {"kind": "bm25", "answering": {**writing, "reasoning": "low"}}}
     own = {"llms": {"large": PRICED}, "arms": arms}
     async with Service(tmp_path, generators={"large": large}, **own).running() as service:
         await ask(service, "arm/warm")
         prompt = large.last_prompt
         assert prompt is not None
-        assert (prompt.temperature, prompt.top_p, prompt.max_tokens) == (0.7, 0.5, 9)
+        assert (prompt.temperature, prompt.max_tokens) == (0.7, 9)
         assert prompt.options == {"reasoning_effort": "low"}
         assert service.arms.calls[-1][2] == 2
         await ask(service, "arm/warm", temperature=0.0, max_tokens=3, reasoning_effort="high")

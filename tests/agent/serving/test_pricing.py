@@ -50,7 +50,6 @@ def price_list(**arms: ArmInfo) -> PriceList:
         "large": LanguageModel(
             base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0).compute_usd
         ),
-        "hedged": LanguageModel(base.ScriptedGenerator({}), PRICES.compute_usd, hedged=True),
     }
     return PriceList(arms, models, TEMPLATES)
 
@@ -118,13 +117,6 @@ def test_a_fallback_with_another_model_may_write_an_answer_as_well() -> None:
     assert (one.tokens, other.usd) == (other.tokens, 10.0)
     assert arms.turn(CHAT, ["small"], (), "large") == one + other
     assert arms.turn(CHAT, ["small"], (), "twin") == one, "the same model is not asked twice"
-
-
-def test_a_model_that_may_be_asked_twice_reads_twice_and_writes_once() -> None:
-    arms = price_list(once=searching(0, 0), twice=searching(0, 0, llm="hedged"))
-    once, twice = arms.answer("once", CHAT), arms.answer("twice", CHAT)
-    assert twice.tokens - 20 == 2 * (once.tokens - 20)
-    assert twice.usd == pytest.approx(2 * (once.usd - 0.2) + 0.2)
 
 
 def test_without_a_language_model_nothing_is_reserved() -> None:

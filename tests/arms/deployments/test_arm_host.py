@@ -202,7 +202,7 @@ class Slow(base.ScriptedGenerator):
 
 async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) -> None:
     specs, slow = {"bm25": ArmSpec(kind="bm25")}, Slow()
-    specs["four"] = ArmSpec(kind="multistep", params={"arm": "bm25", "max_steps": 9, "per_step": 1})
+    specs["four"] = ArmSpec(kind="multistep", params={"arm": "bm25", "max_steps": 9})
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["four", "bm25"]})
     host = open_host(tmp_path, "both", specs=specs, generator=slow)
     task = asyncio.create_task(

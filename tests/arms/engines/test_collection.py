@@ -36,20 +36,19 @@ def arm_over(collection: CollectionInMemory, mode: str = "lexical", **params: An
 
 
 @pytest.mark.parametrize(
-    ("mode", "params", "k", "calls"),
+    ("mode", "k", "calls"),
     [
-        ("lexical", {}, 3, [("lexical", 3)]),
-        ("dense", {"depth": 9}, 3, [("dense", 3)]),
-        ("hybrid", {}, 3, [("lexical", 50), ("dense", 50)]),
-        ("hybrid", {"depth": 9}, 3, [("lexical", 9), ("dense", 9)]),
-        ("hybrid", {"depth": 9}, 10, [("lexical", 10), ("dense", 10)]),
+        ("lexical", 3, [("lexical", 3)]),
+        ("dense", 3, [("dense", 3)]),
+        ("hybrid", 3, [("lexical", 50), ("dense", 50)]),
+        ("hybrid", 60, [("lexical", 60), ("dense", 60)]),
     ],
 )
 def test_a_mode_asks_for_its_rankings_and_a_hybrid_one_for_deeper_ones(
-    mode: str, params: dict[str, Any], k: int, calls: list[tuple[str, int]]
+    mode: str, k: int, calls: list[tuple[str, int]]
 ) -> None:
     collection = CollectionInMemory()
-    arm_over(collection, mode, **params).search(ASKED, k)
+    arm_over(collection, mode).search(ASKED, k)
     assert collection.calls == calls
 
 
@@ -195,7 +194,6 @@ ONE = {"url": "http://x", "collection": "c", "backbone": "hashed"}
     ("changed", "shared"),
     [
         ({"mode": "hybrid"}, True),
-        ({"depth": 9}, True),
         ({"url": "http://y"}, False),
         ({"collection": "d"}, False),
         ({"backbone": None}, False),

@@ -86,11 +86,10 @@ def test_a_database_is_connected_to_within_the_limits_of_an_arm_until_nothing_us
         "collection": "p",
         "key_env": "SEARCH_KEY",
         "timeout_s": timeout_s,
-        "connections": 3,
     }
     table = PostgresTable(resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1])
     options = {
-        "pool_size": 3,
+        "pool_size": 8,
         "max_overflow": 0,
         "pool_timeout": timeout_s,
         "pool_pre_ping": True,

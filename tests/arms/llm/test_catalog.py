@@ -29,7 +29,6 @@ from armwise.arms.llm.base import (
 from armwise.arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
-    HedgedGenerator,
     LlmSpec,
     OpenAISpec,
     ScriptedCall,
@@ -117,10 +116,6 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
     named = {"engine": "openai", "base_url": "http://h/v1", "model": "m", **asked}
     built = build_generator(SPEC.validate_python(named))
     assert (built.args, built.settings) == (("http://h/v1", "m"), asked)
-    hedged = build_generator(SPEC.validate_python({**named, "hedge_after": 0.75}))
-    assert isinstance(hedged, HedgedGenerator)
-    assert hedged._quantile == 0.75  # noqa: SLF001
-    assert isinstance(hedged._generator, Recorded)  # noqa: SLF001
 
 
 @pytest.mark.parametrize(
@@ -148,7 +143,6 @@ def test_engines_without_settings_have_the_documented_ones() -> None:
         "timeout_s": 60.0,
         "max_retries": 2,
         "concurrency": None,
-        "hedge_after": None,
         "request": {},
         "inputs": ["image", "file"],
     }

@@ -211,14 +211,14 @@ def test_an_answer_cites_where_there_are_passages_after_all_other_instructions()
 def test_a_pipeline_writes_with_its_own_instructions_temperature_and_words() -> None:
     template = prompts.Template("Mine: {passages}", "Mine, without.")
     writing = prompts.PipelineWriting(
-        prompts.Form.SHORT, 4, 32, template=template, temperature=0.5, top_p=0.25, reasoning="high"
+        prompts.Form.SHORT, 4, 32, template=template, temperature=0.5, reasoning="high"
     )
     system, user = writing.prompt("Why?", [MERGE, INSORT])
     assert system["content"] == "Mine: <passages>\n[1] heapq.merge\nMerge multiple sorted\n</passages>"
     assert user == {"role": "user", "content": "Why?"}
     assert writing.prompt("Why?", [])[0]["content"] == "Mine, without."
     asked = writing.asked((user,))
-    assert (asked.messages, asked.max_tokens, asked.temperature, asked.top_p) == ((user,), 32, 0.5, 0.25)
+    assert (asked.messages, asked.max_tokens, asked.temperature) == ((user,), 32, 0.5)
     plain = prompts.PipelineWriting(prompts.Form.SHORT, 4, 32)
     assert plain.prompt("Why?", [MERGE]) == prompts.Writing(prompts.Form.SHORT, 4, 32).prompt("Why?", [MERGE])
     assert plain.asked((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).asked((user,))

@@ -14,6 +14,7 @@ from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.llm.pricing import MOST_TOKENS, UNPROMPTED, Bound, most_tokens
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
+from armwise.arms.more.generative import vendi_rag
 from armwise.arms.more.generative.vendi_rag import VendiRagArm, VendiRagParams
 from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm, prepare
 from armwise.arms.retrievers.kind import CascadeStep
@@ -93,19 +94,8 @@ def pools(draw: st.DrawFn) -> dict[str, ArmSpec]:
         answers = {"form": draw(forms), "word_budget": draw(budget), "max_tokens": draw(tokens)}
         ways = st.sampled_from(["rewrite", "decompose", "hyde"])
         kinds: dict[str, dict[str, Any]] = {
-            "query_variants": {
-                "arm": member,
-                "way": draw(ways),
-                "most": draw(few),
-                "max_tokens": draw(tokens),
-            },
-            "multistep": {
-                "arm": member,
-                "max_steps": draw(few),
-                "per_step": 1,
-                "word_budget": draw(budget),
-                "max_tokens": draw(tokens),
-            },
+            "query_variants": {"arm": member, "way": draw(ways), "most": draw(few)},
+            "multistep": {"arm": member, "max_steps": draw(few)},
             "ensemble": {
                 "arms": [member, other],
                 "select": draw(st.sampled_from(["vote", "llm"])),
@@ -160,7 +150,7 @@ def test_no_search_exceeds_its_bound_whatever_it_is_nested_in(
 
 EVERY = {
     "base": ArmSpec(kind="bm25"),
-    "steps": ArmSpec(kind="multistep", params={"arm": "base", "max_steps": 4, "per_step": 1}),
+    "steps": ArmSpec(kind="multistep", params={"arm": "base", "max_steps": 4}),
     "rewrite": ArmSpec(kind="query_variants", params={"arm": "steps", "way": "rewrite", "most": 3}),
     "hyde": ArmSpec(kind="query_variants", params={"arm": "steps", "way": "hyde"}),
     "vote": ArmSpec(kind="ensemble", params={"arms": ["rewrite", "base"]}),
@@ -202,14 +192,15 @@ def test_a_bound_is_of_all_calls_of_an_arm_its_members_and_theirs(name: str) -> 
     [(1, 0.8, 1, 1), (5, 0.8, 5, 5), (99, 0.8, 11, 10), (99, 0.85, 12, 11)],
 )
 def test_a_loop_is_bounded_by_its_rounds_and_by_the_diversities_there_are(
-    rounds: int, diversity: float, most: int, run: int
+    rounds: int, diversity: float, most: int, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = {"backbone": "hashed", "rounds": rounds, "retries": 2, "diversity": diversity, "satisfied": 1.0}
+    monkeypatch.setattr(vendi_rag, "SATISFIED", 1.0)
+    params = {"backbone": "hashed", "rounds": rounds, "diversity": diversity}
     bound = ArmGraph({"loop": ArmSpec(kind="vendi_rag", params=params)}).bound("loop")
-    assert bound.written == most * (64 + 3 * 48)
+    assert bound.written == most * (64 + 2 * 48)
     model = Grading()
     VendiRagArm("loop", Search(), VendiRagParams.model_validate(params), model).search(Query("Why?"), 4)
-    assert model.calls == 4 * run, "each round answers, and is graded in the third attempt"
+    assert model.calls == 3 * run, "each round answers, and is graded in the second attempt"
     assert model.read / run <= bound.tokens("Why?")[0] / most
 
 
@@ -218,9 +209,9 @@ class Grading(Greedy):
 
     def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
         text, last = super().__call__(prompt)
-        rounds, attempt = divmod(self.calls - 1, 4)
+        rounds, attempt = divmod(self.calls - 1, 3)
         grades = (1, 9, 0, 3, 7, 4, 6, 5, 8, 2, 2)  # which 0.8 leads back to, as 0.85 does not
-        return (f'{{"score": {grades[rounds]}}}' if attempt == 3 else text), last
+        return (f'{{"score": {grades[rounds]}}}' if attempt == 2 else text), last
 
 
 def test_arms_that_are_nested_beyond_all_measure_have_a_bound_that_can_be_reserved() -> None:

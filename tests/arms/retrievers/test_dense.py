@@ -25,7 +25,7 @@ from armwise.arms.retrievers.dense import DenseArm, DenseParams
 from tests.arms.conftest import keep
 from tests.arms.contract import DIM, ask, check_arm
 
-BACKBONE = Backbone(model=f"hashing:{DIM}", batch_size=1)
+BACKBONE = Backbone(model=f"hashing:{DIM}")
 WORDS = frozenset({"words"})
 
 
@@ -146,7 +146,7 @@ def test_vectors_that_were_all_embedded_before_a_kill_are_not_embedded_again(
 def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vectors_room, "BATCHES_PER_STEP", 4)
+    monkeypatch.setattr(vectors_room, "STEP", 4)
     with monkeypatch.context() as patched:
         patched.setattr(vectors_room, "build_embedder", lambda _: DyingEmbedder(lives=9))
         with pytest.raises(KilledError):

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.models import Backbone
-from armwise.arms.retrievers import ArmSpec, build_arm, prepare
-from armwise.arms.retrievers.expand import REPEATED, ExpandArm, ExpandParams, expanded
+from armwise.arms.retrievers import ArmSpec, build_arm, expand, prepare
+from armwise.arms.retrievers.expand import REPEATED, TERMS, ExpandArm, expanded
 from armwise.arms.retrievers.kind import Resources
 from armwise.arms.tokenizer import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
@@ -25,11 +24,7 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
     specs = {
         "words": ArmSpec(kind="bm25"),
         "near": ArmSpec(kind="dense", params={"backbone": "hashed"}),
-        **{
-            f"{base} {share}": ArmSpec(kind="expand", params={"arm": base, "own_weight": share})
-            for base in ("words", "near")
-            for share in (0.0, 0.7, 1.0)
-        },
+        **{f"expanded {base}": ArmSpec(kind="expand", params={"arm": base}) for base in ("words", "near")},
     }
     ready = Resources(
         corpus, tmp_path_factory.mktemp("indexes"), {"hashed": Backbone(model=f"hashing:{DIM}")}, specs
@@ -38,7 +33,7 @@ def resources(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Resou
     return ready
 
 
-@pytest.mark.parametrize("name", ["words 0.0", "words 0.7", "near 0.7"])
+@pytest.mark.parametrize("name", ["expanded words", "expanded near"])
 def test_an_expanding_arm_keeps_the_contract(resources: Resources, name: str) -> None:
     check_arm(build_arm(name, resources), resources.corpus)
 
@@ -46,9 +41,10 @@ def test_an_expanding_arm_keeps_the_contract(resources: Resources, name: str) ->
 @pytest.mark.parametrize("base", ["words", "near"])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_question_with_all_the_weight_is_searched_as_it_is(
-    resources: Resources, base: str, question: str
+    resources: Resources, base: str, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, arm = build_arm(base, resources), build_arm(f"{base} 1.0", resources)
+    monkeypatch.setattr(expand, "OWN_WEIGHT", 1.0)
+    plain, arm = build_arm(base, resources), build_arm(f"expanded {base}", resources)
     query = ask(question, plain.backbones)
     found, expected = arm.search(query, 5), plain.search(query, 5)
     assert [p.id for p in found.passages] == [p.id for p in expected.passages]
@@ -60,7 +56,7 @@ def test_a_passage_without_a_word_of_the_question_is_found_by_those_of_the_first
 ) -> None:
     question = Query("What is the capital of Austria?")
     assert "danube" not in [p.id for p in build_arm("words", resources).search(question, 9).passages]
-    assert "danube" in [p.id for p in build_arm("words 0.7", resources).search(question, 9).passages]
+    assert "danube" in [p.id for p in build_arm("expanded words", resources).search(question, 9).passages]
 
 
 def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
@@ -74,9 +70,9 @@ def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
             return Retrieval((Passage("a", "", "word"), Passage("b", "", "other"))[:k], 1, 3)
 
     vectors = {"a": np.array([0.0, 1.0], dtype=np.float32)}
-    arm = ExpandArm("e", Near(), ExpandParams(arm="near", own_weight=0.6), {"one": lambda _: vectors})
+    arm = ExpandArm("e", Near(), {"one": lambda _: vectors})
     found = arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}, seed=4), 1)
-    assert asked[1].embeddings["one"] == pytest.approx(np.array([0.6, 0.4]) / np.hypot(0.6, 0.4))
+    assert asked[1].embeddings["one"] == pytest.approx(np.array([0.7, 0.3]) / np.hypot(0.7, 0.3))
     assert asked[1].seed == 4
     assert (len(found.passages), found.steps, found.tokens) == (1, 2, 6)
     vectors.clear()  # passages of another corpus
@@ -84,7 +80,8 @@ def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
     assert asked[3].embeddings["one"].tolist() == [1.0, 0.0]
 
 
-def test_a_vector_that_the_passages_cancel_out_stays_as_it_is() -> None:
+def test_a_vector_that_the_passages_cancel_out_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expand, "OWN_WEIGHT", 0.5)
     asked: list[Query] = []
 
     class Near:
@@ -95,44 +92,45 @@ def test_a_vector_that_the_passages_cancel_out_stays_as_it_is() -> None:
             return Retrieval((Passage("a", "", "word"),))
 
     opposed = {"a": np.array([-1.0, 0.0], dtype=np.float32)}
-    arm = ExpandArm("e", Near(), ExpandParams(arm="near", own_weight=0.5), {"one": lambda _: opposed})
+    arm = ExpandArm("e", Near(), {"one": lambda _: opposed})
     arm.search(Query("?", {"one": np.array([1.0, 0.0], dtype=np.float32)}), 1)
     assert asked[1].embeddings["one"].tolist() == [1.0, 0.0]
 
 
-def test_words_are_weighted_as_by_rm3() -> None:
+def test_words_are_weighted_as_by_rm3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expand, "TERMS", 3)
     first = Passage("1", "Rome", "capital capital Italy", score=3.0)
     second = Passage("2", "", "Italy boot", score=1.0)
-    counts = Counter(expanded("The capital of Italy?", [first, second], terms=3, own_weight=0.5).split())
+    counts = Counter(expanded("The capital of Italy?", [first, second]).split())
     # of the passages: capital 3 * 2/4, italy 3 * 1/4 + 1/2, rome 3 * 1/4; boot is the fourth
     of_passages = np.array([1.5, 1.25, 0.75]) / 3.5
-    expected = 50 * np.array([0.5, 0.5, 0.0]) + 50 * of_passages
+    expected = 70 * np.array([0.5, 0.5, 0.0]) + 30 * of_passages
     assert counts == dict(
         zip(("capital", "italy", "rome"), expected.round().astype(int).tolist(), strict=True)
     )
 
 
-def test_passages_count_alike_where_one_has_no_score_above_zero_and_words_tie_by_their_letters() -> None:
+def test_passages_count_alike_where_one_has_no_score_above_zero_and_words_tie_by_their_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for scores in ((3.0, 0.0), (3.0, -1.0), (0.0, 0.0)):
         relevant = [Passage("1", "", "river", scores[0]), Passage("2", "", "canal", scores[1])]
-        assert Counter(expanded("water", relevant, terms=2, own_weight=0.5).split()) == {
-            "water": 50,
-            "canal": 25,
-            "river": 25,
-        }
-        assert set(expanded("water", relevant, terms=1, own_weight=0.0).split()) == {"canal"}
+        assert Counter(expanded("water", relevant).split()) == {"water": 70, "canal": 15, "river": 15}
+        with monkeypatch.context() as patched:
+            patched.setattr(expand, "TERMS", 1)
+            assert set(expanded("water", relevant).split()) == {"water", "canal"}
 
 
 def test_a_question_stays_as_it_is_where_no_word_is_left() -> None:
-    assert expanded("The river?", [Passage("1", "", "of the")], terms=5, own_weight=0.0) == "The river?"
+    assert expanded("!?", [Passage("1", "", "of the")]) == "!?"
 
 
 def test_a_question_of_stop_words_alone_keeps_them() -> None:
-    counts = Counter(expanded("the who", [Passage("1", "", "band")], terms=1, own_weight=0.5).split())
-    assert counts == {"the": 25, "who": 25, "band": 50}
+    counts = Counter(expanded("the who", [Passage("1", "", "band")]).split())
+    assert counts == {"the": 35, "who": 35, "band": 30}
 
 
-def test_as_many_passages_as_are_named_are_taken_to_be_relevant_whatever_is_asked_for() -> None:
+def test_two_passages_are_taken_to_be_relevant_whatever_is_asked_for() -> None:
     asked: list[tuple[str, int]] = []
 
     class Words:
@@ -142,32 +140,17 @@ def test_as_many_passages_as_are_named_are_taken_to_be_relevant_whatever_is_aske
             asked.append((query.text, k))
             return Retrieval(tuple(Passage(one, "", one, 1.0) for one in ("alpha", "beta", "gamma"))[:k])
 
-    arm = ExpandArm("e", Words(), ExpandParams(arm="words", passages=2, own_weight=0.0), {})
+    arm = ExpandArm("e", Words(), {})
     arm.search(Query("?"), 1)
     arm.search(Query("?"), 3)
     assert [k for _, k in asked] == [2, 1, 3, 3]
     assert [set(text.split()) for text, _ in asked[1::2]] == [{"alpha", "beta"}] * 2
 
 
-@given(
-    TEXTS,
-    st.lists(st.tuples(TEXTS, st.floats(-2.0, 9.0)), min_size=1, max_size=4),
-    st.integers(1, 5),
-    st.floats(0.0, 1.0),
-)
-def test_an_expanded_query_is_bounded(
-    question: str, found: list[tuple[str, float]], terms: int, share: float
-) -> None:
+@given(TEXTS, st.lists(st.tuples(TEXTS, st.floats(-2.0, 9.0)), min_size=1, max_size=4))
+def test_an_expanded_query_is_bounded(question: str, found: list[tuple[str, float]]) -> None:
     relevant = [Passage(str(n), "", text, score) for n, (text, score) in enumerate(found)]
-    counts = Counter(expanded(question, relevant, terms, share).split())
+    counts = Counter(expanded(question, relevant).split())
     own = {*words(question)}
-    assert len(counts.keys() - own) <= terms
-    assert counts.total() <= REPEATED + len(own) + terms
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"passages": 0}, {"terms": 0}, {"terms": 51}, {"own_weight": 1.1}, {"k": 1}]
-)
-def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        ExpandParams.model_validate({"arm": "words", **wrong})
+    assert len(counts.keys() - own) <= TERMS
+    assert counts.total() <= REPEATED + len(own) + TERMS

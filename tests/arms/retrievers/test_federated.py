@@ -30,7 +30,7 @@ MODEL = read_model(Path(locate(PRETRAINED)))
 AXES = np.eye(3, dtype=np.float32)
 NAMES = ("north", "east", "west")
 PROFILE = ProfileSpec(backbone="tiny")
-PROFILES = {name: Profile(AXES[row : row + 1], 1) for row, name in enumerate(NAMES)}
+PROFILES = {name: Profile(AXES[row : row + 1]) for row, name in enumerate(NAMES)}
 QUESTION = "Which river flows through Vienna?"
 
 
@@ -152,10 +152,10 @@ def test_it_costs_what_all_that_were_asked_cost() -> None:
 
 def test_members_are_asked_for_the_depth_or_for_as_many_as_are_wanted() -> None:
     sides = members()
-    deep = arm(sides, most=1, depth=5)
+    deep = arm(sides, most=1)
     deep.search(query(0.9, 0.5, 0.1), 4)
-    deep.search(query(0.9, 0.5, 0.1), 6)
-    assert sides[0].asked == [5, 6]
+    deep.search(query(0.9, 0.5, 0.1), 9)
+    assert sides[0].asked == [8, 9]
     assert len(arm(members(), most=3).search(query(0.9, 0.5, 0.1), 2).passages) == 2
 
 
@@ -231,7 +231,6 @@ def test_a_member_that_can_have_no_profile_is_named_in_a_warning(
         ({"enough": 0.0}, "enough"),
         ({"enough": 1.0}, "enough"),
         ({"profile": {"backbone": "big"}}, "unknown backbone 'big'"),
-        ({"profile": {"backbone": "tiny", "passages": 0}}, "passages"),
         ({"arms": ["docs", "ticket"]}, "unknown arm 'ticket'; did you mean 'tickets'"),
     ],
 )

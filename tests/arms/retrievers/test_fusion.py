@@ -41,7 +41,7 @@ def test_a_fused_arm_keeps_the_contract(corpus: Corpus) -> None:
 
 
 def test_scores_are_sums_of_reciprocal_ranks() -> None:
-    fused = fuse([passages(["a", "b"]), passages(["b", "c"])], constant=60)
+    fused = fuse([passages(["a", "b"]), passages(["b", "c"])])
     assert [(p.id, p.score) for p in fused] == [
         ("b", pytest.approx(1 / 62 + 1 / 61)),
         ("a", pytest.approx(1 / 61)),
@@ -72,16 +72,16 @@ def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus)
 def test_the_order_of_the_members_changes_nothing(rankings: list[list[str]], random: st.DataObject) -> None:
     shuffled = list(rankings)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert fuse(list(map(passages, rankings)), 60) == fuse(list(map(passages, shuffled)), 60)
+    assert fuse(list(map(passages, rankings))) == fuse(list(map(passages, shuffled)))
 
 
 @given(RANKING, st.integers(1, 4))
 def test_members_that_agree_are_followed(ranking: list[str], n_members: int) -> None:
-    fused = fuse([passages(ranking)] * n_members, constant=60)
+    fused = fuse([passages(ranking)] * n_members)
     assert [passage.id for passage in fused] == ranking
 
 
 @given(st.lists(RANKING, min_size=1, max_size=4))
 def test_every_passage_of_every_member_is_ranked_once(rankings: list[list[str]]) -> None:
-    fused = [passage.id for passage in fuse(list(map(passages, rankings)), 60)]
+    fused = [passage.id for passage in fuse(list(map(passages, rankings)))]
     assert sorted(fused) == sorted({name for ranking in rankings for name in ranking})

@@ -46,12 +46,10 @@ def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:
 
 def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpus) -> None:
     member, other = Ranked(corpus, ["fox", "bee"]), Ranked(corpus, ["fox"])
-    LearnedFusionArm("learned", [member, other], PARAMS, MODEL).search(Query("?"), 2)
-    deep = PARAMS.model_copy(update={"depth": 7})
-    arm = LearnedFusionArm("learned", [member, other], deep, MODEL)
+    arm = LearnedFusionArm("learned", [member, other], PARAMS, MODEL)
     arm.search(Query("?"), 2)
     arm.search(Query("?"), 9)
-    assert member.asked == [MODEL.header.k, 7, 9]
+    assert member.asked == [MODEL.header.k, 9]
 
 
 def test_without_its_library_it_is_neither_prepared_nor_built(

@@ -20,7 +20,7 @@ from tests.arms.contract import DIM
 from tests.arms.corpus.test_corpora import write
 
 TINY = {"tiny": Backbone(model=f"hashing:{DIM}"), "other": Backbone(model="hashing:32")}
-SPEC = ProfileSpec(backbone="tiny", passages=3, nearest=2)
+SPEC = ProfileSpec(backbone="tiny", passages=3)
 
 SPECS = {
     "docs": ArmSpec(kind="bm25", corpus="docs"),
@@ -82,20 +82,17 @@ def have(two: Corpus, tmp_path: Path) -> Resources:
     return Resources(two, tmp_path / "indexes", TINY, SPECS)
 
 
-@given(
-    vectors=st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=1, max_size=8),
-    nearest=st.integers(1, 10),
-)
-def test_a_similarity_is_the_mean_of_the_nearest_passages(vectors: list[list[float]], nearest: int) -> None:
+@given(vectors=st.lists(st.lists(st.floats(-1, 1), min_size=3, max_size=3), min_size=1, max_size=8))
+def test_a_similarity_is_the_mean_of_the_five_nearest_passages(vectors: list[list[float]]) -> None:
     rows, question = np.array(vectors, dtype=np.float32), np.array([0.6, 0.0, 0.8], dtype=np.float32)
-    highest = sorted((rows @ question).tolist(), reverse=True)[:nearest]
-    found = similarities({"a": Profile(rows, nearest)}, question)
+    highest = sorted((rows @ question).tolist(), reverse=True)[:5]
+    found = similarities({"a": Profile(rows)}, question)
     assert found["a"] == pytest.approx(sum(highest) / len(highest), abs=1e-5)
 
 
 def test_a_question_of_another_backbone_is_refused() -> None:
     with pytest.raises(ArmError, match=r"profile of vectors of 4 numbers .* shape \(3,\)"):
-        similarities({"a": Profile(np.eye(4, dtype=np.float32), 1)}, np.ones(3, dtype=np.float32))
+        similarities({"a": Profile(np.eye(4, dtype=np.float32))}, np.ones(3, dtype=np.float32))
 
 
 def test_a_profile_is_of_passages_of_the_corpus_that_an_arm_searches(have: Resources, two: Corpus) -> None:
@@ -105,7 +102,6 @@ def test_a_profile_is_of_passages_of_the_corpus_that_an_arm_searches(have: Resou
     texts = [embedded_text(one)[: profiles.CHARACTERS] for one in two.part("docs")]
     known = {row.tobytes() for row in HashingEmbedder(DIM).encode_passages(texts)}
     assert {row.tobytes() for row in found["docs"].vectors} < known
-    assert found["docs"].nearest == 2
 
 
 def test_arms_over_the_same_sources_share_a_profile_and_a_fusion_has_that_of_its_members(
@@ -216,7 +212,7 @@ def test_a_source_that_may_not_be_searched_has_no_profile(have: Resources) -> No
 
 def test_similarities_are_those_of_the_arms_with_a_profile() -> None:
     rows = np.eye(2, dtype=np.float32)
-    known = {"a": Profile(rows[:1], 1), "b": Profile(rows[1:], 1)}
+    known = {"a": Profile(rows[:1]), "b": Profile(rows[1:])}
     assert similarities(known, np.array([0.0, 1.0])) == {"a": 0.0, "b": 1.0}
     assert similarities({}, np.array([0.0, 1.0])) == {}
 
@@ -235,22 +231,22 @@ def test_samples_of_one_world_are_about_as_near_however_many_passages_they_hold(
     mean: float, small: int, seed: int
 ) -> None:
     few, many = drawn_near(mean, [small, 5000], seed)
-    near = similarities({"few": Profile(few, 5), "many": Profile(many, 5)}, AXIS)
+    near = similarities({"few": Profile(few), "many": Profile(many)}, AXIS)
     assert near["few"] == pytest.approx(near["many"], abs=0.16)
 
 
 def test_what_chance_adds_to_a_larger_sample_is_added_to_a_smaller_one() -> None:
     worlds = [drawn_near(0.2, [50, 5000], seed) for seed in range(200)]
-    near = [similarities({"few": Profile(few, 5), "many": Profile(many, 5)}, AXIS) for few, many in worlds]
+    near = [similarities({"few": Profile(few), "many": Profile(many)}, AXIS) for few, many in worlds]
     few, many = (float(np.mean([one[name] for one in near])) for name in ("few", "many"))
     assert few == pytest.approx(many, abs=0.01)
-    alone = np.mean([similarities({"few": Profile(one, 5)}, AXIS)["few"] for one, _ in worlds])
+    alone = np.mean([similarities({"few": Profile(one)}, AXIS)["few"] for one, _ in worlds])
     assert alone < many - 0.1
 
 
-@given(sizes=st.lists(st.integers(1, 9), min_size=2, max_size=4), seed=st.integers(0, 1000))
+@given(sizes=st.lists(st.integers(6, 14), min_size=2, max_size=4), seed=st.integers(0, 1000))
 def test_the_largest_sample_and_those_as_large_are_not_corrected(sizes: list[int], seed: int) -> None:
-    known = {str(n): Profile(one, 1) for n, one in enumerate(drawn_near(0.2, sizes, seed))}
+    known = {str(n): Profile(one) for n, one in enumerate(drawn_near(0.2, sizes, seed))}
     together = similarities(known, AXIS)
     for name, one in known.items():
         alone = similarities({name: one}, AXIS)[name]
@@ -260,17 +256,20 @@ def test_the_largest_sample_and_those_as_large_are_not_corrected(sizes: list[int
             assert together[name] > alone
 
 
-def test_the_correction_is_as_large_as_similarities_vary_within_sources() -> None:
+def test_the_correction_is_as_large_as_similarities_vary_within_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("armwise.arms.profile.NEAREST", 1)
     few = np.array([[0.1, 0.0], [0.3, 0.0]], dtype=np.float32)
     many = np.array([[0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.9, 0.0]], dtype=np.float32)
-    near = similarities({"few": Profile(few, 1), "again": Profile(many, 1), "many": Profile(many, 1)}, AXIS)
+    near = similarities({"few": Profile(few), "again": Profile(many), "many": Profile(many)}, AXIS)
     within = (2 * 0.01 + 2 * 4 * 0.03) / 10
     highest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in (2, 4)]
     assert near["few"] == pytest.approx(0.3 + within**0.5 * (highest[1] - highest[0]), abs=1e-6)
 
 
 def test_an_arm_more_over_a_source_changes_no_similarity() -> None:
-    few, many = (Profile(one, 2) for one in drawn_near(0.2, [3, 6], 0))
+    few, many = (Profile(one) for one in drawn_near(0.2, [3, 6], 0))
     two = similarities({"few": few, "many": many}, AXIS)
     three = similarities({"few": few, "many": many, "again": many}, AXIS)
     assert {name: three[name] for name in two} == two

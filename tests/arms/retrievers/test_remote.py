@@ -217,13 +217,13 @@ def test_no_more_than_k_are_returned_the_best_first_and_ties_by_id(server: Serve
 
 @pytest.mark.parametrize(
     "trouble",
-    [say(503, b"busy"), say(500), say(429, Retry_After="0"), hang_up, stay_silent, drip],
-    ids=["503", "500", "429", "hang up", "silent", "drip"],
+    [say(503, b"busy"), say(500), say(429, Retry_After="0"), hang_up],
+    ids=["503", "500", "429", "hang up"],
 )
 @pytest.mark.slow
 def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) -> None:
     server.replies = [trouble, found(ONE)]
-    assert ids(build(server, timeout_s=0.5, retries=1)) == ["a"]
+    assert ids(build(server)) == ["a"]
     assert len(server.asked) == 2
 
 
@@ -232,18 +232,17 @@ def test_a_trouble_that_passes_is_tried_again(server: Server, trouble: Reply) ->
     [
         (say(503, b"come back later " * 50), "failed: 503 Service Unavailable$"),
         (hang_up, "failed: RemoteProtocolError"),
-        (stay_silent, "failed: no response within 0.3 s"),
     ],
-    ids=["503", "hang up", "silent"],
+    ids=["503", "hang up"],
 )
 @pytest.mark.slow
 def test_a_trouble_that_stays_is_an_error_after_the_last_attempt(
     server: Server, trouble: Reply, told: str
 ) -> None:
     server.replies = [trouble]
-    with pytest.raises(ArmError, match=f"arm 'far': {server.url}: attempt 2 of 2 in 8 s {told}") as caught:
-        ids(build(server, timeout_s=0.3, retries=1))
-    assert len(server.asked) == 2
+    with pytest.raises(ArmError, match=f"arm 'far': {server.url}: attempt 3 of 3 in 8 s {told}") as caught:
+        ids(build(server))
+    assert len(server.asked) == 3
     assert len(str(caught.value)) < 400
 
 
@@ -252,10 +251,9 @@ def test_a_trouble_that_stays_is_an_error_after_the_last_attempt(
 def test_all_attempts_together_end_in_time(server: Server, trouble: Reply) -> None:
     server.replies = [trouble]
     started = time.monotonic()
-    with pytest.raises(ArmError, match=r"in 0\.6 s failed: no response within 0(\.[012]| )"):
-        ids(build(server, timeout_s=0.4, total_s=0.6, retries=10))
+    with pytest.raises(ArmError, match=r"in 0\.6 s failed: no response within 0\.6 s"):
+        ids(build(server, timeout_s=0.6))
     assert 0.4 < time.monotonic() - started < 5
-    assert len(server.asked) == 2, "the second attempt has what is left"
 
 
 def test_a_service_that_asks_for_more_time_than_there_is_is_given_up_at_once(server: Server) -> None:
@@ -298,8 +296,8 @@ def test_a_refused_connection_is_an_error_that_hides_the_password(server: Server
     port = server.server_port
     server.shutdown()
     server.server_close()
-    with pytest.raises(ArmError, match="attempt 1 of 1 in 8 s failed: ConnectError") as caught:
-        ids(build(server, url=f"http://me:secret@127.0.0.1:{port}/search?key=secret", retries=0))
+    with pytest.raises(ArmError, match="attempt 3 of 3 in 8 s failed: ConnectError") as caught:
+        ids(build(server, url=f"http://me:secret@127.0.0.1:{port}/search?key=secret"))
     assert "secret" not in str(caught.value)
 
 
@@ -376,8 +374,7 @@ def test_a_question_is_put_in_as_it_is(question: str, k: int) -> None:
         ({"url": "http://host:x"}, "no address"),
         ({"request": {"q": "{query}"}}, "must hold {question}"),
         ({"request": {"q": {"text": "{question}"}}}, "set method to POST"),
-        ({"timeout_s": 9.0}, "timeout_s 9 is above total_s 8"),
-        ({"retries": -1}, "greater than or equal to 0"),
+        ({"timeout_s": 0.0}, "greater than 0"),
         ({"header_env": {"X Key": "KEY"}}, "match pattern"),
         ({"fields": {"name": "n"}}, "Extra inputs"),
     ],
@@ -403,7 +400,7 @@ def test_many_threads_share_the_connections_and_get_their_own_answers(server: Se
 @pytest.mark.slow
 def test_attempts_that_were_called_off_give_their_connections_back(server: Server) -> None:
     server.replies = [stay_silent]
-    hasty = build(server, timeout_s=0.02, retries=0)
+    hasty = build(server, timeout_s=0.02)
 
     def fail(_: int) -> None:
         with pytest.raises(ArmError, match="no response within"):
@@ -538,8 +535,8 @@ def test_each_address_of_a_name_is_tried_until_one_answers(
     server.replies = [found(ONE)]
     trust = limited("10.0.0.0/8", "127.0.0.0/30", hosts={place(server): ()})
     named(["127.0.0.2"])
-    with pytest.raises(ArmError, match="attempt 1 of 1 in 8 s failed: ConnectError"):
-        ids(build(server, trust, url=url(server), retries=0))
+    with pytest.raises(ArmError, match="attempt 3 of 3 in 8 s failed: ConnectError"):
+        ids(build(server, trust, url=url(server)))
     named(["127.0.0.2", "127.0.0.1"])
     assert ids(build(server, trust, url=url(server))) == ["a"]
 
@@ -556,8 +553,8 @@ def test_a_name_without_an_address_fails_as_a_connection_does(
         return answer
 
     monkeypatch.setattr(new_arms, "resolve", resolve)
-    arm = build(server, limited(hosts={place(server): ()}), url=url(server), retries=1)
-    with pytest.raises(ArmError, match=f"attempt 2 of 2 in 8 s failed: ConnectError .*{message}"):
+    arm = build(server, limited(hosts={place(server): ()}), url=url(server))
+    with pytest.raises(ArmError, match=f"attempt 3 of 3 in 8 s failed: ConnectError .*{message}"):
         ids(arm)
 
 

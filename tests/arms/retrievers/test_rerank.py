@@ -116,9 +116,9 @@ def test_scores_flow_along_the_cosines_of_the_passages_vectors(resources: Resour
     )
     assert len(before) > 4
 
-    found = build_regularize(resources, bm25, neighbors=3, passes=2).search(query, 50).passages
+    found = build_regularize(resources, bm25, neighbors=3).search(query, 50).passages
 
-    expected = regularized(np.array([p.score for p in before]), vectors, neighbors=3, passes=2)
+    expected = regularized(np.array([p.score for p in before]), vectors, neighbors=3)
     by_id = {passage.id: score for passage, score in zip(before, expected, strict=True)}
     assert {p.id: p.score for p in found} == pytest.approx(by_id)
     assert [p.id for p in found] != [p.id for p in before]
@@ -146,16 +146,12 @@ def test_opposed_passages_count_nothing() -> None:
     assert regularized(np.array([3.0, 1.0]), opposed, neighbors=2).tolist() == [3.0, 1.0]
 
 
-@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 4), st.integers(0, 1000))
-def test_regularised_scores_stay_between_the_least_and_the_largest(
-    n: int, neighbors: int, passes: int, seed: int
-) -> None:
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 1000))
+def test_regularised_scores_stay_between_the_least_and_the_largest(n: int, neighbors: int, seed: int) -> None:
     scores, vectors = np.random.default_rng(seed).normal(size=n), unit_rows(n, seed)
-    found = regularized(scores, vectors, neighbors, passes)
+    found = regularized(scores, vectors, neighbors)
     assert found.min() >= scores.min() - 1e-9
     assert found.max() <= scores.max() + 1e-9
-    again = regularized(regularized(scores, vectors, neighbors, passes), vectors, neighbors)
-    np.testing.assert_allclose(regularized(scores, vectors, neighbors, passes + 1), again)
 
 
 def test_a_passage_from_elsewhere_cannot_be_regularised(resources: Resources) -> None:
@@ -172,7 +168,7 @@ def test_vectors_that_were_not_made_are_missed_when_the_arm_is_built(resources: 
         REGULARIZE.build("smooth", params, resources, lambda _: Given([]))
 
 
-@pytest.mark.parametrize("wrong", [{"neighbors": 0}, {"passes": 0}, {"depth": 0}, {"neighbours": 3}])
+@pytest.mark.parametrize("wrong", [{"neighbors": 0}, {"depth": 0}, {"neighbours": 3}])
 def test_parameters_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         RegularizeParams.model_validate({"arm": "base", "backbone": "words", **wrong})

@@ -432,7 +432,7 @@ def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
     assert seen_as(parse(first)) == seen_as(parse(first))
-    profiles = {"bm25": Profile(np.eye(2, dtype=np.float32), 1)} if "features" in changes else {}
+    profiles = {"bm25": Profile(np.eye(2, dtype=np.float32))} if "features" in changes else {}
     assert seen_as(parse(first))["bm25"] != seen_as(parse({**first, **changes}), profiles)["bm25"]
 
 
@@ -440,7 +440,7 @@ def test_labels_of_an_arm_are_the_same_whatever_the_others_are() -> None:
     before, fewer = seen_as(parse(CONFIG)), {**CONFIG["arms"]}
     del fewer["dense"]
     assert seen_as(parse({**CONFIG, "arms": fewer})) == {arm: before[arm] for arm in fewer}
-    profiles = {"dense": Profile(np.eye(2, dtype=np.float32), 1)}
+    profiles = {"dense": Profile(np.eye(2, dtype=np.float32))}
     near = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
     assert seen_as(near)["bm25"] == seen_as(near, profiles)["bm25"]
 
@@ -472,7 +472,7 @@ def test_an_outcome_that_took_another_time_is_the_same_label() -> None:
 
 def test_labels_are_anew_where_a_source_has_changed() -> None:
     config = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
-    before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32), 1)} for k in (1, 2))
+    before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32))} for k in (1, 2))
     assert seen_as(config, before) == seen_as(config, {**before})
     assert seen_as(config, before)["bm25"] != seen_as(config, after)["bm25"]
 

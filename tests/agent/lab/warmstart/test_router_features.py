@@ -123,7 +123,7 @@ def entered(config: AppConfig) -> list[Example]:
 def test_labels_and_routers_see_what_the_source_of_each_arm_is_about(
     config: AppConfig, tmp_path: Path
 ) -> None:
-    features = {"similarity": {"backbone": "tiny", "passages": 5, "nearest": 2}}
+    features = {"similarity": {"backbone": "tiny", "passages": 5}}
     config = parse({**config.model_dump(mode="json"), "features": features})
     profiles = sampled_profiles(config, silent)
     assert {name: one.vectors.shape for name, one in profiles.items()} == {

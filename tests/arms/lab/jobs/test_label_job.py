@@ -483,7 +483,6 @@ def test_how_an_arm_writes_its_answers_changes_the_identity_field_by_field(
         "word_budget": (19, 20),
         "max_tokens": (9, 10),
         "temperature": (0.5, 0.6),
-        "top_p": (0.5, 0.6),
         "reasoning": ("low", "high"),
     }
     fields: list[dict[str, Any]] = [{name: one} for name, both in values.items() for one in both]

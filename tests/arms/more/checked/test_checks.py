@@ -204,7 +204,7 @@ def test_a_command_that_ignores_signals_is_ended_at_its_time_limit() -> None:
 
 
 def test_a_command_that_floods_its_output_is_ended() -> None:
-    result = run(command("yes", seconds=20, output_kib=8))
+    result = run(command("yes", seconds=20))
     assert result.score == 0.0
     assert result.said.startswith("exit code 153"), "128 + SIGXFSZ"
     assert len(result.said) < 600
@@ -212,7 +212,7 @@ def test_a_command_that_floods_its_output_is_ended() -> None:
 
 def test_a_command_that_fills_a_file_is_ended() -> None:
     fills = "f = open('big', 'wb', 0)\nwhile True: f.write(bytes(4096))"
-    assert run(python(fills, seconds=20, output_kib=8)).said.startswith("exit code")
+    assert run(python(fills, seconds=20)).said.startswith("exit code")
 
 
 def test_a_command_that_eats_memory_fails() -> None:

@@ -176,9 +176,6 @@ def test_searches_at_once_do_not_disturb_each_other(build: Callable[..., Arm], b
         (1, {}, "a", 1),
         (5, {"max_steps": 3}, "abije", 3),
         (4, {"max_steps": 3}, "abie", 3),
-        (4, {"per_step": 3}, "abci", 2),
-        (4, {"per_step": 1}, "aibc", 2),  # places that no step may fill go to what was left aside
-        (4, {"per_step": 9}, "abcd", 1),
     ],
 )
 def test_the_places_are_divided_among_the_steps(
@@ -223,13 +220,13 @@ def test_the_model_is_shown_the_question_and_the_passages_that_are_kept() -> Non
         prompts.append(prompt)
         return "DONE"
 
-    over(Shelf(), reply, max_tokens=7).search(Query("a " + "long " * 500), 4)
+    over(Shelf(), reply).search(Query("a " + "long " * 500), 4)
     (prompt,) = prompts
     system, user = (message["content"] for message in prompt.messages)
     assert "[1]\ntext of a\n\n[2]\ntext of b" in system
     assert "text of c" not in system
     assert f"Question: a {'long ' * (QUESTION_WORDS - 1)}".rstrip() + "\n" in user
-    assert prompt.max_tokens == 7
+    assert prompt.max_tokens == 32
 
 
 @pytest.mark.parametrize("reply", ["", "  \n", "?!", "A!", '"a"', "DONE", "done.", "Search query: a"])
@@ -265,14 +262,13 @@ def test_a_follow_up_is_embedded_for_the_base_and_has_a_seed_of_its_own() -> Non
 @given(
     k=st.integers(1, 15),
     max_steps=st.integers(1, 5),
-    per_step=st.none() | st.integers(1, 6),
     wants=st.lists(st.sampled_from("abcdefghijkl"), min_size=4, max_size=4),
 )
 def test_whatever_the_model_wants_every_place_is_filled_once(
-    k: int, max_steps: int, per_step: int | None, wants: list[str]
+    k: int, max_steps: int, wants: list[str]
 ) -> None:
     left = iter(wants)
-    params = MultistepParams(arm="shelf", max_steps=max_steps, per_step=per_step)
+    params = MultistepParams(arm="shelf", max_steps=max_steps)
     arm = MultistepArm("steps", Shelf(), params, saying(lambda _: next(left)), cannot_embed)
     found = arm.search(Query("a"), k)
     assert len(found.passages) == len(set(ids(found))) == min(k, len(LETTERS))
@@ -297,7 +293,7 @@ def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None
         arm.search(Query("a"), 4)
 
 
-@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"per_step": 0}, {"steps": 2}])
+@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"steps": 2}])
 def test_wrong_parameters_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         MultistepParams.model_validate({"arm": "shelf", **wrong})
@@ -334,7 +330,7 @@ def test_any_text_gives_one_line(text: str) -> None:
 @pytest.mark.slow
 def test_a_real_model_leads_to_a_second_step(bm25: Arm, resources: Resources) -> None:
     generator = EmbeddedGenerator(catalog.DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
-    params = MultistepParams(arm=bm25.name, max_tokens=8, word_budget=40)
+    params = MultistepParams(arm=bm25.name)
     arm = MultistepArm("steps", bm25, params, blocking(generator), resources.embed)
     query = ask("Who composed the opera about the river?", bm25.backbones)
     found = arm.search(query, 4)

@@ -82,7 +82,6 @@ def loop(search: Search, model: Model, **params: float) -> VendiRagArm:
         ([4, 10], {"diversity": 0.0}, [0.0, 0.6], "0.6"),
         ([2], {}, [0.8], "0.8"),  # the diversity would not change
         ([4, 2], {}, [0.8, 0.6], "0.8"),  # back to where it began
-        ([3, 5], {"satisfied": 0.5}, [0.8, 0.7], "0.7"),
         ([0], {"rounds": 1}, [0.8], "0.8"),
     ],
 )
@@ -124,9 +123,11 @@ def test_passages_that_come_back_are_not_judged_again() -> None:
     assert len(model.prompts) == 2
 
 
-def test_the_model_and_the_judge_are_shown_the_same_passages() -> None:
+def test_the_model_and_the_judge_are_shown_the_same_passages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vendi_rag, "WORD_BUDGET", 1)
+    monkeypatch.setattr(vendi_rag, "MAX_TOKENS", 2)
     model = Model([9])
-    loop(Search(), model, word_budget=1, max_tokens=2).search(Query("Who?"), 1)
+    loop(Search(), model).search(Query("Who?"), 1)
     answering, judging = model.prompts
     assert "[1]\nA\n" in answering.messages[0]["content"]
     assert answering.messages[-1]["content"] == "Who?"
@@ -146,7 +147,7 @@ def test_a_judge_that_never_grades_fails_the_first_round() -> None:
 
 def test_a_judge_that_no_longer_grades_ends_the_search_and_its_tokens_count() -> None:
     search, model = Search(), Model([4, "Very good", "Very good"])
-    found = loop(search, model, retries=1).search(Query("?"), 1)
+    found = loop(search, model).search(Query("?"), 1)
     assert [passage.id for passage in found.passages] == ["0.8"]
     assert (found.steps, found.tokens) == (2 * STEPS, 2 * TOKENS + model.tokens)
 
@@ -158,7 +159,7 @@ def test_a_model_that_fails_is_told_with_the_arm() -> None:
         arm.search(Query("?"), 1)
 
 
-@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"diversity": 1.5}, {"satisfied": 9}, {"seed": 1}])
+@pytest.mark.parametrize("wrong", [{"rounds": 0}, {"diversity": 1.5}, {"seed": 1}])
 def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         VendiRagParams.model_validate({"backbone": "hashed", **wrong})
