@@ -31,10 +31,10 @@ from armwise.agent.lab.routers.cascade.stopping import share_thresholds
 from armwise.agent.lab.routers.cascade.validation import calibration_error, known_costs
 from armwise.agent.routers import RouterSpec
 from armwise.arms.base import Passage
+from armwise.arms.lab import relevance as relevance_training
 from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.relevance import features as relevance_features
 from armwise.arms.relevance import model as relevance_model
-from armwise.arms.relevance import training as relevance_training
 
 Floats = NDArray[np.float64]
 

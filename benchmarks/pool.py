@@ -32,15 +32,15 @@ from vendi_score import vendi as package
 from armwise.arms.base import Passage, Query
 from armwise.arms.indexes import VectorIndex
 from armwise.arms.lab.portfolio import pool as portfolio_pool
+from armwise.arms.more import diversity as discounted
 from armwise.arms.more import vendi
+from armwise.arms.more.diversity import DiscountedParams, DiverseBatch, Pick
 from armwise.arms.more.entities import Known
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.more.graph import Explorer, GraphBatch, GraphParams
 from armwise.arms.more.vendi import VendiParams
 from armwise.arms.retrievers import BatchedArms
-from armwise.arms.retrievers import diversity as discounted
 from armwise.arms.retrievers.dense import Candidates, DenseBatch, FirstStage
-from armwise.arms.retrievers.diversity import DiscountedParams, DiverseBatch, Pick
 
 Floats = NDArray[np.float32]
 Plain = Callable[[Any, Candidates, int], list[int]]

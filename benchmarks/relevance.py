@@ -34,7 +34,8 @@ from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
 from armwise.agent.routers.features import with_relevance
 from armwise.arms.base import Passage
 from armwise.arms.lab.portfolio import Outcomes, read_outcomes
-from armwise.arms.relevance import Case, Examples, Fitting, write_model
+from armwise.arms.lab.relevance import Case, Examples, Fitting
+from armwise.arms.relevance import write_model
 from armwise.arms.retrievers import fuse
 
 PRETRAINED = Fitting(by_name=False, draws=4, depth=4, rounds=250, learning_rate=0.06, min_child_weight=20.0)

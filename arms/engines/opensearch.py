@@ -41,8 +41,8 @@ class SearchServerParams(ServerParams):
     def http(self) -> HttpParams:
         """Settings of the HTTP requests."""
         headers = {} if self.key_env is None else {"Authorization": self.key_env}
-        told = {"url": self.url, "header_env": headers, "timeout_s": self.timeout_s}
-        return HttpParams.model_validate(told)
+        params = {"url": self.url, "header_env": headers, "timeout_s": self.timeout_s}
+        return HttpParams.model_validate(params)
 
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:

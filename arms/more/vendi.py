@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from armwise.arms.more.diversity import Cosines, DiverseParams, Picks, diverse_kind
 from armwise.arms.retrievers.dense import Candidates
-from armwise.arms.retrievers.diversity import Cosines, DiverseParams, Picks, diverse_kind
 from armwise.number import Number
 
 ROUNDING = 1e-6

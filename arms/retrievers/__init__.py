@@ -11,9 +11,7 @@ from .catalog import ArmSpecError
 from .collection import EngineArm
 from .cross_encoder import CrossEncoderParams
 from .dense import DenseArm, DenseParams
-from .diversity import DiscountedParams, DiverseArm
 from .expand import ExpandArm, ExpandParams
-from .federated import FederatedArm, FederatedParams
 from .fusion import FusionArm, FusionParams, fuse
 from .ingest import fill_collection, read_ingested
 from .kind import (
@@ -40,7 +38,6 @@ from .kind import (
     Trust,
     no_selector,
 )
-from .learned_fusion import LearnedFusionArm, LearnedFusionParams
 from .new_arms import NewArms
 from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
@@ -69,19 +66,13 @@ __all__ = [
     "DeciderSpec",
     "DenseArm",
     "DenseParams",
-    "DiscountedParams",
-    "DiverseArm",
     "EngineArm",
     "ExpandArm",
     "ExpandParams",
     "ExternalParams",
-    "FederatedArm",
-    "FederatedParams",
     "FusionArm",
     "FusionParams",
     "Kind",
-    "LearnedFusionArm",
-    "LearnedFusionParams",
     "MemberRanker",
     "Members",
     "Meter",

@@ -33,7 +33,8 @@ from armwise.agent.routers import (
 )
 from armwise.arms.base import Progress
 from armwise.arms.lab.portfolio import Outcomes
-from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel, write_model
+from armwise.arms.lab.relevance import Case, Examples, Fitting
+from armwise.arms.relevance import RelevanceModel, write_model
 from armwise.arms.retrievers import fuse
 from armwise.arms.suggestions import select_names
 

@@ -15,9 +15,10 @@ from armwise.arms.base import Passage, Progress
 from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.indexes import PassageVectors, prepare_vectors
 from armwise.arms.lab.portfolio import Outcomes
+from armwise.arms.lab.relevance import Case, Examples, Fitting
 from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.profile import NO_PROFILES, Profile
-from armwise.arms.relevance import Case, Examples, Fitting, RelevanceModel
+from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers import Resources, prepare_profiles, read_profiles
 
 BLOCK = 256

@@ -8,16 +8,8 @@ import pytest
 
 from armwise.arms import manifest
 from armwise.arms.base import Passage
-from armwise.arms.relevance import (
-    Case,
-    Examples,
-    Fitting,
-    RelevanceError,
-    RelevanceModel,
-    fit,
-    read_model,
-    write_model,
-)
+from armwise.arms.lab.relevance import Case, Examples, Fitting, fit
+from armwise.arms.relevance import RelevanceError, RelevanceModel, read_model, write_model
 from armwise.arms.relevance.model import FILE
 
 QUICK = Fitting(rounds=20, learning_rate=0.3, depth=3)

@@ -23,7 +23,8 @@ from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterErro
 from armwise.agent.routers.features import QUESTION, answered_table, question_table
 from armwise.arms import signals
 from armwise.arms.base import Passage, Progress
-from armwise.arms.relevance import Case, Examples, Fitting, RelevanceError, RelevanceModel
+from armwise.arms.lab.relevance import Case, Examples, Fitting
+from armwise.arms.relevance import RelevanceError, RelevanceModel
 from armwise.arms.retrievers import Stages
 
 GO_ON = "go on"

@@ -13,8 +13,8 @@ from armwise.arms.base import MissingEmbeddingError, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import VectorIndex
 from armwise.arms.models import Backbone
+from armwise.arms.more.diversity import Cosines, DiverseParams
 from armwise.arms.retrievers.catalog import KINDS
-from armwise.arms.retrievers.diversity import Cosines, DiverseParams
 from armwise.arms.retrievers.kind import Kind, Resources
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 

@@ -7,6 +7,7 @@ import pytest
 from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Query
 from armwise.arms.corpus import Corpus
+from armwise.arms.more.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
 from armwise.arms.relevance import read_model, write_model
 from armwise.arms.retrievers import (
     ArmGraph,
@@ -19,7 +20,6 @@ from armwise.arms.retrievers import (
     catalog,
     prepare,
 )
-from armwise.arms.retrievers.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
 from tests.arms.contract import check_arm
 from tests.arms.relevance.test_model import MODEL
 from tests.arms.retrievers.test_fusion import Ranked

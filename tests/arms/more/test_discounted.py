@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from armwise.arms.retrievers.diversity import DiscountedParams, discounted_picks
+from armwise.arms.more.diversity import DiscountedParams, discounted_picks
 
 Floats = NDArray[np.float64]
 

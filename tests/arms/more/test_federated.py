@@ -9,20 +9,11 @@ import pytest
 from armwise.arms.base import Arm, ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.models import Backbone, locate
+from armwise.arms.more.federated import FederatedArm, FederatedParams
+from armwise.arms.more.learned_fusion import PRETRAINED
 from armwise.arms.profile import Profile, ProfileSpec
 from armwise.arms.relevance import read_model
-from armwise.arms.retrievers import (
-    ArmGraph,
-    ArmSpec,
-    ArmSpecError,
-    FederatedArm,
-    FederatedParams,
-    Resources,
-    build_arm,
-    catalog,
-    prepare,
-)
-from armwise.arms.retrievers.learned_fusion import PRETRAINED
+from armwise.arms.retrievers import ArmGraph, ArmSpec, ArmSpecError, Resources, build_arm, catalog, prepare
 from tests.arms.contract import DIM, ask, check_arm
 from tests.arms.corpus.test_corpora import write
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval, StageRun
+from armwise.arms.more.learned_fusion import PRETRAINED, ModelFolder, most_relevant, relevance_model
 from armwise.arms.profile import Profile, ProfileSpec, similarities
 from armwise.arms.relevance import RelevanceModel
 from armwise.arms.retrievers.kind import Kind, MemberNames, Members, Resources
-from armwise.arms.retrievers.learned_fusion import PRETRAINED, ModelFolder, most_relevant, relevance_model
 from armwise.arms.retrievers.profiles import prepare_profiles, read_profiles
 from armwise.number import Number
 
