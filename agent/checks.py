@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from armwise.agent import wings
 from armwise.agent.access import Keyring, is_loopback, local_url
 from armwise.agent.config import (
     DEFAULT_POINT,
@@ -58,7 +59,7 @@ from armwise.arms.models import (
     model_problems,
 )
 from armwise.arms.places import located
-from armwise.arms.retrievers import ArmGraph, Resources, read_ingested
+from armwise.arms.retrievers import ArmGraph, Resources
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.errors import (
@@ -779,6 +780,7 @@ def _restricted(config: AppConfig, n: int) -> Finding:
 def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
     """Yield whether the collections of arms over search engines hold the corpus."""
     resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
+    read_ingested = wings.load(wings.READ_INGESTED)
     for name in config.arms:
         remedy = f"`armwise ingest --into {name}`, unless something else fills it"
         try:

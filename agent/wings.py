@@ -27,6 +27,12 @@ VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
 OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"
 """Opens the trained model of an arm of kind ensemble or cascade."""
 
+FILL_COLLECTION = "armwise.arms.engines.ingest:fill_collection"
+"""Writes a corpus into the search engine of an arm."""
+
+READ_INGESTED = "armwise.arms.engines.ingest:read_ingested"
+"""Reads which version of a corpus the search engine of an arm holds."""
+
 SATISFIES_SCHEMA = "armwise.arms.more.checked.form:satisfies"
 """Validates an answer against the JSON schema of its request."""
 

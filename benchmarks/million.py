@@ -38,11 +38,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.arms.base import Arm, Query
 from armwise.arms.corpus import Corpus, ingest
+from armwise.arms.engines.collection import EngineArm
+from armwise.arms.engines.ingest import fill_arm
 from armwise.arms.indexes import Vectors, build_once
 from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
-from armwise.arms.retrievers.collection import EngineArm
-from armwise.arms.retrievers.ingest import fill_arm
 from benchmarks.million_data import Source, embedded_places, fill_vectors, write_passages
 from benchmarks.million_engines import ENGINES, K, bare, connected
 from tests.postgres import running

@@ -26,6 +26,7 @@ import typer
 import yaml
 from rich.console import Console
 
+from armwise.agent import wings
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, record
 from armwise.agent.cli.console import (
     PLAIN,
@@ -740,13 +741,13 @@ def ingest_corpus(
 def _fill(config: Path, point: str, arm: str) -> None:
     """Put the corpus into the engine of an arm, and print a summary. Raises ValueError, ArmError."""
     from armwise.arms.corpus import ingest_all
-    from armwise.arms.retrievers import Resources, fill_collection
+    from armwise.arms.retrievers import Resources
 
     with progress() as on_progress:
         settings = opened(config).of(point).settled()
         corpus = ingest_all(settings.corpus_sources, progress=on_progress)
         resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
-        done = fill_collection(arm, resources, on_progress)
+        done = wings.load(wings.FILL_COLLECTION)(arm, resources, on_progress)
     console.print(
         f"{done.written:,} passages written, {done.deleted:,} deleted; version {done.version}", **PLAIN
     )

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
-from armwise.arms.retrievers.collection import FIELDS, FillState, Row, ServerParams, engine_kind, read_passage
-from armwise.arms.retrievers.conditions import FactsDialect, build_condition
+from armwise.arms.engines.collection import FIELDS, FillState, Row, ServerParams, engine_kind, read_passage
+from armwise.arms.engines.conditions import FactsDialect, build_condition
 from armwise.arms.retrievers.remote import REFUSED, HttpArm, HttpParams, RemoteResponse
 
 Json = dict[str, Any]

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.engines.collection import FillState, Row, ServerParams, engine_kind
+from armwise.arms.engines.conditions import Order, build_condition, loaded_metadata
 from armwise.arms.filters import Scalar
-from armwise.arms.retrievers.collection import FillState, Row, ServerParams, engine_kind
-from armwise.arms.retrievers.conditions import Order, build_condition, loaded_metadata
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
     import sqlalchemy as sa

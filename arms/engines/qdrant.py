@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.base import ArmBuildError, Passage, Query, QuestionRefusedError
-from armwise.arms.filters import GROUPS, Scalar
-from armwise.arms.relative_paths import LocalName
-from armwise.arms.retrievers.collection import (
+from armwise.arms.engines.collection import (
     FORMAT_WITH_WORDS,
     EngineParams,
     FillState,
@@ -25,7 +23,9 @@ from armwise.arms.retrievers.collection import (
     engine_kind,
     explained,
 )
-from armwise.arms.retrievers.conditions import Order, build_condition, loaded_metadata
+from armwise.arms.engines.conditions import Order, build_condition, loaded_metadata
+from armwise.arms.filters import GROUPS, Scalar
+from armwise.arms.relative_paths import LocalName
 from armwise.arms.tokenizer import words
 
 PAGE = 1000

@@ -1,4 +1,4 @@
-"""Further kinds of arms: diverse and learned rankings, sources in turn, models that search, external tools."""
+"""Further kinds of arms: diverse and learned rankings, models that search, external tools."""
 
 from .external.frameworks import RetrieverArm, RetrieverParams
 from .external.mcp import McpArm, McpParams

@@ -8,12 +8,10 @@ from .arm_graph import ArmGraph
 from .bm25 import BM25Arm, BM25Params
 from .build import build_arm, build_versioned, prepare
 from .catalog import ArmSpecError
-from .collection import EngineArm
 from .cross_encoder import CrossEncoderParams
 from .dense import DenseArm, DenseParams
 from .expand import ExpandArm, ExpandParams
 from .fusion import FusionArm, FusionParams, fuse
-from .ingest import fill_collection, read_ingested
 from .kind import (
     DEFAULT_HOST,
     EXTERNAL,
@@ -66,7 +64,6 @@ __all__ = [
     "DeciderSpec",
     "DenseArm",
     "DenseParams",
-    "EngineArm",
     "ExpandArm",
     "ExpandParams",
     "ExternalParams",
@@ -92,14 +89,12 @@ __all__ = [
     "build_arm",
     "build_versioned",
     "catalog",
-    "fill_collection",
     "fuse",
     "is_settled",
     "metering",
     "no_selector",
     "prepare",
     "prepare_profiles",
-    "read_ingested",
     "read_profiles",
     "regularized",
 ]

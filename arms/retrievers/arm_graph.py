@@ -15,7 +15,6 @@ import orjson
 
 from armwise.arms.llm import UNPROMPTED, Bound
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
-from armwise.arms.retrievers.collection import EngineParams
 from armwise.arms.retrievers.kind import DEFAULT_HOST, EXTERNAL, NONE, ArmSpec, CheckedArms, Kind
 from armwise.arms.suggestions import did_you_mean
 
@@ -156,9 +155,7 @@ class ArmGraph:
                 raise ArmSpecError(
                     f"arm {name!r}: corpus is missing: which one does it search? `corpora` has {there}"
                 )
-        elif (
-            kind.name in KINDS.own and not kind.searches_corpus and not issubclass(kind.params, EngineParams)
-        ):
+        elif kind.name in KINDS.own and not (kind.searches_corpus or kind.holds_corpus):
             what = "searches its members" if kind.members(params) else "searches no corpus"
             raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
         elif spec.corpus not in corpora:

@@ -523,6 +523,7 @@ class Kind(Generic[P]):
             arm runs in the ingress.
         embeds_texts: Whether it embeds texts that it writes, such as follow-up queries.
         filters: Whether a search honours `Query.where` and `Query.groups`, members apart.
+        holds_corpus: Whether it searches a collection that a corpus is written into.
         version: Returns the reader of the version of its index; None: the kind has no index, and the version
             of an arm is that of its members, or unknown.
         draws: Whether repeating a search may find something else: by the seed of the query, or when a model
@@ -552,6 +553,7 @@ class Kind(Generic[P]):
     light: bool = False
     embeds_texts: bool = False
     filters: bool = False
+    holds_corpus: bool = False
     version: Callable[[P, Resources], ReadVersion] | None = None
     draws: bool = False
     bound: Callable[[P, BoundOf], Bound] | None = None

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from armwise.arms.base import Arm, ArmError, Query, Retrieval
-from armwise.arms.retrievers.collection import BETWEEN
 from armwise.arms.retrievers.kind import ReadVersion
 
 UNKNOWN = "?"
+
+BETWEEN = ".."
+"""Separator between the old and the new version of an index that is being changed."""
 
 
 class VersionedArm:

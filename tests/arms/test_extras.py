@@ -14,9 +14,9 @@ import pytest
 from armwise.agent.cli import main as cli
 from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Passage
+from armwise.arms.engines import collection
 from armwise.arms.models import ModelNotFoundError, require_torch
 from armwise.arms.more.entities import Recogniser
-from armwise.arms.retrievers import collection
 from tests.test_requirements import PACKAGES, PROJECT, ROOT, imported
 
 BASE = {line.partition(">")[0].replace("_", "-") for line in PROJECT["dependencies"]}

@@ -31,8 +31,9 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.arms import extras, manifest
 from armwise.arms.corpus import ingest
+from armwise.arms.engines.ingest import fill_collection
 from armwise.arms.models import digest_file
-from armwise.arms.retrievers import ArmSpec, Resources, fill_collection
+from armwise.arms.retrievers import ArmSpec, Resources
 from armwise.feedback.log import Store, tables
 from armwise.feedback.log.database import open_database
 from armwise.feedback.log.schema import DatabaseState

@@ -12,13 +12,8 @@ from armwise.agent.cli.main import app
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import parse
 from armwise.arms.corpus import ingest_all
-from armwise.arms.retrievers import (
-    ArmSpecError,
-    Resources,
-    fill_collection,
-    read_ingested,
-    read_profiles,
-)
+from armwise.arms.engines.ingest import fill_collection, read_ingested
+from armwise.arms.retrievers import ArmSpecError, Resources, read_profiles
 from tests.agent.fakes import CONFIG
 
 NAMES = ("library", "guides", "reference")

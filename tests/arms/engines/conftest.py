@@ -9,10 +9,10 @@ import pytest
 
 from armwise.arms.base import Passage
 from armwise.arms.engines import opensearch, qdrant
+from armwise.arms.engines.collection import Collection, EngineArm
+from armwise.arms.engines.ingest import ingest
 from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.retrievers.catalog import resolve_kind
-from armwise.arms.retrievers.collection import Collection, EngineArm
-from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.engines.double import Double, running

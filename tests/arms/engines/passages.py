@@ -9,10 +9,10 @@ import orjson
 from numpy.typing import NDArray
 
 from armwise.arms.base import Passage, Query
+from armwise.arms.engines.collection import FillState, Row
+from armwise.arms.engines.ingest import Embedded
 from armwise.arms.indexes.vectors import embedded_text
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.retrievers.collection import FillState, Row
-from armwise.arms.retrievers.ingest import Embedded
 from tests.arms.contract import DIM
 
 

@@ -11,13 +11,13 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.engines.collection import EngineArm, EngineParams, Row
+from armwise.arms.engines.ingest import IngestReport, fill_collection, ingest
 from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.filters import Comparison
-from armwise.arms.retrievers import build_arm, fill_collection
+from armwise.arms.retrievers import build_arm
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new, resolve_kind
-from armwise.arms.retrievers.collection import EngineArm, EngineParams, Row
-from armwise.arms.retrievers.ingest import IngestReport, ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
 from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
 from tests.arms.contract import DIM, ask
@@ -121,7 +121,7 @@ def test_a_collection_is_filled_with_ten_minutes_for_each_request(
         filled.append(told)
         return IngestReport("a version", 3)
 
-    monkeypatch.setattr("armwise.arms.retrievers.ingest.fill_arm", fill_arm)
+    monkeypatch.setattr("armwise.arms.engines.ingest.fill_arm", fill_arm)
     far = ArmSpec(kind="opensearch", params={"url": "http://x", "collection": "c", "timeout_s": 2.0})
     lacking = far.model_copy(update={"params": {**far.params, "backbone": "other"}})
     specs = {"far": far, "words": ArmSpec(kind="bm25"), "lacking": lacking}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.engines import collection as collections
+from armwise.arms.engines.collection import CollectionVersion, EngineArm, FillState
+from armwise.arms.engines.ingest import ingest
 from armwise.arms.engines.opensearch import Index
 from armwise.arms.retrievers import build_arm
-from armwise.arms.retrievers import collection as collections
 from armwise.arms.retrievers.catalog import resolve_kind
-from armwise.arms.retrievers.collection import CollectionVersion, EngineArm, FillState
-from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.engines.passages import CollectionInMemory, InMemory
 from tests.arms.retrievers.test_catalog import BACKBONES

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armwise.arms.base import ArmError, Passage, Query
+from armwise.arms.engines import ingest as ingesting
 from armwise.arms.engines import opensearch, postgres, qdrant
+from armwise.arms.engines.collection import Collection, FillState, Row
+from armwise.arms.engines.conditions import FactsDialect, build_condition, list_facts
+from armwise.arms.engines.ingest import Embedded, compute_version, ingest, row_format
 from armwise.arms.filters import Comparison, Compound, permits
-from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.collection import Collection, FillState, Row
-from armwise.arms.retrievers.conditions import FactsDialect, build_condition, list_facts
-from armwise.arms.retrievers.ingest import Embedded, compute_version, ingest, row_format
 from tests.arms.contract import ask, check_arm
 from tests.arms.engines.conftest import Engine
 from tests.arms.engines.passages import InMemory, embedded

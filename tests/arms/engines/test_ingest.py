@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from armwise.arms.base import ArmError, Passage
-from armwise.arms.retrievers import ingest as ingesting
-from armwise.arms.retrievers.ingest import Embedded, IngestReport, compute_version, digest_passage, ingest
+from armwise.arms.engines import ingest as ingesting
+from armwise.arms.engines.ingest import Embedded, IngestReport, compute_version, digest_passage, ingest
 from tests.arms.engines.passages import CollectionInMemory, InMemory
 
 

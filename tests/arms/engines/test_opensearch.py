@@ -10,11 +10,11 @@ import pytest
 from typing_extensions import override
 
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
+from armwise.arms.engines.collection import EngineArm, Row
+from armwise.arms.engines.ingest import ingest
 from armwise.arms.engines.opensearch import ElasticIndex, Index, Rest
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers.catalog import resolve_kind
-from armwise.arms.retrievers.collection import EngineArm, Row
-from armwise.arms.retrievers.ingest import ingest
 from armwise.arms.retrievers.kind import ArmSpec
 from armwise.arms.retrievers.remote import RemoteResponse
 from tests.arms.engines.double import Double, RefusedError, running

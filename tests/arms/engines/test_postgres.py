@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.engines import postgres as engine
+from armwise.arms.engines.ingest import ingest
 from armwise.arms.engines.postgres import PostgresTable, WordStatistics
 from armwise.arms.retrievers import ArmSpec
 from armwise.arms.retrievers.catalog import resolve_kind
-from armwise.arms.retrievers.ingest import ingest
 from tests.arms.engines.passages import InMemory
 from tests.postgres import Server
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.corpus import Corpus
+from armwise.arms.engines.ingest import fill_collection, read_ingested
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import (
     METER,
@@ -22,10 +23,8 @@ from armwise.arms.retrievers import (
     Resources,
     build_arm,
     catalog,
-    fill_collection,
     metering,
     prepare,
-    read_ingested,
 )
 from tests.arms.contract import DIM, ask
 from tests.arms.scripted import writing

@@ -8,6 +8,7 @@ import pytest
 
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.deployments.arm_host import digest_arm
+from armwise.arms.engines.ingest import fill_collection, read_ingested
 from armwise.arms.lab.jobs.job import PoolJob, Sweep
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import (
@@ -17,9 +18,7 @@ from armwise.arms.retrievers import (
     Resources,
     build_arm,
     build_versioned,
-    fill_collection,
     prepare,
-    read_ingested,
 )
 from armwise.arms.retrievers.catalog import are_equivalent, arm_features
 from tests.arms.contract import DIM, ask, check_arm

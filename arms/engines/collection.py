@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms import tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
+from armwise.arms.engines.conditions import list_facts, loaded_metadata, stored
 from armwise.arms.extras import install_command
-from armwise.arms.retrievers.conditions import list_facts, loaded_metadata, stored
 from armwise.arms.retrievers.fusion import fuse
 from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, find_reach
 from armwise.arms.retrievers.new_arms import NewArms
 from armwise.arms.retrievers.remote import best
+from armwise.arms.retrievers.versioned import BETWEEN
 from armwise.arms.secrets import read_secret
 from armwise.number import Number
 
@@ -37,9 +38,6 @@ DEPTH = 50
 
 PLACES = 5
 """Decimals of a score."""
-
-BETWEEN = ".."
-"""Separator between the old and the new version of a collection that is being filled."""
 
 FORMAT = 1
 """Version of the stored form of a passage: raising it has every passage written again."""
@@ -443,6 +441,7 @@ def engine_kind(
         embeds=_embeds,
         check_reach=check_reach,
         filters=True,
+        holds_corpus=True,
         version=version,
         example={"collection": "passages", **place},
     )

@@ -17,12 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from armwise.arms.base import ArmError, Passage, Progress
-from armwise.arms.indexes import Vectors
-from armwise.arms.models import digest_backbone
-from armwise.arms.retrievers.arm_graph import ArmGraph
-from armwise.arms.retrievers.build import build_arm
-from armwise.arms.retrievers.catalog import KINDS, ArmSpecError
-from armwise.arms.retrievers.collection import (
+from armwise.arms.engines.collection import (
     FORMAT,
     Collection,
     EngineArm,
@@ -30,6 +25,11 @@ from armwise.arms.retrievers.collection import (
     FillState,
     Row,
 )
+from armwise.arms.indexes import Vectors
+from armwise.arms.models import digest_backbone
+from armwise.arms.retrievers.arm_graph import ArmGraph
+from armwise.arms.retrievers.build import build_arm
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError
 from armwise.arms.retrievers.kind import ArmSpec, Passages, Resources, digest_contents, digest_vectors
 
 T = TypeVar("T")
