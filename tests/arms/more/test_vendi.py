@@ -10,7 +10,7 @@ from vendi_score import vendi as package
 
 from armwise.arms.more import vendi
 from armwise.arms.more.vendi import VendiParams, vendi_bound, vendi_picks, vendi_score
-from tests.arms.retrievers.test_discounted import candidates
+from tests.arms.more.test_discounted import candidates
 
 Floats = NDArray[np.float64]
 
