@@ -221,15 +221,8 @@ class Retrieval(Reply):
     agent: Agent
 
 
-class ActionProbability(Reply):
-    """An action that could be chosen."""
-
-    id: str
-    probability: float
-
-
-class ActionChoice(Reply):
-    """The action that was chosen."""
+class ArmChoice(Reply):
+    """The arm that was chosen, for a caller who carries it out."""
 
     object: Literal["decision"]
     point: str
@@ -237,10 +230,9 @@ class ActionChoice(Reply):
     episode_id: str | None
     policy_version: int = Field(description="The version that decided.")
     mode: DrawMode
-    chosen: str = Field(description="Id of the action.")
+    chosen: str = Field(description="Name of the arm.")
     propensity: float = Field(description="Probability with which it was drawn.")
-    ranking: list[ActionProbability] = Field(description="The chosen one first, then by probability.")
-    pmf: dict[str, float] = Field(description="Id to probability, in the order of the request.")
+    pmf: dict[str, float] = Field(description="Probability of each eligible arm.")
     reward_deadline: Time = Field(description="Until when feedback counts.")
 
 

@@ -1,4 +1,4 @@
-"""Names of features, which are texts: `w=lovelace`, `tier=free`, `id=<action>`.
+"""Names of features, which are texts: `w=lovelace`, `tier=free`.
 
 Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten while all that was learned
 from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller become features

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import ranking
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint
@@ -245,20 +244,19 @@ async def listed(
     """
     page = await asyncio.to_thread(
         listing.decisions,
-        *(point.store, point.config.reward, build_filter(point, caller, wanted)),
+        *(point.store, point.config.reward, build_filter(caller, wanted)),
         *(wanted.limit, wanted.before),
     )
-    rows = [show_row(row, point, caller) for row in page.decisions]
+    rows = [show_row(row, caller) for row in page.decisions]
     return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
 
 
-def build_filter(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
+def build_filter(caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
     """Return the conditions of a query, of the caller's project. Raises ForeignIdError."""
     return listing.DecisionFilter(
         since=None if query.since is None else query.since.timestamp(),
         until=None if query.until is None else query.until.timestamp(),
-        arm=None if point.ranks else query.arm,
-        action=query.arm if point.ranks else None,
+        arm=query.arm,
         version=query.version,
         status=query.status,
         metric=query.metric,
@@ -269,10 +267,9 @@ def build_filter(point: DecisionPoint, caller: Caller, query: DecisionQuery) -> 
     )
 
 
-def show_row(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) -> DecisionRow:
+def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
     """Return a decision of a page as a caller sees it."""
-    decision = ranking.by_ids(row.decision) if point.ranks else row.decision
-    served = decision.drawn if point.ranks and row.served else row.served
+    decision = row.decision
     return construct(
         DecisionRow,
         decision_id=caller.shown_id(decision.id),
@@ -282,7 +279,7 @@ def show_row(row: listing.ListedDecision, point: DecisionPoint, caller: Caller) 
         mode=decision.mode.value,
         policy_version=decision.version,
         arm_drawn=decision.drawn,
-        arm_served=served,
+        arm_served=row.served,
         policy=decision.policy,
         propensity=decision.propensity if decision.probabilities else None,
         status=row.status and row.status.value,
@@ -299,8 +296,6 @@ async def decision(
 ) -> StdlibJson[DecisionRecord]:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
     decision_record = _shown(await record(point, caller, decision_id), caller)
-    if point.ranks:
-        decision_record = ranking.record_by_ids(decision_record)
     if "read" not in caller.scopes:
         decision_record = replace(decision_record, observations=())
     decision_record, withheld = await _permitted(point, caller, decision_record)
@@ -328,7 +323,7 @@ async def _permitted(
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
-    if not point.turns.restricted or point.ranks:
+    if not point.turns.restricted:
         return decision_record, False
     execution, observations = decision_record.execution, decision_record.observations
     read = {name for run in (execution, *observations) if run is not None for name in run.passages}

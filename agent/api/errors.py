@@ -433,7 +433,7 @@ def _of_framework(error: HTTPException) -> ApiError:
 _SOURCES = ("body", "query", "path", "header")
 """First parts of a location, where FastAPI names the source of a value; fields are named without them."""
 
-_BRANCHES = {"<item>", "<batch>", "<actions>", "<arms>", "<one>", "<many>", "<object>", "[key]"}
+_BRANCHES = {"<item>", "<batch>", "<one>", "<many>", "<object>", "[key]"}
 """Parts of a location that name a branch of a union, or a key: pydantic's names, not the client's."""
 
 LONGEST_PARAM = 300

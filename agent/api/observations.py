@@ -275,7 +275,7 @@ def check_decision(
         point = find_point(point.service, item.point)
     point = find_owner(point, item.id or item.episode_id or "")
     caller = caller_at(point, caller)
-    if point.config.tap is None or point.ranks:
+    if point.config.tap is None:
         there = ", ".join(other.name for other in point.service.points.values() if other.config.tap) or "none"
         message = f"point {point.name!r} takes no observations; those with `tap` configured: {there}"
         raise ApiError("invalid_value", message, "point")

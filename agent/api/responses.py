@@ -24,22 +24,17 @@ from armwise.feedback.reward import Prices
 AWAY = "away"
 """Value of the header `x-armwise-log`, and of `agent.log`, where an answer is not in the log."""
 
-DECISION_HEADERS = {
+HEADERS = {
     name: {"description": text, "schema": {"type": kind}}
     for name, kind, text in (
         ("x-decision-id", "string", "The decision."),
+        ("x-arm", "string", "The arm that answered."),
         ("x-propensity", "number", "Probability with which it was drawn."),
         ("x-policy-version", "integer", "The version that decided."),
         ("x-armwise-log", "string", "`away`: the log was away, so the answer is not in it. Else left out."),
     )
 }
-"""Headers of the replies of a decision, for the OpenAPI document."""
-
-HEADERS = {
-    **DECISION_HEADERS,
-    "x-arm": {"description": "The arm that answered.", "schema": {"type": "string"}},
-}
-"""Headers of the replies of a turn, likewise."""
+"""Headers of the replies of a turn, for the OpenAPI document."""
 
 
 def dump_fields(model: object) -> Any:
@@ -142,11 +137,11 @@ class EventStream(StreamingResponse):
             await super().stream_response(sending)
 
 
-def headers(decision: Decision, served: str | None, finished: Finished | None = None) -> dict[str, str]:
-    """Return the headers that describe a decision; None serves an action, whose id may be any text."""
+def headers(decision: Decision, served: str, finished: Finished | None = None) -> dict[str, str]:
+    """Return the headers that describe a decision."""
     return {
         "x-decision-id": decision.id,
-        **({} if served is None else {"x-arm": served}),
+        "x-arm": served,
         **({"x-armwise-log": AWAY} if _is_away(decision, finished) else {}),
         "x-propensity": f"{decision.propensity:.6g}",
         "x-policy-version": str(decision.version),

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from armwise.agent.access import Hosts
-from armwise.agent.api import decisions, feedback, health, observations, pages, ranking, retrieve
+from armwise.agent.api import decisions, external, feedback, health, observations, pages, retrieve
 from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ApiDialect, ErrorBoundary, RequestGuard, answer_errors
 from armwise.agent.api.openai import chat, models, responses
@@ -18,7 +18,7 @@ from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
 from armwise.agent.wings import ROUTE_MODULES, load
 
-_HOT = (retrieve, chat, feedback, ranking, observations)
+_HOT = (retrieve, chat, feedback, external, observations)
 """Asked thousands of times a second, so found first."""
 
 _OPENAI = (models, responses)

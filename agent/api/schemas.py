@@ -204,32 +204,8 @@ class RetrieveRequest(Request):
     agent: AgentOptions = Field(default_factory=AgentOptions)
 
 
-class Action(Request):
-    """An action that comes with a request."""
-
-    id: Annotated[StrictStr, Field(min_length=1, max_length=128), AfterValidator(storable)]
-    features: dict[Text, Any] = Field(
-        default_factory=dict, description="Values, or objects and lists of these, which get flat names."
-    )
-
-
-class RankRequest(Request):
-    """`POST /v1/decisions`."""
-
-    point: Name = Field(description="A decision point whose `actions` is `request`.")
-    context: dict[Text, Any] = Field(default_factory=dict, description="As the features of an action.")
-    actions: list[Action] = Field(min_length=1, max_length=200)
-    excluded: list[Name] = Field(
-        default_factory=list, max_length=200, description="Ids of actions that are not chosen."
-    )
-    episode_id: Identifier | None = None
-    user: Text | None = Field(default=None, description="As in `agent.user` of a chat.")
-    explore: StrictBool = True
-    defer_activation: StrictBool = False
-
-
-class ChoiceRequest(Request):
-    """`POST /v1/decisions` without `actions`: choose among the arms of a point that its callers carry out."""
+class DecisionRequest(Request):
+    """`POST /v1/decisions`: choose among arms that the caller carries out."""
 
     point: Name = Field(default=DEFAULT_POINT, description="A decision point whose arms are `external`.")
     question: Text
@@ -245,17 +221,6 @@ class ChoiceRequest(Request):
     explore: StrictBool = True
     defer_activation: StrictBool = False
 
-
-DecisionRequest = Annotated[
-    Annotated[RankRequest, Tag("<actions>")] | Annotated[ChoiceRequest, Tag("<arms>")],
-    Discriminator(
-        lambda body: (
-            "<arms>"
-            if isinstance(body, dict) and "question" in body and "actions" not in body
-            else "<actions>"
-        )
-    ),
-]
 
 Tokens = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 
@@ -324,9 +289,7 @@ class DecisionQuery(BaseModel):
 
     since: Instant | None = Field(default=None, description="Decided then or later.")
     until: Instant | None = Field(default=None, description="Decided before then.")
-    arm: Name | None = Field(
-        default=None, description="The arm that was drawn, or the action that was chosen."
-    )
+    arm: Name | None = Field(default=None, description="The arm that was drawn.")
     version: Annotated[int, Field(ge=0, le=LARGEST)] | None = Field(
         default=None, description="The version that decided, or was a canary."
     )

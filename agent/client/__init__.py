@@ -4,16 +4,16 @@ Requests to a service that is busy or drops the connection are sent again under 
 that each is one decision, or one fact of feedback.
 """
 
-from armwise.agent.replies import ActionChoice, DecisionVerification, FeedbackReceipts, Passage, Policy
+from armwise.agent.replies import ArmChoice, DecisionVerification, FeedbackReceipts, Passage, Policy
 
 from .calls import Answer
 from .client import AsyncClient, AsyncStream, Client, Stream
 from .errors import AnswerFailedError, ClientError
 
 __all__ = [
-    "ActionChoice",
     "Answer",
     "AnswerFailedError",
+    "ArmChoice",
     "AsyncClient",
     "AsyncStream",
     "Client",

@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 
 from armwise.agent.client.errors import ClientError, envelope, read_failure
 from armwise.agent.replies import (
-    ActionChoice,
     Agent,
     AnswerChoice,
     AnswerCost,
+    ArmChoice,
     DecisionVerification,
     Envelope,
     FeedbackReceipts,
@@ -91,7 +91,7 @@ class Answer(BaseModel):
         return (self.choices[0].message.content or "") if self.choices else ""
 
 
-Decided = str | Answer | ActionChoice
+Decided = str | Answer | ArmChoice
 """The subject of feedback: a decision, or its id."""
 
 
@@ -124,16 +124,6 @@ class Options(TypedDict, total=False):
     cost_weight: float
     filters: Mapping[str, Any]
     groups: Sequence[str]
-    key: str
-
-
-class Choosing(TypedDict, total=False):
-    """Options of a decision over actions: as in `Options`, with `excluded` for ids of actions."""
-
-    excluded: Sequence[str]
-    episode_id: str
-    explore: bool
-    defer_activation: bool
     key: str
 
 
@@ -203,21 +193,7 @@ def ask(
     return _answering("/v1/chat/completions", {**body, "stream": True} if stream else body, options)
 
 
-def decide(
-    point: str,
-    actions: Sequence[str | Mapping[str, Any]],
-    context: Mapping[str, Any] | None,
-    options: Choosing,
-) -> Call[ActionChoice]:
-    """Ask which of some actions to take."""
-    named = [{"id": action} if isinstance(action, str) else dict(action) for action in actions]
-    more = {name: value for name, value in options.items() if name != "key"}
-    body = {"point": point, "context": dict(context or {}), "actions": named, **more}
-    key = options.get("key") or uuid4().hex
-    return Call("POST", "/v1/decisions", partial(_parse, ActionChoice), body, key)
-
-
-def choose(question: str, options: Taking) -> Call[ActionChoice]:
+def choose(question: str, options: Taking) -> Call[ArmChoice]:
     """Ask which arm of another system to take."""
     more: dict[str, Any] = {
         name: value for name, value in options.items() if name not in ("key", "incumbent")
@@ -226,7 +202,7 @@ def choose(question: str, options: Taking) -> Call[ActionChoice]:
         more["incumbent"] = {"arm" if isinstance(incumbent, str) else "distribution": incumbent}
     body = {name: value for name, value in {"question": question, **more}.items() if value is not None}
     key = options.get("key") or uuid4().hex
-    return Call("POST", "/v1/decisions", partial(_parse, ActionChoice), body, key)
+    return Call("POST", "/v1/decisions", partial(_parse, ArmChoice), body, key)
 
 
 def observe(

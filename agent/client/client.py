@@ -23,11 +23,11 @@ import orjson
 from typing_extensions import Unpack
 
 from armwise.agent.client import calls
-from armwise.agent.client.calls import Answer, Call, Choosing, Decided, Metrics, Options, Taking
+from armwise.agent.client.calls import Answer, Call, Decided, Metrics, Options, Taking
 from armwise.agent.client.errors import AnswerFailedError, ClientError, read_failure
 from armwise.agent.replies import (
-    ActionChoice,
     Agent,
+    ArmChoice,
     DecisionVerification,
     FeedbackReceipts,
     ObservationReceipts,
@@ -314,27 +314,7 @@ class Client(_ClientConnection):
         """Return passages without a written answer. Raises AnswerFailedError, ClientError."""
         return self._run(calls.retrieve(question, k, options))
 
-    def decide(
-        self,
-        point: str,
-        actions: Sequence[str | Mapping[str, Any]],
-        context: Mapping[str, Any] | None = None,
-        **options: Unpack[Choosing],
-    ) -> ActionChoice:
-        """Return which action to take.
-
-        Args:
-            point: The decision point, as the configuration names it.
-            actions: Names, or objects with `id` and `features`.
-            context: Named features of the situation.
-            options: `excluded`, `episode_id`, `explore`, `defer_activation`, `key`.
-
-        Raises:
-            ClientError: The service refuses, or is out of reach.
-        """
-        return self._run(calls.decide(point, actions, context, options))
-
-    def choose(self, question: str, **options: Unpack[Taking]) -> ActionChoice:
+    def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
         """Return which arm of another system to take, which is then carried out by the caller.
 
         Args:
@@ -470,17 +450,7 @@ class AsyncClient(_ClientConnection):
         """Return passages without a written answer; see `Client.retrieve`."""
         return await self._run(calls.retrieve(question, k, options))
 
-    async def decide(
-        self,
-        point: str,
-        actions: Sequence[str | Mapping[str, Any]],
-        context: Mapping[str, Any] | None = None,
-        **options: Unpack[Choosing],
-    ) -> ActionChoice:
-        """Return which action to take; see `Client.decide`."""
-        return await self._run(calls.decide(point, actions, context, options))
-
-    async def choose(self, question: str, **options: Unpack[Taking]) -> ActionChoice:
+    async def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
         """Return which arm of another system to take; see `Client.choose`."""
         return await self._run(calls.choose(question, options))
 

@@ -14,7 +14,7 @@ from armwise.agent.config.points import DEFAULT_POINT, Arms, PointFields, PointS
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
 from armwise.agent.configuration_file import ConfigError
-from armwise.agent.policies import Exploration, build_policy, require_action_features
+from armwise.agent.policies import Exploration, build_policy
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.arms.base import checked_name
@@ -348,7 +348,7 @@ class AppConfig(PointFields):
 
     @model_validator(mode="after")
     def _check_points(self) -> "AppConfig":
-        for name, spec in self.points.items():
+        for name in self.points:
             if name == DEFAULT_POINT or not POINT.fullmatch(name):
                 raise ValueError(
                     f"{name!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
@@ -356,18 +356,11 @@ class AppConfig(PointFields):
                 )
             checked_name(name)
             try:
-                config = self.of(name)
-                if spec.ranks:
-                    require_action_features(config.policy)
+                self.of(name)
             except (ValueError, StoreError) as error:  # a wrong key, or a log in memory
                 message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
                 raise ValueError(message) from None
         return self
-
-    @property
-    def ranking(self) -> list[str]:
-        """The decision points whose actions come with the request."""
-        return [name for name, spec in self.points.items() if spec.ranks]
 
     def of(self, point: str) -> "AppConfig":
         """Return the configuration of a decision point, as a service with only this point.

@@ -1,7 +1,7 @@
 """The settings of a decision point, and how further points differ from the default one."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -9,7 +9,6 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
-    model_validator,
 )
 
 from armwise.agent.config.sections import Learning, Observations, Sticky, Tap
@@ -28,23 +27,8 @@ from armwise.number import Number
 DEFAULT_POINT = "default"
 """Name of the decision point that the top level of the configuration describes."""
 
-ACTION_PREFIX = "action-"
-"""Prefix of the names of actions of a request; the position in the request follows, from 1."""
-
-RANKING: dict[str, Any] = {
-    "policy": {
-        "kind": "vowpal",
-        "params": {
-            "args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.2 -q sf",
-        },
-    },
-    "features": {"words": 0, "shape": False},
-    "sticky": "off",
-}
-"""Defaults of a point whose actions come with the request: features of context times action, no question."""
-
 NOT_INHERITED = ("fallback", "log_away", "router", "warm_start", "tap", "observations")
-"""Keys that a point with other arms or with actions does not inherit, since they name arms."""
+"""Keys that a point with other arms does not inherit, since they name arms."""
 
 
 Arms = Annotated[dict[str, ArmSpec], Field(min_length=1), InFolder(catalog.locate_arms)]
@@ -116,13 +100,6 @@ class PointFields(BaseModel):
 class PointSpec(PointFields):
     """A decision point: the keys in which it differs from the top level. What it leaves out is as there."""
 
-    actions: Literal["request"] | None = Field(
-        default=None,
-        description="`request`: the actions come with each request, with their features; null: its `arms`. "
-        "A point with `actions` or `arms` starts without `fallback`, `router`, `warm_start`, `tap` and "
-        "`observations` of the top level.",
-    )
-
     @model_serializer(mode="wrap")
     def _only_what_is_set(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write only the keys that were set, so that a copy of the configuration means the same."""
@@ -131,40 +108,14 @@ class PointSpec(PointFields):
             name: value for name, value in dump(self).items() if name in self.model_fields_set - inherited
         }
 
-    @model_validator(mode="after")
-    def _check_ranking(self) -> Self:
-        """Refuse keys that name arms at a point whose actions come with the request."""
-        if not self.ranks:
-            return self
-        if self.sticky.of != "off":
-            raise ValueError("sticky has no place where `actions` is request: the next ones are others")
-        for name in ("arms", *NOT_INHERITED):
-            if name in self.model_fields_set and getattr(self, name):
-                raise ValueError(f"{name} has no place where `actions` is request")
-        asked = self.features.words or self.features.shape or self.features.embedding
-        if asked and "features" in self.model_fields_set:
-            raise ValueError(
-                "features: there is no question where `actions` is request: words: 0, shape: false"
-            )
-        return self
-
-    @property
-    def ranks(self) -> bool:
-        """Whether the actions come with the request."""
-        return self.actions == "request"
-
     def over(self, service: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of a service with only this point.
 
         Args:
             service: The configuration of the service, as JSON.
         """
-        settings = self.model_dump(mode="json", exclude={"actions"})
-        if self.arms is None and not self.ranks:
+        settings = self.model_dump(mode="json")
+        if self.arms is None:
             return {**service, **settings}
-        limits = service["limits"]
-        if self.ranks:
-            arms = {f"{ACTION_PREFIX}{n}": {"kind": "none"} for n in range(1, limits["actions"] + 1)}
-            settings = {**RANKING, **settings, "arms": arms}
         base = {key: value for key, value in service.items() if key not in NOT_INHERITED}
-        return {**base, "limits": {**limits, "arm_caps": {}}, **settings}
+        return {**base, "limits": {**service["limits"], "arm_caps": {}}, **settings}

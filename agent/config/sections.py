@@ -151,23 +151,6 @@ class Limits(BaseModel):
     context_bytes: int = Field(
         default=4096, ge=1, description="Most bytes of all names and texts in the context of a request."
     )
-    actions: int = Field(
-        default=50,
-        ge=1,
-        le=200,
-        description="Most actions of a request, at a point whose actions come with it.",
-    )
-    action_features: int = Field(
-        default=64,
-        ge=1,
-        le=1024,
-        description="Most features of each action of a request, and of its context.",
-    )
-    action_bytes: int = Field(
-        default=32_768,
-        ge=1,
-        description="Most bytes of all names and texts among the features of one request.",
-    )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Most bytes of a request body.")
     body_s: Number = Field(
         default=20.0,

@@ -9,7 +9,6 @@ from fastapi import Request, Response
 from pydantic import BaseModel, Field, StringConstraints
 
 from armwise.agent.api import decisions as api
-from armwise.agent.api import ranking
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
@@ -72,7 +71,7 @@ async def found(
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
     criteria = replace(
-        api.build_filter(point, caller, valid(DecisionQuery, query)),
+        api.build_filter(caller, valid(DecisionQuery, query)),
         logged_since=also.since and also.since.timestamp(),
         logged_until=also.until and also.until.timestamp(),
         text=also.text,
@@ -86,7 +85,7 @@ async def found(
         "decisions.html",
         rows=[
             {
-                "shown": api.show_row(row, point, caller),
+                "shown": api.show_row(row, caller),
                 "cost": row.raw_cost,
                 "reward": row.reward,
                 "models": [name_model(point.config, name) for name in row.models],
@@ -99,7 +98,6 @@ async def found(
         following=listed.following and {**fields, "before": listed.following},
         looked_through=listed.looked_through,
         statuses=STATUSES,
-        ranks=point.ranks,
         metrics=list(rule.metrics),
         versions=await asyncio.to_thread(_versions, point, criteria.version),
         colours=await asyncio.to_thread(number_colours, point.store),
@@ -129,9 +127,7 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
     logged_arms = {*record.pmf, *record.masked, *(record.shadow or ())}
     version = versions.find(point.store, record.policy_version)
     unknown = (
-        []
-        if point.ranks or record.policy == OBSERVED
-        else [name for name in point.turns.arms if name not in logged_arms]
+        [] if record.policy == OBSERVED else [name for name in point.turns.arms if name not in logged_arms]
     )
     return page(
         request,
@@ -139,7 +135,6 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
         one=record,
         raw=orjson.dumps(orjson.loads(answer.body), option=orjson.OPT_INDENT_2).decode(),
         unknown=unknown,
-        ranks=point.ranks,
         reasons=REASONS,
         recipe=None if version is None else version.recipe,
         quality=rule.quality(record.metrics) if record.metrics else None,
@@ -184,9 +179,6 @@ async def why(
     """The largest contributions to the score of the drawn arm against the runner-up."""
     record = await api.record(point, caller, decision_id)
     explained = await explanation.explain(point, record.decision)
-    if point.ranks:
-        names = dict(zip(record.decision.arms, ranking.by_ids(record.decision).arms, strict=True))
-        explained = replace(explained, arm=names[explained.arm], runner_up=names[explained.runner_up])
     arms = await asyncio.to_thread(number_colours, point.store)
     return page(request, "why.html", why=explained, colours=arms)
 

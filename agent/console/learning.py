@@ -33,16 +33,12 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
     """Read the values of the panel for a caller from the log."""
     config = point.config
     curve = read_curve(
-        point.store,
-        config.reward,
-        least_floor(point.store, config),
-        point.versions.configured.digest,
-        ranks=point.ranks,
+        point.store, config.reward, least_floor(point.store, config), point.versions.configured.digest
     )
     reads = "read" in caller.scopes
     colour_numbers = number_colours(point.store)
     if reads:
-        criteria = decisions.build_filter(point, caller, DecisionQuery())
+        criteria = decisions.build_filter(caller, DecisionQuery())
         feature, kinds = shares_by_kind(
             [(draw.arm, draw.features) for draw in rollups.newest_draws(point.store, NEWEST, criteria)]
         )
@@ -60,7 +56,7 @@ def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
             whole,
             config.explores.among(n_arms) * n_arms,
             int(today.total()["explored"]),
-            None if point.ranks else price_uniform(today, list(config.actions)),
+            price_uniform(today, list(config.actions)),
         ),
         "whole": whole,
         "compared": compared if compared < whole.rewarded else None,

@@ -64,7 +64,7 @@ async def live(
     health = {arm.name: point.decider.health.state(arm.name) for arm in reply.arms}
     figures, colour_numbers = await asyncio.to_thread(_last_day, point)
     worth_by_kind, chosen = None, None
-    if "read" in caller.scopes and not point.ranks:
+    if "read" in caller.scopes:
         worth_by_kind = await asyncio.to_thread(worth.by_kind, point, caller, by)
         chosen = await asyncio.to_thread(worth.portfolio, point)
     shown: dict[str, Any] = {

@@ -268,8 +268,6 @@ def valid(model: Any, values: object) -> Any:
 
 def name_models(point: DecisionPoint) -> dict[str, str]:
     """Return the language model that writes the answers of each live arm, its own or the default one."""
-    if point.ranks:
-        return {}
     return {arm: name_model(point.config, info.answering.llm) for arm, info in point.turns.arms.items()}
 
 

@@ -303,8 +303,6 @@ def read_period(
     since: float,
     until: float,
     on_progress: Progress,
-    *,
-    ranks: bool = False,
 ) -> Period:
     """Read a period from a log.
 
@@ -314,7 +312,6 @@ def read_period(
         since: Begin, seconds since the epoch.
         until: End, exclusive.
         on_progress: Called with the progress.
-        ranks: Whether actions come with each request, so that single arms cannot be compared.
 
     Raises:
         NothingServedError: No decision was made in the period.
@@ -326,8 +323,6 @@ def read_period(
     turns = Turns(decisions)
     live = [arms for arms in arm_sets.history(store) if arms.at < until] or arm_sets.history(store)[:1]
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
-    if ranks:
-        names = ()
     floor = least_floor(store, config)
     upto = listing.positions_at(store, [until])[0]
     draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)

@@ -2,17 +2,14 @@
 
 import asyncio
 
-import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from armwise.agent.api import decisions as api
-from armwise.agent.api import ranking
-from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest
-from armwise.agent.api.schemas import DecisionId, RankRequest
-from armwise.agent.console.page import ACTION, CONSOLE, page, pages, read_form, unless_refused, valid
+from armwise.agent.api.schemas import DecisionId
+from armwise.agent.console.page import ACTION, CONSOLE, page, pages, unless_refused
 from armwise.agent.console.served_comparison import number_colours
 
 router = pages()
@@ -30,22 +27,10 @@ answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
 @router.get("/playground", dependencies=[DECIDE])
 async def playground(request: Request, point: RequestPoint) -> Response:
-    """The form for a question, or for a request with its actions."""
+    """The form for a question."""
     arms = [name for name, info in point.turns.arms.items() if info.enabled]
     most = point.config.limits.question_chars
-    return page(request, "playground.html", arms=arms, most=most, ranks=point.ranks)
-
-
-@router.post("/playground/decide", dependencies=[DECIDE, ACTION])
-async def decide(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
-    """Choose among the actions of a request, as `POST /v1/decisions` does."""
-    try:
-        fields = orjson.loads((await read_form(request)).get("request", ""))
-    except orjson.JSONDecodeError as error:
-        raise ApiError("invalid_value", f"the request is not JSON: {error}", "request") from None
-    body = valid(RankRequest, {**fields, "point": point.name} if isinstance(fields, dict) else fields)
-    made = await ranking.decide(ranking.ranking_at(point.service, point.name), caller, body, None, None)
-    return await asked(request, point, caller, made.id)
+    return page(request, "playground.html", arms=arms, most=most)
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])

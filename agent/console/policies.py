@@ -14,7 +14,6 @@ from fastapi import Query, Request, Response
 from pydantic import Field
 
 from armwise.agent.api import decisions as api_decisions
-from armwise.agent.api import ranking
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
 from armwise.agent.api.operations import policies
@@ -482,15 +481,11 @@ async def differences(
         same=same,
         apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
         rows=[
-            (distance, caller.shown_id(decision.id), _by_ids(point, decision), a, b)
+            (distance, caller.shown_id(decision.id), decision, a, b)
             for distance, decision, a, b in comparisons[:DIFFERENT]
         ],
         colours=await asyncio.to_thread(number_colours, point.store),
     )
-
-
-def _by_ids(point: DecisionPoint, decision: Decision) -> Decision:
-    return ranking.by_ids(decision) if point.ranks else decision
 
 
 def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:

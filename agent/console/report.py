@@ -74,13 +74,12 @@ def _of_log(config: Path, point: str, since: str | None, until: str | None) -> t
     """Return the report of a service's log, and the command that reproduces it, without `-o`."""
     end = time.time() if until is None else moment("--until", until).timestamp()
     begin = read_begin(since or WEEK, end)
-    whole, settings = with_log(config, point)
-    ranks = point in whole.ranking
+    _, settings = with_log(config, point)
     with (
         closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
         progress(errors) as on_progress,
     ):
-        period = read_period(store, settings, begin, end, on_progress, ranks=ranks)
+        period = read_period(store, settings, begin, end, on_progress)
     words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
     return period, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
 

@@ -565,9 +565,7 @@ class LearningCurve:
     promise: Promise | None
 
 
-def read_curve(
-    store: Store, rule: RewardRule, floor: float, configured: str, *, ranks: bool
-) -> LearningCurve:
+def read_curve(store: Store, rule: RewardRule, floor: float, configured: str) -> LearningCurve:
     """Read the learning curve from the rollups of a log.
 
     Args:
@@ -575,13 +573,12 @@ def read_curve(
         rule: Has the range of rewards.
         floor: Least probability of an eligible arm.
         configured: Digest of the configured recipe, whose warm start sets the promise.
-        ranks: Whether actions come with each request, so that single arms cannot be compared.
 
     Raises:
         LogUnavailableError: Try again later.
     """
     rows = rollups.by_position(store)
-    live = [] if ranks else arm_sets.history(store)
+    live = arm_sets.history(store)
     changes = list_changes(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
         -MARKS:
     ]

@@ -71,7 +71,7 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
     Raises:
         ApiError: No question has this feature.
     """
-    criteria = decisions.build_filter(point, caller, DecisionQuery())
+    criteria = decisions.build_filter(caller, DecisionQuery())
     rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
     frequencies = Counter(head for row in rows for head in {head for head, _ in select_kinds(row.features)})
     families = [head for head, _ in frequencies.most_common()]

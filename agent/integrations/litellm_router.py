@@ -13,7 +13,7 @@ are those of its proxy. How a call ended is reported by the queue of `ArmwiseLog
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +28,7 @@ from armwise.agent.integrations.litellm import (
     read_question,
     read_session,
 )
-from armwise.agent.replies import ActionChoice
+from armwise.agent.replies import ArmChoice
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,6 @@ METADATA = ("litellm_metadata", "metadata")
 
 LOGGED = "spend_logs_metadata"
 """Key of the metadata that LiteLLM copies into its standard logging payload and its spend logs."""
-
-PRICES = {"input_cost_per_token": "usd_in", "output_cost_per_token": "usd_out"}  # nosec B105 - names of prices
-"""Prices of a deployment by token, and the features that they are by a million of them."""
 
 Deployment = Mapping[str, Any]
 """A deployment as LiteLLM has it, with `litellm_params` and `model_info`."""
@@ -60,7 +57,7 @@ class _Routing(dict[str, dict[str, str]]):
         self.tried: set[str] = set()
         self.headers: dict[str, str] = {}
 
-    def begin(self, choice: ActionChoice, deployments: Iterable[Deployment]) -> None:
+    def begin(self, choice: ArmChoice, deployments: Iterable[Deployment]) -> None:
         """Add a decision, which one of these deployments carries out."""
         fields = {"id": choice.decision_id, "arm": choice.chosen}
         self.update({_read_id(one): fields for one in deployments})
@@ -84,15 +81,14 @@ class ArmwiseRouter(ArmwiseLogger):
     """Draws the model of each call from the policy of a decision point, and reports how the call ended.
 
     The arm of a deployment is `arm` of its `model_info`, or else `model` of its `litellm_params`; among
-    several deployments of one arm LiteLLM chooses. A retry is a decision of its own, among the arms that the
-    call has not tried. Where fewer than two are left, nothing is drawn.
+    several deployments of one arm LiteLLM chooses. The newest message of the user is the question. A retry
+    is a decision of its own, among the arms that the call has not tried. Where fewer than two are left,
+    nothing is drawn.
 
     Args:
         url: Address of the service; by default `ARMWISE_URL`, or port 8000 of this machine.
         api_key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
         point: Decision point; None: the default one.
-        actions: Whether the arms come with each request, to a point with `actions: request`; by default they
-            are arms of kind `external`, and the newest message of the user is the question.
         groups: Model groups to decide for; None: all.
         bound_s: Seconds after which LiteLLM decides.
         client: Reports how calls ended; by default a new one.
@@ -104,7 +100,7 @@ class ArmwiseRouter(ArmwiseLogger):
         undecided: Number of calls that LiteLLM decided for want of an answer.
 
     Raises:
-        ValueError: `bound_s` is not positive, or `actions` has no point.
+        ValueError: `bound_s` is not positive.
     """
 
     def __init__(
@@ -113,7 +109,6 @@ class ArmwiseRouter(ArmwiseLogger):
         api_key: str | None = None,
         *,
         point: str | None = None,
-        actions: bool = False,
         groups: Collection[str] | None = None,
         bound_s: float = 0.1,
         client: Client | None = None,
@@ -122,11 +117,9 @@ class ArmwiseRouter(ArmwiseLogger):
     ) -> None:
         if not bound_s > 0.0:
             raise ValueError(f"bound_s is {bound_s:g}; a positive number of seconds was expected")
-        if actions and point is None:
-            raise ValueError("actions is True and point is None; the name of the point was expected")
         super().__init__(url, api_key, point=point, client=client, **options)
         self.decided = self.undecided = 0
-        self._actions, self._groups, self._bound_s = actions, groups, bound_s
+        self._groups, self._bound_s = groups, bound_s
         self._name = f"armwise_routing_{id(self)}"  # in the metadata of calls; there may be several routers
         self._asking = AsyncClient(url, api_key, timeout_s=30.0, attempts=1) if asking is None else asking
 
@@ -177,17 +170,13 @@ class ArmwiseRouter(ArmwiseLogger):
 
     async def _ask(
         self, by_arm: Mapping[str, Sequence[Deployment]], messages: Any, call: Mapping[str, Any]
-    ) -> ActionChoice:
+    ) -> ArmChoice:
         """Return a decision among arms. Raises ClientError."""
         metadata = read_metadata(call)
         sent = metadata.get(KEY)
         features = dict(sent.get("features") or {}) if isinstance(sent, Mapping) else {}
         session = read_session(call, metadata)
         options: dict[str, Any] = {} if session is None else {"episode_id": session}
-        if self._point is not None and self._actions:
-            described = [{"id": arm, "features": describe(group[0])} for arm, group in by_arm.items()]
-            context = {**describe_messages(messages, call), **features}
-            return await self._asking.decide(self._point, described, context, **options)
         question = read_question(messages)[:LONGEST] if self._content else ""
         options |= {"context": features, "allowed_arms": [*by_arm], "point": self._point}
         return await self._asking.choose(question, **options)
@@ -217,27 +206,6 @@ class ArmwiseRouter(ArmwiseLogger):
         cost = make_observation(call, response, start, end, status, content=False)["cost"]
         return {**made, "status": status, "cost": cost}
 
-    @override
-    def _deliver(self, items: Sequence[Mapping[str, Any]]) -> int:
-        if not self._actions:
-            return super()._deliver(items)
-        rated = [value for item in items for value in rate(item)]
-        receipts = self._client.request("POST", "/v1/feedback", {"items": rated})["items"]
-        refused = {value["decision_id"] for value, row in zip(rated, receipts, strict=True) if "error" in row}
-        return len(items) - len(refused)
-
-
-def rate(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield how a call ended as items of feedback: the metrics `ok`, `usd` and `seconds`.
-
-    >>> cost = {"usd": 0.1, "seconds": 2.0, "prompt_tokens": 3}
-    >>> [value["value"] for value in rate({"id": "d", "arm": "a", "status": "failed", "cost": cost})]
-    [False, 0.1, 2.0]
-    """
-    values = {"ok": item["status"] == "ok", **{name: item["cost"][name] for name in ("usd", "seconds")}}
-    for name, value in values.items():
-        yield {"decision_id": item["id"], "metric_name": name, "value": value}
-
 
 def group_by_arm(
     deployments: Iterable[Deployment], without: Collection[str] = ()
@@ -255,41 +223,6 @@ def group_by_arm(
         if arm not in without:
             by_arm.setdefault(arm, []).append(one)
     return by_arm
-
-
-def describe(deployment: Deployment) -> dict[str, float | str]:
-    """Return the features of a deployment: who provides it, and its prices where LiteLLM states them.
-
-    >>> describe({"litellm_params": {"model": "openai/small", "input_cost_per_token": 1e-06}})
-    {'provider': 'openai', 'usd_in': 1.0}
-    """
-    params, info = deployment.get("litellm_params") or {}, deployment.get("model_info") or {}
-    model, prices = str(params.get("model") or ""), {**info, **params}
-    provider = params.get("custom_llm_provider") or (model.split("/")[0] if "/" in model else None)
-    features: dict[str, float | str] = {} if provider is None else {"provider": str(provider)}
-    return features | {
-        feature: round(float(prices[name]) * 1e6, 9)
-        for name, feature in PRICES.items()
-        if isinstance(prices.get(name), int | float)
-    }
-
-
-def describe_messages(messages: Any, call: Mapping[str, Any]) -> dict[str, float | bool]:
-    """Return the features of a conversation: messages, kilocharacters, images and tools.
-
-    >>> describe_messages([{"role": "user", "content": "who?"}], {"tools": []})
-    {'messages': 1.0, 'kilocharacters': 0.004, 'images': False, 'tools': False}
-    """
-    contents = [message.get("content") or "" for message in messages]
-    parts = [part for content in contents if not isinstance(content, str) for part in content]
-    texts = [content for content in contents if isinstance(content, str)]
-    texts += [part.get("text") or "" for part in parts if part.get("type") == "text"]
-    return {
-        "messages": float(len(contents)),
-        "kilocharacters": sum(map(len, texts)) / 1000,
-        "images": any("image" in str(part.get("type")) for part in parts),
-        "tools": bool(call.get("tools")),
-    }
 
 
 def read_metadata(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from .catalog import (
     PolicySpec,
     build_policy,
     check_untrusted,
-    require_action_features,
 )
 from .encoding import check_context, check_reward, hashed
 from .epsilon_greedy import EpsilonGreedy
@@ -18,8 +17,6 @@ from .features import (
     FeatureError,
     FeatureSpec,
     describe,
-    describe_action,
-    flattened,
     form,
     select_kinds,
 )
@@ -56,14 +53,11 @@ __all__ = [
     "check_untrusted",
     "choose",
     "describe",
-    "describe_action",
-    "flattened",
     "form",
     "greedy",
     "hashed",
     "list_restarts",
     "pack",
-    "require_action_features",
     "sampling",
     "seal",
     "select_kinds",

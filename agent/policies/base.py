@@ -39,8 +39,6 @@ class Policy(Protocol):
     - `check_untrusted(params, configured)`, static: raises PolicyError if parameters from a request could
       import code or open a file; `configured` says that the configuration has the same parameters. A kind
       without it can only be named by the configuration.
-    - `check_new_actions(params)`, static: a policy with it can decide among actions that it has never seen;
-      raises PolicyError if these parameters prevent that.
     - `contributions(context, arms)`, the contribution of each feature to the score of each arm, by name;
       raises PolicyError if its parameters make the score other than such a sum.
     - `penalised(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
@@ -106,10 +104,6 @@ class Uniform:
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
         """Accept all parameters: none names a file."""
-
-    @staticmethod
-    def check_new_actions(params: Mapping[str, Any]) -> None:
-        """Accept all parameters: nothing is learned for each name of an arm."""
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return 1 / n_arms for each."""

@@ -69,23 +69,6 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     return policy
 
 
-def require_action_features(spec: PolicySpec) -> None:
-    """Check that a policy can decide among the actions of each request.
-
-    Raises:
-        PolicyError: It is unknown, or learns by the names of arms and cannot generalize to new actions.
-    """
-    _require_kind(spec.kind)
-    check: Any = getattr(POLICIES[spec.kind], "check_new_actions", None)
-    if check is None:
-        able = ", ".join(kind for kind, policy in POLICIES.items() if hasattr(policy, "check_new_actions"))
-        raise PolicyError(
-            f"policy {spec.kind!r} learns the effect of a context for each name of an arm, and not for "
-            f"features of actions that come with a request: take one of {able}"
-        )
-    check(spec.params)
-
-
 def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
     """Check that a specification from a request cannot import code or open a file of this machine.
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 from zlib import crc32
 
 import numpy as np
@@ -148,52 +148,6 @@ def describe(
         features["cost_weight"] = (cost_weight - low) / (high - low)
     dense = _dense(embedding, spec.embedding) if spec.embedding else ()
     return Context(question, features, dense, arms or {})
-
-
-def describe_action(name: str, features: Mapping[str, float | str | bool]) -> dict[str, float]:
-    """Return the features of an action that came with a request; its id is one, for recurring actions.
-
-    Raises:
-        FeatureError: A number is not finite.
-
-    >>> describe_action("a-7", {"topic": "sport", "age": 10})
-    {'id=a-7': 1.0, 'topic=sport': 1.0, 'age': 2.0}
-    """
-    return {f"id={name}": 1.0, **dict(_named(key, value) for key, value in features.items())}
-
-
-def flattened(features: Mapping[str, Any], most: int) -> dict[str, float | str | bool]:
-    """Return nested features by flat names; nulls are left out, and of equal names the last one counts.
-
-    Args:
-        features: Values, objects, and lists, whose positions become names.
-        most: Most features.
-
-    Raises:
-        FeatureError: There are more features, or they are nested too deeply.
-
-    >>> flattened({"user": {"tier": "free", "seen": [3, None]}, "mobile": True}, 9)
-    {'user.tier': 'free', 'user.seen.0': 3, 'mobile': True}
-    """
-    flat: dict[str, float | str | bool] = {}
-
-    def add(name: str, value: Any, depth: int) -> None:
-        if depth > DEEPEST:
-            raise FeatureError(f"{name[:80]!r} is nested more than {DEEPEST} levels deep")
-        if isinstance(value, Mapping | list):
-            for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-                add(f"{name}.{key}" if name else str(key), inner, depth + 1)
-        elif value is not None:
-            flat[name] = value
-            if len(flat) > most:
-                raise FeatureError(f"there are more than {most} features")
-
-    add("", features, 0)
-    return flat
-
-
-DEEPEST = 8
-"""Most levels of nested features."""
 
 
 def form(question: str) -> dict[str, float]:

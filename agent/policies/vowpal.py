@@ -169,15 +169,6 @@ class VowpalWabbit:
         del configured
         check_args(params.get("args", DEFAULT))
 
-    @staticmethod
-    def check_new_actions(params: Mapping[str, Any]) -> None:
-        """Check that the features of actions are crossed with others. Raises PolicyError."""
-        if not crosses(str(params.get("args", DEFAULT)), "f"):
-            raise PolicyError(
-                "the vw arguments cross the context with no features of actions, which are in the namespace "
-                "f: add -q sf"
-            )
-
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return VW's distribution; `--regcbopt` may give several arms 1, which then share the mass.
 
@@ -385,15 +376,6 @@ def check_args(args: object) -> Mapping[str, str]:
 
 
 CROSSED = re.compile(r"(?:^|\s)(?:-q|--quadratic|--cubic|--interactions)[\s=]?([^\s-]*)")
-
-
-def crosses(args: str, namespace: str) -> bool:
-    """Return whether checked arguments cross a namespace with others.
-
-    >>> crosses("-q sa -qsf", "f"), crosses("--cb_explore_adf -q sa", "f"), crosses("--interactions=::", "f")
-    (True, False, True)
-    """
-    return any({namespace, ":"} & set(crossed) for crossed in CROSSED.findall(" ".join(shlex.split(args))))
 
 
 def _check_token(token: str) -> None:

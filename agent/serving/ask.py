@@ -406,9 +406,6 @@ def forced_arm(point: DecisionPoint, model: str) -> str | None:
 
     It is the arm of that name, or while a first start still builds that one, the part of it that is live.
     """
-    if point.ranks:
-        message = f"the actions of point {point.name!r} come with a request: POST /v1/decisions"
-        raise InvalidAskError(message, "model")
     if point.external:
         message = f"the caller carries out the arms of point {point.name!r}: POST /v1/decisions"
         raise InvalidAskError(message, "model")
@@ -737,7 +734,7 @@ class Retry:
             raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
         self._require_known(execution.served, "answered by")
         served = execution.served or self.record.decision.drawn
-        kept = Retrieval(steps=0) if ask.actions else await self._look_up(served, execution)
+        kept = await self._look_up(served, execution)
         decided = None if kept is None else Decided(self.record.decision, kept, served)
         most = None if decided else self.point.turns.most_again(ask, served)
         return Opening(self._repeat(served, execution, decided), most)

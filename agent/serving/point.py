@@ -217,7 +217,6 @@ class DecisionPoint:
         observer: Observes finished turns in the background.
         signals: Writes what turns say of the turns before them as feedback.
         telemetry: Metrics of the point.
-        ranks: Whether its actions come with the request.
         unread: Warning that facts wait while no learner reads them; None if one does.
     """
 
@@ -225,7 +224,6 @@ class DecisionPoint:
         self, name: str, config: AppConfig, store: Store, backends: Backends, service: Service
     ) -> None:
         self.name, self.store, self.service = name, store, service
-        self.ranks = name in service.config.ranking
         self.telemetry = service.telemetry.at(name)
         self.log = GroupCommit(store)
         self.outage = LogOutage(self.log, config.log_away == "answer", name, service.clock)

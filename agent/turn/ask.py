@@ -36,9 +36,6 @@ class Ask:
             its search with the same seed, and `messages` has the results of the calls.
         called: Earlier decision whose answer called the functions with whose results `messages` end, also
             where its arm is not repeated.
-        actions: Features of the actions that came with the request, by their names in the log; empty to
-            choose among arms.
-        ids: The caller's id of each action, by the same names.
         user_digest: Digest of the end user, for the log.
         where: Filter on the metadata of passages.
         groups: Groups of the caller, which may see passages that are restricted to them.
@@ -69,8 +66,6 @@ class Ask:
     options: Mapping[str, Any] = field(default_factory=dict)
     continues: str | None = None
     called: str | None = None
-    actions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    ids: Mapping[str, str] = field(default_factory=dict)
     user_digest: str | None = None
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()

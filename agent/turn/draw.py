@@ -252,13 +252,13 @@ class Decider:
     def keeps(self, ask: Ask) -> bool:
         """Return whether a request may use the arm of its conversation, and keep a new draw for it.
 
-        That takes an episode id and a plain draw: no forced arm, greedy choice or actions, and no choice of
-        the caller for this turn that takes part.
+        That takes an episode id and a plain draw: no forced arm, no greedy choice, and no choice of the
+        caller for this turn that takes part.
         """
         if self.keeping is None or (ask.incumbent is not None and self.share < 1.0):
             return False
         named = ask.episode_id is not None and ask.episode_id != ask.decision_id
-        return named and ask.explore and ask.forced is None and not ask.actions
+        return named and ask.explore and ask.forced is None
 
     def is_kept(self, draw: KeptDraw, names: Collection[str]) -> bool:
         """Return whether a conversation keeps the arm of its newest draw for another turn.

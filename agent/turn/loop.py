@@ -71,7 +71,7 @@ from armwise.arms.llm import (
     writing,
 )
 from armwise.feedback.errors import described
-from armwise.feedback.events import AnsweredTurn, Context, Cost, Decision, Execution, KeptDraw, Status
+from armwise.feedback.events import AnsweredTurn, Context, Cost, Decision, Execution, KeptDraw
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +257,7 @@ class TurnLoop:
 
     def most(self, ask: Ask) -> CostBound:
         """Return the most that a new turn may cost. Raises NoEligibleArmError."""
-        if ask.actions or ask.external:
+        if ask.external:
             return FREE
         names, _ = check_eligibility(ask, self.arms, restricted=self.restricted)
         scorers = list_scorers(self.decider.serving) if ask.forced is None else ()
@@ -283,12 +283,11 @@ class TurnLoop:
     ) -> AsyncGenerator[Event, None]:
         """Answer one question: yield the decision, the answer as it is generated, and the end.
 
-        Of a decision among actions nothing is generated, and one for a caller who carries it out has no end.
+        A decision that the caller carries out has no end.
 
         Args:
             ask: The request.
-            on_commit: Called with the commit of the decision as soon as it is queued; of a decision among
-                actions, with that of both facts.
+            on_commit: Called with the commit of the decision as soon as it is queued.
 
         Raises:
             NoEligibleArmError: No arm may answer; nothing was decided.
@@ -299,15 +298,13 @@ class TurnLoop:
         """
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
         arms, serving, spending = self.arms, self.decider.serving, Spending()
-        if ask.actions:
-            arms = {name: replace(arms[name], features=features) for name, features in ask.actions.items()}
         try:
             decision, query, probes = await self._decide(ask, arms, serving, spending)
         except BaseException:  # without a decision there is no execution to carry the cost of probes
             self.charge(ask.decision_id, spending.cost)
             raise
-        if ask.actions or ask.external:
-            events = self._hand_over(ask, decision, on_commit)
+        if ask.external:
+            events = self._hand_over(decision, on_commit)
         else:
             # No await between the draw and the start of the search, so that the arm's cap counts it.
             # The decision is committed while the arm searches; the answer waits until it is durable.
@@ -323,7 +320,7 @@ class TurnLoop:
     ) -> tuple[Decision, Query, Probes]:
         """Return the decision on a request, and the query and the probes of its search; raises as `turn`."""
         decider, models = self.decider, choose_llms(ask, arms)
-        restricted = self.restricted and not (ask.actions or ask.external)
+        restricted = self.restricted and not ask.external
         with turns.deciding() as span:
             may_keep = decider.keeps(ask) and not ask.external
             draw = await self.find_draw(ask.episode_id or "") if may_keep else None
@@ -357,25 +354,13 @@ class TurnLoop:
         return CacheMisses(usd_weight, {arm: more / self.cache_turns for arm, more in usd.items()})
 
     async def _hand_over(
-        self, ask: Ask, decision: Decision, on_commit: Callable[[Commit], object]
+        self, decision: Decision, on_commit: Callable[[Commit], object]
     ) -> AsyncGenerator[Event, None]:
-        """Commit a decision that the caller carries out.
-
-        An action is committed with its execution, which has no cost: the caller reports that as a metric.
-        The execution of an arm of another system is reported afterwards.
-        """
-        executions = list[Execution]()
-        if ask.actions:
-            shown, at = (ask.ids[decision.drawn],), decision.decided_at
-            done = Execution(decision.id, decision.drawn, Status.OK, Cost(), passages=shown, finished_at=at)
-            self.charge(decision.id, done.cost)
-            executions.append(done)
-        commit = self.log.append(decision, *executions)
+        """Commit a decision that the caller carries out, and whose execution is reported afterwards."""
+        commit = self.log.append(decision)
         on_commit(commit)
         await asyncio.shield(commit)
         yield Decided(decision, Retrieval(steps=0), decision.drawn)
-        for execution in executions:
-            yield Finished(execution, ("stop",))
 
     async def build_observed(self, ask: Ask, observed: ObservedDecision) -> Decision:
         """Return a decision of another system as a fact, with the policy's distribution as its shadow.

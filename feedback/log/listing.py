@@ -14,7 +14,6 @@ from orjson import loads
 
 from armwise.feedback.events import ARM_FAILURES, LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import dumps
 from armwise.feedback.log.rows import (
     COST,
     WITHOUT_FEATURES,
@@ -50,7 +49,6 @@ class DecisionFilter:
         logged_since: Earliest time of the commit; unlike `since`, it bounds the rows that are scanned.
         logged_until: Latest time of the commit; it bounds the rows that are scanned.
         arm: The drawn arm.
-        action: Id of the chosen action, if the request brought the actions.
         version: The version that decided, or was the canary of the decision.
         status: How the execution ended, or `RUNNING`.
         metric: Metric of which feedback on the decision itself, rather than on its episode, has a value.
@@ -68,7 +66,6 @@ class DecisionFilter:
     logged_since: float | None = None
     logged_until: float | None = None
     arm: str | None = None
-    action: str | None = None
     version: int | None = None
     status: str | None = None
     metric: str | None = None
@@ -90,8 +87,6 @@ class DecisionFilter:
             "logged_since": lambda at: d.logged_at >= at,
             "logged_until": lambda at: d.logged_at <= at,
             "arm": lambda arm: d.drawn == arm,
-            # as the databases keep a list of one id
-            "action": lambda name: sa.cast(e.passages, sa.Text) == dumps([name]),
             "version": lambda number: (d.version == number) | (d.candidate == number),
             "status": lambda status: e.status.is_(None) if status == RUNNING else e.status == status,
             "metric": lambda name: fed.where(f.metric == name),

@@ -517,28 +517,6 @@ def test_a_client_that_blocks_sends_the_same_and_types_the_answer(monkeypatch: p
     assert {request.headers["authorization"] for request in seen} == {"Bearer secret"}
 
 
-def test_a_decision_over_actions_of_the_request() -> None:
-    """The shape of `POST /v1/decisions`."""
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        body = orjson.loads(request.content)
-        assert (request.url.path, body["point"], body["context"]) == ("/v1/decisions", "layout", {"age": 3})
-        assert body["actions"] == [{"id": "a"}, {"id": "b", "features": {"wide": 1}}]
-        assert (body["excluded"], body["explore"]) == (["c"], False)
-        assert request.headers["idempotency-key"] == "mine"
-        assert "key" not in body
-        ranking = [{"id": "b", "probability": 0.7}, {"id": "a", "probability": 0.3}]
-        about = {"object": "decision", "point": "layout", "episode_id": None, "mode": "explore"}
-        more = {"policy_version": 3, "pmf": {"a": 0.3, "b": 0.7}, "reward_deadline": 1800.0}
-        reply = {"decision_id": "d2", "chosen": "b", "propensity": 0.7, "ranking": ranking, **about, **more}
-        return httpx.Response(200, json=reply)
-
-    client = a_blocking_client(answer)
-    actions: list[Any] = ["a", {"id": "b", "features": {"wide": 1}}]
-    choice = client.decide("layout", actions, {"age": 3}, excluded=["c"], explore=False, key="mine")
-    assert (choice.chosen, choice.propensity, [one.id for one in choice.ranking]) == ("b", 0.7, ["b", "a"])
-
-
 CHOSEN = {
     "object": "decision",
     "point": "models",
@@ -549,7 +527,6 @@ CHOSEN = {
     "chosen": "small",
     "propensity": 0.05,
     "pmf": {"large": 0.95, "small": 0.05},
-    "ranking": [{"id": "small", "probability": 0.05}, {"id": "large", "probability": 0.95}],
     "reward_deadline": 1800.0,
 }
 

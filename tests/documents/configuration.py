@@ -201,13 +201,12 @@ def _policies() -> list[str]:
         "`policy: {kind: KIND, params: {...}}`. A package registers kinds under the entry point group",
         "`armwise.policies`.",
         "",
-        "| kind | what it is | resumes exactly from a checkpoint | decides among actions of a request |",
-        "| --- | --- | --- | --- |",
+        "| kind | what it is | resumes exactly from a checkpoint |",
+        "| --- | --- | --- |",
     ]
     for name, policy in POLICIES.items():
         exact = "yes" if getattr(policy, "resumes_exactly", False) else "by its parameters"
-        new = "yes" if hasattr(policy, "check_new_actions") else "no"
-        lines.append(f"| [`{name}`](#{name}) | {_summary(policy)} | {exact} | {new} |")
+        lines.append(f"| [`{name}`](#{name}) | {_summary(policy)} | {exact} |")
     return [*lines, "", *_kinds(POLICIES)]
 
 

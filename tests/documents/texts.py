@@ -49,7 +49,7 @@ _ID = Place(
     "draws, joins and retries depend on it: let it say nothing",
 )
 
-_ARM = Place("a name of the configuration; of actions of a request their positions, `action-1`", Fate.NONE)
+_ARM = Place("a name of the configuration", Fate.NONE)
 
 _RATER = Place("a key or a keyed digest of an address, after its project", Fate.KEPT, "joins depend on it")
 
@@ -78,13 +78,11 @@ _ERROR = Place(
 )
 
 COLUMNS: Mapping[str, Place] = {
-    "decisions.question": Place(
-        "the question; ids of actions and the context, of a request's actions", _WRITTEN
-    ),
+    "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "words of the question, names and texts of the context, ids, names and texts of actions: as names of "
-        "features; its values and the embedding are numbers, and stay, as does who asked: the id of a "
-        "key, or a keyed digest of an address",
+        "words of the question, names and texts of the context: as names of features; its values and the "
+        "embedding are numbers, and stay, as does who asked: the id of a key, or "
+        "a keyed digest of an address",
         Fate.PSEUDONYM,
         "policies learn by it, so nothing that was learned changes; a guess can be compared with it",
     ),
@@ -100,7 +98,7 @@ COLUMNS: Mapping[str, Place] = {
         tuple(f"decisions.{name}" for name in ("probabilities", "shadow", "costs", "candidate_scores")),
         _NUMBERS,
     ),
-    "executions.passages": Place("ids of passages; the id of the chosen action", _WRITTEN),
+    "executions.passages": Place("ids of passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
     "executions.error": Place("why it failed, with what other services answered", _WRITTEN),
     "executions.stages": Place("what an arm did, with queries that were made of the question", _WRITTEN),

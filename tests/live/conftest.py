@@ -191,7 +191,7 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
         "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
         "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
-        "points": {"news": {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}},
+        "points": {"news": {"arms": {"a": {"kind": "external"}}, "reward": {"metrics": {"click": {}}}}},
         **settings,
     }
     application = {

@@ -65,27 +65,6 @@ def question(number: int) -> str:
     return f"where is the {SUBJECTS[number % len(SUBJECTS)]} of number {number}?"
 
 
-# -- actions of a request ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_actions_of_a_request_are_learned_at_a_point_of_their_own(each: Live) -> None:
-    before, clicks = each.policy()["log_seq"], []
-    for n in range(40):
-        shown = [{"id": f"{n}-{topic}", "features": {"topic": topic}} for topic in ("opera", "games")]
-        found = each.client.post("/v1/decisions", json={"point": "news", "actions": shown}).json()
-        liked = float(found["chosen"].endswith("games"))
-        clicks.append({"decision_id": found["decision_id"], "metric_name": "click", "value": liked})
-    assert all(one["decision_id"].startswith("news:") for one in clicks)
-    kept = each.client.post("/v1/feedback", json={"items": clicks}).json()["items"]
-    each.learned(max(one["log_seq"] for one in kept), point="news")
-    found = each.client.post("/v1/decisions", json={"point": "news", "actions": shown}).json()
-    assert found["pmf"]["39-games"] > 0.6
-    verified = each.client.get(f"/v1/decisions/{found['decision_id']}/verify").json()
-    assert verified["verified"], verified
-    assert each.policy()["log_seq"] == before, "another point has its own log"
-
-
 # -- asking ------------------------------------------------------------------------------------------------
 
 

@@ -59,9 +59,8 @@ def _names(service: Service) -> list[str]:
     default, *others = service.points.values()
     names = ["auto", *(f"arm/{name}" for name in (*default.turns.arms, *default.arms.stand_ins()))]
     for other in others:
-        if not other.ranks:
-            point = f"{asking.POINT}{other.name}"
-            names += [point, *(f"{point}/arm/{name}" for name in other.turns.arms)]
+        point = f"{asking.POINT}{other.name}"
+        names += [point, *(f"{point}/arm/{name}" for name in other.turns.arms)]
     return names
 
 

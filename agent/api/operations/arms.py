@@ -79,9 +79,6 @@ async def replace_arms(point: RequestPoint, body: ArmsReplacement) -> StdlibJson
 
     An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
     """
-    if point.ranks:
-        message = f"point {point.name!r} has no arms of its own: its actions come with each request"
-        raise ApiError("invalid_value", message, "point")
     specs = {name: _unmasked(spec, point.config.arms.get(name)) for name, spec in body.arms.items()}
     for name, backbone in body.backbones.items():
         here = point.config.backbones.get(name)

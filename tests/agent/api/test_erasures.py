@@ -67,11 +67,11 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
 
 @pytest.mark.slow
 async def test_a_user_is_erased_at_every_decision_point(tmp_path: Path) -> None:
-    news = {"actions": "request", "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}
+    news = {"arms": {"a": {"kind": "external"}}, "reward": {"metrics": {"click": {}}, "cost_weight": 0.0}}
     async with Service(tmp_path, points={"news": news, "shop": news}).running() as service:
         names = [await asked(service, user="ada")]
         for point in ("news", "shop"):
-            body = {"point": point, "actions": [{"id": "a"}, {"id": "b"}], "user": "ada"}
+            body = {"point": point, "question": "which page?", "user": "ada"}
             names.append((await service.client.post("/v1/decisions", json=body)).json()["decision_id"])
         assert [(await record(service, name))["erased"] for name in names] == [False] * 3
         done = (await service.client.delete("/v1/users/ada")).json()["erasures"]

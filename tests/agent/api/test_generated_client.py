@@ -27,7 +27,7 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.create_chat_completion", "ChatRequest", CHAT, "Completion"),
     ("answers.create_chat_completion", "ChatRequest", CHAT | {"model": "arm/bm52"}, "Envelope"),
     ("answers.create_response", "ResponsesRequest", {"input": "which river?"}, "ResponseObject"),
-    ("decisions.decide", "RankRequest", {"point": "news", "actions": [{"id": "a"}]}, "ActionChoice"),
+    ("decisions.decide", "DecisionRequest", {"point": "news", "question": "which page?"}, "ArmChoice"),
     ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),
     ("decisions.get_decision", "", {"decision_id": "d-1"}, "DecisionRecord"),
     ("decisions.get_decision", "", {"decision_id": "nope"}, "Envelope"),

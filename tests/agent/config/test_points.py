@@ -8,8 +8,7 @@ from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.learning import Recipe, digest_configuration
 from tests.agent.fakes import CONFIG
 
-NEWS: dict[str, Any] = {"actions": "request", "reward": {"metrics": {"click": {}}}}
-ADF = "--cb_explore_adf --epsilon 0.1"
+NEWS: dict[str, Any] = {"arms": {"a": {"kind": "none"}}, "reward": {"metrics": {"click": {}}}}
 
 
 def with_points(**points: Any) -> AppConfig:
@@ -50,14 +49,6 @@ def test_a_point_with_other_arms_refuses_while_its_log_is_away() -> None:
     assert [config.of(name).log_away for name in ("cheap", "own")] == ["answer", "refuse"]
 
 
-def test_actions_of_requests_are_positions_and_decided_by_their_features() -> None:
-    own = with_points(news=NEWS).of("news")
-    assert len(own.arms) == 50
-    assert list(own.arms)[:2] == ["action-1", "action-2"]
-    assert own.policy.params["args"].endswith("-q sf")
-    assert (own.features.words, own.features.shape, own.fallback, own.warm_start) == (0, False, None, None)
-
-
 def test_a_copy_of_a_configuration_means_the_same() -> None:
     config = with_points(news=NEWS, cheap={"floor": 0.2})
     copy = parse(config.model_dump(mode="json"))
@@ -79,16 +70,6 @@ def test_a_point_changes_neither_the_recipe_nor_the_evaluations_of_the_others() 
         ({"default": NEWS}, "not 'default', which is the top level"),
         ({"news": {"flor": 0.1}}, "unknown key 'points.news.flor'; did you mean 'floor'?"),
         ({"news": {"floor": 0.4}}, "points.news: floor 0.4 is too large for 3 arms and leaves"),
-        ({"news": {**NEWS, "floor": 0.03}}, "points.news: floor 0.03 is too large for 50 arms and leaves"),
-        ({"news": {**NEWS, "arms": {"a": {"kind": "none"}}}}, "points.news: arms has no place where"),
-        ({"news": {**NEWS, "fallback": "a"}}, "points.news: fallback has no place where"),
-        ({"news": {**NEWS, "features": {"words": 4}}}, "points.news: features: there is no question"),
-        ({"news": {**NEWS, "policy": {"kind": "linucb"}}}, "policy 'linucb' learns the effect of"),
-        ({"news": {**NEWS, "policy": {"kind": "epsilon_greedy"}}}, "for each name of an arm"),
-        ({"news": {**NEWS, "policy": {"kind": "neural"}}}, "take one of uniform, fixed, routed, vowpal"),
-        ({"news": {**NEWS, "policy": {"kind": "vowpal", "params": {"args": ADF}}}}, "add -q sf"),
-        ({"news": {**NEWS, "policy": {"kind": "vowpal"}}}, "add -q sf"),
-        ({"news": {**NEWS, "policy": {"kind": "fixed", "params": {"arm": "a"}}}}, "names the arm 'a'"),
         ({"news": {"reward": {"metrics": {}}}}, "points.news: reward.metrics declares no metric"),
     ],
 )  # fmt: skip
@@ -132,9 +113,7 @@ def test_a_conversation_may_be_idle_for_all_of_the_wait_time() -> None:
     assert parse({**CONFIG, "sticky": {"of": "session", "idle": "PT30M"}}).sticky.idle_s == 1800.0
 
 
-def test_a_point_keeps_arms_by_its_own_setting_and_one_with_actions_by_none() -> None:
-    points = {"one": {"sticky": "session"}, "two": {}, "page": {"actions": "request"}}
+def test_a_point_keeps_arms_by_its_own_setting() -> None:
+    points = {"one": {"sticky": "session"}, "two": {}}
     by_point = parse({**CONFIG, "sticky": "episode", "points": points}).by_point
-    assert [one.sticky.of for one in by_point.values()] == ["episode", "session", "episode", "off"]
-    with pytest.raises(ConfigError, match="sticky has no place where `actions` is request"):
-        parse({**CONFIG, "points": {"page": {"actions": "request", "sticky": "episode"}}})
+    assert [one.sticky.of for one in by_point.values()] == ["episode", "session", "episode"]

@@ -23,7 +23,6 @@ from armwise.agent.console.served_comparison import (
 )
 from armwise.feedback.registry import arm_sets, promotions
 from armwise.feedback.training_log import rollups
-from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
 from tests.agent.asking import look_up, tell
 from tests.agent.console.test_worth import asked
 from tests.agent.fakes import Service
@@ -141,18 +140,6 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
             assert hidden not in text
     assert [one["marks"] for one in charts_of(shown["ASK"])] == [[]]
     assert "of-MAIN" in again.text
-
-
-@pytest.mark.slow
-async def test_a_point_whose_actions_come_with_the_request_has_no_single_arm(tmp_path: Path) -> None:
-    """Its actions are positions, which are in the shares."""
-    async with Service(tmp_path, points=POINTS).running() as service:
-        for i in range(12):
-            one = await ranked(service, actions=actions("a", "b", "c")[: 2 + i % 2])
-            await fed(service, click(one["decision_id"], float(i % 2)))
-        await service.settle("news")
-        (shares,) = charts_of(await panel_of(service, "?point=news"))
-    assert {one["label"] for one in shares["series"]} <= {"action-1", "action-2", "action-3"}
 
 
 WHOLE = ServedComparison(

@@ -38,8 +38,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def curve(store: Store, ranks: bool = False) -> LearningCurve:
-    return read_curve(store, RULE, FLOOR, "recipe", ranks=ranks)
+def curve(store: Store) -> LearningCurve:
+    return read_curve(store, RULE, FLOOR, "recipe")
 
 
 @pytest.mark.parametrize("n", [1, 100, 1000])
@@ -119,7 +119,7 @@ def test_the_line_begins_where_intervals_are_valid(store: Store, n: int, known: 
     """Intervals from sums need a few dozen decisions; here every arm earns the same, drawn alike."""
     arm_sets.started(store, SPECS)
     fill(store, World(dict.fromkeys(SPECS, 1.0), greedy=0.0), n, seed=1)
-    found = read_curve(store, RULE, 1 / 3, "recipe", ranks=False)
+    found = read_curve(store, RULE, 1 / 3, "recipe")
     assert (found.stretches[-1].lead is not None) == known
 
 
@@ -177,19 +177,6 @@ def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) 
     (mark,) = found.marks
     assert mark.decision == pytest.approx(300, abs=16)
     assert mark.what == "New set of arms: c can be drawn from now on; a can no longer be drawn."
-
-
-@pytest.mark.slow
-def test_actions_that_come_with_the_request_have_no_single_arm(store: Store) -> None:
-    """A position among actions is no arm that could always be used, and a uniform choice is known."""
-    fill(store, World({"action-1": 0.2, "action-2": 0.9, "action-3": 0.4}, masked=0.4), 800, seed=3)
-    found = curve(store, ranks=True)
-    assert found.whole.arms == ()
-    assert found.whole.uniform is not None
-    assert found.whole.uniform.worse
-    lead = found.stretches[-1].lead
-    assert lead is not None, "beside a uniform choice"
-    assert lead[0] == found.whole.uniform.lead
 
 
 def test_a_log_whose_sets_were_recorded_after_it_counts_the_first_one_from_its_beginning(

@@ -369,14 +369,6 @@ def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: S
     assert "a single arm could be drawn" in write_page(alone, "armwise report")
 
 
-def test_actions_that_come_with_the_request_have_no_single_arm(store: Store) -> None:
-    """A uniform choice is the only alternative."""
-    fill(store, WORLD, 100, seed=1)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing, ranks=True)
-    assert (found.whole.arms, found.beside_best) == ((), None)
-    assert found.whole.uniform is not None
-
-
 HARM = '<script>alert(1)</script><!channel> & "x" \u202egnp.exe\x1b[2J'
 
 

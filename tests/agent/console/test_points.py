@@ -1,7 +1,6 @@
 """The pages of each decision point: what is shown, where links lead, and what actions act on."""
 
 import html
-import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from armwise.agent.console.page import CONSOLE, PAGES
-from tests.agent.api.test_points import POINTS, actions, click, fed, ranked
+from tests.agent.api.test_points import POINTS
 from tests.agent.asking import look_up
 from tests.agent.console.test_pages import ORIGIN, plain, seen
 from tests.agent.fakes import Service
@@ -17,7 +16,7 @@ from tests.agent.fakes import Service
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    """A service with a point whose actions come with the request, and one with arms of its own."""
+    """A service with a point whose callers carry out its arms, and one with other arms."""
     async with Service(tmp_path, points=POINTS).running() as service:
         yield service
 
@@ -73,57 +72,6 @@ async def test_a_page_shows_the_log_of_its_point_alone(service: Service) -> None
         True,
         False,
     ]
-
-
-@pytest.mark.slow
-async def test_actions_of_requests_are_shown_by_their_ids(service: Service) -> None:
-    for n in range(6):
-        found = await ranked(service, f"d{n}", actions=actions("sport", "<opera>", age=2))
-        await fed(service, click(found["decision_id"], float(found["chosen"] == "sport")))
-    await service.learn_at("news")
-    found = await ranked(service, "d-1", actions=actions("law", "art", "sport", age=2), excluded=["art"])
-    listed = await seen(service, "/decisions?point=news")
-    assert f"</svg>{found['chosen']}</span>" in listed
-    assert "action-" not in listed
-    assert "news%3Ad-1" in await seen(service, f"/decisions?point=news&arm={found['chosen']}")
-    assert "No decision matches" in await seen(service, "/decisions?point=news&arm=nobody")
-    assert "Worth by kind" not in await seen(service, "/arms?point=news")
-    one = plain(await seen(service, "/decisions/news:d-1"))
-    assert f"drawn {found['chosen']} with probability" in one
-    assert "Verified : version" in plain(await seen(service, "/decisions/news:d-1/verify"))
-    other = ({"law", "sport"} - {found["chosen"]}).pop()
-    why = plain(await seen(service, "/decisions/news:d-1/why"))
-    assert f"Why {found['chosen']} and not {other}" in why
-    apart = await seen(service, "/policies/differences?point=news&one=1&other=2")
-    assert re.search(r'decisions/news%3A\w+\?point=news"', apart)
-    assert "action-" not in plain(apart)
-
-
-@pytest.mark.slow
-async def test_the_playground_of_such_a_point_sends_a_request_with_actions(service: Service) -> None:
-    async def decide(request: str) -> tuple[int, str]:
-        answer = await service.client.post(
-            f"{CONSOLE}/playground/decide?point=news", data={"request": request}, headers=ORIGIN
-        )
-        return answer.status_code, plain(answer.text)
-
-    (example,) = re.findall(
-        r"<textarea[^>]*>(.*)</textarea>", await seen(service, "/playground?point=news"), re.S
-    )
-    status, shown = await decide(plain(example))
-    assert (status, "a-17" in shown, "click 1" in shown) == (200, True, True)
-    assert len(service.points["news"].store.newest(9)) == 1
-    status, _ = await decide(json.dumps({"point": "cheap", "actions": actions("a", "b")}))
-    assert (status, len(service.points["news"].store.newest(9))) == (200, 2), "the point is the page's"
-    for request, said in (
-        ("{", "the request is not JSON"),
-        ("7", "valid dictionary"),
-        (json.dumps({"actions": []}), "actions: "),
-        (json.dumps({"actions": actions("a", "a")}), "'a' is the id of two actions"),
-    ):
-        status, shown = await decide(request)
-        assert (status, said in shown) == (400, True), shown
-    assert 'value="point/cheap/arm/bm25"' in await seen(service, "/playground?point=cheap")
 
 
 @pytest.mark.slow

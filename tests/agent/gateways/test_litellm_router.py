@@ -44,9 +44,7 @@ class Wire:
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.refused: tuple[str, ...] = ()
         self.silent = False
-        self.answer: Callable[[dict[str, Any]], str] = lambda body: (
-            body.get("allowed_arms") or [action["id"] for action in body["actions"]]
-        )[-1]
+        self.answer: Callable[[dict[str, Any]], str] = lambda body: body["allowed_arms"][-1]
 
     async def decide(self, request: httpx.Request) -> httpx.Response:
         if self.silent:
@@ -63,7 +61,6 @@ class Wire:
             "mode": "explore",
             "chosen": chosen,
             "propensity": 0.123456789,
-            "ranking": [{"id": chosen, "probability": 0.123456789}],
             "pmf": {chosen: 0.123456789},
             "reward_deadline": 0.0,
         }
@@ -251,29 +248,6 @@ async def test_two_routers_of_one_proxy_do_not_end_each_others_decisions(module:
     assert (len(wires[0].sent), len(wires[1].sent)) == (1, 0)
 
 
-async def test_arms_that_come_with_the_request_have_features_and_metrics(module: Any) -> None:
-    wire, call = Wire(), {"metadata": {}, "tools": [{}]}
-    wire.refused = ("seconds",)
-    router = wire.router(module, point="models", actions=True)
-    priced = deployment("small", input_cost_per_token=1e-7, output_cost_per_token=4e-7)
-    assert await keep(router, [priced, LARGE], call) == [LARGE]
-    (body,) = wire.asked
-    assert body["actions"] == [
-        {"id": "openai/small", "features": {"provider": "openai", "usd_in": 0.1, "usd_out": 0.4}},
-        {"id": "large", "features": {"provider": "openai"}},
-    ]
-    assert body["context"] == {"messages": 1.0, "kilocharacters": 0.004, "images": False, "tools": True}
-    await router.async_log_failure_event(ended(call, "large"), None, START, START + timedelta(seconds=2))
-    router.close()
-    assert [(path, item["metric_name"], item["value"]) for path, item in wire.sent] == [
-        ("/v1/feedback", "ok", False),
-        ("/v1/feedback", "usd", 0.25),
-        ("/v1/feedback", "seconds", 2.0),
-    ]
-    assert {item["decision_id"] for _, item in wire.sent} == {"d-1"}
-    assert (router.sent, router.dropped) == (0, 1)
-
-
 async def test_a_question_is_left_out_on_demand(module: Any) -> None:
     wire = Wire()
     router = wire.router(module, content=False)
@@ -286,11 +260,3 @@ def test_what_cannot_work_is_refused_by_its_value(module: Any) -> None:
     for bound_s in (0.0, -1.0, float("nan")):
         with pytest.raises(ValueError, match=f"bound_s is {bound_s:g}; a positive number"):
             Wire().router(module, bound_s=bound_s)
-    with pytest.raises(ValueError, match="actions is True and point is None"):
-        Wire().router(module, actions=True)
-
-
-def test_images_are_seen_in_the_parts_of_a_message(module: Any) -> None:
-    parts = [{"type": "text", "text": "a" * 500}, {"type": "image_url"}]
-    found = module.describe_messages([{"role": "user", "content": parts}, {"role": "assistant"}], {})
-    assert found == {"messages": 2.0, "kilocharacters": 0.5, "images": True, "tools": False}

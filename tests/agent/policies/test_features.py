@@ -1,7 +1,6 @@
 """A question is described the same way each time, by what it says and how it is put."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from armwise.agent.policies.features import EmbeddingSpec, FeatureError, FeatureSpec, describe, flattened
+from armwise.agent.policies.features import EmbeddingSpec, FeatureSpec, describe
 
 SHAPE_ONLY = FeatureSpec(words=0)
 WORDS_ONLY = FeatureSpec(shape=False)
@@ -140,26 +139,6 @@ def test_a_misspelt_setting_is_refused() -> None:
         FeatureSpec.model_validate({"word_bucket": 4})
 
 
-LEAVES = st.none() | st.booleans() | st.floats(-9, 9) | st.text(max_size=3)
-NESTED = st.recursive(
-    LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.", max_size=2), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(st.text("ab.", max_size=2), NESTED, max_size=4), st.integers(1, 12))
-def test_nested_features_become_flat_within_their_bounds(nested: dict[str, Any], most: int) -> None:
-    found = flattened(nested, 10_000)
-    if len(found) > most:
-        with pytest.raises(FeatureError, match=f"more than {most} features"):
-            flattened(nested, most)
-    assert all(isinstance(value, bool | float | str) for value in found.values())
-    assert flattened(found, 10_000) == found
-
-
 def test_features_without_settings_are_the_documented_ones() -> None:
     assert FeatureSpec().model_dump() == {
         "words": 16,
@@ -176,18 +155,6 @@ def test_features_without_settings_are_the_documented_ones() -> None:
         "reduce": "random",
         "seed": 0,
     }
-
-
-def test_features_are_nested_up_to_eight_levels_and_up_to_their_number() -> None:
-    def nested(levels: int) -> dict[str, Any]:
-        return {"a": nested(levels - 1)} if levels > 1 else {"a": 1}
-
-    assert flattened(nested(8), 1) == {".".join("a" * 8): 1}
-    with pytest.raises(FeatureError, match="is nested more than 8 levels deep"):
-        flattened(nested(9), 1)
-    assert flattened({"a": 1, "b": 2}, 2) == {"a": 1, "b": 2}
-    with pytest.raises(FeatureError, match="there are more than 1 features"):
-        flattened({"a": 1, "b": 2}, 1)
 
 
 def test_an_embedding_that_is_just_long_enough_is_reduced() -> None:

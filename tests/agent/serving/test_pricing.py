@@ -184,7 +184,7 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
         ({"allowed": frozenset({"none", "bm25"})}, BM25),
         ({"forced": "none"}, FREE),
         ({"forced": "bm25"}, BM25),
-        ({"actions": {"action-1": {}}}, FREE),
+        ({"external": True}, FREE),
     ],
 )
 def test_only_arms_that_may_be_drawn_count(changes: dict[str, Any], most: CostBound) -> None:
@@ -368,14 +368,6 @@ async def test_an_answer_that_fails_is_charged_with_the_search_before_it() -> No
     _, written, usd = spent(charged)
     assert written == 4 + 2
     assert usd > 0.25 + 0.02
-
-
-async def test_a_choice_among_actions_is_charged_nothing_and_frees_what_was_reserved() -> None:
-    charged: list[tuple[str, Cost]] = []
-    ask = replace(LOOK_UP, actions={"bm25": {}}, ids={"bm25": "a"})
-    async for _ in loop_of(charged).turn(ask):
-        pass
-    assert charged == [("d-1", Cost())]
 
 
 def test_an_arm_without_a_bound_prompts_no_model() -> None:

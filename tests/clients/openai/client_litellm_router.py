@@ -47,36 +47,17 @@ class Spy(CustomLogger):
 spy = Spy()
 """
 
-RANKED = """
-ranked = ArmwiseRouter("http://127.0.0.1:8100", point="ranked", actions=True, groups={"ranked"}, bound_s=30)
-"""
-
-POINT = """
-      points:
-        ranked:
-          actions: request
-          reward:
-            metrics:
-              ok: {type: boolean}
-              usd: {range: [0, 1], optimize: min}
-              seconds: {range: [0, 60], optimize: min}
-"""
-
-AT_MODELS = 'api_base: "http://127.0.0.1:8102/v1", api_key: none'
-
-MORE_MODELS = f"""
+MORE_MODELS = """
   - model_name: chat
-    litellm_params: {{model: openai/broken, api_base: "http://127.0.0.1:1/v1", api_key: none}}
-    model_info: {{arm: broken}}
-  - {{model_name: ranked, litellm_params: {{model: openai/small, {AT_MODELS}, input_cost_per_token: 1.0e-7}}}}
-  - {{model_name: ranked, litellm_params: {{model: openai/large, {AT_MODELS}}}}}
+    litellm_params: {model: openai/broken, api_base: "http://127.0.0.1:1/v1", api_key: none}
+    model_info: {arm: broken}
 """
 
 CHANGES = {
     # longer than on the page: the machine of a test may be busy
     "bound_s=0.1": "bound_s=30",
     "      tap:": "        broken: {kind: external}\n      tap:",
-    "routing.armwise": "[routing.armwise, routing.ranked, routing.spy]",
+    "routing.armwise": "[routing.armwise, routing.spy]",
     "num_retries: 1": "num_retries: 2, retry_after: 0, allowed_fails: 1000",
     "\nlitellm_settings": f"{MORE_MODELS}litellm_settings",
 }
@@ -113,13 +94,12 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The files of the page at other ports, with a model that fails, and a group at a second point."""
+    """The files of the page at other ports, with a model that fails."""
     folder = tmp_path_factory.mktemp("litellm") / "proxy"
     folder.mkdir()
     ports = {"8100": str(free_port()), "8102": str(free_port()), "8103": str(free_port())}
     texts = {block.title: block.text for page in (PAGE, MODELS) for block in blocks_of(page)}
-    texts["service.yaml"] += POINT
-    texts["routing.py"] += RANKED + SPY
+    texts["routing.py"] += SPY
     for name in ("service.yaml", "routing.py", "litellm.yaml", "models.py"):
         text = texts[name]
         for shown, changed in CHANGES.items():
@@ -236,22 +216,6 @@ def test_a_client_cannot_write_decisions_into_the_metadata_of_a_call(running: Ru
     assert running.service.get("/v1/decisions/forged").status_code == 404
 
 
-def test_models_that_come_with_the_request_are_drawn_and_rated(running: Running) -> None:
-    reply = running.ask("Multiply 5 by 5.", "ranked")
-    deadline = time.monotonic() + 60.0
-    while len((record := running.record(reply.headers["x-decision-id"]))["metrics"]) < 3:
-        assert time.monotonic() < deadline, record
-        time.sleep(0.1)
-    assert record["arm_drawn"] == reply.headers["x-arm"].replace("%2F", "/")
-    assert record["decision_id"].startswith("ranked:")
-    assert record["metrics"]["ok"] == 1.0
-    cost = float(reply.headers.get("x-litellm-response-cost", 0.0))  # that of `large` is not known
-    assert record["metrics"]["usd"] == pytest.approx(cost)
-    assert record["metrics"]["seconds"] > 0.0
-    assert record["arm_features"]["openai/small"]["usd_in"] == pytest.approx(0.1)
-    assert record["features"]["kilocharacters"] == pytest.approx(0.016)
-
-
 def test_messages_of_anthropics_protocol_are_decided_as_well(running: Running) -> None:
     body = {"model": "chat", "max_tokens": 9, "messages": [{"role": "user", "content": "Add 2 and 2."}]}
     before = running.service.get("/v1/decisions").json()["decisions"]
@@ -264,11 +228,10 @@ def test_messages_of_anthropics_protocol_are_decided_as_well(running: Running) -
 def test_the_log_passes_the_audit(running: Running) -> None:
     for n in range(40):
         running.ask(f"Add {n} and 2.")
-    for point in ((), ("--point", "ranked")):
-        command = [str(BIN / "armwise"), "audit", "-c", str(running.folder / "service.yaml"), *point]
-        done = subprocess.run(command, cwd=running.folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
-        assert "No fault was found" in done.stdout
+    command = [str(BIN / "armwise"), "audit", "-c", str(running.folder / "service.yaml")]
+    done = subprocess.run(command, cwd=running.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "No fault was found" in done.stdout
 
 
 def test_the_commands_of_the_page_work_as_they_stand(tmp_path: Path) -> None:
