@@ -176,7 +176,6 @@ _KINDS = (
         "The log has ids that would become those of the new project.",
         raised_by={ProjectTakenError: "project"},
     ),
-    ErrorKind("arm_conflict", 409, "An arm of the new set has the name of a different former arm."),
     ErrorKind("promotion_refused", 409, "The version cannot be served by this configuration."),
     ErrorKind("promotion_gate_failed", 409, "The gate holds the version; `reasons` says why."),
     ErrorKind("changed_meanwhile", 409, "Another promotion or rollback was recorded meanwhile."),

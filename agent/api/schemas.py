@@ -24,10 +24,7 @@ from pydantic import (
 
 from armwise.agent.access import Instant
 from armwise.agent.config import DEFAULT_POINT, Group
-from armwise.arms.base import NAME, checked_name
 from armwise.arms.filters import Filter
-from armwise.arms.llm import WritingSpec
-from armwise.arms.models import Backbone
 from armwise.feedback.events import LEAST_PROPENSITY
 from armwise.feedback.registry import promotions
 
@@ -411,32 +408,9 @@ class CanaryChoice(VersionChoice):
     )
 
 
-class ArmDescription(Request):
-    """An arm as the configuration describes it."""
-
-    kind: Text
-    corpus: Name | None = None
-    params: dict[Text, Any] = Field(default_factory=dict)
-    action: StrictBool = True
-    host: Text = "Arms"
-    answering: WritingSpec = WritingSpec()
-    cache: StrictBool = False
-    usd: Annotated[Finite, Field(ge=0, description="Dollars of one search by this arm.")] = 0.0
-
-
-NewName = Annotated[
-    StrictStr,
-    AfterValidator(checked_name),
-    WithJsonSchema({"type": "string", "pattern": f"^{NAME.pattern}$"}),
-]
-"""Name of an arm that is to be made."""
-
-
 class ArmsReplacement(Request):
     """`PUT /v1/arms`."""
 
-    arms: dict[NewName, ArmDescription] = Field(min_length=1, max_length=1000)
-    backbones: dict[Text, Backbone] = Field(
-        default_factory=dict,
-        description="Backbones that the arms were chosen with; refused if the service has others.",
+    arms: list[Name] = Field(
+        min_length=1, max_length=1000, description="Names of arms that the configuration declares."
     )

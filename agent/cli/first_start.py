@@ -13,11 +13,10 @@ in which anything else was served is left alone.
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -35,7 +34,6 @@ from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
-from armwise.agent.serving import same_document
 from armwise.arms.corpus import ingest_all
 from armwise.arms.indexes import IndexMismatchError, PassageVectors
 from armwise.arms.models import Embedder, build_embedder
@@ -44,16 +42,12 @@ from armwise.arms.retrievers import prepare as prepare_arms
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.registry import ArmSet, arm_sets
 
-Arms = Mapping[str, ArmSpec]
-
 UNDER_WAY = "first_start"
 """File in the home during a first start, with the position of the last set of arms that it made live."""
 
-NOT_LIVE: Mapping[str, Any] = {"action": False}
 
-
-def entering(arms: Arms, built: Collection[str] = ()) -> dict[str, ArmSpec]:
-    """Return the arms that are live while others are built.
+def entering(arms: Mapping[str, ArmSpec], built: Collection[str] = ()) -> list[str]:
+    """Return the names of the arms that are live while others are built.
 
     In place of an action that needs an encoder are its members that need none, such as the words of a search
     by words and vectors.
@@ -62,17 +56,14 @@ def entering(arms: Arms, built: Collection[str] = ()) -> dict[str, ArmSpec]:
         arms: Those of the configuration.
         built: Actions whose indexes are there.
     """
-    live: dict[str, ArmSpec] = {}
+    live: dict[str, None] = {}
     graph = ArmGraph(arms)
     for action in (name for name, spec in arms.items() if spec.action):
-        parts = graph.closure(action)
         if action in built or _is_quick(action, graph):
-            live |= {name: live.get(name, spec) for name, spec in parts.items()} | {action: arms[action]}
-            continue
-        for part in (name for name in parts if _is_quick(name, graph)):
-            live |= {name: live.get(name, spec) for name, spec in graph.closure(part).items()}
-            live[part] = arms[part].model_copy(update={"action": True})
-    return live
+            live[action] = None
+        else:
+            live |= dict.fromkeys(part for part in graph.closure(action) if _is_quick(part, graph))
+    return list(live)
 
 
 def _is_quick(name: str, graph: ArmGraph) -> bool:
@@ -80,10 +71,6 @@ def _is_quick(name: str, graph: ArmGraph) -> bool:
     parts = map(graph.resolve, graph.closure(name))
     models = any(kind.models(params) or kind.backbones(params) for kind, params in parts)
     return graph.is_light(name) and not models
-
-
-def _documents(arms: Arms) -> arm_sets.Arms:
-    return {name: spec.model_dump(mode="json", exclude_defaults=True) for name, spec in arms.items()}
 
 
 def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
@@ -97,15 +84,15 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         on_progress: Progress callback.
     """
     config = config.settled()
-    arms = entering(config.arms)
+    live = entering(config.arms)
     if (
         len(config.by_point) > 1
         or config.router is not None
-        or all(spec.kind == "none" for spec in arms.values())
+        or all(config.arms[name].kind == "none" for name in live)
     ):
         return False
     try:
-        first = config.with_arms(_documents(arms))
+        first = config.with_arms(live)
     except ConfigError:  # a setting names an arm that is not live yet, such as `fallback`
         return False
     with closing(open_log(config.database_url, config.reward)) as store, ThreadPoolExecutor(1) as exporter:
@@ -118,11 +105,12 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         if not _missing(config, on_progress):
             return False
         without_profiles = first.features.model_copy(update={"similarity": None})
-        prepare(first.model_copy(update={"features": without_profiles}), on_progress)
+        parts = ArmGraph(first.arms).closure(*live)
+        prepare(first.model_copy(update={"arms": parts, "features": without_profiles}), on_progress)
         for future in exported:
             future.result()
         if before is None:
-            _make_live(store, arms, config)
+            _make_live(store, live, config)
     return True
 
 
@@ -134,9 +122,9 @@ def _read_last(config: AppConfig) -> int | None:
         return None
 
 
-def _make_live(store: Store, arms: Arms, config: AppConfig) -> ArmSet:
+def _make_live(store: Store, names: Sequence[str], config: AppConfig) -> ArmSet:
     """Make arms live, and keep that it was done here."""
-    made = arm_sets.replace(store, _documents(arms), config.arm_documents, same_document)
+    made = arm_sets.replace(store, names, config.arm_documents)
     (config.home_path / UNDER_WAY).write_text(str(made.seq), encoding="ascii")
     return made
 
@@ -203,15 +191,16 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
         corpus = ingest_all(config.corpus_sources, progress=on_progress)
         have = Resources(corpus, config.indexes_path, config.backbones, config.arms)
         graph = ArmGraph(config.arms)
-        actions = [name for name, spec in config.arms.items() if spec.action]
 
         def passages(name: str) -> int:
             names = graph.corpora(name)
             return sum(len(corpus.part(corpus_name)) for corpus_name in names) if names else len(corpus)
 
         built: list[str] = []
-        for name in sorted((action for action in actions if not _is_quick(action, graph)), key=passages)[:-1]:
-            if live is not None and live.arms.get(name, NOT_LIVE).get("action", True):
+        for name in sorted((name for name in config.actions if not _is_quick(name, graph)), key=passages)[
+            :-1
+        ]:
+            if live is not None and name in live.arms:
                 built.append(name)  # by an earlier attempt
                 continue
             prepare_arms(have, [name], on_progress)
@@ -221,20 +210,19 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
             if (live := _replaced(store, live, entering(config.arms, built), config)) is None:
                 return False
         prepare(config, on_progress)
-        is_whole = _replaced(store, live, config.arms, config) is not None
+        is_whole = _replaced(store, live, list(config.actions), config) is not None
         (config.home_path / UNDER_WAY).unlink(missing_ok=True)
         return is_whole
 
 
-def _replaced(store: Store, before: ArmSet | None, arms: Arms, config: AppConfig) -> ArmSet | None:
+def _replaced(store: Store, before: ArmSet | None, names: Sequence[str], config: AppConfig) -> ArmSet | None:
     """Make arms live unless others than `before` have become live; return the set, None where they have."""
     now = arm_sets.live(store)
     if (now and now.seq) != (before and before.seq):
         console.print("the arms were replaced meanwhile: those are left as they are", **PLAIN)
         return None
-    new = _make_live(store, arms, config)
-    entered = sorted(name for name, spec in arms.items() if spec.action)
-    console.print(f"live now: {', '.join(entered)}", **PLAIN)
+    new = _make_live(store, names, config)
+    console.print(f"live now: {', '.join(sorted(names))}", **PLAIN)
     return new
 
 

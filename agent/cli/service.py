@@ -247,33 +247,20 @@ def apply(
     portfolio: Annotated[Path, typer.Argument(help="A file that `armwise lab portfolio` wrote.")],
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", help="An arm that is live now and stays beside the new ones; repeatable."),
+        typer.Option("--keep", help="An arm of the configuration that is live beside these; repeatable."),
     ] = None,
     url: Url = URL,
     key: Key = None,
     point: Point = POINT,
 ) -> None:
-    """Make the arms of a portfolio the live ones, without a restart; what was learned is kept."""
+    """Make the arms of a portfolio the live ones, without a restart; the configuration declares them."""
     with explained():
         from armwise.agent.config import read_portfolio
-        from armwise.arms.retrievers import ArmGraph, ArmSpec
-        from armwise.arms.suggestions import did_you_mean
 
-        document = read_portfolio(portfolio)
-        before = request("GET", url, "/v1/arms", key, point=point)
-        live = {
-            arm["name"]: ArmSpec(**{part: arm[part] for part in ArmSpec.model_fields if part in arm})
-            for arm in before["arms"]
-        }
-        parts = {name: ArmSpec.model_validate(part) for name, part in before["parts"].items()}
-        graph = ArmGraph({**parts, **live})
-        for name in keep or ():
-            if name not in live:
-                raise ValueError(f"--keep {name}: no such arm is live{did_you_mean(name, live)}")
-            for part, spec in graph.closure(name).items():
-                kept = spec.model_copy(update={"action": part in (keep or ())})
-                document["arms"].setdefault(part, kept.model_dump(mode="json", exclude_defaults=True))
-        now = request("PUT", url, "/v1/arms", key, document, BUILD_S, point)["arms"]
+        arms = read_portfolio(portfolio)["arms"]
+        names = [name for name, arm in arms.items() if arm.get("action", True)]
+        body = {"arms": [*dict.fromkeys((*names, *(keep or ())))]}
+        now = request("PUT", url, "/v1/arms", key, body, BUILD_S, point)["arms"]
         console.print(f"live now: {', '.join(arm['name'] for arm in now)}", soft_wrap=True)
 
 

@@ -4,7 +4,7 @@ An unknown key is an error that names it and the closest valid one.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +24,7 @@ from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.relative_paths import FOLDER, InFolder, LocalName
-from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, ArmSpecError, NewArms, Trust, catalog
+from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import POINT, locate_url, point_url
@@ -104,7 +104,6 @@ class AppConfig(PointFields):
         description="A file that `armwise lab portfolio` wrote; its arms and backbones are added to these. "
         "Null adds none.",
     )
-    new_arms: NewArms = NewArms()
     llm: LlmSpec = Field(description="Language model that writes answers; `engine` is how it is run.")
     llms: dict[str, LlmSpec] = Field(
         default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
@@ -123,7 +122,6 @@ class AppConfig(PointFields):
         "`default`.",
     )
 
-    _file_arms: dict[str, ArmSpec] | None = PrivateAttr(default=None)  # where `arms` are others
     _file_home: str | None = PrivateAttr(default=None)  # where the file names one
     _first: dict[str, str] = PrivateAttr(default_factory=dict)  # who answers first, by checked arm
 
@@ -506,42 +504,28 @@ class AppConfig(PointFields):
         return Path(path) if scheme.partition("+")[0] == "sqlite" else None
 
     @property
-    def trust(self) -> Trust:
-        """The arms of the configuration file, and what arms that arrive over HTTP may use."""
-        arms = self.arms if self._file_arms is None else self._file_arms
-        of_points = [arm for spec in self.points.values() for arm in (spec.arms or {}).values()]
-        return Trust((*arms.values(), *of_points), self.new_arms)
-
-    @property
     def arm_documents(self) -> dict[str, dict[str, Any]]:
-        """The arms as the log stores them."""
+        """The arms as JSON, without defaults."""
         return {name: arm.model_dump(mode="json", exclude_defaults=True) for name, arm in self.arms.items()}
 
-    def with_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> "AppConfig":
-        """Return the configuration with other arms, and with the caps of those that are still actions.
-
-        Arms arrive over HTTP, by way of the log, so what they use is checked before anything is imported.
+    def with_arms(self, names: Collection[str]) -> "AppConfig":
+        """Return the configuration in which a policy chooses among these of its arms, with their caps.
 
         Raises:
-            ConfigError: They do not fit the rest, or use something that the configuration file does not name.
+            ConfigError: One is not declared, or they do not fit the rest.
         """
-        if [*arms.items()] == [*self.arm_documents.items()]:
-            return self  # as at most starts: they were checked already
-        try:
-            specs = {name: ArmSpec.model_validate(arm) for name, arm in arms.items()}
-            models = {backbone.model for backbone in self.backbones.values()}
-            catalog.check_new(specs, self.trust, models, self.home_path)
-        except ValidationError as error:
-            raise ConfigError("\n".join(lines(error, ArmSpec))) from None
-        except ArmSpecError as error:
-            raise ConfigError(str(error)) from None
+        for name in names:
+            if name not in self.arms:
+                raise ConfigError(
+                    f"arm {name!r} is not in the configuration: declare it under `arms`, then run `armwise "
+                    f"serve --replace`{did_you_mean(name, self.arms)}"
+                )
+        if {*names} == self.actions.keys():
+            return self
         document = self.model_dump(mode="json")
-        actions = {name for name, arm in arms.items() if arm.get("action", True)}
-        caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in actions}
-        limits = {**document["limits"], "arm_caps": caps}
-        config = self.parsed({**document, "arms": dict(arms), "limits": limits})
-        config._file_arms = self.arms if self._file_arms is None else self._file_arms  # noqa: SLF001
-        return config
+        arms = {name: {**arm, "action": name in names} for name, arm in document["arms"].items()}
+        caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in names}
+        return self.parsed({**document, "arms": arms, "limits": {**document["limits"], "arm_caps": caps}})
 
     def settled(self) -> "AppConfig":
         """Return the configuration with the home and the log of this machine and environment filled in."""

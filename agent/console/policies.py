@@ -312,9 +312,9 @@ def _situation(point: DecisionPoint, version: Version) -> Situation:
     active = active_policy(point.store, configured)
     newest = versions.latest(point.store, version.recipe)
     assert newest is not None  # there is at least this one
-    live = point.config.arm_documents
+    live = point.config.actions
     brought = arm_sets.brought_by(point.store, version.version)
-    brought = live if brought is None else brought
+    brought = tuple(live) if brought is None else brought
     return Situation(
         version,
         newest,

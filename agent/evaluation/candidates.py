@@ -10,13 +10,12 @@ validation).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -481,9 +480,8 @@ class CandidateService:
         cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
     ) -> "CandidateService":
         """Return the service of a configuration, with its live arms."""
-        arms = config.arm_documents if store is None else arm_sets.at_start(store, config.arm_documents)
-        live = tuple(arm_sets.actions(arms))
-        return cls(config, rule, store, live, budget)
+        arms = tuple(config.actions) if store is None else arm_sets.at_start(store, config.arm_documents)
+        return cls(config, rule, store, arms, budget)
 
     def version(self, named: CandidateName) -> tuple[Store, Version]:
         """Return the log, and the version of a candidate. Raises CandidateError."""
@@ -582,7 +580,7 @@ def _beside(
 
 
 def _with_router(
-    candidate: LearnedTarget, router: str | None, arms: Mapping[str, Any] | None, setting: CandidateService
+    candidate: LearnedTarget, router: str | None, arms: Collection[str] | None, setting: CandidateService
 ) -> LearnedTarget:
     """Return a candidate that reads the scores of its router, and draws among the arms that it brings."""
     store = setting.store
@@ -590,7 +588,7 @@ def _with_router(
         candidate.contexts = lambda block: list(router_contexts.with_router(store, block, router))
     candidate.scored = router is not None
     if arms is not None:
-        candidate.brought = frozenset(arm_sets.actions(arms))
+        candidate.brought = frozenset(arms)
         candidate.arms = candidate.brought
     return candidate
 
@@ -628,7 +626,7 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     store, version = setting.version(named)
     _same_positions(version, setting)
     policy = restore_policy(
-        store, version, setting.config.reward, list(arm_sets.defined(store)) or list(setting.arms)
+        store, version, setting.config.reward, arm_sets.defined(store) or list(setting.arms)
     )
     labels = _labels(setting, StartingPoint.of(version.start), version.router)
     candidate = LearnedTarget(

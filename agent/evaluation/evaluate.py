@@ -517,7 +517,7 @@ class _Policies:
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store, self._config = store, config
-        self._arms = list(arm_sets.defined(store)) or list(config.actions)
+        self._arms = arm_sets.defined(store) or list(config.actions)
         self._found: dict[int, Policy] = {}
 
     def of(self, number: int) -> Policy:

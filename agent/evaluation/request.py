@@ -207,7 +207,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
             policy.
         LogUnavailableError: Try again later.
     """
-    arms = {*arm_sets.actions(arm_sets.defined(store)), *config.actions}
+    arms = {*arm_sets.defined(store), *config.actions}
     for name in dict.fromkeys((*request.candidates, request.baseline)):
         candidate = parse_name(name)
         match candidate.kind:

@@ -32,7 +32,6 @@ def read_settings(config: AppConfig) -> ArmSettings:
         config.backbones,
         config.limits.arm_timeout_s,
         load(OPEN_SELECTOR),
-        config.trust,
         config.llm,
     )
 

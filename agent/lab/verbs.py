@@ -99,7 +99,7 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     PortfolioSelection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets")
 )
 def portfolio(given: dict[str, Any]) -> None:
-    """Choose the few arms that together serve most; the result is configuration for `armwise apply`."""
+    """Choose the few arms that together serve most; the result is for `portfolio` of the configuration."""
     with explained():
         select_portfolio(PortfolioSelection.model_validate(given), console)
 

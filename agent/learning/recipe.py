@@ -7,7 +7,7 @@ promotion makes its recipe the active one.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -40,14 +40,14 @@ class Recipe:
         start: First example, labels of warm starts, and further sources of learning; None: rewards from the
             beginning of the log.
         router: Digest of the router in the log whose scores the policy reads; None: the configured router.
-        arms: The arms that it brings, by name, as JSON; None: the arms that are live.
+        arms: Names of the arms that it brings; None: the arms that are live.
     """
 
     policy: PolicySpec
     reward: RewardRule
     start: StartingPoint | None = None
     router: str | None = None
-    arms: Mapping[str, Any] | None = None
+    arms: list[str] | None = None
 
     @cached_property  # asked for at each poll
     def digest(self) -> str:
@@ -61,7 +61,7 @@ class Recipe:
         if self.router is not None:
             document["router"] = self.router
         if self.arms is not None:
-            document["arms"] = dict(self.arms)
+            document["arms"] = self.arms
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @classmethod
@@ -92,8 +92,7 @@ class Recipe:
 
     def build(self, arms: Sequence[str]) -> Policy:
         """Build the policy before any learning, for the recipe's arms if it has any. Raises PolicyError."""
-        actions = arm_sets.actions(self.arms or {})
-        return build_policy(self.policy, actions or arms)
+        return build_policy(self.policy, self.arms or arms)
 
     def require_servable(self, store: Store, config: AppConfig) -> Policy:
         """Check that router and arms fit this configuration, and return the policy before any learning.
@@ -140,7 +139,7 @@ class Recipe:
             created_at=now,
             start=None if self.start is None else self.start.document(),
             router=self.router,
-            arms=None if self.arms is None else dict(self.arms),
+            arms=self.arms,
             arithmetic=arithmetic(),
         )
 
@@ -160,7 +159,7 @@ def digest_configuration(config: AppConfig) -> str:
 
     Paths, keys, arms and other decision points are left out.
     """
-    apart = {"home", "log_url", "keys", "arms", "new_arms", "observations", "points"}
+    apart = {"home", "log_url", "keys", "arms", "observations", "points"}
     document = config.model_dump(mode="json", exclude=apart)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

@@ -194,7 +194,7 @@ class PolicyHistory:
     def _policy(self, version: Version) -> Policy:
         policy = self._cache.pop(version.version, None)
         if policy is None:
-            policy = restore_policy(self._store, version, self._rule, list(arm_sets.defined(self._store)))
+            policy = restore_policy(self._store, version, self._rule, arm_sets.defined(self._store))
         self._cache[version.version] = policy
         for older in list(self._cache)[:-CACHED_POLICIES]:
             del self._cache[older]

@@ -214,7 +214,7 @@ class _SearchAgain:
     ) -> "_SearchAgain":
         """Build the arms, the encoders and missing vectors."""
         corpus, indexes = ingest_all(config.corpus_sources), config.indexes_path
-        resources = Resources(corpus, indexes, config.backbones, config.arms, trust=config.trust)
+        resources = Resources(corpus, indexes, config.backbones, config.arms)
         prepare(resources, arms, on_progress)
         backbone = stored.trained.about.backbone
         prepare_vectors(corpus, indexes, config.backbones[backbone])

@@ -1,7 +1,7 @@
 """A replica of the ingress: decision points, each with live arms, versions and turns; metrics."""
 
 from . import ask
-from .arms import arm_infos, same_document
+from .arms import arm_infos
 from .point import Backends, DecisionPoint, Gate, Service
 from .replica import Replica
 from .telemetry import PointState, Telemetry
@@ -16,5 +16,4 @@ __all__ = [
     "Telemetry",
     "arm_infos",
     "ask",
-    "same_document",
 ]

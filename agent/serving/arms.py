@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
@@ -16,7 +16,7 @@ from armwise.arms.base import ArmError
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import writing
 from armwise.arms.profile import NO_PROFILES, Profile
-from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
+from armwise.arms.retrievers import ArmGraph, catalog
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ArmSet, arm_sets
 
@@ -71,11 +71,6 @@ def _options(config: AppConfig, how: writing.Answering, checked: CheckedAnswerin
     names = [how.llm] if checked is None else [how.llm, checked.answering.llm]
     each = [llm_catalog.list_options(config.models[name]) for name in names]
     return each[0].intersection(*each)
-
-
-def same_document(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two logged descriptions mean the same arm."""
-    return catalog.are_equivalent(ArmSpec.model_validate(one), ArmSpec.model_validate(other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +147,22 @@ class ArmRegistry:
                 self._building = asyncio.create_task(self._build(arm_set), name="arm-builder")
         self._turns.arms = self._switched(self._turns.arms)
 
-    async def replace(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the live arms, here and in every replica that follows the log.
+    async def replace(self, names: Collection[str]) -> None:
+        """Make these the live arms, here and in every replica that follows the log.
 
         Args:
-            arms: Every arm that is live from now on, as the configuration writes them.
+            names: Every arm that is live from now on.
 
         Raises:
-            ConfigError: A description is wrong, conflicts with the rest of the configuration, or uses
-                something that the configuration file does not name.
+            ConfigError: The configuration does not declare an arm, or they do not fit the rest of it.
             ArmError: An arm cannot be built; nothing has changed.
-            ConflictError: A name was used for another arm before; nothing has changed.
         """
-        config = self.config.with_arms(arms)
+        config = self.config.with_arms(names)
         await self._arms.load(config.arms)
         profiles = await self._read_profiles(config)
-        logged, configured = config.arm_documents, self._configured
-        arm_set = await asyncio.to_thread(arm_sets.replace, self._store, logged, configured, same_document)
+        arm_set = await asyncio.to_thread(
+            arm_sets.replace, self._store, list(config.actions), self._configured
+        )
         self._serve(config, arm_set.seq, profiles)
 
     async def _read_profiles(self, config: AppConfig) -> Mapping[str, Profile]:

@@ -6,7 +6,7 @@ a promotion, new arms and switches of arms.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -447,9 +447,9 @@ class DecisionPoint:
                 raised = Exploration(drift.exploration, drift.floor)
         self.decider.raised = raised
 
-    async def replace_arms(self, arms: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""
-        await self.arms.replace(arms)
+    async def replace_arms(self, names: Collection[str]) -> None:
+        """Make these the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""
+        await self.arms.replace(names)
         await self.refresh()
 
     async def switch(self, arm: str, enabled: bool) -> None:

@@ -46,7 +46,6 @@ from armwise.arms.retrievers import (
     Meter,
     OpenTrained,
     Resources,
-    Trust,
     VersionedArm,
     build_versioned,
     no_selector,
@@ -78,7 +77,6 @@ class ArmSettings:
         backbones: Sentence encoders by name.
         limit_s: Seconds that an arm waits for an encoder, or for an answer of the model.
         open_selector: Opens a model that was trained for an arm.
-        trust: Trusted arms, and what others may reach; None: all arms are trusted.
         prices: Prices of the language model that arms prompt.
     """
 
@@ -87,7 +85,6 @@ class ArmSettings:
     backbones: Mapping[str, Backbone]
     limit_s: float
     open_selector: OpenTrained = no_selector
-    trust: Trust | None = None
     prices: TokenPrices = field(default_factory=TokenPrices)
 
 
@@ -272,7 +269,6 @@ class ArmHost:
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
             metered(blocking_writer(waiting, self._generator), settings.prices),
             settings.open_selector,
-            settings.trust,
         )
 
     def _prepared(self, name: str) -> PassageVectors:

@@ -19,8 +19,7 @@ from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
 from armwise.arms.engines.conditions import list_facts, loaded_metadata, stored
 from armwise.arms.extras import install_command
 from armwise.arms.retrievers.fusion import fuse
-from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources, find_reach
-from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources
 from armwise.arms.retrievers.remote import best
 from armwise.arms.retrievers.versioned import BETWEEN
 from armwise.arms.secrets import read_secret
@@ -237,16 +236,6 @@ class EngineParams(BaseModel):
     )
 
     @property
-    def place(self) -> str:
-        """The engine: its address or its folder."""
-        raise NotImplementedError
-
-    @property
-    def names_fields(self) -> bool:
-        """Whether it names fields, such as that of the metadata, on which permissions depend."""
-        return False
-
-    @property
     def key(self) -> str | None:
         """The password or key, if there is one. Raises ArmBuildError."""
         if self.key_env is None:
@@ -266,11 +255,6 @@ class ServerParams(EngineParams):
     """Parameters of an arm over an engine at an address."""
 
     url: str = Field(description="Address of the engine, without a password.")
-
-    @property
-    def place(self) -> str:
-        """The address."""
-        return self.url
 
     @model_validator(mode="after")
     def _is_open_to_all(self) -> Self:
@@ -371,29 +355,6 @@ def client(module: str, engine: str) -> ModuleType:
         ) from error
 
 
-def check_reach(params: EngineParams, limits: NewArms) -> None:
-    """Check that a new arm may reach its collection and its variable. Raises ArmError.
-
-    Args:
-        params: Parameters of the arm.
-        limits: The collections and variables that it may name.
-    """
-    named = [engine for engine in limits.engines if engine.place == params.place]
-    if not any(params.collection in engine.collections for engine in named):
-        raise ArmError(
-            f"collection {params.collection!r} of {params.place} is none that `new_arms.engines` of the "
-            "configuration names, and the arm is none of its arms"
-        )
-    variable = params.key_env
-    if variable is not None and variable not in [name for engine in named for name in engine.variables]:
-        raise ArmError(
-            f"the variable {variable} may not be sent to {params.place}: `new_arms.engines` of the "
-            "configuration does not name it there"
-        )
-    if params.names_fields:
-        raise ArmError("only an arm of the configuration file can name the fields of a collection")
-
-
 def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> Collection:
     """Return the collection shared by arms of a kind whose parameters differ only in mode."""
     shared_params = params.model_copy(update={"mode": "lexical"})
@@ -427,9 +388,6 @@ def engine_kind(
         return read
 
     def build(arm: str, arm_params: P, have: Resources, _: Members) -> EngineArm:
-        limits = find_reach(name, arm_params, have)
-        if limits is not None:
-            check_reach(arm_params, limits)
         return EngineArm(arm, arm_params, open_shared(arm_params, have, make))
 
     return Kind(
@@ -439,7 +397,6 @@ def engine_kind(
         build,
         backbones=lambda arm_params: () if arm_params.backbone is None else (arm_params.backbone,),
         embeds=_embeds,
-        check_reach=check_reach,
         filters=True,
         holds_corpus=True,
         version=version,

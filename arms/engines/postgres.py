@@ -89,11 +89,6 @@ class PostgresParams(ServerParams):
         PostgresColumns(), description="Columns, for a table that something else fills."
     )
 
-    @property
-    def names_fields(self) -> bool:
-        """Whether `fields` differs from the columns that `ingest` creates."""
-        return self.fields != PostgresColumns()
-
     @model_validator(mode="after")
     def _is_postgres(self) -> Self:
         if urlsplit(self.url).scheme not in ("postgresql", "postgres", "postgresql+psycopg"):

@@ -66,16 +66,6 @@ class QdrantParams(EngineParams):
         PayloadFields(), description="Fields, for a collection that something else fills."
     )
 
-    @property
-    def place(self) -> str:
-        """The address, or the folder."""
-        return self.url or self.path or ""
-
-    @property
-    def names_fields(self) -> bool:
-        """Whether `fields` differs from the fields that `ingest` writes."""
-        return self.fields != PayloadFields()
-
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
         if (self.url is None) == (self.path is None):

@@ -76,22 +76,6 @@ def locate_here(model: str) -> Path:
     raise ModelNotFoundError(f"model {model!r}: there is no such file or folder")
 
 
-def is_below(model: str, folder: Path) -> bool:
-    """Return whether a model is in a folder of this machine, where `locate` finds it.
-
-    >>> is_below("/srv/models/minilm", Path("/srv")), is_below("package:srv/models", Path("."))
-    (True, False)
-    """
-    if model.startswith(PACKAGE):
-        return False
-    try:
-        path = Path(model).expanduser()
-        named = path.is_absolute() or path.exists()  # what is not there is the name of a hub
-        return named and folder.resolve() in path.resolve().parents
-    except (OSError, RuntimeError, ValueError):  # too long, an unknown user, a null character
-        return False
-
-
 def _in_package(model: str) -> Path:
     """Find a path in a package by its spec alone: its dependencies may be missing, so an import may fail."""
     package, _, inside = model.removeprefix(PACKAGE).partition("/")

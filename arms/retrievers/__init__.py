@@ -33,10 +33,8 @@ from .kind import (
     Resources,
     SelectorSpec,
     Stages,
-    Trust,
     no_selector,
 )
-from .new_arms import NewArms
 from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
@@ -73,7 +71,6 @@ __all__ = [
     "MemberRanker",
     "Members",
     "Meter",
-    "NewArms",
     "OpenTrained",
     "PlackettLuceParams",
     "RankerSpec",
@@ -84,7 +81,6 @@ __all__ = [
     "Resources",
     "SelectorSpec",
     "Stages",
-    "Trust",
     "VersionedArm",
     "build_arm",
     "build_versioned",

@@ -9,7 +9,7 @@ attribute `backbones` names the backbones it needs, `light = True` says that it 
 
 import importlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -17,11 +17,10 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import override
 
-from armwise.arms.base import Arm, ArmError
+from armwise.arms.base import Arm
 from armwise.arms.catalog import Catalogue
-from armwise.arms.models import is_below
 from armwise.arms.relative_paths import locate_params
-from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind, Trust
+from armwise.arms.retrievers.kind import ArmSpec, ExternalParams, Kind
 from armwise.arms.suggestions import did_you_mean
 
 
@@ -70,61 +69,6 @@ _OTHER_ENGINES = (
 
 REMOVED = dict.fromkeys(("lancedb", "milvus", "tantivy"), _OTHER_ENGINES)
 """What to use instead of kinds that no longer exist, by their names."""
-
-
-def brings_code(spec: ArmSpec, trust: Trust) -> bool:
-    """Return whether an arm brings in code of others, and the configuration file has no such arm.
-
-    Nothing is imported.
-    """
-    outside = ":" in spec.kind or (spec.kind in KINDS and spec.kind not in KINDS.own)
-    return outside and _stored(spec) not in [_stored(trusted) for trusted in trust.arms]
-
-
-def check_new(specs: Mapping[str, ArmSpec], trust: Trust, models: Collection[str], home: Path) -> None:
-    """Refuse arms from outside of the configuration file that bring in what it does not name.
-
-    An arm that the file describes in the same way passes. Nothing is imported for another one.
-
-    Args:
-        specs: The arms.
-        trust: The arms of the file, and what others may reach.
-        models: Those of the backbones.
-        home: Folder of the service; models and trained routers below it can be named.
-
-    Raises:
-        ArmSpecError: A class, model, host or variable is not named in the file, or a parameter is wrong.
-    """
-    file_specs = [_stored(spec) for spec in trust.arms]
-    named_models = {*models, *trust.new_arms.models}
-    for name, spec in (("of the file", spec) for spec in trust.arms):
-        kind, params = resolve_kind(name, spec)
-        named_models |= {*kind.models(params)}
-    for name, spec in specs.items():
-        if _stored(spec) in file_specs:
-            continue
-        if brings_code(spec, trust):
-            raise ArmSpecError(
-                f"arm {name!r}: {spec.kind!r} is code of your own; only an arm of the configuration file can "
-                "bring it in, with the parameters that it has there"
-            )
-        kind, params = resolve_kind(name, spec)
-        defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
-        for model in kind.models(params):
-            if model not in named_models | defaults and not is_below(model, home):
-                raise ArmSpecError(
-                    f"arm {name!r}: model {model!r} is not named in the configuration file: "
-                    "`new_arms.models` can name it"
-                )
-        try:
-            kind.check_reach(params, trust.new_arms)
-        except ArmError as error:
-            raise ArmSpecError(f"arm {name!r}: {error}") from None
-
-
-def _stored(spec: ArmSpec) -> tuple[str, Any]:
-    """Return kind and parameters as the log keeps them."""
-    return spec.kind, spec.model_dump(mode="json")["params"]
 
 
 def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]:

@@ -21,7 +21,6 @@ from armwise.arms.base import Arm, ArmBuildError, ArmError, Embed, NoRetrieval, 
 from armwise.arms.corpus import Corpus
 from armwise.arms.llm import Bound, Chunk, Prompt, Write, WritingSpec, prompts
 from armwise.arms.models import Backbone, digest_backbone
-from armwise.arms.retrievers.new_arms import NewArms
 from armwise.number import Number
 
 P = TypeVar("P", bound=BaseModel)
@@ -114,19 +113,6 @@ class ArmSpec(BaseModel):
         if any(not math.isfinite(number) for number in _numbers(params)):
             raise ValueError("parameters must be finite")
         return params
-
-
-@dataclass(frozen=True)
-class Trust:
-    """The trusted arms, and what other arms may reach.
-
-    Attributes:
-        arms: The arms of the configuration file, which may reach everything.
-        new_arms: What other arms may reach.
-    """
-
-    arms: tuple[ArmSpec, ...]
-    new_arms: NewArms
 
 
 def _numbers(value: object) -> Iterator[float]:
@@ -385,7 +371,6 @@ class Resources:
         embed: Embeds a text that an arm wrote, such as a follow-up query.
         write: Prompts the language model; blocking, thread-safe.
         open_selector: Opens a model that was trained for an arm.
-        trust: Trusted arms, and what others may reach; None: all arms are trusted.
     """
 
     corpus: Corpus
@@ -395,7 +380,6 @@ class Resources:
     embed: Embed = _no_embedder
     write: Write = _no_writer
     open_selector: OpenTrained = no_selector
-    trust: Trust | None = None
     _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -515,7 +499,6 @@ class Kind(Generic[P]):
         members: Returns the arms that parameters refer to.
         models: Returns the models that it loads itself, for `armwise.arms.models.locate`.
         libraries: Modules that such an arm needs beyond `armwise[serve]` and its backbones.
-        check_reach: Checks that a new arm may reach what parameters name. Raises ArmError.
         features: Numeric parameters that a policy sees.
         steps: Returns the expected rounds of retrieval.
         searches: Returns the expected number of searches of a member by name.
@@ -546,7 +529,6 @@ class Kind(Generic[P]):
     members: Callable[[P], tuple[str, ...]] = _none
     models: Callable[[P], tuple[str, ...]] = _none
     libraries: tuple[str, ...] = ()
-    check_reach: Callable[[P, NewArms], None] = _nothing
     features: tuple[str, ...] = ()
     steps: Callable[[P], float] = lambda _: 1.0
     searches: Callable[[P, str], float] = lambda *_: 1.0
@@ -620,17 +602,3 @@ EXTERNAL = Kind(
     version=lambda *_: lambda _: "",
     example={"usd": 0.002, "features": {"billions": 8}},
 )
-
-
-def find_reach(kind: str, params: BaseModel, have: Resources) -> NewArms | None:
-    """Return what an arm may reach; None for one of the configuration file, which may reach everything.
-
-    Args:
-        kind: Kind of the arm.
-        params: Parameters.
-        have: Says which arms are trusted.
-    """
-    if have.trust is None:
-        return None
-    file_params = (type(params).model_validate(spec.params) for spec in have.trust.arms if spec.kind == kind)
-    return None if params in file_params else have.trust.new_arms

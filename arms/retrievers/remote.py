@@ -26,8 +26,7 @@ from pydantic import (
 from armwise.arms import upstream
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
-from armwise.arms.retrievers.new_arms import CheckedTransport, Networks, NewArms, read_place
+from armwise.arms.retrievers.kind import Kind
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError, shown
 from armwise.number import Number
@@ -242,18 +241,12 @@ class Connections:
 
     Every wait in the loop can be cancelled (name resolution, handshake, slow response), so
     time limits hold.
-
-    Args:
-        inner: Private networks that may be reached; None: any host may be reached.
     """
 
-    def __init__(self, inner: Networks | None) -> None:
+    def __init__(self) -> None:
         self.waiting = Blocking()
-        checked = None if inner is None else CheckedTransport(inner, LIMITS)
         self.client = httpx.AsyncClient(  # each arm has its own time limit # nosec B113
             headers={"accept-encoding": "gzip, deflate"},
-            transport=checked,
-            trust_env=checked is None,
             limits=LIMITS,
             timeout=None,
             follow_redirects=False,
@@ -262,9 +255,9 @@ class Connections:
 
 
 @cache
-def connections(inner: Networks | None = None) -> Connections:
+def connections() -> Connections:
     """Return the connections of this process."""
-    return Connections(inner)
+    return Connections()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,28 +279,25 @@ class RemoteResponse:
 
 
 class HttpArm:
-    """Sends requests within the limits of an arm: of time, of size and of what it may reach.
+    """Sends requests within the limits of an arm: of time and of size.
 
     Args:
         name: The arm.
         params: Parameters.
-        limits: What it may reach; None: an arm of the configuration file, which may reach any host.
 
     Raises:
-        ArmError: The environment variable of a header is missing, or must not be sent there.
+        ArmError: The environment variable of a header is missing.
     """
 
     backbones: frozenset[str] = frozenset()
 
-    def __init__(self, name: str, params: HttpParams, limits: NewArms | None = None) -> None:
-        if limits is not None:
-            check_reach(params, limits)
+    def __init__(self, name: str, params: HttpParams) -> None:
         self.name = name
         self.url = httpx.URL(params.url)
         self.headers = {header: _secret(name, header, v) for header, v in params.header_env.items()}
         # without the query and the password, which may be secret
         self.label = f"arm {name!r}: {self.url.copy_with(userinfo=b'', query=None)}"
-        self.connections = connections(None if limits is None else limits.inner)
+        self.connections = connections()
         self._timeout_s = params.timeout_s
 
     async def send(self, request: httpx.Request) -> RemoteResponse:
@@ -370,8 +360,8 @@ class HttpArm:
 class RemoteArm(HttpArm):
     """Return the results of a search API, highest score first."""
 
-    def __init__(self, name: str, params: RemoteParams, limits: NewArms | None = None) -> None:
-        super().__init__(name, params, limits)
+    def __init__(self, name: str, params: RemoteParams) -> None:
+        super().__init__(name, params)
         self._params = params
 
     def search(self, query: Query, k: int) -> Retrieval:
@@ -402,31 +392,6 @@ class RemoteArm(HttpArm):
 def best(passages: Iterable[Passage], k: int) -> tuple[Passage, ...]:
     """Return the passages of the highest scores, ties broken by id."""
     return tuple(sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k])
-
-
-def check_reach(params: HttpParams, limits: NewArms) -> None:
-    """Check that a new arm may reach its host and send it its variables.
-
-    Args:
-        params: Parameters of the arm.
-        limits: The hosts and variables that it may name.
-
-    Raises:
-        ArmError: A host or a variable is missing there.
-    """
-    url = httpx.URL(params.url)
-    variables = limits.variables(url)
-    if variables is None:
-        raise ArmError(
-            f"{read_place(url)} is not a host that `new_arms.hosts` of the configuration names, "
-            "and the arm is none of its arms"
-        )
-    for variable in params.header_env.values():
-        if variable not in variables:
-            raise ArmError(
-                f"the variable {variable} may not be sent to {read_place(url)}: `new_arms.hosts` of the "
-                "configuration does not name it there"
-            )
 
 
 def fill(template: JsonValue, question: str, k: int) -> JsonValue:
@@ -471,15 +436,10 @@ def _secret(arm: str, header: str, variable: str) -> str:
     return value
 
 
-def _build(name: str, params: RemoteParams, have: Resources, _: Members) -> RemoteArm:
-    return RemoteArm(name, params, find_reach("remote", params, have))
-
-
 KIND = Kind(
     "remote",
     "calls a search API over HTTP",
     RemoteParams,
-    _build,
-    check_reach=check_reach,
+    lambda name, params, *_: RemoteArm(name, params),
     example={"url": "https://search.example/v1", "request": {"q": "{question}"}},
 )

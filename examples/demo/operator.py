@@ -24,9 +24,6 @@ LOOK_S = 2 * READ_S
 ENDED = ("promoted", "held", "nothing_new", "failed", "abandoned")
 """How a run stands that is over."""
 
-DESCRIBED = ("kind", "corpus", "params", "host", "answering", "cache", "usd")
-"""What describes an arm, of what is said of it."""
-
 BAD, CONFLICT = 400, 409
 
 ATTEMPTS = 3
@@ -106,15 +103,14 @@ class Operator:
         listed = await self._once("/v1/warm-starts", quiet)
         return list(listed["warm_starts"][::-1])
 
-    async def add_arm(self, chapter: Chapter, name: str, spec: Document) -> None:
-        """Add an arm to those that there are. Raises ClientError."""
+    async def add_arm(self, chapter: Chapter, name: str) -> None:
+        """Make a declared arm live beside those that are. Raises ClientError."""
         path = "/v1/arms"
         now = await self._desk.get(path)
-        arms = {arm["name"]: {key: arm[key] for key in DESCRIBED} for arm in now["arms"]}
-        status, answer = await self._desk.send("PUT", path, {"arms": {**arms, **now["parts"], name: spec}})
+        body = {"arms": [*(arm["name"] for arm in now["arms"]), name]}
+        status, answer = await self._desk.send("PUT", path, body)
         self._require(status, path, answer)
-        shown = {"arms": {"…": "those that there are", name: spec}}
-        chapter.exchanges.append(self._desk.exchange("PUT", path, shown, {"arm_set": answer["arm_set"]}))
+        chapter.exchanges.append(self._desk.exchange("PUT", path, body, {"arm_set": answer["arm_set"]}))
 
     async def evaluate(self, chapter: Chapter, body: Document) -> Document:
         """Ask for an evaluation, and return it once it is done. Raises ClientError."""

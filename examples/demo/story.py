@@ -230,8 +230,7 @@ class Narrator:
             self._mark(f"{ADDED} questions")
             await self._ask(self._after, self._plan.missing)
             lost = self._earned(ADDED, chapter.first)
-            spec = {"kind": "bm25", "corpus": ADDED}
-            await self._operator.add_arm(chapter, ADDED, spec)
+            await self._operator.add_arm(chapter, ADDED)
             self._mark(f"arm {ADDED}")
             begun = len(self._story.turns)
             self._story.arms = tuple(await self._traffic.client.arms())

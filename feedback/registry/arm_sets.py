@@ -9,20 +9,18 @@ version that brings none makes the newest set live again that an operator or the
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.errors import ConflictError
 from armwise.feedback.log import Store, row_time
 from armwise.feedback.log import tables as t
 
-Arms = Mapping[str, Mapping[str, Any]]
-"""Arm name -> its description as JSON, without defaults."""
-
-Same = Callable[[Mapping[str, Any], Mapping[str, Any]], bool]
+Declared = Mapping[str, Mapping[str, Any]]
+"""The arms of the configuration file: name -> description as JSON, without defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +29,21 @@ class ArmSet:
 
     Attributes:
         seq: Position of the set, increasing.
-        arms: Every arm by name, as JSON.
+        arms: Names of the arms that a policy chooses among.
         version: The version that brought them; None: an operator or the configuration did.
     """
 
     seq: int
-    arms: Arms
+    arms: tuple[str, ...]
     version: int | None = None
 
 
-def started(store: Store, configured: Arms) -> ArmSet:
+def started(store: Store, configured: Declared) -> ArmSet:
     """Return the live arms after a start: the configured ones if these changed since the last start."""
     with store.writing() as connection:
         row = connection.execute(_NEWEST).first()
         if row is None or row.configured != _digest(configured):
-            _insert(connection, configured, configured)
+            _insert(connection, actions(configured), _digest(configured))
             row = connection.execute(_NEWEST).one()
         return _read_set(row)
 
@@ -86,7 +84,7 @@ class LiveArms:
     version: int | None
 
 
-def actions(arms: Arms) -> list[str]:
+def actions(arms: Declared) -> list[str]:
     """Return the names of the arms that a policy chooses among; the others are members of these.
 
     >>> actions({"bm25": {"kind": "bm25", "action": False}, "fused": {"kind": "rrf"}})
@@ -96,10 +94,7 @@ def actions(arms: Arms) -> list[str]:
 
 
 def history(store: Store) -> list[LiveArms]:
-    """Return the periods in which the same arms were live and switched on, the oldest first.
-
-    Arms that are only members of other arms (`action: false`) are left out.
-    """
+    """Return the periods in which the same arms were live and switched on, the oldest first."""
     s, w = t.arm_sets.c, t.switches.c
     with store.reading() as connection:
         sets = connection.execute(sa.select(s.at, s.arms, s.version).order_by(s.seq)).all()
@@ -115,7 +110,7 @@ def history(store: Store) -> list[LiveArms]:
         if switched:
             (off.discard if row.enabled else off.add)(row.arm)
         else:
-            live = frozenset(actions(row.arms))
+            live = frozenset(row.arms)
         before, after = periods[-1].arms if periods else frozenset[str](), live - off
         if after != before:
             moved = tuple(sorted(after - before)), tuple(sorted(before - after))
@@ -123,60 +118,46 @@ def history(store: Store) -> list[LiveArms]:
     return periods
 
 
-def at_start(store: Store, configured: Arms) -> Arms:
+def at_start(store: Store, configured: Declared) -> tuple[str, ...]:
     """Return the arms that `started` would return; only reads."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST).first()
-        return configured if row is None or row.configured != _digest(configured) else row.arms
+        if row is None or row.configured != _digest(configured):
+            return tuple(actions(configured))
+        return tuple(row.arms)
 
 
-def without_versions(store: Store, configured: Arms) -> ArmSet:
+def without_versions(store: Store, configured: Declared) -> ArmSet:
     """Return the live arms for a version that brings none, after a start with `configured` arms."""
     with store.reading() as connection:
         newest = connection.execute(_NEWEST).first()
         if newest is None or newest.configured != _digest(configured):
-            return ArmSet(0, configured)
+            return ArmSet(0, tuple(actions(configured)))
         base = connection.execute(_NEWEST_BASE).first()
         return _read_set(newest if base is None else base)
 
 
-def defined(store: Store) -> dict[str, Mapping[str, Any]]:
-    """Return every arm that was ever live, by name, in its newest definition."""
+def defined(store: Store) -> list[str]:
+    """Return the names of all arms that were ever live, in the order in which they entered."""
     with store.reading() as connection:
-        return _defined(connection)
+        sets = connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq))
+        return list(dict.fromkeys(chain.from_iterable(sets)))
 
 
-def _defined(connection: sa.Connection) -> dict[str, Mapping[str, Any]]:
-    newest: dict[str, Mapping[str, Any]] = {}
-    for arms in connection.scalars(_DEFINITIONS):
-        newest |= arms
-    return newest
-
-
-_DEFINITIONS = sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq)
-
-
-def replace(store: Store, arms: Arms, configured: Arms, same: Same) -> ArmSet:
+def replace(store: Store, names: Sequence[str], configured: Declared) -> ArmSet:
     """Make these the live arms.
 
     Args:
         store: The log.
-        arms: Every arm that is live from now on.
+        names: Every arm that is live from now on.
         configured: The arms in the configuration file; a start after these changed replaces this set.
-        same: Returns whether two descriptions mean the same arm.
-
-    Raises:
-        ConflictError: A name stood for another arm before; a policy would apply what it learned about that
-            arm to this one.
     """
     with store.writing() as connection:
-        _refuse_other(_defined(connection), arms, same)
-        _insert(connection, arms, configured)
-        row = connection.execute(_NEWEST).one()
-        return _read_set(row)
+        _insert(connection, names, _digest(configured))
+        return _read_set(connection.execute(_NEWEST).one())
 
 
-def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
+def bring(connection: sa.Connection, version: int) -> int | None:
     """Make live the arms that a version brings, or else the newest set from before any version's arms.
 
     To be called within the transaction that records the promotion of the version, or a rollback to it.
@@ -184,45 +165,32 @@ def bring(connection: sa.Connection, version: int, same: Same) -> int | None:
     Args:
         connection: Connection of a write transaction.
         version: A published version.
-        same: Returns whether two descriptions mean the same arm.
 
     Returns:
         The position of the live set; None before the first set.
-
-    Raises:
-        ConflictError: A name has been used for another arm meanwhile.
     """
     brought, newest = _brought(connection, version), connection.execute(_NEWEST).first()
     if brought is None:
         return None if newest is None else int(newest.seq)
     bringing, arms = brought
-    if bringing is not None:
-        _refuse_other(_defined(connection), arms, same)
-    configured = _digest({}) if newest is None else newest.configured
-    row = {
-        "arms": arms,
-        "configured": configured,
-        "at": row_time(connection, time.time()),
-        "version": bringing,
-    }
-    connection.execute(sa.insert(t.arm_sets), row)
+    _insert(connection, arms, _digest({}) if newest is None else newest.configured, bringing)
     return int(connection.execute(_NEWEST).one().seq)
 
 
-def brought_by(store: Store, version: int) -> Arms | None:
+def brought_by(store: Store, version: int) -> tuple[str, ...] | None:
     """Return the arms that a promotion of a version would make live; None: the live arms stay."""
     with store.reading() as connection:
         brought = _brought(connection, version)
-    return None if brought is None else brought[1]
+    return None if brought is None else tuple(brought[1])
 
 
-def _brought(connection: sa.Connection, version: int) -> tuple[int | None, Arms] | None:
+def _brought(connection: sa.Connection, version: int) -> tuple[int | None, list[str]] | None:
     """Return the arms to make live, with the version that brings them; None: the live arms stay.
 
     The version is None for a set that an operator or the configuration wrote.
     """
     v = t.versions.c
-    brought: Arms | None = connection.scalar(sa.select(v.arms).where(v.version == version))
+    brought: list[str] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
     if brought is not None:
         return version, brought
     newest = connection.execute(_NEWEST).first()
@@ -230,14 +198,6 @@ def _brought(connection: sa.Connection, version: int) -> tuple[int | None, Arms]
         return None
     base = connection.execute(_NEWEST_BASE).first()
     return None if base is None else (None, base.arms)
-
-
-def _refuse_other(before: Mapping[str, Mapping[str, Any]], arms: Arms, same: Same) -> None:
-    """Refuse a name that stood for another arm before. Raises ConflictError."""
-    for name, spec in arms.items():
-        if name in before and not same(before[name], spec):
-            was = json.dumps(dict(before[name]))
-            raise ConflictError(f"arm {name!r} was defined as {was} before: give this one another name")
 
 
 _NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
@@ -248,15 +208,25 @@ _NEWEST_BASE = _NEWEST.where(t.arm_sets.c.version.is_(None))  # an operator or t
 
 
 def _read_set(row: Any) -> ArmSet:
-    return ArmSet(row.seq, row.arms, row.version)
+    return ArmSet(row.seq, tuple(row.arms), row.version)
 
 
-def _insert(connection: sa.Connection, arms: Arms, configured: Arms) -> None:
-    row = {"arms": dict(arms), "configured": _digest(configured), "at": row_time(connection, time.time())}
-    connection.execute(sa.insert(t.arm_sets), row)
+def _insert(
+    connection: sa.Connection, names: Sequence[str], configured: str, version: int | None = None
+) -> None:
+    """Add a set.
+
+    Args:
+        connection: Connection of a write transaction.
+        names: Names of its arms.
+        configured: Digest of the arms in the configuration file.
+        version: The version that brings it; None: an operator or the configuration does.
+    """
+    row = {"arms": list(names), "configured": configured, "version": version}
+    connection.execute(sa.insert(t.arm_sets), {**row, "at": row_time(connection, time.time())})
 
 
-def _digest(arms: Arms) -> str:
+def _digest(arms: Declared) -> str:
     return hashlib.sha256(json.dumps(arms, sort_keys=True).encode()).hexdigest()
 
 

@@ -8,7 +8,6 @@
 A promotion holds for one configuration, which learns and serves its own recipe until the first.
 """
 
-import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -123,7 +122,6 @@ def record(
     *,
     after: int | None = None,
     finished: FinishedRun | None = None,
-    same: arm_sets.Same = operator.eq,
 ) -> None:
     """Record a promotion, a rollback or a canary, with its arms, run and checkpoint, in one transaction.
 
@@ -136,11 +134,9 @@ def record(
         after: Number of the newest promotion that the decision rests on, 0 before the first; None: record
             unconditionally.
         finished: The run that decided it, and ends with it.
-        same: Returns whether two descriptions mean the same arm; for a version that brings arms.
 
     Raises:
         ChangedMeanwhileError: There is a newer promotion than `after`.
-        ConflictError: The version brings an arm whose name stood for another arm.
         SupersededError: The run is no longer under way.
         LogUnavailableError: Try again later. With all other errors, nothing was written.
     """
@@ -153,7 +149,7 @@ def record(
             if last != after:
                 raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
         if promotion.action is not Action.CANARY:
-            row["arm_set"] = arm_sets.bring(connection, promotion.version, same)
+            row["arm_set"] = arm_sets.bring(connection, promotion.version)
         row["at"] = row_time(connection, promotion.at)
         connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
         if finished is not None:

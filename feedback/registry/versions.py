@@ -43,7 +43,7 @@ class Version:
         start: Where learning began, a `armwise.feedback.training_log.StartingPoint` document; None: at the
             beginning of the log.
         router: Digest of the router whose scores it learned from; None: the configured router, if any.
-        arms: The arms that a promotion brings with it, by name, as JSON; None: the live arms stay.
+        arms: Names of the arms that a promotion makes live; None: the live arms stay.
         arithmetic: What computed it: the kernel of BLAS and the libraries.
     """
 
@@ -59,7 +59,7 @@ class Version:
     created_at: float
     start: dict[str, Any] | None = None
     router: str | None = None
-    arms: dict[str, Any] | None = None
+    arms: list[str] | None = None
     arithmetic: str | None = None
 
 

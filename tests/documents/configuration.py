@@ -71,7 +71,7 @@ SUBJECTS = {
     "arms": (
         "Arms and language models",
         "What can be chosen: retrievers, language models, and how answers are generated.",
-        ("backbones", "arms", "pipelines", "new_arms", "llm", "llms", "prompts", "answering"),
+        ("backbones", "arms", "pipelines", "llm", "llms", "prompts", "answering"),
     ),
     "learning": (
         "Learning and deciding",

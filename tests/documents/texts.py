@@ -178,7 +178,7 @@ COLUMNS: Mapping[str, Place] = {
     "metrics.type": _WORD,
     "metrics.labels": _CONFIGURED,
     "switches.arm": _ARM,
-    "arm_sets.arms": _OPERATOR,
+    "arm_sets.arms": _ARM,
     "arm_sets.configured": _DIGEST,
     "alarms.recipe": _DIGEST,
     "alarms.subject": _ARM,

@@ -283,13 +283,7 @@ def test_a_switched_off_arm_is_drawn_by_no_replica(each: Live) -> None:
 @pytest.mark.slow
 def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live, tmp_path: Path) -> None:
     before = {arm["name"]: arm for arm in each.client.get("/v1/arms").json()["arms"]}
-    original = {
-        name: {part: arm[part] for part in ("kind", "params", "host")} for name, arm in before.items()
-    }
-    chosen = {
-        "words": {"kind": "bm25", "params": {"k1": 0.9}},
-        "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "ivf_pq"}},
-    }
+    chosen = {name: {"kind": "none"} for name in ("words", "near")}
     file = tmp_path / "portfolio.yaml"
     file.write_text(
         yaml.safe_dump({"arms": chosen, "backbones": {"tiny": {"model": "hashing:64"}}}, sort_keys=False)
@@ -325,7 +319,7 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live
         over.set()
         for asker in askers:
             asker.join()
-        assert each.client.put("/v1/arms", json={"arms": original}).status_code == 200
+        assert each.client.put("/v1/arms", json={"arms": [*before]}).status_code == 200
         until(lambda: all(set(each.look_up("Where is the sea?")["pmf"]) == set(before) for _ in range(8)))
     assert set(statuses) == {200}
 

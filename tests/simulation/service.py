@@ -90,6 +90,7 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
     drift.monitor.WARM = 1
     return {
         **CONFIG,
+        "arms": {**CONFIG["arms"], "again": {"kind": "bm25", "params": {"b": 0.5}, "action": False}},
         "budget": {"steps_per_request": CEILING.steps, "window": CEILING.window} if paced else None,
         "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,

@@ -10,7 +10,7 @@ from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import RequestPoint
 from armwise.agent.api.responses import StdlibJson
-from armwise.agent.api.schemas import ArmDescription, ArmName, ArmsReplacement, ArmSwitch
+from armwise.agent.api.schemas import ArmName, ArmsReplacement, ArmSwitch
 from armwise.agent.config import ConfigError
 from armwise.agent.replies import Reply, construct
 from armwise.agent.serving import DecisionPoint
@@ -19,7 +19,6 @@ from armwise.agent.turn import ArmInfo
 from armwise.arms.base import ArmBuildError, ArmError
 from armwise.arms.llm import WritingSpec
 from armwise.arms.retrievers import ArmSpec
-from armwise.feedback.errors import ConflictError
 
 router = APIRouter(tags=["arms"])
 
@@ -44,24 +43,20 @@ class Arm(Reply):
 
 
 class ArmList(Reply):
-    """The live arms, and those that are only parts of others."""
+    """The live arms, and the other arms of the configuration."""
 
     arms: list[Arm]
     parts: dict[str, ArmSpec]
-    specs: dict[str, ArmSpec] = Field(
-        description="Each of them as the configuration describes it: `arms` of `PUT /v1/arms`."
-    )
     arm_set: int = Field(description="Number of the set.")
 
 
 @router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
 async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
-    """The live arms, as configured and as switched, and the arms that are only parts of other arms."""
+    """The live arms, as configured and as switched, and the other arms of the configuration."""
     live, specs = point.turns.arms, point.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
-    shown = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items()}
-    parts = {name: spec for name, spec in shown.items() if not spec["action"]}
-    return StdlibJson(construct(ArmList, arms=described, parts=parts, specs=shown, arm_set=point.arms.seq))
+    parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
+    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=point.arms.seq))
 
 
 @router.put(
@@ -69,30 +64,19 @@ async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
     **documented(
         "replaceArms",
         ArmList,
-        *("arm_conflict", "arm_failed"),
+        "arm_failed",
         scopes=("operate",),
-        example={"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}},
+        example={"arms": ["none", "bm25"]},
     ),
 )
 async def replace_arms(point: RequestPoint, body: ArmsReplacement) -> StdlibJson[ArmList]:
-    """Replace the live arms; returns once they are built, and every replica follows within a second.
-
-    An arm that is given as `GET /v1/arms` shows it stays as it is, with what is masked there.
-    """
-    specs = {name: _unmasked(spec, point.config.arms.get(name)) for name, spec in body.arms.items()}
-    for name, backbone in body.backbones.items():
-        here = point.config.backbones.get(name)
-        if backbone != here:
-            what = "is not configured" if here is None else f"is {here.model_dump()} here"
-            raise ApiError("invalid_value", f"backbone {name!r} {what}", "backbones")
+    """Choose which declared arms are live; returns once they are built. Replicas follow within a second."""
     try:
-        await point.replace_arms(specs)
+        await point.replace_arms(body.arms)
     except (ConfigError, ArmBuildError) as error:
         raise ApiError("invalid_value", str(error), "arms") from None
     except ArmError as error:
         raise ApiError("arm_failed", str(error)) from None
-    except ConflictError as error:
-        raise ApiError("arm_conflict", str(error), "arms") from None
     return await arms(point)
 
 
@@ -129,14 +113,6 @@ def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
         features=dict(info.features),
         enabled=info.enabled,
     )
-
-
-def _unmasked(spec: ArmDescription, live: ArmSpec | None) -> dict[str, Any]:
-    """Return the description of an arm, with the parameters of the live one where it is shown so."""
-    document = spec.model_dump()
-    if live is not None and live.kind == spec.kind and _masked(live.params) == spec.params:
-        document["params"] = live.params
-    return document
 
 
 def _masked(shown: Any) -> Any:

@@ -41,9 +41,9 @@ from armwise.agent.replies import (
     among,
     construct,
 )
-from armwise.agent.serving import DecisionPoint, same_document
+from armwise.agent.serving import DecisionPoint
 from armwise.feedback.drift import Alarms, DriftSpec
-from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
+from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError
 from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
@@ -308,7 +308,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
         params=version.policy["params"],
         start=version.start,
         router=version.router and version.router[:DIGEST_CHARS],
-        arms=None if version.arms is None else list(version.arms),
+        arms=version.arms,
         examples_seq=version.examples_seq,
         applied_seq=version.applied_seq,
         digest=version.digest,
@@ -417,7 +417,7 @@ async def canary(point: RequestPoint, version: PathNumber, body: CanaryChoice) -
     state, after = None, None
     if body.share:
         await _require_servable(point, recipe, version)
-        if recipe.arms is not None and recipe.arms != point.config.arm_documents:
+        if recipe.arms is not None and {*recipe.arms} != point.config.actions.keys():
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
                 "them live first (`armwise apply`), or promote it"
@@ -501,12 +501,9 @@ async def _record(
             promotions.record,
             *(point.store, configured, promotion, state),
             after=after,
-            same=same_document,
         )
     except ChangedMeanwhileError as error:
         raise ApiError("changed_meanwhile", str(error), "version") from None
-    except ConflictError as error:
-        raise ApiError("promotion_refused", str(error), "version") from None
     await point.refresh()
 
 

@@ -133,7 +133,6 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         seed=settings.seed,
         block=settings.block,
         open_selector=open_selector,
-        trust=None if settings.pool else config.trust,  # a pool is a file of the operator
         arms=arms,
         form=settings.form,
         of_answers=_of_answers(settings, measured),

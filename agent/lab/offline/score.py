@@ -34,10 +34,9 @@ from armwise.arms.lab.scoring import AnswerScorer, ContainsScorer, JudgeScorer, 
 from armwise.arms.llm import Write
 from armwise.arms.models import Backbone
 from armwise.arms.questions import Question
-from armwise.arms.retrievers import ArmGraph, ArmSpec, catalog
+from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.answer_metrics import METRICS, accuracy
 from armwise.feedback.log import Store
-from armwise.feedback.registry import arm_sets
 from armwise.feedback.training_log import logged_labels, read_examples
 
 Needed = Literal["answers", "gold_ids"]
@@ -147,7 +146,6 @@ def _score(settings: Scoring, queries: Path, console: Console, on_progress: Prog
         block=settings.block,
         timed=settings.timed,
         open_selector=open_selector,
-        trust=None if settings.pool else config.trust,  # a pool is a file of the operator
     )
     return score(job, settings.output, workers=settings.workers, progress=on_progress)
 
@@ -211,18 +209,13 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
     try:
         total = store.counts()["examples"]
         on_progress("reading the log", 0, total)
-        # the arms of the log, which the configuration may no longer name
-        logged = {n: ArmSpec.model_validate(spec) for n, spec in arm_sets.defined(store).items()}
-        trusted_specs = {
-            name: spec for name, spec in logged.items() if not catalog.brings_code(spec, config.trust)
-        }
-        arms = {**config.arms, **trusted_specs}
-        labels = logged_labels.labels(read_examples(store, config.reward.join, upto=total), value, arms)
+        examples = read_examples(store, config.reward.join, upto=total)
+        labels = logged_labels.labels(examples, value, config.arms)
         excluded = Counter(store.unlearned()) + Counter(labels.excluded)
     finally:
         store.close()
     on_progress("reading the log", total, total)
-    specs = {**{arm: arms[arm] for arm in labels.arms}, **ArmGraph(arms).closure(*labels.arms)}
+    specs = {**{arm: config.arms[arm] for arm in labels.arms}, **ArmGraph(config.arms).closure(*labels.arms)}
     silent = len(specs) - len(labels.arms)  # parts that were never drawn themselves come last
     scores = np.pad(labels.scores, ((0, 0), (0, silent)), constant_values=np.nan)
     chances = None if labels.chances is None else np.pad(labels.chances, ((0, 0), (0, silent)))

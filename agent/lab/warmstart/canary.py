@@ -241,7 +241,7 @@ class AutomaticCanaries:
         waited = examples - begun
         self._looks[canary.version] = begun, examples + max(FIRST_LOOK, round((LOOK_FACTOR - 1.0) * waited))
         arms = arm_sets.at_start(self._store, self._config.arm_documents)
-        first = first_share(self._config.explores, len(arm_sets.actions(arms)))
+        first = first_share(self._config.explores, len(arms))
         low, high = self._config.reward.reward_range
         step = next_step(verdict, canary.share, first, high - low, waited)
         self._act(canary, step, active, verdict["evaluation"])

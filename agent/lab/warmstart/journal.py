@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from armwise.agent.serving import same_document
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, promotions, runs
@@ -142,14 +141,11 @@ class Journal:
 
         Raises:
             ChangedMeanwhileError: There is a newer promotion.
-            ConflictError: The version brings an arm whose name was that of a different arm.
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
         finished = promotions.FinishedRun(self._run, self._known())
-        promotions.record(
-            self._store, configured, promotion, after=after, finished=finished, same=same_document
-        )
+        promotions.record(self._store, configured, promotion, after=after, finished=finished)
         self.promoted = True
 
     def _known(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from armwise.agent.config import AppConfig, read_portfolio, warm_start
+from armwise.agent.config import AppConfig, warm_start
 from armwise.agent.lab.offline import (
     YAML,
     PortfolioSelection,
@@ -112,7 +112,7 @@ def propose_portfolio(
         "path": str(output / YAML),
         "apply": command,
     }
-    return config.with_arms(read_portfolio(output / YAML)["arms"]) if plan.live else None
+    return config.with_arms(report.arms) if plan.live else None
 
 
 def _on_par(outcomes: Outcomes, lots: Sequence[Lot]) -> Outcomes:

@@ -48,7 +48,7 @@ from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
 from armwise.arms.suggestions import select_names
 from armwise.feedback.drift import Alarm, read_alarms
-from armwise.feedback.errors import ChangedMeanwhileError, ConflictError
+from armwise.feedback.errors import ChangedMeanwhileError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from armwise.feedback.registry import runs as registry_runs
@@ -80,7 +80,7 @@ class RunSnapshot:
         traffic: Number of decisions of the traffic in the training log.
         before: Runs for the configured recipe that ended with a verdict, in order.
         file_arms: The arms of the configuration file, as the log stores them.
-        brought: The live arms, if a version brought them.
+        brought: Names of the live arms, if a version brought them.
     """
 
     config: AppConfig
@@ -92,8 +92,8 @@ class RunSnapshot:
     examples: int
     traffic: int
     before: tuple[Run, ...]
-    file_arms: arm_sets.Arms
-    brought: arm_sets.Arms | None
+    file_arms: arm_sets.Declared
+    brought: list[str] | None
 
     @classmethod
     def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
@@ -105,7 +105,8 @@ class RunSnapshot:
         """
         file_arms, newest = config.arm_documents, arm_sets.live(store)
         live = arm_sets.at_start(store, file_arms)
-        brought = live if newest is not None and newest.version is not None and newest.arms == live else None
+        is_brought = newest is not None and newest.version is not None and newest.arms == live
+        brought = list(live) if is_brought else None
         config = config.with_arms(live).settled()
         spec, join = warm_start_spec(config), config.reward.join
         configured = Recipe.configured(config).digest
@@ -137,9 +138,8 @@ class RunSnapshot:
         patterns = () if self.spec.portfolio is None else self.spec.portfolio.pool
         if not patterns:
             return self.config
-        names = select_names(self.file_arms, patterns, "warm_start.portfolio.pool: no arm", ConfigError)
-        pool = {name: {**self.file_arms[name], "action": True} for name in names}
-        return self.config.with_arms({**self.file_arms, **self.config.arm_documents, **pool})
+        pool = select_names(self.config.arms, patterns, "warm_start.portfolio.pool: no arm", ConfigError)
+        return self.config.with_arms({*arm_sets.actions(self.file_arms), *self.config.actions, *pool})
 
     @property
     def after(self) -> int:
@@ -162,7 +162,7 @@ class RunSnapshot:
         return self.live.router
 
     def candidate(
-        self, run: int | None = None, router: str | None = None, brought: arm_sets.Arms | None = None
+        self, run: int | None = None, router: str | None = None, brought: list[str] | None = None
     ) -> Recipe:
         """Return the recipe of a candidate.
 
@@ -331,7 +331,7 @@ class _Steps:
                 live = list(now.config.actions)
                 chosen = propose_portfolio(spec.portfolio, pool, live, lots, folder, step, self.console)
                 if chosen is not None:
-                    config, brought = chosen, chosen.arm_documents
+                    config, brought = chosen, list(chosen.actions)
         if spec.router is not None and fresh and len(config.actions) > 1:
             with journal.step("router") as step:
                 folder = home / "routers" / str(self.run)
@@ -345,7 +345,7 @@ class _Steps:
             remove_older(home / kind, self.run, configured)
         routers.prune(self.store, KEPT)
         if brought is not None:  # labels of all arms, of those that may be replaced as well
-            config = now.config.with_arms({**brought, **now.config.arm_documents})
+            config = now.config.with_arms({*brought, *now.config.actions})
         labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)
         recipe = now.candidate(self.run if labels else None, trained, brought)
         journal.inputs["router"] = recipe.router
@@ -438,8 +438,7 @@ class _Steps:
                 )
             if recipe.arms is not None:
                 step.found["arms"] = list(recipe.arms)
-                actions = [name for name, arm in recipe.arms.items() if arm.get("action", True)]
-                step.said += f"; its arms are {', '.join(actions)}"
+                step.said += f"; its arms are {', '.join(recipe.arms)}"
         return version
 
     def _evaluate(self, version: Version | None, router: str | None) -> dict[str, Any] | None:
@@ -505,8 +504,6 @@ class _Steps:
                     journal.promote(configured, promotion, now.active.seq)
                 except ChangedMeanwhileError:
                     reasons = ["What is served was changed while it was judged."]
-                except ConflictError as error:
-                    reasons = [f"Its arms cannot become live: {error}."]
                 else:
                     return registry_runs.RunState.PROMOTED
             step.found = {"reasons": reasons}
@@ -530,7 +527,7 @@ class _Steps:
             or active.pin is not None
             or active.seq != self.now.active.seq
             or len(active.canaries) >= promotions.MOST_CANARIES
-            or version.arms not in (None, self.now.config.arm_documents)
+            or version.arms not in (None, list(self.now.config.actions))
             or any(self._find_recipe(canary.version) == version.recipe for canary in active.canaries)
         ):
             return False

@@ -40,7 +40,6 @@ from armwise.arms.retrievers import (
     BatchedArms,
     OpenTrained,
     Resources,
-    Trust,
     build_arm,
     metering,
     no_selector,
@@ -215,7 +214,6 @@ class PoolJob:
         seed: Seed of the stochastic arms.
         block: Questions per block, at least 1.
         open_selector: Opens a model that was trained for an arm; picklable.
-        trust: The trusted arms, and the addresses that others may reach; None: all arms are trusted.
     """
 
     questions: tuple[Question, ...]
@@ -227,7 +225,6 @@ class PoolJob:
     seed: int = 0
     block: int = 32
     open_selector: OpenTrained = no_selector
-    trust: Trust | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -310,7 +307,6 @@ class PoolWorker:
             self.embed,
             self.write,
             job.open_selector,
-            job.trust,
         )
         self.sweep = Sweep(self.resources, names)
 

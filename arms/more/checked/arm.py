@@ -8,12 +8,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.arms.base import Arm, ArmError, Query, Retrieval
+from armwise.arms.base import Arm, Query, Retrieval
 from armwise.arms.more.checked.command import CommandCheck
 from armwise.arms.more.checked.judged import JudgeCheck
 from armwise.arms.more.checked.schema import SchemaCheck
 from armwise.arms.retrievers.kind import CheckedArms, Kind, Members, Resources
-from armwise.arms.retrievers.new_arms import NewArms
 from armwise.number import Number
 
 
@@ -64,15 +63,6 @@ def _build(name: str, params: CheckedParams, have: Resources, member: Members) -
     return CheckedArm(name, member(params.first))
 
 
-def _check_reach(params: CheckedParams, reach: NewArms) -> None:
-    """Refuse the command of an arm that is not in the file, and what of a schema can take long."""
-    del reach
-    if isinstance(params.check, CommandCheck):
-        raise ArmError("only the configuration file can name the command of a check, with these parameters")
-    if isinstance(params.check, SchemaCheck) and params.check.may_take_long:
-        raise ArmError("only the configuration file can name a schema with patterns or references")
-
-
 KIND = Kind(
     "checked",
     "answers as one arm does, [checks the answer](checks.md), and answers as another one where that fails",
@@ -83,7 +73,6 @@ KIND = Kind(
     steps=lambda _: 0.0,
     light=True,
     filters=True,
-    check_reach=_check_reach,
     features=("threshold",),
     checks=lambda params: CheckedArms(
         params.first, params.then, params.check, params.threshold, params.explore

@@ -42,12 +42,6 @@ class SchemaCheck(BaseModel):
     def llm(self) -> None:
         """It prompts no language model."""
 
-    @property
-    def may_take_long(self) -> bool:
-        """Whether the schema has regular expressions or references, with which some answers can take long."""
-        slow = {"pattern", "patternProperties", "$ref", "$dynamicRef"}
-        return any(slow & part.keys() for part in _parts(self.satisfies))
-
     def bound(self, answer_tokens: int) -> Bound:
         """Return the bound of no prompt."""
         del answer_tokens

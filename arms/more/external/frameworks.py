@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
-from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.kind import Kind, Members, Resources
 from armwise.arms.retrievers.remote import best
 
 
@@ -135,22 +134,6 @@ class RetrieverArm:
         return Passage(str(name), "" if title is None else str(title), document.text, score)
 
 
-def check_reach(params: RetrieverParams, limits: NewArms) -> None:
-    """Check that a retriever is in `new_arms.retrievers` and has no arguments. Raises ArmError.
-
-    Args:
-        params: Parameters of the arm.
-        limits: What arms may import.
-    """
-    if params.retriever not in limits.retrievers:
-        raise ArmError(
-            f"{params.retriever!r} is code that `new_arms.retrievers` of the configuration does not name, "
-            "and the arm is none of its arms"
-        )
-    if params.arguments:
-        raise ArmError(f"only an arm of the configuration file can give {params.retriever!r} arguments")
-
-
 def _made(name: str, params: RetrieverParams, method: str) -> Any:
     module, _, attribute = params.retriever.partition(":")
     try:
@@ -165,9 +148,7 @@ def _made(name: str, params: RetrieverParams, method: str) -> Any:
 
 def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
     def build(arm: str, params: RetrieverParams, have: Resources, _: Members) -> RetrieverArm:
-        limits = find_reach(name, params, have)
-        if limits is not None:
-            check_reach(params, limits)
+        del have
         return RetrieverArm(arm, params, framework)
 
     return Kind(
@@ -175,7 +156,6 @@ def _kind(name: str, framework: Framework) -> Kind[RetrieverParams]:
         f"wraps a retriever of {framework.title}",
         RetrieverParams,
         build,
-        check_reach=check_reach,
         example={"retriever": "my_package.search:make_retriever"},
     )
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, JsonValue, model_validator
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
-from armwise.arms.retrievers.kind import Kind, Members, Resources, find_reach
-from armwise.arms.retrievers.new_arms import NewArms
+from armwise.arms.retrievers.kind import Kind
 from armwise.arms.retrievers.remote import (
     HttpArm,
     HttpParams,
     UnreadableResponseError,
     best,
-    check_reach,
     fill,
     read_passages,
     results_at,
@@ -60,8 +58,8 @@ class McpParams(HttpParams):
 class McpArm(HttpArm):
     """Searches by calling a tool; highest score first."""
 
-    def __init__(self, name: str, params: McpParams, limits: NewArms | None = None) -> None:
-        super().__init__(name, params, limits)
+    def __init__(self, name: str, params: McpParams) -> None:
+        super().__init__(name, params)
         self._params = params
         self._version: str | None = None
 
@@ -106,16 +104,11 @@ def _passage(text: str, place: int) -> Passage:
     return Passage(hashlib.sha256(text.encode()).hexdigest()[:32], "", text, 1 / place)
 
 
-def _build(name: str, params: McpParams, have: Resources, _: Members) -> McpArm:
-    return McpArm(name, params, find_reach("mcp", params, have))
-
-
 KIND = Kind(
     "mcp",
     "calls a tool of a server of the Model Context Protocol",
     McpParams,
-    _build,
-    check_reach=check_reach,
+    lambda name, params, *_: McpArm(name, params),
     libraries=("mcp", "httpx2"),
     example={"url": "https://search.example/mcp"},
 )

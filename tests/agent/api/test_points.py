@@ -172,7 +172,7 @@ async def test_every_route_that_asks_takes_a_point_by_its_model(service: Service
 
 
 async def test_operators_read_and_change_one_point(service: Service) -> None:
-    assert (await read(service, "/v1/arms", point="cheap")).keys() == {"arms", "parts", "specs", "arm_set"}
+    assert (await read(service, "/v1/arms", point="cheap")).keys() == {"arms", "parts", "arm_set"}
     switched = await service.client.patch("/v1/arms/bm25", params={"point": "cheap"}, json={"enabled": False})
     assert switched.status_code == 200
     assert (await ask(service, model="point/cheap")).json()["agent"]["pmf"] == {"none": 1.0}

@@ -21,6 +21,7 @@ ARMS: dict[str, Any] = {
     "docs": {"kind": "bm25", "corpus": "docs"},
     "tickets": {"kind": "bm25", "corpus": "tickets"},
     "none": {"kind": "none"},
+    "later": {"kind": "bm25", "corpus": "docs", "params": {"k1": 2.0}, "action": False},
 }
 CORPORA = {name: {"source": f"/data/{name}"} for name in ("docs", "tickets")}
 SIMILARITY = {"words": 0, "similarity": {"backbone": "tiny"}}
@@ -79,8 +80,7 @@ async def test_an_arm_is_asked_with_how_well_each_is_expected_to_fit(service: Se
 
 
 async def test_an_arm_that_is_put_has_the_profile_of_its_source(service: Service) -> None:
-    arms = {**ARMS, "later": {"kind": "bm25", "corpus": "docs", "params": {"k1": 2.0}}}
-    response = await service.client.put("/v1/arms", json={"arms": arms})
+    response = await service.client.put("/v1/arms", json={"arms": ["docs", "later"]})
     assert response.status_code == 200, response.text
     assert similarity(await retrieve(service))["later"] == pytest.approx(0.5, abs=1e-5)
 

@@ -83,7 +83,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     ("words", "requests"),
     [
         ("status", [("/ready", 30.0), ("/v1/policy", 30.0), ("/v1/arms", 30.0)]),
-        ("apply {portfolio}", [("/v1/arms", 30.0), ("/v1/arms", 3600.0)]),
+        ("apply {portfolio}", [("/v1/arms", 3600.0)]),
         ("promote 7 --reason better", [("/v1/policies/7/promote", 3600.0)]),
         ("rollback 7 --reason worse", [("/v1/policies/7/rollback", 3600.0)]),
         ("canary 7 --reason new --share 0.1", [("/v1/policies/7/canary", 3600.0)]),

@@ -1,6 +1,5 @@
 """Every setting is checked, and what is wrong is named with what would be right."""
 
-import pickle
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
@@ -235,22 +234,19 @@ def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
     assert AppConfig.model_validate_json(settled.model_dump_json()) == settled
 
 
-def test_the_arms_of_the_file_stay_the_trusted_ones_whatever_replaces_them() -> None:
-    config = parse(CONFIG)
-    live = config.with_arms(
-        {"none": {"kind": "none"}, "title": {"kind": "bm25", "params": {"title_weight": 2}}}
-    )
-    again = live.with_arms({"dense": CONFIG["arms"]["dense"]})
-    for one in (live, again, again.settled(), pickle.loads(pickle.dumps(again))):
-        assert one.trust == config.trust
-    assert list(again.arms) == ["dense"]
+def test_what_takes_the_place_of_a_removed_key_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'new_arms'; every arm is one of `arms`"):
+        parse({**CONFIG, "new_arms": {"hosts": {}}})
 
 
-def test_the_arms_that_it_has_leave_a_configuration_as_it_is_unless_their_order_is_another() -> None:
+def test_the_arms_that_are_live_leave_a_configuration_as_it_is() -> None:
     config = parse(CONFIG)
-    assert config.with_arms(config.arm_documents) is config
-    turned = dict(reversed(config.arm_documents.items()))
-    assert list(config.with_arms(turned).arms) == list(turned) != list(config.arms)
+    assert config.with_arms([*config.arms]) is config
+    fewer = config.with_arms(["dense"])
+    assert (list(fewer.actions), list(fewer.arms)) == (["dense"], list(config.arms))
+    assert fewer.with_arms([*config.arms]).arms == config.arms
+    with pytest.raises(ConfigError, match="arm 'words' is not in the configuration: declare it under `arms`"):
+        config.with_arms(["words"])
 
 
 def written(folder: Path, text: str) -> Path:
@@ -573,14 +569,6 @@ def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) ->
     path.write_text(f"applications:\n  - args:\n{lines}\n{arms}")
     assert load(path).arms["again"].cache
     assert not load(path).arms["words"].cache
-
-
-def test_arms_that_replace_others_name_corpora_that_are_there() -> None:
-    config = parse(of_several())
-    arms = {name: spec for name, spec in config.arm_documents.items() if name != "both"}
-    assert config.with_arms(arms).arms["tickets"].corpus == "tickets"
-    with pytest.raises(ConfigError, match="unknown corpus 'wiki'"):
-        config.with_arms({**arms, "new": {"kind": "bm25", "corpus": "wiki"}})
 
 
 def test_a_decision_point_has_the_corpora_of_the_service() -> None:

@@ -167,7 +167,7 @@ def test_it_is_resolved_once_and_what_is_handed_on_reads_no_variable(
     assert load(path).limits.in_flight == started.limits.in_flight == 7
     monkeypatch.setenv("ARMWISE_LIMITS__IN_FLIGHT", "8")
     handed_on = parse(started.settled().model_dump(mode="json"))
-    assert handed_on.limits.in_flight == handed_on.with_arms(handed_on.arm_documents).limits.in_flight == 7
+    assert handed_on.limits.in_flight == handed_on.with_arms(["none"]).limits.in_flight == 7
 
 
 def test_the_application_is_built_with_them(monkeypatch: pytest.MonkeyPatch) -> None:

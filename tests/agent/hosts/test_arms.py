@@ -8,7 +8,6 @@ import pytest
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.hosts import arms as hosted
-from armwise.agent.serving.arms import same_document
 from armwise.arms.base import Query
 from armwise.arms.deployments import Embedders, HostedArms
 from armwise.arms.llm.base import ScriptedGenerator
@@ -65,10 +64,10 @@ def test_an_encoder_of_decisions_is_loaded_at_once_and_one_of_arms_later(
 
 
 async def test_the_live_arms_of_the_log_are_built_instead_of_those_of_the_file(tmp_path: Path) -> None:
-    config = configured(tmp_path, backbones=TWO)
+    near = {"kind": "dense", "params": {"backbone": "other"}, "action": False}
+    config = configured(tmp_path, backbones=TWO, arms={"bm25": {"kind": "bm25"}, "near": near})
     store = open_log(config.database_url, config.reward)
-    now = {"near": {"kind": "dense", "params": {"backbone": "other"}}}
-    arm_sets.replace(store, now, config.arm_documents, same_document)
+    arm_sets.replace(store, ["near"], config.arm_documents)
     store.close()
     _, embedders = opened(config)
     assert embedders.loading == {"other"}

@@ -51,19 +51,18 @@ def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
         Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.5, judge=True))),
         Recipe(SPEC, RULE, router="a" * 64),
         Recipe(SPEC, RULE, router="b" * 64),
-        Recipe(SPEC, RULE, arms={}),
-        Recipe(SPEC, RULE, arms={"bm25": {"kind": "bm25"}}),
-        Recipe(SPEC, RULE, arms={"bm25": {"kind": "bm25", "params": {"b": 0.5}}}),
+        Recipe(SPEC, RULE, arms=[]),
+        Recipe(SPEC, RULE, arms=["bm25"]),
+        Recipe(SPEC, RULE, arms=["bm25", "dense"]),
     ]
     assert len({base, *(one.digest for one in others)}) == 1 + len(others)
 
 
-def test_a_policy_chooses_among_the_arms_of_its_recipe_that_are_actions() -> None:
-    arms = {"bm25": {"kind": "bm25"}, "dense": {"kind": "dense", "action": False}}
-    recipes = {name: Recipe(PolicySpec(kind="fixed", params={"arm": name}), RULE, arms=arms) for name in arms}
-    assert recipes["bm25"].build(["none"]).kind == "fixed"
+def test_a_policy_chooses_among_the_arms_of_its_recipe() -> None:
+    recipe = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), RULE, arms=["bm25"])
+    assert recipe.build(["none"]).kind == "fixed"
     with pytest.raises(PolicyError):
-        recipes["dense"].build(["dense"])
+        replace(recipe, arms=["dense"]).build(["bm25"])
 
 
 @pytest.mark.parametrize(

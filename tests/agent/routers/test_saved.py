@@ -171,7 +171,7 @@ def test_a_router_that_fits_is_taken_with_its_path_made_absolute(
     settled = config.settled().router
     assert settled is not None
     assert settled.path == tmp_path / "router"
-    assert config.with_arms(config.model_dump(mode="json")["arms"]).router == config.router
+    assert config.with_arms(["none"]).router == config.router
 
 
 @pytest.mark.parametrize(
@@ -347,9 +347,9 @@ async def test_an_arm_that_the_router_was_not_trained_on_is_warned_of(
 
 async def test_arms_of_which_the_router_knows_none_cannot_be_made_the_live_ones(tmp_path: Path) -> None:
     folder = kept(tmp_path / "router")
-    async with Service(tmp_path, router={"path": str(folder)}).running() as service:
-        body = {"arms": {"words": {"kind": "bm25"}}}
-        response = await service.client.put("/v1/arms", json=body)
+    arms = {**CONFIG["arms"], "words": {"kind": "bm25", "action": False}}
+    async with Service(tmp_path, router={"path": str(folder)}, arms=arms).running() as service:
+        response = await service.client.put("/v1/arms", json={"arms": ["words"]})
         assert response.status_code == 400
         assert "none of words" in response.json()["error"]["message"]
 

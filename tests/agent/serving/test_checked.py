@@ -21,7 +21,7 @@ from armwise.arms.llm.writing import Answering
 from armwise.arms.more.checked import command
 from armwise.arms.retrievers import CheckResult
 from armwise.feedback.events import Status
-from tests.agent.asking import events, record, refused
+from tests.agent.asking import events, record
 from tests.agent.fakes import CONFIG, Service
 from tests.arms.more.checked.test_checks import alive
 
@@ -523,24 +523,6 @@ def test_a_checked_arm_is_checked_once_and_has_no_answering_of_its_own() -> None
     own["checked"]["answering"] = {"llm": "large"}
     with pytest.raises(ConfigError, match="answering has no place there"):
         parse({**CONFIG, "llms": {"large": LARGE}, "arms": own})
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        {"by": "command", "command": ["true"]},
-        {"by": "schema", "satisfies": {"type": "string", "pattern": "(a+)+$"}},
-        {"by": "schema", "satisfies": {"items": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
-    ],
-)
-async def test_no_request_brings_in_a_command_or_a_slow_schema(
-    service: Service, check: dict[str, Any]
-) -> None:
-    answer = await service.client.put("/v1/arms", json={"arms": arms(check)})
-    assert "only the configuration file can name" in refused(answer, 400, "invalid_value", "arms")
-    renamed = {**arms(JSON), "checks": arms(JSON)["checked"]}
-    answer = await service.client.put("/v1/arms", json={"arms": renamed})
-    assert answer.status_code == 200, answer.text
 
 
 async def test_the_time_of_a_check_counts(tmp_path: Path, large: Paid) -> None:

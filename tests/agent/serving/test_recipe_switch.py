@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.learning.router_scores import keep_router, open_router
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import RouterSpec, build_router, out_of_fold, saved
-from armwise.agent.serving.arms import same_document
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.feedback.events import ROUTER, Decision
 from armwise.feedback.log import Store
@@ -24,7 +23,7 @@ from armwise.feedback.training_log import router_contexts
 from tests.agent.asking import QUESTION, look_up, refused, tell
 from tests.agent.fakes import CONFIG, DIM, FakeGate, Service
 from tests.agent.learning.test_promotions import deciding, learned, say
-from tests.agent.serving.test_arm_replacement import NEW, refreshed_until_served
+from tests.agent.serving.test_arm_replacement import ARMS, NEW, refreshed_until_served
 from tests.agent.trained_routers import TEXTS, trained
 
 SCORED = ("none", "fused", "bm25")
@@ -41,11 +40,11 @@ def stored(store: Store, folder: Path, kind: str = "ridge") -> str:
     return keep_router(store, folder, 0.0)
 
 
-def bringing(service: Service, arms: Mapping[str, Any] | None = NEW, kind: str = "ridge") -> Version:
+def bringing(service: Service, arms: Sequence[str] | None = NEW, kind: str = "ridge") -> Version:
     """Publish a candidate with a router of its own, and with arms unless told otherwise."""
     store, config = service.point.store, service.config
     router = stored(store, service.folder / "router", kind)
-    recipe = Recipe(POLICY, config.reward, router=router, arms=arms)
+    recipe = Recipe(POLICY, config.reward, router=router, arms=None if arms is None else [*arms])
     return publish_candidate(store, recipe, list(config.actions), backbones=config.backbones)
 
 
@@ -123,16 +122,14 @@ async def test_every_turn_is_decided_by_one_recipe_and_its_arms_while_they_are_r
 def record(service: Service, version: Version) -> None:
     """Promote a version as another replica would."""
     promotion = promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "because", 1.0)
-    promotions.record(
-        service.point.store, Recipe.configured(service.config).digest, promotion, same=same_document
-    )
+    promotions.record(service.point.store, Recipe.configured(service.config).digest, promotion)
 
 
 async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arms(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         brought = bringing(service)
         await force(service, brought.version)
-    async with Service(tmp_path).running(ready=False) as again:
+    async with Service(tmp_path, arms=ARMS).running(ready=False) as again:
         await again.refresh()
         await look_up(again)
         last = decisions(again)[-1]
@@ -148,7 +145,7 @@ async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_aft
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("armwise.agent.learning.router_scores.BATCH", 2)
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         for number in range(5):
             await look_up(service, query=f"question {number} of a river")
         brought, made, store = bringing(service, arms=None), decisions(service), service.point.store
@@ -166,7 +163,7 @@ async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_aft
 
 @pytest.mark.slow
 async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         brought = bringing(service)
         await force(service, brought.version)
         await service.learn()
@@ -190,7 +187,7 @@ async def test_a_rollback_within_one_recipe_keeps_its_router_and_its_arms(tmp_pa
 async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as_a_whole(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         (before,) = await learned(service)
         brought = bringing(service)
         if what == "router":
@@ -216,7 +213,7 @@ async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as
 
 
 async def test_a_promotion_of_a_version_that_cannot_serve_is_refused(tmp_path: Path) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
+    async with Service(tmp_path, arms=ARMS, promotion_gate=FakeGate(True)).running() as service:
         brought = bringing(service)
         with service.point.store.writing() as connection:
             connection.execute(sa.delete(t.routers))
@@ -254,7 +251,7 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
 
 @pytest.mark.slow
 async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         (before,) = await learned(service)
         brought = bringing(service, arms=None)
         await force(service, brought.version)
@@ -268,7 +265,7 @@ async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_
 
 @pytest.mark.slow
 async def test_a_canary_with_other_arms_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         brought = bringing(service)
         message = refused(await canary(service, brought.version), 409, "promotion_refused", "version")
         assert "brings other arms than the live ones" in message
@@ -276,7 +273,7 @@ async def test_a_canary_with_other_arms_is_refused_and_says_what_to_do(tmp_path:
 
 
 async def test_a_router_that_looks_at_passages_is_served_with_a_version(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
+    async with Service(tmp_path, arms=ARMS).running() as service:
         brought = bringing(service, arms=None, kind="max_sim")
         await force(service, brought.version)
         await look_up(service)

@@ -1,4 +1,4 @@
-"""How an arm over an engine is built: what it may reach, its parameters, its client."""
+"""How an arm over an engine is built: its parameters, its client."""
 
 import sys
 from dataclasses import replace
@@ -17,9 +17,8 @@ from armwise.arms.engines.postgres import PostgresTable
 from armwise.arms.engines.qdrant import QdrantCollection, QdrantFilters, QdrantParams, in_folder, sparse
 from armwise.arms.filters import Comparison
 from armwise.arms.retrievers import build_arm
-from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new, resolve_kind
-from armwise.arms.retrievers.kind import ArmSpec, Resources, Trust
-from armwise.arms.retrievers.new_arms import EngineAccess, NewArms
+from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, resolve_kind
+from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.contract import DIM, ask
 from tests.arms.engines.conftest import OPEN, Engine
 from tests.arms.engines.passages import InMemory
@@ -27,58 +26,10 @@ from tests.arms.retrievers.test_catalog import BACKBONES
 from tests.postgres import Server
 
 DATABASE = "postgresql://search@db.example/search"
-NAMED = NewArms(
-    engines=(
-        EngineAccess(place=DATABASE, collections=("passages",), variables=("FIRST_KEY", "SEARCH_KEY")),
-        EngineAccess(place="postgresql://other.example/x", collections=("notes",), variables=("OTHER_KEY",)),
-        EngineAccess(place=DATABASE, collections=("more",), variables=("MORE_KEY",)),
-    )
-)
 
 
 def postgres(**params: Any) -> ArmSpec:
     return ArmSpec(kind="postgres", params={"url": DATABASE, "collection": "passages", **params})
-
-
-@pytest.mark.parametrize("collection", ["passages", "more"])
-@pytest.mark.parametrize("key_env", [None, "FIRST_KEY", "SEARCH_KEY", "MORE_KEY"])
-def test_an_arm_from_outside_reaches_all_that_is_named_of_its_place(
-    collection: str, key_env: str | None
-) -> None:
-    check_new(
-        {"arm": postgres(collection=collection, key_env=key_env)}, Trust((), NAMED), (), Path("/nowhere")
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (postgres(url="postgresql://search@169.254.169.254/search"), "none that `new_arms.engines`"),
-        (postgres(url="postgresql://search@db.example/other"), "none that `new_arms.engines`"),
-        (postgres(collection="decisions"), "'decisions' of postgresql"),
-        (postgres(key_env="AWS_SECRET_ACCESS_KEY"), "AWS_SECRET_ACCESS_KEY may not be sent"),
-        (postgres(key_env="OTHER_KEY"), "OTHER_KEY may not be sent"),
-        (postgres(collection="notes"), "'notes' of postgresql"),
-        (postgres(fields={"metadata": None}), "only an arm of the configuration file can name the fields"),
-        (ArmSpec(kind="qdrant", params={"path": "/", "collection": "etc"}), "'etc' of / is none"),
-        (ArmSpec(kind="qdrant", params={"url": "http://db.example", "collection": "passages"}), "is none"),
-    ],
-)
-def test_an_arm_from_outside_reaches_no_more_than_is_named(
-    spec: ArmSpec, message: str, corpus: Any, tmp_path: Path
-) -> None:
-    trust = Trust((ArmSpec(kind="bm25", params={"k1": 1.0}),), NAMED)
-    with pytest.raises(ArmSpecError, match=message):
-        check_new({"arm": spec}, trust, (), Path("/nowhere"))
-    with pytest.raises(ArmError, match=message):  # and where it is built
-        build_arm("arm", Resources(corpus, tmp_path, {}, {"arm": spec}, trust=trust))
-    same = spec.model_copy(update={"host": "Other", "action": False})
-    check_new({"arm": same}, Trust((spec,), NAMED), (), Path("/nowhere"))  # one of the file, elsewhere
-
-
-def test_an_arm_from_outside_searches_what_is_named() -> None:
-    for params in ({}, {"language": "german", "key_env": "SEARCH_KEY"}, {"collection": "more"}):
-        check_new({"arm": postgres(**params)}, Trust((), NAMED), (), Path("/nowhere"))
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,13 @@ import pytest
 from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Query
 from armwise.arms.corpus import Corpus
-from armwise.arms.more.learned_fusion import PRETRAINED, LearnedFusionArm, LearnedFusionParams
-from armwise.arms.relevance import read_model, write_model
+from armwise.arms.more.learned_fusion import LearnedFusionArm, LearnedFusionParams
+from armwise.arms.relevance import read_model
 from armwise.arms.retrievers import (
     ArmGraph,
     ArmSpec,
-    ArmSpecError,
-    NewArms,
     Resources,
-    Trust,
     build_arm,
-    catalog,
     prepare,
 )
 from tests.arms.contract import check_arm
@@ -109,37 +105,6 @@ def test_a_model_that_is_missing_is_refused_before_anything_is_served(
 ) -> None:
     with pytest.raises(ArmBuildError, match=message):
         prepare(Resources(corpus, tmp_path, {}, specs(model)))
-
-
-def test_a_new_arm_names_a_model_of_the_package_or_below_home_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    write_model(home / "relevance", MODEL)
-    trust = Trust((), NewArms())
-
-    def put(model: str) -> None:
-        catalog.check_new(specs(model), trust, (), home)
-
-    put(PRETRAINED)
-    put(str(home / "relevance"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    put("~/home/relevance")
-    monkeypatch.chdir(home)  # below which a name reads like a path to what is not loaded from there
-    put("relevance")
-    put("~nobody-of-this-name/relevance")  # a folder of that name
-    for outside in (
-        str(tmp_path / "relevance"),
-        f"{home}/../relevance",
-        "~/relevance",
-        "package:arms/relevance",
-        "package:nowhere",
-        "package:arms/../../home/relevance",
-        "owner/name",
-        "a\0b",
-    ):
-        with pytest.raises(ArmSpecError, match="is not named in the configuration file"):
-            put(outside)
 
 
 def test_the_model_of_the_package_knows_no_arm_by_name() -> None:

@@ -17,7 +17,7 @@ from armwise.arms.indexes import IndexMismatchError
 from armwise.arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
-from armwise.arms.retrievers import ArmGraph, NewArms, Trust, build_arm, catalog, prepare
+from armwise.arms.retrievers import ArmGraph, build_arm, catalog, prepare
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, are_equivalent, arm_features, resolve_kind
 from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
 from tests.arms.contract import DIM, ask, check_arm
@@ -27,13 +27,16 @@ EXAMPLES = {name: ArmSpec(kind=name, params=dict(kind.example)) for name, kind i
 """An arm of each kind, by the name of its kind."""
 
 
+APART = ("remote", "mcp", "langchain", "llamaindex", "haystack")
+"""Kinds that need a server or code that is not here; those of engines have a URL or a path."""
+
+
 def stands_alone(spec: ArmSpec) -> bool:
     """Return whether an arm needs no server, no code, no model and no training but what is here."""
-    try:
-        catalog.check_new({"arm": spec}, Trust((), NewArms()), [], Path("/nowhere"))
-    except ArmSpecError:
-        return False
-    return True
+    kind, params = resolve_kind("arm", spec)
+    engine = kind.name in APART or "collection" in spec.params
+    defaults = {field.default for field in kind.params.model_fields.values() if field.annotation is str}
+    return not engine and {*kind.models(params)} <= defaults
 
 
 SPECS = {name: spec for name, spec in EXAMPLES.items() if stands_alone(spec)} | {
@@ -567,13 +570,3 @@ def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: 
 def test_a_wrong_arm_of_an_installed_package_is_refused(spec: ArmSpec, message: str) -> None:
     with pytest.raises(ArmSpecError, match=message):
         ArmGraph({"a": spec}).validate([])
-
-
-def test_an_arm_put_over_http_is_of_an_installed_kind_only_as_the_file_has_it(
-    plugin: str, tmp_path: Path
-) -> None:
-    spec = ArmSpec(kind="glossary", params={"text": "A tree."})
-    with pytest.raises(ArmSpecError, match="'glossary' is code of your own"):
-        catalog.check_new({"a": spec}, Trust((), NewArms()), [], tmp_path)
-    assert plugin not in sys.modules, "what is refused is not imported"
-    catalog.check_new({"a": spec}, Trust((spec,), NewArms()), [], tmp_path)

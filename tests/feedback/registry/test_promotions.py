@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
-from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, RebuiltError, SupersededError
+from armwise.feedback.errors import ChangedMeanwhileError, RebuiltError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import arm_sets
@@ -33,7 +33,6 @@ from armwise.feedback.registry.runs import Run, RunState, Trigger, claim, finish
 from armwise.feedback.registry.runs import find as find_run
 from armwise.feedback.registry.versions import (
     Version,
-    add,
     checkpoint,
     digest_state,
     find,
@@ -294,20 +293,6 @@ def test_every_promotion_is_kept_and_listed_newest_first(store: Store) -> None:
         promote(store, version, Action.ROLLBACK, reason)
     assert [one.reason for one in newest(store, 5)] == ["c", "b", "a"]
     assert [one.reason for one in newest(store, 2)] == ["c", "b"]
-
-
-def test_the_caller_says_whether_an_arm_that_a_version_brings_is_the_one_before(store: Store) -> None:
-    arm_sets.started(store, {"bm25": {"kind": "bm25", "params": {}}})
-    version = replace(published(store), arms={"bm25": {"kind": "bm25"}})
-    with store.writing() as connection:
-        number = add(connection, replace(version, version=0), b"state")
-    chosen = Promotion(0, number, Action.PROMOTE, "", 9.0)
-    with pytest.raises(ConflictError, match="arm 'bm25' was defined as"):
-        record(store, "ours", chosen)
-    record(store, "ours", chosen, same=lambda one, other: one["kind"] == other["kind"])
-    live = arm_sets.live(store)
-    assert live is not None
-    assert (live.arms, live.version) == ({"bm25": {"kind": "bm25"}}, number)
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,9 @@ from armwise.arms.llm.judge import FiveScores
 from armwise.arms.questions import Question
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Store
-from armwise.feedback.registry import arm_sets
 from armwise.feedback.reward import UnknownMetricError
 from armwise.feedback.training_log import logged_labels
 from tests.agent.asking import join
-from tests.agent.attacks import MODULE, a_trap
 from tests.neighbours import SUBJECTS, write_corpus
 
 ASKED = "What stands beside the {}?"
@@ -340,18 +338,6 @@ def test_the_parts_of_every_arm_of_the_log_come_with_it(
     assert matrix.arms == ("bm25", "rrf", "dense"), "a part that was not drawn itself comes last"
     np.testing.assert_array_equal(matrix.scores, [[1.0], [0.5], [np.nan]])
     assert matrix.table.costs["steps"] == {"bm25": 2.0, "rrf": 2.0, "dense": 0.0}
-
-
-def test_an_arm_of_the_log_that_is_code_is_left_out_and_not_imported(
-    tmp_path: Path, config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = a_trap(tmp_path, monkeypatch)
-    arm_sets.replace(store, {"x": {"kind": f"{MODULE}:call"}}, {}, lambda *_: True)
-    store.append(turn(0, "the sea?", "bm25", 1.0) + turn(1, "the sea?", "dense", 0.0))
-    join(store, config)
-    scored(tmp_path, config, from_log=True, measure="thumb")
-    assert read_matrix(tmp_path / "scores").arms == ("bm25", "dense")
-    trap.check()
 
 
 def test_the_reward_of_the_log_is_a_measure_too(tmp_path: Path, config: AppConfig, store: Store) -> None:

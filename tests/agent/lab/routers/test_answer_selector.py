@@ -290,6 +290,11 @@ def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_
 # -- how it comes there --------------------------------------------------------------------------------
 
 
+def with_arm(config: AppConfig, spec: dict[str, Any]) -> AppConfig:
+    document = config.model_dump(mode="json")
+    return parse({**document, "arms": {**document["arms"], "all": spec}})
+
+
 def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_ready(
     config: AppConfig, labels: Path
 ) -> None:
@@ -305,7 +310,7 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
         "word_budget": 400,
         "max_tokens": 32,
     }
-    served = config.with_arms({**config.model_dump(mode="json")["arms"], "all": spec.model_dump()})
+    served = with_arm(config, spec.model_dump())
     prepare(served, lambda *_: None)
     corpus = Corpus.open(served.corpus_sources[0].folder)
     have = Resources(
@@ -321,7 +326,7 @@ def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_rea
     assert len(arm.search(asked(1), 2).passages) == 2
     other = spec.model_dump() | {"params": {**spec.params, "arms": ["none", "dense"]}}
     with pytest.raises(ArmBuildError, match="the members are none, dense: train one on just these"):
-        prepare(config.with_arms({**config.model_dump(mode="json")["arms"], "all": other}), lambda *_: None)
+        prepare(with_arm(config, other), lambda *_: None)
 
 
 def test_outcomes_that_do_not_tell_how_answers_were_written_leave_it_open(

@@ -1,6 +1,5 @@
 """Automatic canaries: what the evidence leads to, what is recorded, and who may overrule it."""
 
-import operator
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -376,10 +375,8 @@ def test_a_canary_that_cannot_be_judged_holds_up_no_other(beside: Beside) -> Non
 def test_a_share_follows_from_the_arms_that_are_live_now(beside: Beside) -> None:
     version = beside.canary(share=0.3)
     arms = dict(beside.config.arm_documents)
-    more = arms | {f"more-{number}": {"kind": "none"} for number in range(3)}
     arm_sets.started(beside.store, arms)
-    now = more | {"part": {"kind": "none", "action": False}}
-    arm_sets.replace(beside.store, now, arms, operator.eq)
+    arm_sets.replace(beside.store, [*arms, "more-1", "more-2", "more-3"], arms)
     beside.traffic(50)
     beside.look(held(0.3, low=-2.0))
     explores, live = beside.config.explores, len(beside.config.actions) + 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from armwise.agent.config import parse
 from armwise.agent.config.warm_start import PortfolioPlan
 from armwise.agent.lab.warmstart.journal import Step
 from armwise.agent.lab.warmstart.label_sources import Lot
@@ -26,7 +27,7 @@ ARMS: dict[str, Any] = {
 
 def chosen(tmp_path: Path, kind: str, live: list[str], parts: int = 1) -> list[str]:
     """Choose one arm by questions half of which only keyword search answers; `both` is best on the others."""
-    config = configured(tmp_path).with_arms(ARMS)
+    config = parse({**configured(tmp_path).model_dump(mode="json"), "arms": ARMS})
     n = 400
     rng, copied = np.random.default_rng(0), np.arange(n) < n // 2
     chance = [np.where(copied, *each) for each in ((0.95, 0.4), (0.0, 0.4), (0.3, 0.9))]

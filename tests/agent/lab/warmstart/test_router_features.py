@@ -210,7 +210,7 @@ def test_an_arm_that_the_router_does_not_know_has_no_score_and_one_that_is_not_l
     path = file_of(tmp_path, rows(24, seed=1))
     config = trained(config, TREES, path, folds=3)
     arms = {"dense": CONFIG["arms"]["dense"], "words": {"kind": "bm25"}, "bm25": {"kind": "bm25"}}
-    advice, outcomes, router = asked(config.with_arms(arms), path)
+    advice, outcomes, router = asked(parse({**config.model_dump(mode="json"), "arms": arms}), path)
     assert {tuple(told) for told in advice.scores} == {("dense", "bm25")}
     assert config.router is not None
     _, said = out_of_fold.read_out_of_fold(config.router.path, router.about).of(

@@ -106,7 +106,8 @@ async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, st
     await decided(config, store, QUESTIONS[:1])
     digest = keep_router(store, config.router.path, 0.0)
     writing = {"dense": {"kind": "multistep", "params": {"arm": "bm25"}}, "bm25": {"kind": "bm25"}}
-    said = score_by_searching(store, digest, config.with_arms(writing), 100, quietly)
+    config = parse({**config.model_dump(mode="json"), "arms": writing})
+    said = score_by_searching(store, digest, config, 100, quietly)
     assert said == (
         "earlier decisions are not searched again, which would ask dense: the router has no scores of them"
     )

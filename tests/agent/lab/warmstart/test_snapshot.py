@@ -3,14 +3,12 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from armwise.agent.config import ConfigError, load
+from armwise.agent.config import ConfigError, load, parse
 from armwise.agent.lab.warmstart.run import RunSnapshot
-from armwise.agent.serving import same_document
 from armwise.feedback.drift import Alarm
 from armwise.feedback.log import Store
 from armwise.feedback.registry import arm_sets
@@ -60,14 +58,13 @@ MEMBERS = {
 }
 
 
-def labelled(tmp_path: Path, pool: list[str] | None, live: dict[str, Any] | None = None) -> list[str]:
+def labelled(tmp_path: Path, pool: list[str] | None, live: list[str] | None = None) -> list[str]:
     """Return the arms that a run labels, with a pool and other live arms than those of the file."""
     plan = None if pool is None else {"measure": "em", "pool": pool}
-    config = configured(tmp_path, portfolio=plan)
-    config = config.with_arms(MEMBERS)
+    config = parse({**configured(tmp_path, portfolio=plan).model_dump(mode="json"), "arms": MEMBERS})
     with closing(Store(config.database_url, config.reward.join)) as store:
         if live is not None:
-            arm_sets.replace(store, live, config.arm_documents, same_document)
+            arm_sets.replace(store, live, config.arm_documents)
         return sorted(RunSnapshot.of(config, store).with_pool().actions)
 
 
@@ -78,7 +75,7 @@ def test_members_of_the_pool_are_labelled_as_well(tmp_path: Path) -> None:
 
 
 def test_an_action_of_the_file_that_left_can_come_back_by_the_pool(tmp_path: Path) -> None:
-    live = {"words": {"kind": "bm25"}}
+    live = ["words"]
     assert labelled(tmp_path, None, live) == ["words"]
     assert labelled(tmp_path, ["near"], live) == ["both", "near", "words"]
 

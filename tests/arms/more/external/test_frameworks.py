@@ -12,8 +12,7 @@ import pytest
 
 from armwise.arms.base import Arm, ArmBuildError, ArmError, Passage, Query
 from armwise.arms.more.external.frameworks import FRAMEWORKS, RetrieverParams
-from armwise.arms.retrievers import ArmSpec, NewArms, Trust
-from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, check_new
+from armwise.arms.retrievers.catalog import KINDS
 
 HERE = "tests.arms.more.external.test_frameworks"
 
@@ -95,9 +94,9 @@ def failing() -> Any:
     return SimpleNamespace(invoke=fail, retrieve=fail, run=fail)
 
 
-def build(kind: str, name: str, trust: Trust | None = None, **params: Any) -> Arm:
+def build(kind: str, name: str, **params: Any) -> Arm:
     no_member: Any = None
-    have: Any = SimpleNamespace(trust=trust)
+    have: Any = None
     told = RetrieverParams(retriever=f"{HERE}:{name}", **params)
     return KINDS[kind].build("theirs", told, have, no_member)
 
@@ -154,41 +153,6 @@ def test_a_failure_of_a_retriever_is_that_of_the_arm(
 ) -> None:
     with pytest.raises(ArmError, match=message):
         search(build(kind, name, **params))
-
-
-@pytest.mark.parametrize("kind", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"retriever": "os:system", "arguments": {"command": "true"}}, "'os:system' is code that"),
-        ({"retriever": f"{HERE}:broken"}, "is code that `new_arms.retrievers`"),
-        ({"retriever": f"{HERE}:factory", "arguments": {"path": "/etc"}}, "only an arm of the configuration"),
-        ({"retriever": f"{HERE}:factory:x"}, "should match pattern"),
-        ({"retriever": f"{HERE}:factory.invoke"}, "should match pattern"),
-        ({"retriever": "../x:y"}, "should match pattern"),
-    ],
-)
-def test_a_new_arm_imports_nothing_that_is_not_named(
-    kind: str, params: dict[str, Any], message: str, tmp_path: Any
-) -> None:
-    own = ArmSpec(kind=kind, params={"retriever": f"{HERE}:broken", "arguments": {"a": 1}})
-    trust = Trust((own,), NewArms(retrievers=(f"{HERE}:factory",)))
-    with pytest.raises(ArmSpecError, match=message):
-        check_new({"new": ArmSpec(kind=kind, params=params)}, trust, (), tmp_path)
-
-
-@pytest.mark.parametrize("kind", FRAMEWORKS)
-def test_a_named_function_and_an_arm_of_the_file_are_built(kind: str, tmp_path: Any) -> None:
-    params = {"retriever": f"{HERE}:factory", "arguments": {"path": "x"}}
-    own = ArmSpec(kind=kind, params=params)
-    trust = Trust((own,), NewArms(retrievers=(f"{HERE}:anonymous",)))
-    named = ArmSpec(kind=kind, params={"retriever": f"{HERE}:anonymous"})
-    check_new({"own": own, "named": named}, trust, (), tmp_path)
-    assert search(build(kind, "factory", trust, arguments={"path": "x"}))
-    assert search(build(kind, "anonymous", trust))
-    for name, arguments in (("factory", {}), ("anonymous", {"a": 1})):
-        with pytest.raises(ArmError, match=r"code that `new_arms|only an arm of the configuration"):
-            build(kind, name, trust, arguments=arguments)
 
 
 def half_scored() -> Retriever:

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from tenacity import wait_none
 from armwise.arms.base import Arm, ArmError, Passage, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.more.external.mcp import KIND, McpParams
-from armwise.arms.retrievers import ArmSpec, NewArms, Trust, new_arms, remote
+from armwise.arms.retrievers import remote
 from armwise.arms.tokenizer import words
 from tests.arms.contract import check_arm
 
@@ -131,10 +130,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.join()
 
 
-def build(server: Server, trust: Trust | None = None, **params: object) -> Arm:
+def build(server: Server, **params: object) -> Arm:
     told = {"url": server.url, "fetch": "fetch", **params}
     no_member: Any = None
-    have: Any = SimpleNamespace(trust=trust)
+    have: Any = None
     return KIND.build("far", McpParams.model_validate(told), have, no_member)
 
 
@@ -270,29 +269,6 @@ def test_a_redirect_is_not_followed(server: Server, status: int) -> None:
     with pytest.raises(ArmError):
         found(build(server))
     assert len(server.instead) >= 7, "each request is sent once"
-
-
-def test_an_arm_of_the_configuration_reaches_what_it_names(server: Server) -> None:
-    spec = ArmSpec(kind="mcp", params={"url": server.url, "fetch": "fetch"})
-    trust = Trust((spec,), NewArms())
-    assert len(found(build(server, trust))) == 2
-    with pytest.raises(ArmError, match=r"is not a host that `new_arms.hosts`"):
-        build(server, trust, tool="write")
-
-
-def test_a_named_host_at_an_inner_address_gets_no_request(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def resolve(_host: str, _port: int) -> list[str]:
-        return ["127.0.0.1"]
-
-    monkeypatch.setattr(new_arms, "resolve", resolve)
-    url = server.url.replace("127.0.0.1", "inner.example")
-    hosts: dict[str, tuple[str, ...]] = {url.split("/")[2]: ()}
-    arm = build(server, Trust((), NewArms(hosts=hosts)), url=url)
-    with pytest.raises(ArmError, match=r"inner.example is at 127.0.0.1, which is not a public address"):
-        found(arm)
-    assert server.seen == []
 
 
 @pytest.mark.parametrize(
