@@ -13,6 +13,7 @@ alone, so that only the order of the models is learned, and both are paid where 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ from armwise.agent.lab.routers import cascade, cross_validation
 from armwise.agent.lab.routers.cascade.fitted import CascadeWalk, fit_stages
 from armwise.agent.lab.routers.cascade.stopping import share_thresholds
 from armwise.agent.lab.routers.cascade.validation import calibration_error, known_costs
-from armwise.agent.routers import RouterSpec
+from armwise.agent.lab.routers.trees import PointwiseXGBoost
 from armwise.arms.base import Passage
 from armwise.arms.lab import relevance as relevance_training
 from armwise.arms.lab.portfolio import Outcomes
@@ -39,7 +40,7 @@ from armwise.arms.relevance import model as relevance_model
 Floats = NDArray[np.float64]
 
 CACHE = Path.home() / ".armwise" / "benchmarks"
-FOLDS, INNER, PRICE = 5, 3, 0.02
+FOLDS, PRICE = 5, 0.02
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7)
 PROBABILITIES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 TWO = (("none", "graph"), ("rrf",))
@@ -236,8 +237,6 @@ def draw(document: Sequence[Mapping[str, object]], path: Path) -> None:
     plt.close(figure)
 
 
-QUESTION = {"stage": "question", "dims": 32, "centre": False}
-
 PAIRS = {
     "routerbench": ("zero-one-ai/Yi-34B-Chat", "gpt-4-1106-preview"),
     "routellm": ("mixtral", "gpt4"),
@@ -257,14 +256,12 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
     usd = 1000.0 * outcomes.costs["usd"][:, at] if "usd" in outcomes.costs else listed
     features = (data.asked.of(pair[:1]), data.asked.of(pair))
     labels = cascade.CascadeDataset(features, right, right, np.zeros(right.shape))
-    spec = cascade.CascadeSpec(
-        stages=tuple((arm,) for arm in pair),
-        answers=RouterSpec(kind="pointwise_xgboost", params=QUESTION),
-        gain=RouterSpec(kind="pointwise_xgboost", params={**QUESTION, "stage": "retrieved"}),
-    )
+    spec = cascade.CascadeSpec(stages=tuple((arm,) for arm in pair))
+    answers = partial(PointwiseXGBoost, stage="question", centre=False)
+    gain = partial(PointwiseXGBoost, centre=False)
     asks_second = {share: np.zeros(len(right), dtype=bool) for share in SHARES}
     for training, held_out in cross_validation.folds(features[0].texts, FOLDS, 0):
-        made, gains = fit_stages(spec, labels.rows(training), lambda *_: None)
+        made, gains = fit_stages(spec, labels.rows(training), lambda *_: None, answers, gain)
         rest = [arm_features.rows(held_out) for arm_features in features]
         for share, column in asks_second.items():
             column[held_out] = made.walk(rest, share_thresholds(gains, [share])).stage == 1
@@ -341,7 +338,7 @@ def _of_qa(
         )
     labels = labels_of(outcomes, passages, TWO)
     for learned, name in ((False, "words"), (True, "words and relevance"))[: 1 + relevance]:
-        spec = cascade.CascadeSpec(stages=TWO, relevance=learned, folds=INNER)
+        spec = cascade.CascadeSpec(stages=TWO, relevance=learned)
         rules(outcomes, labels, spec, name, lines, ticking(name, FOLDS))
         if not learned:
             stop = {"by": "risk", "alpha": 0.02, "delta": 0.1}

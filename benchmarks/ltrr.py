@@ -78,8 +78,7 @@ def spec(kind: str, columns: list[str] | None = COLUMNS, **params: Any) -> Route
     """Return a router that sees LTRR's columns, or all; without the code of the arm by default."""
     if kind in HEURISTICS:
         return RouterSpec(kind=kind)
-    bare: dict[str, dict[str, Any]] = {"pairwise_svm": {}, "pointwise_svm": {"identity": 0.0}}
-    identity = bare.get(kind, {"identity": False})
+    identity = {} if kind == "pairwise_svm" else {"identity": False}
     return RouterSpec(kind=kind, params={"stage": "retrieved", "columns": columns, **identity, **params})
 
 

@@ -46,7 +46,6 @@ Rows = NDArray[np.intp]
 OURS: Mapping[str, RouterSpec] = {
     "ridge": RouterSpec(kind="ridge", params={"sees": "embedding"}),
     "trees": RouterSpec(kind="pointwise_xgboost", params={"stage": "question"}),
-    "logistic trees": RouterSpec(kind="logistic_xgboost", params={"stage": "question"}),
     "network": RouterSpec(kind="pointwise_ffn", params={"stage": "question"}),
     "contrastive": RouterSpec(kind="contrastive"),
 }

@@ -36,7 +36,7 @@ RESAMPLES = 2000
 SEED = 7
 ROUTERS: dict[str, dict[str, Any]] = {
     "our loss": {"loss": "any"},
-    "published loss": {"loss": "mean", "most_winners": 3},
+    "published loss": {"loss": "mean"},
 }
 """Parameters of the contrastive router."""
 
@@ -78,7 +78,7 @@ def play(data: DataSet, k: int, score: str) -> tuple[Played, dict[tuple[str, int
     scores, right = np.nan_to_num(outcomes.scores[score]), outcomes.scores["em"]
     best, played = Played(data), dict[tuple[str, int], Played]()
     rises, lines = dict.fromkeys(ROUTERS, 0.0), list[str]()
-    for fit, _ in splits(data):
+    for fit in splits(data):
         kept = np.flatnonzero(~fit).tolist()
         chosen = greedy(np.ascontiguousarray(scores[fit].T, dtype=np.float32), k).arms
         members = tuple(outcomes.arms[arm] for arm in chosen)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
 from routing_data import Encoder, qa
-from routing_offline import gap, nanmean, played, seeded, splits
+from routing_offline import gap, nanmean, played, splits
 from routing_rows import SHORTLISTS
 
 from armwise.agent.lab.offline import read_questions, relevance_of_others, validate_relevance
@@ -159,11 +159,11 @@ def routing(data: Path, rows: Sequence[str], console: Console) -> None:
         trees = {"dims": 0, "rounds": 600, "stage": stage}
         spec, em = RouterSpec(kind="pointwise_xgboost", params=trees), outcomes.scores["em"]
         folds: list[dict[str, NDArray[np.float64]]] = []
-        for fit, seed in track(splits(data_set), name, console=console):
-            _, relevance = relevance_of_others(examples, texts, np.flatnonzero(fit), seed)
+        for fit in track(splits(data_set), name, console=console):
+            _, relevance = relevance_of_others(examples, texts, np.flatnonzero(fit), seed=0)
             features, router = (
                 with_relevance(base, relevance, retrieved, answers),
-                build_router(seeded(spec, seed)),
+                build_router(spec),
             )
             router.fit(RoutingDataset(features.rows(fit), em[fit][:, at]))
             picks = np.full(len(fit), -1)

@@ -12,7 +12,7 @@ from routing_online import Curve, Player, learn_online
 from routing_rows import Row
 
 from armwise.agent.lab.routers import cross_validation, utilities
-from armwise.agent.routers import Features, RouterSpec, RoutingDataset, Stage, build_router, dataset
+from armwise.agent.routers import Features, RoutingDataset, Stage, build_router, dataset
 from armwise.agent.routers.utility import R3AG
 from armwise.arms.lab.portfolio import Outcomes
 
@@ -111,16 +111,13 @@ def played(data: DataSet, picks: NDArray[np.intp], stage: Stage, arms: Sequence[
     return {name: np.where(picks < 0, np.nan, column) for name, column in values.items()}
 
 
-def splits(data: DataSet) -> list[tuple[NDArray[np.bool_], int]]:
-    """Return which questions to fit on, and the seed: a published split five times, or five folds."""
+def splits(data: DataSet) -> list[NDArray[np.bool_]]:
+    """Return which questions to fit on: a published split, or five folds."""
     if data.fit is not None:
-        return [(data.fit, seed) for seed in range(REPEATS)]
+        return [data.fit]
     texts = [question.text for question in data.outcomes.questions]
     numbers = np.arange(len(texts))
-    return [
-        (np.isin(numbers, fit), seed)
-        for seed, (fit, _) in enumerate(cross_validation.folds(texts, REPEATS, 0))
-    ]
+    return [np.isin(numbers, fit) for fit, _ in cross_validation.folds(texts, REPEATS)]
 
 
 HERE: list[DataSet] = []
@@ -162,29 +159,20 @@ def fit_and_score(row: Row) -> Played:
     at = [data.outcomes.arms.index(arm) for arm in arms]
     told: list[dict[str, Floats]] = []
     result = Played({}, build_router(row.spec).stage.name.lower())
-    for fit, seed in splits(data):
-        router = build_router(seeded(row.spec, seed))
+    for fit in splits(data):
+        router = build_router(row.spec)
         labels = RoutingDataset(features.rows(fit), *labels_of(data, row, fit, at))
         begun = time.perf_counter()
         router.fit(labels)
-        result.fit_s += (time.perf_counter() - begun) / REPEATS
+        result.fit_s += time.perf_counter() - begun
         scores = router.scores(features.rows(~fit))
         picks = np.full(len(fit), -1)
         picks[~fit] = np.array(at)[scores.argmax(axis=1)]
         told.append(played(data, picks, router.stage, at))
         result.gaps.append(gap(told[-1]["em"], data))
+    result.fit_s /= len(told)
     result.values = {name: nanmean([fold[name] for fold in told]) for name in told[0]}
     return result
-
-
-def seeded(spec: RouterSpec, seed: int) -> RouterSpec:
-    """Return the spec with the seed, if its class takes one, and that of the router in it."""
-    params = {
-        name: seeded(RouterSpec(**value), seed).model_dump() if name == "router" else value
-        for name, value in spec.params.items()
-    }
-    taken = {"seed": seed} if "seed" in build_router(spec).params else {}
-    return RouterSpec(kind=spec.kind, params={**params, **taken})
 
 
 def nanmean(columns: Sequence[Floats]) -> Floats:
@@ -207,7 +195,7 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
     """Yield what needs no router: chance, single arms, the best one of each group, the oracle."""
     em = data.outcomes.scores["em"]
     every = range(len(data.outcomes.arms))
-    scored = np.any([~fit for fit, _ in splits(data)], axis=0)
+    scored = np.any([~fit for fit in splits(data)], axis=0)
 
     def fixed(picks: NDArray[np.intp]) -> dict[str, Floats]:
         return played(data, np.where(scored, picks, -1), Stage.QUESTION, every)
@@ -222,7 +210,7 @@ def baselines(data: DataSet) -> Iterator[tuple[str, Played]]:
         yield f"always {arm}", Played(values)
     groups = np.array([question.dataset for question in data.outcomes.questions])
     told = []
-    for fit, _ in splits(data):
+    for fit in splits(data):
         picks = np.full(len(em), -1)
         for group in np.unique(groups):
             training = fit & (groups == group)

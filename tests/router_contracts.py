@@ -12,7 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
+from armwise.agent.lab.routers import contrastive, r3ag
+from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
+from armwise.agent.lab.routers.ltrr import Neural
+from armwise.agent.lab.routers.optimizer import Descent
+from armwise.agent.lab.routers.trees import BoostedTrees, PointwiseXGBoost
 from armwise.agent.routers import Features, Router, RouterError, RoutingDataset, Stage, catalog, dataset
 
 ARMS = ("none", "bm25", "dense", "graph")
@@ -26,6 +32,24 @@ DIM = 8
 NOISE = 0.1
 
 Build = Callable[[], Router]
+
+
+def make_routers_small(patch: pytest.MonkeyPatch) -> None:
+    """Give routers few units and large steps, so that short fits to a few questions learn."""
+    patch.setattr(Neural, "hidden", (32, 16))
+    patch.setattr(Neural, "descent", Descent(learning_rate=0.01, batch_size=16))
+    patch.setattr(contrastive, "WIDTH", 64)
+    patch.setattr(r3ag, "WIDTH", 32)
+    patch.setattr(r3ag, "HEADS", 4)
+    for kind in (BoostedTrees, PointwiseXGBoost):
+        patch.setattr(kind, "growth", {**kind.growth, "eta": 0.3})
+
+
+def grow_few_trees(patch: pytest.MonkeyPatch) -> None:
+    """Let a cascade grow a few trees with large steps, so that short fits to a few questions learn."""
+    for kind in (AnswerTrees, GainTrees):
+        patch.setattr(kind, "growth", {**kind.growth, "max_depth": 5, "eta": 0.3, "min_child_weight": 1.0})
+        patch.setattr(kind, "Params", create_model("Few", __base__=kind.Params, rounds=(int, 15)))
 
 
 def world(n: int, seed: int, *, topics: bool = True) -> RoutingDataset:

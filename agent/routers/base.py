@@ -25,7 +25,6 @@ from armwise.agent.routers.dataset import (
     positions,
 )
 from armwise.arms.suggestions import select_names
-from armwise.number import Number
 
 State = Mapping[str, NDArray[Any]]
 """A fitted router, as named arrays."""
@@ -150,8 +149,8 @@ class Router(ABC):
     """Scores arms on questions; the best-scored arm answers.
 
     A subclass implements `_fit` and `_scores` on features that have exactly the columns of its schema, and
-    `_state` and `_restore`. It leaves cells of unknown utility out of the fit, and takes randomness from a
-    `seed` parameter.
+    `_state` and `_restore`. It leaves cells of unknown utility out of the fit, and the same labels give the
+    same router.
 
     Attributes:
         kind: Name in the catalogue of routers.
@@ -267,10 +266,6 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-Strengths = Annotated[list[Annotated[Number, Field(gt=0.0)]], Field(min_length=1)]
-"""Penalties on the squared coefficients, each above 0."""
-
-
 class StageParameters(Parameters):
     """The parameters of a router that can use features of arms."""
 
@@ -282,6 +277,14 @@ class StageParameters(Parameters):
         None,
         description="Named features of questions and of arms that the router uses, with wildcards, such as "
         "those of a paper alone; null uses all.",
+    )
+
+
+class IdentityParameters(StageParameters):
+    """The parameters of a router whose rows describe an arm each."""
+
+    identity: bool = Field(
+        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
     )
 
 

@@ -21,7 +21,10 @@ PACKAGES = ("armwise.agent.routers", "armwise.agent.lab.routers")
 ROUTERS: ClassCatalogue[Router] = ClassCatalogue(PACKAGES, GROUP, "router", RouterError)
 """Every router by its kind; libraries are imported when a router is fitted or loaded."""
 
-REMOVED = {"blend": "name one of its members, such as `kind: ridge`"}
+REMOVED = {
+    "blend": "name one of its members, such as `kind: ridge`",
+    "logistic_xgboost": "use `kind: pointwise_xgboost` with `centre: false`",
+}
 """What to use instead of kinds that no longer exist, by their names."""
 
 

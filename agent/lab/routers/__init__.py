@@ -11,7 +11,7 @@ from .r3ag import Capability
 from .ridge import RidgeRouter
 from .svm import PairwiseSVM, PointwiseSVM
 from .transformer import Transformer
-from .trees import LambdaMART, LogisticXGBoost, PairwiseXGBoost, PointwiseXGBoost
+from .trees import LambdaMART, PairwiseXGBoost, PointwiseXGBoost
 
 __all__ = [
     "AvgSim",
@@ -20,7 +20,6 @@ __all__ = [
     "Contrastive",
     "LambdaMART",
     "ListNet",
-    "LogisticXGBoost",
     "MaxSim",
     "Moran",
     "NearestNeighbors",

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from armwise.agent.lab.routers.cross_validation import folds, kinds, out_of_fold_scores, worth
+from armwise.agent.lab.routers.cross_validation import FOLDS, folds, kinds, out_of_fold_scores, worth
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.catalog import build_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
@@ -13,19 +13,17 @@ from armwise.agent.spec import Spec
 
 
 class CalibratedParameters(Parameters):
-    """The router that is calibrated, and the cross-validation that does it."""
+    """The router that is calibrated, and what the cross-validation holds out."""
 
     router: Spec = Field(
         description="Router whose scores are calibrated: a `kind` of the catalogue and its `params`."
     )
-    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
     held_out: Literal["questions", "kinds"] = Field(
         "questions",
         description="What a fold holds out: questions drawn at random (`questions`), or all questions of "
         "one form (`kinds`), which keeps only differences between questions that hold across forms and "
         "suits labels of synthetic questions.",
     )
-    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -51,7 +49,7 @@ class Calibrated(Parametrised[CalibratedParameters]):
     """
 
     kind = "calibrated"
-    example: ClassVar = {"router": {"kind": "pairwise_svm", "params": {"strengths": [10.0]}}}
+    example: ClassVar = {"router": {"kind": "pairwise_svm"}}
     Params = CalibratedParameters
     slope: float
     offsets: Floats
@@ -72,15 +70,13 @@ class Calibrated(Parametrised[CalibratedParameters]):
 
     def _out_of_fold(self, labels: RoutingDataset) -> Floats:
         """Return out-of-fold scores, shape (n, n_arms), NaN for questions that are never held out."""
-        n, seed = self.chosen.folds, self.chosen.seed
-        by_kind = self.chosen.held_out == "kinds"
-        parts = kinds(labels.features.question, n, seed) if by_kind else []
-        parts = parts or folds(labels.features.texts, n, seed)
+        parts = kinds(labels.features.question) if self.chosen.held_out == "kinds" else []
+        parts = parts or folds(labels.features.texts)
         try:
             return out_of_fold_scores(lambda: build_router(self.chosen.router), labels, parts)
         except RouterError as error:
             raise RouterError(
-                f"calibrated: {len(labels)} questions are too few for {n} folds: {error}"
+                f"calibrated: {len(labels)} questions are too few for {FOLDS} folds: {error}"
             ) from error
 
     def _scores(self, features: Features) -> Floats:

@@ -6,31 +6,31 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from armwise.agent.lab.routers.optimizer import (
-    Descent,
-    DescentParameters,
-    Mask,
-    Rows,
-    choice_losses,
-    on_threads,
-    seeded,
-)
-from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.lab.routers.optimizer import Descent, Mask, Rows, choice_losses, on_threads, seeded
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, Embedder, LocalModel, build_embedder
-from armwise.number import Number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Inputs = list[NDArray[np.float32]]
 
+WIDTH = 256
+"""Units of a hidden layer."""
+
+DROPOUT = 0.1
+"""Share of the units that are dropped in a step."""
+
+MOST_WINNERS = 3
+"""Largest number of tied best arms of a training question by the loss `mean`, as in the paper."""
+
 EPSILON = 1e-5
 """Constant that layer normalisation adds to the variance."""
 
 
-class ContrastiveParameters(DescentParameters):
-    """The network and its fit; the defaults are the paper's, except for the encoder."""
+class ContrastiveParameters(Parameters):
+    """What the network reads, and its loss."""
 
     encoder: LocalModel | None = Field(
         None,
@@ -46,34 +46,19 @@ class ContrastiveParameters(DescentParameters):
     loss: Literal["any", "mean"] = Field(
         "any",
         description="`any`: minus the log-probability that one of the tied best arms is chosen. `mean`: "
-        "minus the mean of their log-probabilities, as in the paper, on the questions with a score above 0.",
+        "minus the mean of their log-probabilities, as in the paper, on the questions with a score above 0 "
+        "and at most three tied best arms.",
     )
-    width: int = Field(256, ge=1, description="Units of a hidden layer.")
-    dropout: Number = Field(0.1, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
-    temperature: Number = Field(
-        1.0,
-        gt=0.0,
-        description="Divisor of the cosines in the loss; 1 leaves them as they are, as the published code "
-        "does.",
-    )
-    most_winners: int | None = Field(
-        None,
-        ge=1,
-        description="Largest number of tied best arms of a training question, 3 in the paper; null for any "
-        "number.",
-    )
-    batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: Number = Field(3e-4, gt=0.0, description="Learning rate of AdamW.")
 
 
 class Contrastive(Parametrised[ContrastiveParameters]):
     """Scores an arm with the cosine between a vector of the question and a vector of the arm.
 
     Each input (the vectors of the frozen text encoder and of further sentence encoders, the embedding) goes
-    through Linear, ReLU, dropout and layer norm to `width` numbers; these, side by side, through two more
+    through Linear, ReLU, dropout and layer norm to 256 numbers; these, side by side, through two more
     such blocks. A fitted router needs numpy alone, besides the encoders.
 
-    There are two losses. The paper's, `loss: mean` with `most_winners: 3`, is minus the mean of the
+    There are two losses. The paper's, `loss: mean`, is minus the mean of the
     log-probabilities of the arms that tie for the best. It asks for every one of them, and leaves out
     questions without a score above 0 or with many winners. The default, `loss: any`, asks for any of them,
     and leaves out questions on which no arms differ. A router that sees only questions with few best arms,
@@ -92,8 +77,9 @@ class Contrastive(Parametrised[ContrastiveParameters]):
     """
 
     kind = "contrastive"
-    example: ClassVar = {"width": 64}
     Params = ContrastiveParameters
+    descent: ClassVar[Descent] = Descent(learning_rate=3e-4, weight_decay=0.0)
+    """How it is fitted; the cosines are not scaled in the loss, as in the published code."""
     _encoders: list[Embedder]
     _weights: dict[str, NDArray[np.float32]]
 
@@ -103,24 +89,23 @@ class Contrastive(Parametrised[ContrastiveParameters]):
 
         chosen, right = self.chosen, winners(labels.utility)
         # the paper's loss learns from ties of all arms, too
-        telling = labels.telling if chosen.loss == "any" else (labels.utility > 0.0).any(axis=1)
-        used = telling & (right.sum(axis=1) <= (chosen.most_winners or right.shape[1]))
+        used = labels.telling
+        if chosen.loss == "mean":
+            used = (labels.utility > 0.0).any(axis=1) & (right.sum(axis=1) <= MOST_WINNERS)
         if not used.any():
-            which = "on which arms differ" if chosen.loss == "any" else "with a score above 0"
-            raise RouterError(f"every question {which} has more than {chosen.most_winners} best arms")
+            raise RouterError(f"every question with a score above 0 has more than {MOST_WINNERS} best arms")
         right, known = right[used], ~np.isnan(labels.utility[used])
         self._encoders = self._load()
         inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
-        with seeded(chosen.seed), on_threads(1):
-            network = _network([rows.shape[1] for rows in inputs], chosen, n_arms=right.shape[1])
+        with seeded(), on_threads(1):
+            network = _network([rows.shape[1] for rows in inputs], n_arms=right.shape[1])
 
             def losses(at: Rows) -> Tensor:
                 near = cosines(network, [rows[at] for rows in inputs])
                 of_loss = any_losses if chosen.loss == "any" else choice_losses
-                return of_loss(near / chosen.temperature, right[at], known[at])
+                return of_loss(near, right[at], known[at])
 
-            descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
-            descent.run(network, losses, np.arange(len(right)))
+            self.descent.run(network, losses, np.arange(len(right)))
         self._weights = {name: value.numpy() for name, value in network.state_dict().items()}
         self._weights["arms.weight"] = _unit(self._weights["arms.weight"])
 
@@ -213,23 +198,21 @@ def cosines(network: "nn.ModuleDict", inputs: "list[Tensor]") -> "Tensor":
     return question @ normalize(network.get_parameter("arms.weight"), dim=1).T
 
 
-def _network(dims: list[int], chosen: ContrastiveParameters, n_arms: int) -> "nn.ModuleDict":
+def _network(dims: list[int], n_arms: int) -> "nn.ModuleDict":
     from torch import nn
-
-    width = chosen.width
 
     def block(dim: int) -> nn.Sequential:
         return nn.Sequential(
-            nn.Linear(dim, width), nn.ReLU(), nn.Dropout(chosen.dropout), nn.LayerNorm(width, EPSILON)
+            nn.Linear(dim, WIDTH), nn.ReLU(), nn.Dropout(DROPOUT), nn.LayerNorm(WIDTH, EPSILON)
         )
 
-    arms = nn.Linear(width, n_arms, bias=False)
+    arms = nn.Linear(WIDTH, n_arms, bias=False)
     nn.init.normal_(arms.weight, std=0.02)
     return nn.ModuleDict(
         {
             **{f"input{at}": block(dim) for at, dim in enumerate(dims)},
-            "fusion0": block(len(dims) * width),
-            "fusion1": block(width),
+            "fusion0": block(len(dims) * WIDTH),
+            "fusion1": block(WIDTH),
             "arms": arms,
         }
     )

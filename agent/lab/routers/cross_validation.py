@@ -15,7 +15,11 @@ FitAndScore = Callable[[Rows, Rows], Iterable[Floats]]
 """Fits each candidate to the training questions, and returns its scores on the held-out questions."""
 
 
-def folds(texts: Sequence[str], n: int, seed: int) -> list[tuple[Rows, Rows]]:
+FOLDS = 5
+"""Default number of folds."""
+
+
+def folds(texts: Sequence[str], n: int = FOLDS, seed: int = 0) -> list[tuple[Rows, Rows]]:
     """Split questions into `n` folds of about equal size.
 
     Questions with the same text share a fold. There are at most as many folds as texts; a single text gives
@@ -71,7 +75,7 @@ def out_of_fold_scores(
     return scores
 
 
-def kinds(table: Floats, n: int, seed: int) -> list[tuple[Rows, Rows]]:
+def kinds(table: Floats, n: int = FOLDS, seed: int = 0) -> list[tuple[Rows, Rows]]:
     """Split questions into at most `n` kinds with similar features, by k-means.
 
     Args:
@@ -115,9 +119,7 @@ def worth(scores: Floats, utility: Floats) -> float:
     return float(utility[compared, chosen[compared]].sum())
 
 
-def best_candidate(
-    n_candidates: int, fit_and_score: FitAndScore, labels: RoutingDataset, n: int, seed: int
-) -> int:
+def best_candidate(n_candidates: int, fit_and_score: FitAndScore, labels: RoutingDataset) -> int:
     """Return the candidate with the highest utility on held-out questions; of ties, the first.
 
     Utility is the purpose of a router. The squared error would also depend on arms that are never the best,
@@ -127,12 +129,8 @@ def best_candidate(
         n_candidates: Number of candidates.
         fit_and_score: Yields the scores of each candidate.
         labels: The questions.
-        n: Number of folds.
-        seed: Seed that shuffles clusters or questions into folds.
     """
-    if n_candidates == 1:
-        return 0
     earned = np.zeros(n_candidates)
-    for training, held_out in folds(labels.features.texts, n, seed):
+    for training, held_out in folds(labels.features.texts):
         earned += [worth(scores, labels.utility[held_out]) for scores in fit_and_score(training, held_out)]
     return int(earned.argmax())

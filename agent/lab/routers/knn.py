@@ -1,13 +1,11 @@
 """Nearest neighbours: an arm is scored by what it was worth on the most similar training questions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from armwise.agent.lab.routers.cross_validation import Rows, best_candidate, folds
+from armwise.agent.lab.routers.cross_validation import folds
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 
@@ -18,28 +16,18 @@ TIE = 1e-6
 """Cosines that differ by less are equal: in float32, a sum of products depends on its order."""
 
 
-class NearestParameters(Parameters):
-    """The numbers of neighbours, and the cross-validation that chooses one."""
-
-    neighbors: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
-        [10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300],
-        description="Numbers of nearest training questions, one of which cross-validation chooses.",
-    )
-    by: Literal["error", "utility"] = Field(
-        "error",
-        description="What chooses the number: the least squared error of the scores, which a weight of cost "
-        "and a prior need, or the highest utility of the best-scored arms.",
-    )
-    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
-    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
+COUNTS = (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300)
+"""Numbers of nearest training questions, one of which cross-validation chooses."""
 
 
-class NearestNeighbors(Parametrised[NearestParameters]):
+class NearestNeighbors(Parametrised[Parameters]):
     """Scores an arm with its mean utility on the nearest training questions, by cosine of the embeddings.
 
-    The score is in the unit of the utility. Each arm has its own neighbours, the questions on which it is
-    known; those that are as near as the last of them count, too. Beyond the number of known questions, a
-    score is the mean of all. An arm without any known utility gets the smallest of all, at most 0.
+    Cross-validation chooses their number, from 10 to 300, by the squared error of the scores: a weight of
+    cost and a prior need scores in the unit of the utility. Each arm has its own neighbours, the questions on
+    which it is known; those that are as near as the last of them count, too. Beyond the number of known
+    questions, a score is the mean of all. An arm without any known utility gets the smallest of all, at most
+    0.
 
     A question whose embedding is 0 is as near to all, and scored with the means. Embeddings are saved in
     float16: 2 * dim + 8 * n_arms bytes a question.
@@ -49,28 +37,20 @@ class NearestNeighbors(Parametrised[NearestParameters]):
     """
 
     kind = "knn"
-    example: ClassVar[Mapping[str, Any]] = {"neighbors": [5, 15]}
-    Params = NearestParameters
+    Params = Parameters
     k: int
     """The number of neighbours that was chosen."""
 
     def _fit(self, labels: RoutingDataset) -> None:
         examples, utility = _units(labels.features), labels.utility
-        ks = sorted(set(self.chosen.neighbors))
-
-        def score(training: Rows, held_out: Rows) -> Iterator[Floats]:
-            return mean_of_nearest(examples[held_out], examples[training], utility[training], ks)
-
-        cut, seed = self.chosen.folds, self.chosen.seed
-        if self.chosen.by == "utility" or len(ks) == 1:
-            self.k = ks[best_candidate(len(ks), score, labels, cut, seed)]
-        else:
-            error = np.zeros(len(ks))
-            for training, held_out in folds(labels.features.texts, cut, seed):
-                error += [
-                    np.nansum((scores - utility[held_out]) ** 2) for scores in score(training, held_out)
-                ]
-            self.k = ks[int(error.argmin())]
+        error = np.zeros(len(COUNTS))
+        for training, held_out in folds(labels.features.texts):
+            known = examples[training], utility[training]
+            error += [
+                np.nansum((scores - utility[held_out]) ** 2)
+                for scores in mean_of_nearest(examples[held_out], *known, COUNTS)
+            ]
+        self.k = COUNTS[int(error.argmin())]
         self._examples, self._utility = examples, utility
 
     def _scores(self, features: Features) -> Floats:

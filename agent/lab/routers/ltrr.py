@@ -8,15 +8,15 @@ The fit is in `ltrr_training`, the fitted network in `mlp`.
 """
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Array, Network
-from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import Descent, on_threads, seeded
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, NetworkTarget, Pairs, Points, Ranking
-from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import (
     Features,
     Floats,
@@ -27,26 +27,7 @@ from armwise.agent.routers.dataset import (
 )
 from armwise.number import Number
 
-if TYPE_CHECKING:
-    from armwise.agent.lab.routers.neural.ltrr_training import FeedForward, FitExamples
-
-
-class NeuralParameters(StageParameters, DescentParameters):
-    """The inputs, the size and the fit of a network."""
-
-    identity: bool = Field(
-        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
-    )
-    hidden: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(
-        [256, 128, 64], description="Units of each hidden layer."
-    )
-    dropout: Number = Field(0.2, ge=0.0, lt=1.0, description="Share of the units that are dropped in a step.")
-    batch_size: int = Field(64, ge=1, description="Questions in a step.")
-    learning_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of AdamW.")
-    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
-
-
-N = TypeVar("N", bound=NeuralParameters)
+N = TypeVar("N", bound=IdentityParameters)
 
 
 class Neural(Parametrised[N]):
@@ -54,9 +35,14 @@ class Neural(Parametrised[N]):
 
     Missing features of an arm, such as all of an arm that retrieves nothing, are replaced by a learned
     vector; features that no arm lacked in training, by their median.
+
+    Attributes:
+        hidden: Units of each hidden layer.
+        descent: How it is fitted.
     """
 
-    example: ClassVar = {"hidden": [32, 16], "learning_rate": 0.01, "batch_size": 16}
+    hidden: ClassVar[tuple[int, ...]] = (256, 128, 64)
+    descent: ClassVar[Descent] = Descent(learning_rate=1e-3)
 
     _network: Network
 
@@ -75,17 +61,11 @@ class Neural(Parametrised[N]):
                 f"{self.kind}: identity is false, and no feature of an arm is known at stage "
                 f"{chosen.stage!r}: the rows of all arms would be the same"
             )
-        with seeded(chosen.seed), on_threads(1):
-            network = ltrr_training.FeedForward(
-                examples.shape, chosen.hidden, dropout=chosen.dropout, identity=chosen.identity
-            )
-            self._descend(network, examples, labels)
+        with seeded(), on_threads(1):
+            network = ltrr_training.FeedForward(examples.shape, self.hidden, identity=chosen.identity)
+            losses = self._target.losses(network, examples)
+            self.descent.run(network, losses, self._target.questions(labels))
         self._network = network.as_arrays()
-
-    def _descend(self, network: "FeedForward", examples: "FitExamples", labels: RoutingDataset) -> None:
-        chosen = self.chosen
-        descent = Descent(chosen, chosen.batch_size, chosen.learning_rate, chosen.batch_size)
-        descent.run(network, self._target.losses(network, examples), self._target.questions(labels))
 
     def _of_question(self, features: Features) -> Floats:
         """Return the inputs of each question, shape (n, d)."""
@@ -111,10 +91,10 @@ class Neural(Parametrised[N]):
     def _restore(self, schema: Schema, state: State) -> None:
         del schema
         self._preparation = Preparation.restore(state)
-        self._network = Network.restore(state, len(self.chosen.hidden))
+        self._network = Network.restore(state)
 
 
-class PointParameters(CentreParameters, NeuralParameters):
+class PointParameters(CentreParameters, IdentityParameters):
     """The parameters of a network on centred or plain utilities."""
 
 
@@ -135,7 +115,7 @@ class PointwiseFFN(Neural[PointParameters]):
         return Points(self.chosen.centre)
 
 
-class ListParameters(NeuralParameters):
+class ListParameters(IdentityParameters):
     """The parameters of a network with a listwise loss."""
 
     temperature: Number = Field(
@@ -160,29 +140,21 @@ class ListNet(Neural[ListParameters]):
         return Ranking(self.chosen.temperature)
 
 
-class PairParameters(NeuralParameters):
-    """The parameters of a network with a pairwise loss."""
-
-    pairs: int = Field(
-        16, ge=1, description="Largest number of pairs of a question in an epoch, each in both directions."
-    )
-
-
-class PairwiseFFN(Neural[PairParameters]):
+class PairwiseFFN(Neural[IdentityParameters]):
     """Scores an arm with its mean probability of being better than another.
 
     A row of the network is a pair: the features of the question, and the difference of the features of the
     two arms. The loss is the cross-entropy of which one is better, in both directions; ties are left out. An
     arm counts as one half against itself, so that a single arm has a score.
 
-    Unlike in the paper, an epoch draws some pairs of each question, and does not use all.
+    Unlike in the paper, an epoch draws at most 16 pairs of each question, and does not use all.
 
     Source: Kim and Diaz 2025, LTRR: Learning to rank retrievers for LLMs, arXiv:2506.13743.
     """
 
     kind = "pairwise_ffn"
-    Params = PairParameters
+    Params = IdentityParameters
 
     @property
     def _target(self) -> NetworkTarget:
-        return Pairs(self.chosen.pairs, self.chosen.seed)
+        return Pairs()

@@ -69,9 +69,10 @@ class Network:
         return state
 
     @classmethod
-    def restore(cls, state: State, n_layers: int) -> Self:
+    def restore(cls, state: State) -> Self:
         """Restore from the arrays of `state`. Raises KeyError if an array is missing."""
         missing, question, own, names, bias = (state[f"network.{field.name}"] for field in fields(cls)[:-1])
+        n_layers = sum(name.startswith("network.weight.") for name in state)
         layers = (
             (state[f"network.weight.{number}"], state[f"network.bias.{number}"]) for number in range(n_layers)
         )

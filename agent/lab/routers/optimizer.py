@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from armwise.agent.routers.base import Parameters
 from armwise.arms import extras
-from armwise.number import Number
 
 if TYPE_CHECKING:  # it takes seconds to load, and a fitted router does not need it
     from torch import Tensor, nn
@@ -21,37 +18,34 @@ Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
-class DescentParameters(Parameters):
-    """The parameters of a router that is fitted by gradient descent."""
+SEED = 0
+"""Seed of initial weights, dropout, held-out questions and batches."""
 
-    epochs: int = Field(10, ge=1, description="Passes over the questions.")
-    weight_decay: Number = Field(0.0, ge=0.0, description="Weight decay of AdamW.")
-    held_out: float = Field(
-        0.1, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
-    )
-    clip: Number = Field(1.0, gt=0.0, description="Largest norm of the gradient of a step.")
-    seed: int = Field(
-        0, ge=0, description="Seed of initial weights, dropout, held-out questions and batches."
-    )
+CLIP = 1.0
+"""Largest norm of the gradient of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """The settings of gradient descent.
+    """The settings of gradient descent. The epoch with the smallest held-out loss is kept.
 
     Attributes:
-        chosen: Parameters of the fit. The epoch with the smallest held-out loss is kept; the last epoch, if
-            the held-out share is less than a question.
-        batch_size: Questions in a step.
         learning_rate: Learning rate of AdamW.
+        batch_size: Questions in a step.
+        epochs: Passes over the questions.
+        weight_decay: Weight decay of AdamW.
+        held_out: Share of the questions that are held out to choose the best epoch. If it is less than a
+            question, the last epoch is kept.
         at_once: Questions whose gradient is computed together: batches are split to save memory, with the
             same result.
     """
 
-    chosen: DescentParameters
-    batch_size: int
     learning_rate: float
-    at_once: int
+    batch_size: int = 64
+    epochs: int = 10
+    weight_decay: float = 0.01
+    held_out: float = 0.1
+    at_once: int = 64
 
     def run(self, network: "nn.Module", losses: "Callable[[Rows], Tensor]", questions: Rows) -> None:
         """Fit the parameters of a network that require a gradient.
@@ -64,19 +58,18 @@ class Descent:
         import torch
         from torch import Tensor
 
-        chosen = self.chosen
-        rng = np.random.default_rng(chosen.seed)
-        held_out, training = np.split(rng.permutation(questions), [int(len(questions) * chosen.held_out)])
+        rng = np.random.default_rng(SEED)
+        held_out, training = np.split(rng.permutation(questions), [int(len(questions) * self.held_out)])
         free = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(free, lr=self.learning_rate, weight_decay=chosen.weight_decay)
+        optimizer = torch.optim.AdamW(free, lr=self.learning_rate, weight_decay=self.weight_decay)
         best, kept = np.inf, list[Tensor](free)
-        for _ in range(chosen.epochs):
+        for _ in range(self.epochs):
             network.train()
             for batch in _parts(rng.permutation(training), self.batch_size):
                 optimizer.zero_grad()
                 for part in _parts(batch, self.at_once):
                     (losses(part).sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-                torch.nn.utils.clip_grad_norm_(free, chosen.clip)
+                torch.nn.utils.clip_grad_norm_(free, CLIP)
                 optimizer.step()
             network.eval()
             if len(held_out) and (loss := self._mean(losses, held_out)) < best:
@@ -112,7 +105,7 @@ def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int = SEED) -> Iterator[None]:
     """Seed torch, and restore its random state afterwards."""
     with extras.explained():
         import torch

@@ -13,61 +13,44 @@ import numpy as np
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Encoder, Fusion, Head
-from armwise.agent.lab.routers.optimizer import Descent, DescentParameters, Mask, on_threads, seeded
-from armwise.agent.routers.base import Parametrised, Schema, State
+from armwise.agent.lab.routers.optimizer import Descent, Mask, on_threads, seeded
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
-from armwise.number import Number
 
 if TYPE_CHECKING:
     from armwise.agent.lab.routers.neural.r3ag_training import Tower
 
 
-class CapabilityParameters(DescentParameters):
-    """The encoders, the attention, and their fit.
+WIDTH = 128
+"""Dimensions of a vector; with a text model, they are those of its own vectors."""
 
-    The defaults are the paper's where it states them. It does not state the temperature, the regularization,
-    the heads, nor the fit of the attention.
-    """
+HEADS = 8
+"""Number of attention heads, which divides the width."""
+
+BEST = 2
+"""Number of best arms of a question that are positives, as in the paper; ties add more."""
+
+TEMPERATURE = 0.2
+"""Divisor of the cosines in InfoNCE."""
+
+REGULARIZATION = 0.1
+"""Weight of the distance between the fused vector of an arm and its utility."""
+
+
+class CapabilityParameters(Parameters):
+    """The text model, and what an ablation leaves out."""
 
     encoder: LocalModel | None = Field(
         None,
         description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
         "folder, or `package:NAME/PATH`; null projects the embedding of the question instead.",
     )
-    width: int = Field(
-        128,
-        ge=1,
-        description="Dimensions of a vector; with a text model, those of its own vectors (1024 in the "
-        "paper).",
-    )
-    heads: int = Field(8, ge=1, description="Number of attention heads; must divide the width.")
-    best: int = Field(
-        2, ge=1, description="Number of best arms of a question that are positives; ties add more."
-    )
     without: Literal["attention", "quality", "utility"] | None = Field(
         None,
         description="Part to leave out, as in the paper's ablations: without `attention` the capabilities of "
         "an arm are averaged; without `quality` or `utility` the other one alone scores it. Null leaves out "
         "none.",
-    )
-    temperature: Number = Field(0.2, gt=0.0, description="Divisor of the cosines in InfoNCE.")
-    regularization: Number = Field(
-        0.1, ge=0.0, description="Weight of the distance between the fused vector of an arm and its utility."
-    )
-    batch_size: int | None = Field(
-        None, ge=1, description="Questions in a step; null is 512 with a text model, 64 without."
-    )
-    learning_rate: Number | None = Field(
-        None,
-        gt=0.0,
-        description="Learning rate of the encoders; null is 2e-6 with a text model, 1e-3 without.",
-    )
-    fusion_rate: Number = Field(1e-3, gt=0.0, description="Learning rate of the attention.")
-    at_once: int = Field(64, ge=1, description="Questions that are read together, as memory allows.")
-    weight_decay: Number = Field(0.01, ge=0.0, description="Weight decay of AdamW.")
-    held_out: Number = Field(
-        0.05, ge=0.0, lt=1.0, description="Share of the questions that are held out to choose the best epoch."
     )
 
 
@@ -84,7 +67,7 @@ class Capability(Parametrised[CapabilityParameters]):
     With `encoder`, this is the full form: both encoders start as the text model named, whose last two
     layers and word embeddings are fitted, and whose vocabulary is extended by the arms; on CUDA where
     there is one. Without, it is a reduction for small machines: the embedding stays as it is, and each
-    encoder is a hidden layer and a projection to `width` numbers, which an arm's token, as long as an
+    encoder is a hidden layer and a projection to 128 numbers, which an arm's token, as long as an
     embedding, goes through as a question does.
 
     The paper's utility has a prior: the arm's mean correctness on all questions (equation 5). It breaks every
@@ -100,8 +83,11 @@ class Capability(Parametrised[CapabilityParameters]):
     """
 
     kind = "capability"
-    example: ClassVar = {"width": 32, "heads": 4}
     Params = CapabilityParameters
+    of_heads: ClassVar[Descent] = Descent(learning_rate=1e-3, held_out=0.05)
+    """How the encoders are fitted without a text model."""
+    of_models: ClassVar[Descent] = Descent(learning_rate=2e-6, batch_size=512, held_out=0.05)
+    """How the encoders are fitted with a text model, as in the paper."""
     _encoders: tuple[Encoder, ...]
     _fusion: Fusion
 
@@ -110,32 +96,29 @@ class Capability(Parametrised[CapabilityParameters]):
 
         chosen, features, fitted = self.chosen, labels.features, []
         full = chosen.encoder is not None
-        size = chosen.batch_size or (512 if full else 64)
-        descent = Descent(chosen, size, chosen.learning_rate or (2e-6 if full else 1e-3), chosen.at_once)
+        descent = self.of_models if full else self.of_heads
         if chosen.without == "utility" and (
             labels.quality is None or np.isnan(labels.quality).all(axis=0).any()
         ):
             raise RouterError("router 'capability' without utility needs the quality of every arm")
         utility = labels.utility, labels.outcome
         quality = utility if labels.quality is None else (labels.quality, labels.quality)
-        with seeded(chosen.seed), on_threads(len(compute_cores()) if full else 1):
+        with seeded(), on_threads(len(compute_cores()) if full else 1):
             for what in self._parts:
                 values, outcome = quality if what == "quality" else utility
-                right, known = positives(values, chosen.best, outcome), ~np.isnan(values)
+                right, known = positives(values, BEST, outcome), ~np.isnan(values)
                 if not right.any():
                     raise RouterError(f"there is no question on which two arms differ in {what}")
                 tower = self._tower(features)
-                fitted.append(fit_encoder(tower, features, right, known, descent, chosen.temperature))
+                fitted.append(fit_encoder(tower, features, right, known, descent, TEMPERATURE))
             self._encoders = tuple(encoder for encoder, _ in fitted)
             arms = np.stack([vectors for _, vectors in fitted], axis=1)
             if chosen.without is not None:
                 self._fusion = Fusion.mean(arms)
                 return
             asks, needs = (encoder.encode(features) for encoder in self._encoders)
-            of_fusion = replace(descent, learning_rate=chosen.fusion_rate)
-            self._fusion = fit_fusion(
-                arms, asks, needs, right, known, of_fusion, chosen.heads, chosen.regularization
-            )
+            of_fusion = replace(descent, learning_rate=self.of_heads.learning_rate)
+            self._fusion = fit_fusion(arms, asks, needs, right, known, of_fusion, HEADS, REGULARIZATION)
 
     @property
     def _parts(self) -> tuple[str, ...]:
@@ -146,15 +129,15 @@ class Capability(Parametrised[CapabilityParameters]):
         if self.chosen.encoder is not None:
             from armwise.agent.lab.routers.neural.text_encoder import TextTower
 
-            tower: Tower = TextTower(self.chosen.encoder, len(features.arms), self.chosen.at_once)
+            tower: Tower = TextTower(self.chosen.encoder, len(features.arms))
         elif features.embedding.shape[1]:
             from armwise.agent.lab.routers.neural.r3ag_training import HeadTower
 
-            tower = HeadTower(features.embedding.shape[1], len(features.arms), self.chosen.width)
+            tower = HeadTower(features.embedding.shape[1], len(features.arms), WIDTH)
         else:
             raise RouterError("router 'capability' needs the questions' embeddings, or an encoder")
-        if tower.width % self.chosen.heads:
-            raise RouterError(f"{self.chosen.heads} heads do not divide a width of {tower.width}")
+        if tower.width % HEADS:
+            raise RouterError(f"{HEADS} heads do not divide a width of {tower.width}")
         return tower
 
     def _scores(self, features: Features) -> Floats:
@@ -183,7 +166,7 @@ class Capability(Parametrised[CapabilityParameters]):
             return Head(state)
         from armwise.agent.lab.routers.neural.text_encoder import TextTower
 
-        return TextTower.restored(self.chosen.encoder, len(schema.arms), self.chosen.at_once, state)
+        return TextTower.restored(self.chosen.encoder, len(schema.arms), state)
 
     def _digest(self) -> str:
         return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder, "runtime": "torch"}))

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Array, Network
-from armwise.agent.lab.routers.optimizer import Rows
+from armwise.agent.lab.routers.optimizer import SEED, Rows
 from armwise.agent.routers.base import Parameters
 from armwise.agent.routers.dataset import Floats, RoutingDataset
 
@@ -126,24 +126,15 @@ class Ranking(_Uncentred):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Pairs(_Uncentred):
-    """Which arm of a pair is better, by cross-entropy.
-
-    Attributes:
-        most: Most pairs of a question that a training step draws; None: all of them.
-        seed: Seed that draws the pairs.
-    """
-
-    most: int | None
-    seed: int
+    """Which arm of a pair is better, by cross-entropy."""
 
     def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return the mean loss of the pairs of each question."""
         from armwise.agent.lab.routers.neural.ltrr_training import pair_losses
 
-        rng = np.random.default_rng(self.seed)
-        return lambda rows: pair_losses(network, examples, rows, self.most, rng)
+        rng = np.random.default_rng(SEED)
+        return lambda rows: pair_losses(network, examples, rows, rng)
 
     def scores(self, network: Network, question: Array, arms: Array) -> Array:
         """Return the mean probability of being better than each arm; itself counts as one half."""

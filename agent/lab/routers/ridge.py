@@ -10,13 +10,25 @@ from pydantic import Field
 from armwise.agent.lab.routers.cross_validation import Rows, best_candidate
 from armwise.agent.lab.routers.neighbors import Neighbors
 from armwise.agent.lab.routers.preprocessing import Preparation
-from armwise.agent.routers.base import Parameters, Parametrised, Schema, State, Strengths
+from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.agent.routers.features import terms
 
+NEIGHBORS = 5
+"""Nearest questions of each arm, if it sees neighbors."""
+
+STRENGTHS = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
+"""Penalties on the squared coefficients, the strongest first, one of which cross-validation chooses."""
+
+LEAST = 3
+"""Least number of questions in which a word must occur to count."""
+
+DIMS = 32
+"""Principal components of the embedding among the features."""
+
 
 class RidgeParameters(Parameters):
-    """The inputs, the penalties, and the cross-validation that chooses one."""
+    """What the regression sees."""
 
     sees: Literal["words", "embedding", "features", "neighbors"] = Field(
         "words",
@@ -25,15 +37,6 @@ class RidgeParameters(Parameters):
         "to those of training that each arm answers best and, with `features.similarity` in the "
         "configuration, to passages of its source.",
     )
-    neighbors: int = Field(5, ge=1, description="Nearest questions of each arm, where it sees neighbors.")
-    strengths: Strengths = Field(
-        [3.0, 10.0, 30.0, 100.0, 300.0, 1000.0],
-        description="Penalties on the squared coefficients, one of which cross-validation chooses.",
-    )
-    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
-    least: int = Field(3, ge=1, description="Least number of questions in which a word must occur to count.")
-    dims: int = Field(32, ge=0, description="Principal components of the embedding among the features.")
-    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 class RidgeRouter(Parametrised[RidgeParameters]):
@@ -57,26 +60,24 @@ class RidgeRouter(Parametrised[RidgeParameters]):
     def _fit(self, labels: RoutingDataset) -> None:
         features, utility = labels.features, labels.utility
         if self.chosen.sees == "words":
-            self._words = fit_words(features.texts, self.chosen.least)
+            self._words = fit_words(features.texts)
         elif self.chosen.sees == "features":
-            self._preparation = Preparation.of(features, self.chosen.dims)
+            self._preparation = Preparation.of(features, DIMS)
         inputs = self._inputs(features)
-        strengths = sorted(self.chosen.strengths, reverse=True)
 
         def neighbors(rows: Rows | slice) -> Neighbors:
-            return Neighbors.of(inputs[rows], utility[rows], self.chosen.neighbors, self._passages(features))
+            return Neighbors.of(inputs[rows], utility[rows], NEIGHBORS, self._passages(features))
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             seen, unseen = inputs[training], inputs[held_out]
             if self.chosen.sees == "neighbors":  # of the training questions alone, as in service
                 near = neighbors(training)
                 seen, unseen = near.inputs(seen, training=True), near.inputs(unseen)
-            for strength in strengths:
+            for strength in STRENGTHS:
                 coefficients, means = solve(seen, utility[training], strength)
                 yield unseen @ coefficients + means
 
-        at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
-        self.strength = strengths[at]
+        self.strength = STRENGTHS[best_candidate(len(STRENGTHS), fit_and_score, labels)]
         if self.chosen.sees == "neighbors":
             self._neighbors = neighbors(slice(None))
             inputs = self._neighbors.inputs(inputs, training=True)
@@ -132,18 +133,13 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         elif self.chosen.sees == "features":
             self._preparation = Preparation.restore(state)
         elif self.chosen.sees == "neighbors":
-            self._neighbors = Neighbors.restore(state, self.chosen.neighbors)
+            self._neighbors = Neighbors.restore(state, NEIGHBORS)
 
 
-def fit_words(texts: Sequence[str], least: int) -> Any:
-    """Return a fitted vectorizer of words and word pairs; None: all words are too rare.
-
-    Args:
-        texts: The training questions.
-        least: Fewest questions in which a word must occur.
-    """
+def fit_words(texts: Sequence[str]) -> Any:
+    """Return a vectorizer of words and word pairs, fitted to questions; None: all words are too rare."""
     try:
-        return _vectorizer(min_df=least).fit(texts)
+        return _vectorizer(min_df=LEAST).fit(texts)
     except ValueError:  # scikit-learn refuses an empty vocabulary
         return None
 

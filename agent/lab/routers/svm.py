@@ -5,31 +5,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from armwise.agent.lab.routers.cross_validation import Rows, best_candidate
 from armwise.agent.lab.routers.preprocessing import Preparation
-from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State, Strengths
+from armwise.agent.routers.base import (
+    IdentityParameters,
+    Parametrised,
+    Schema,
+    StageParameters,
+    State,
+)
 from armwise.agent.routers.dataset import Features, Floats, RoutingDataset, positions
-from armwise.number import Number
+
+LANDMARKS = 256
+"""Most training rows that the kernel compares with."""
+
+GAMMA = 0.01
+"""Inverse width of the Gaussian kernel: the larger, the narrower."""
+
+IDENTITY = 3.0
+"""Factor of the one-hot code of the arm."""
+
+COST = 1.0
+"""Cost of an error: the larger, the weaker the regularisation."""
+
+TUBE = 0.1
+"""Errors up to this size cost nothing (the epsilon of SVR)."""
+
+STRENGTHS = (3000.0, 300.0, 30.0, 3.0)
+"""Penalties of pairs on the squared coefficients, the strongest first, one of which is chosen."""
 
 
-class PointwiseParameters(StageParameters):
-    """The kernel and the regression."""
-
-    landmarks: int = Field(256, ge=1, description="Most training rows that the kernel compares with.")
-    gamma: Number = Field(
-        0.01, gt=0.0, description="Inverse width of the Gaussian kernel: the larger, the narrower."
-    )
-    identity: Number = Field(3.0, ge=0.0, description="Factor of the one-hot code of the arm.")
-    cost: Number = Field(
-        1.0, gt=0.0, description="Cost of an error: the larger, the weaker the regularisation."
-    )
-    tube: Number = Field(0.1, ge=0.0, description="Errors up to this size cost nothing (the epsilon of SVR).")
-    seed: int = Field(0, ge=0, description="Seed that draws the landmarks.")
-
-
-class PointwiseSVM(Parametrised[PointwiseParameters]):
+class PointwiseSVM(Parametrised[IdentityParameters]):
     """Scores an arm with its expected utility, by support vector regression with a Gaussian kernel.
 
     A row has the features of the question, the features of the arm (medians of the training data in place of
@@ -42,23 +49,20 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
     """
 
     kind = "pointwise_svm"
-    Params = PointwiseParameters
+    Params = IdentityParameters
 
     def _fit(self, labels: RoutingDataset) -> None:
         from sklearn.kernel_approximation import Nystroem  # loading takes a second, and scoring does without
         from sklearn.svm import LinearSVR
 
-        chosen = self.chosen
-        self._preparation = Preparation.of(labels.features, chosen.dims)
+        self._preparation = Preparation.of(labels.features, self.chosen.dims)
         rows = self._rows(labels.features, np.eye(labels.utility.shape[1]))
         is_known = ~np.isnan(labels.utility.ravel())
         rows, utility = rows[is_known], labels.utility.ravel()[is_known]
-        kernel = Nystroem(
-            gamma=chosen.gamma, n_components=min(chosen.landmarks, len(rows)), random_state=chosen.seed
-        )
+        kernel = Nystroem(gamma=GAMMA, n_components=min(LANDMARKS, len(rows)), random_state=0)
         model = LinearSVR(
-            C=chosen.cost,
-            epsilon=chosen.tube,
+            C=COST,
+            epsilon=TUBE,
             loss="squared_epsilon_insensitive",
             dual=False,
             max_iter=100_000,
@@ -71,7 +75,7 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         rows = self._rows(features, np.eye(len(arms))[positions(arms, features.arms)])
         # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b takes one product of matrices
         lengths = (rows**2).sum(axis=1)[:, None] + (self._landmarks**2).sum(axis=1)
-        near = np.exp(-self.chosen.gamma * (lengths - 2.0 * rows @ self._landmarks.T))
+        near = np.exp(-GAMMA * (lengths - 2.0 * rows @ self._landmarks.T))
         scores: Floats = near @ self._weights + self._intercept
         return scores.reshape(len(features), -1)
 
@@ -81,7 +85,7 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         shape = arm_features.shape[:2]
         question = self._preparation.question(features)[:, None]
         shared = np.broadcast_to(question, (*shape, question.shape[2]))
-        named = np.broadcast_to(self.chosen.identity * names, (*shape, names.shape[1]))
+        named = np.broadcast_to(IDENTITY * self.chosen.identity * names, (*shape, names.shape[1]))
         return np.concatenate([shared, arm_features, named], axis=2).reshape(shape[0] * shape[1], -1)
 
     def _state(self) -> State:
@@ -94,17 +98,6 @@ class PointwiseSVM(Parametrised[PointwiseParameters]):
         self._landmarks, self._weights, self._intercept = (
             state[name] for name in ("landmarks", "weights", "intercept")
         )
-
-
-class PairwiseParameters(StageParameters):
-    """The regularisation, and the cross-validation that chooses it."""
-
-    strengths: Strengths = Field(
-        [3.0, 30.0, 300.0, 3000.0],
-        description="Penalties on the squared coefficients, one of which cross-validation chooses.",
-    )
-    folds: int = Field(5, ge=2, description="Folds of the cross-validation.")
-    seed: int = Field(0, ge=0, description="Seed that shuffles questions into folds.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +120,7 @@ class Linear:
         return scores
 
 
-class PairwiseSVM(Parametrised[PairwiseParameters]):
+class PairwiseSVM(Parametrised[StageParameters]):
     """Scores arms so that the better of two comes first, by a linear support vector machine on differences.
 
     A linear score of a pair is the difference of the scores of two arms, so arms are scored one by one. The
@@ -142,7 +135,7 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
     """
 
     kind = "pairwise_svm"
-    Params = PairwiseParameters
+    Params = StageParameters
     strength: float
     """The penalty that was chosen."""
 
@@ -150,19 +143,16 @@ class PairwiseSVM(Parametrised[PairwiseParameters]):
         self._preparation = Preparation.of(labels.features, self.chosen.dims)
         question = self._preparation.question(labels.features)
         arm_features = self._preparation.imputed(labels.features)
-        # from the strongest penalty down, each fit starts at the solution before
-        strengths = sorted(self.chosen.strengths, reverse=True)
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             linear = None
-            for strength in strengths:
+            for strength in STRENGTHS:  # each fit starts at the solution before
                 linear = rank(
                     question[training], arm_features[training], labels.utility[training], strength, linear
                 )
                 yield linear.scores(question[held_out], arm_features[held_out])
 
-        at = best_candidate(len(strengths), fit_and_score, labels, self.chosen.folds, self.chosen.seed)
-        self.strength = strengths[at]
+        self.strength = STRENGTHS[best_candidate(len(STRENGTHS), fit_and_score, labels)]
         self._linear = rank(question, arm_features, labels.utility, self.strength)
 
     def _scores(self, features: Features) -> Floats:

@@ -7,7 +7,7 @@ arm. In the row of a pair of arms, the last two are differences between the arms
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from pydantic import Field
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, centred
 from armwise.agent.lab.routers.tree_ensemble import TreeEnsemble
-from armwise.agent.routers.base import Parametrised, Schema, StageParameters, State
+from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import (
     Features,
     Floats,
@@ -26,7 +26,6 @@ from armwise.agent.routers.dataset import (
     scored_in_parts,
 )
 from armwise.arms import extras
-from armwise.number import Number
 
 THREADS = 1
 """A single thread, so that a fit is deterministic. On busy cores, two took five times as long."""
@@ -35,43 +34,25 @@ Mask = NDArray[np.bool_]
 Rows = NDArray[np.float32]
 
 
-class Boosting(StageParameters):
-    """The rows and the trees; the defaults are LTRR's."""
+SEED = 0
+"""Seed that draws rows and columns of each tree."""
 
-    identity: bool = Field(
-        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
-    )
+
+class Boosting(IdentityParameters):
+    """The rows, and how many trees."""
+
     impute: bool = Field(
         False,
         description="Whether missing features of an arm are replaced by the median of the training data, "
         "as in LTRR; otherwise each node learns a direction for them.",
     )
     rounds: int = Field(100, ge=1, description="Number of trees.")
-    depth: int = Field(5, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: Number = Field(
-        0.05, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
-    )
-    min_child_weight: Number = Field(2.0, ge=0.0, description="Smallest sum of second derivatives in a leaf.")
-    gamma: Number = Field(0.1, ge=0.0, description="Smallest gain of a split.")
-    subsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: Number = Field(0.8, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
-    seed: int = Field(0, ge=0, description="Seed that draws rows and columns of each tree.")
 
 
 class PointwiseBoosting(CentreParameters, Boosting):
-    """The trees that predict utilities: by default more of them, with a smaller learning rate."""
+    """The rows, and how many trees predict utilities."""
 
     rounds: int = Field(300, ge=1, description="Number of trees.")
-    depth: int = Field(4, ge=1, le=6, description="Largest depth of a tree.")
-    learning_rate: Number = Field(
-        0.03, gt=0.0, le=1.0, description="Shrinkage: factor of each tree's leaves."
-    )
-    min_child_weight: Number = Field(
-        20.0, ge=0.0, description="Smallest sum of second derivatives in a leaf."
-    )
-    gamma: Number = Field(0.0, ge=0.0, description="Smallest gain of a split.")
-    subsample: Number = Field(0.7, gt=0.0, le=1.0, description="Share of the rows that a tree is grown on.")
-    colsample: Number = Field(0.5, gt=0.0, le=1.0, description="Share of the columns that a tree uses.")
 
 
 B = TypeVar("B", bound=Boosting)
@@ -82,11 +63,19 @@ class BoostedTrees(Parametrised[B]):
 
     Attributes:
         objective: Objective of xgboost.
+        growth: Parameters of xgboost for each tree, by default those of LTRR.
     """
 
     libraries = ("xgboost",)
     objective: ClassVar[Mapping[str, Any]]
-    example: ClassVar = {"rounds": 15, "learning_rate": 0.3}
+    growth: ClassVar[Mapping[str, float]] = {
+        "max_depth": 5,
+        "eta": 0.05,
+        "min_child_weight": 2.0,
+        "gamma": 0.1,
+        "subsample": 0.8,
+        "colsample_bytree": 0.8,
+    }
 
     @abstractmethod
     def _rows(self, of_arms: Floats) -> Floats:
@@ -115,17 +104,7 @@ class BoostedTrees(Parametrised[B]):
         rows = self._table(features, self._names(len(features.arms)))[used]
         listwise = {"qid": np.nonzero(used)[0]} if self.objective["objective"] == "rank:ndcg" else {}
         self._booster: xgboost.Booster | None = xgboost.train(
-            {
-                "nthread": THREADS,
-                "max_depth": chosen.depth,
-                "eta": chosen.learning_rate,
-                "min_child_weight": chosen.min_child_weight,
-                "gamma": chosen.gamma,
-                "subsample": chosen.subsample,
-                "colsample_bytree": chosen.colsample,
-                "seed": chosen.seed,
-                **self.objective,
-            },
+            {"nthread": THREADS, "seed": SEED, **self.growth, **self.objective},
             xgboost.QuantileDMatrix(rows, target[used], nthread=THREADS, **listwise),
             chosen.rounds,
         )
@@ -189,6 +168,14 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
     kind = "pointwise_xgboost"
     Params: ClassVar[type[Any]] = PointwiseBoosting
     objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:squarederror"}
+    growth: ClassVar[Mapping[str, float]] = {
+        "max_depth": 4,
+        "eta": 0.03,
+        "min_child_weight": 20.0,
+        "gamma": 0.0,
+        "subsample": 0.7,
+        "colsample_bytree": 0.5,
+    }
 
     def _rows(self, of_arms: Floats) -> Floats:
         return of_arms
@@ -199,33 +186,6 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
 
     def _ranked(self, sums: Floats) -> Floats:
         return sums
-
-
-class LogisticBoosting(PointwiseBoosting):
-    """The trees that predict probabilities: utilities are not centred."""
-
-    centre: Literal[False] = Field(False, description="Always false: a utility is the probability itself.")
-
-
-class LogisticXGBoost(PointwiseXGBoost):
-    """Predicts the probability that an arm is right, by the logistic loss.
-
-    A utility beyond [0, 1] counts as the nearest of the two.
-
-    Source: FrugalGPT (2023), arXiv:2305.05176, scores answers likewise; Chen and Guestrin 2016, XGBoost.
-    """
-
-    kind = "logistic_xgboost"
-    Params: ClassVar[type[Any]] = LogisticBoosting
-    objective: ClassVar[Mapping[str, Any]] = {"objective": "reg:logistic"}
-
-    def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        return np.clip(utility, 0.0, 1.0), ~np.isnan(utility)
-
-    def _ranked(self, sums: Floats) -> Floats:
-        from scipy.special import expit
-
-        return np.asarray(expit(sums), dtype=np.float64)
 
 
 class PairwiseXGBoost(BoostedTrees[Boosting]):

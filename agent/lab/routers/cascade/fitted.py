@@ -7,7 +7,7 @@ The gain of a training question comes from out-of-fold scores: the reward of goi
 later stages, minus that of stopping, both net of the cost so far.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.agent.lab.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
+from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
 from armwise.agent.lab.routers.cross_validation import draw_part, folds, out_of_fold_scores
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.base import Router
-from armwise.agent.routers.catalog import RouterSpec, build_router
 from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
 from armwise.agent.routers.features import QUESTION, answered_table, question_table
 from armwise.arms import signals
@@ -32,31 +32,6 @@ GO_ON = "go on"
 
 Integers = NDArray[np.intp]
 
-ANSWERS = RouterSpec(
-    kind="logistic_xgboost",
-    params={
-        "stage": "answered",
-        "dims": 0,
-        "rounds": 400,
-        "depth": 5,
-        "learning_rate": 0.02,
-        "colsample": 0.3,
-    },
-)
-
-GAIN = RouterSpec(
-    kind="pointwise_xgboost",
-    params={
-        "stage": "retrieved",
-        "dims": 0,
-        "centre": False,
-        "rounds": 120,
-        "depth": 2,
-        "min_child_weight": 40.0,
-        "colsample": 0.3,
-    },
-)
-
 FITTING = Fitting(draws=1, rounds=150, learning_rate=0.06)
 """Settings of the relevance models."""
 
@@ -64,6 +39,9 @@ FOUND = (*signals.FOUND, *signals.WORDED)
 """Features of each member's passages; they need only words, no encoder."""
 
 Found = Sequence[Sequence[Passage]]
+
+Build = Callable[[], Router]
+"""Builds an unfitted router."""
 
 
 class CascadeSpec(BaseModel):
@@ -73,18 +51,12 @@ class CascadeSpec(BaseModel):
 
     stages: Stages = Field(description="Names of arms, cheap ones first: those of a stage answer together.")
     right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
-    answers: RouterSpec = Field(ANSWERS, description="Router that predicts it for each answer so far.")
-    gain: RouterSpec = Field(GAIN, description="Router that predicts the reward gained by going on.")
     relevance: bool = Field(
         default=False,
         description="Whether the predicted relevance of passages is a feature, of a model that is fitted to "
         "the `gold_ids` of the questions.",
     )
     stop: StopRule = Field(StopRule(), description="When it stops.")
-    folds: int = Field(5, ge=2, description="Folds of the out-of-fold scores.")
-    seed: int = Field(
-        0, ge=0, description="Seed that draws the folds and the questions held out for a bound."
-    )
 
     @model_validator(mode="after")
     def _a_share_each(self) -> "CascadeSpec":
@@ -301,7 +273,7 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         cascade, gains = fit_stages(spec, labels, on_progress)
         shares = spec.stop.shares
         return replace(cascade, thresholds=share_thresholds(gains, shares)) if shares else cascade
-    calibration = draw_part(labels.features[0].texts, spec.stop.held_out, spec.seed)
+    calibration = draw_part(labels.features[0].texts, spec.stop.held_out, seed=0)
     if not calibration.any() or calibration.all():
         raise RouterError(
             f"{len(labels)} questions cannot be split so that {spec.stop.held_out:g} are held out"
@@ -327,14 +299,25 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
 
 
 def fit_stages(
-    spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
+    spec: CascadeSpec,
+    labels: CascadeDataset,
+    on_progress: Progress,
+    build_answers: Build = AnswerTrees,
+    build_gain: Build = GainTrees,
 ) -> tuple[Cascade, list[Floats]]:
     """Return a cascade with thresholds of 0, and out-of-fold gains of each stage but the last, shape (n,).
+
+    Args:
+        spec: Stages of the cascade.
+        labels: The questions.
+        on_progress: Called with each step.
+        build_answers: Builds the router that scores each answer so far.
+        build_gain: Builds the router that predicts the reward gained by going on.
 
     Raises:
         RouterError: A router cannot be fitted.
     """
-    parts = folds(labels.features[0].texts, spec.folds, spec.seed)
+    parts = folds(labels.features[0].texts)
     relevance = None
     if spec.relevance:
         relevance, labels = _with_relevance(labels, parts, on_progress)
@@ -343,7 +326,7 @@ def fit_stages(
     stage_scores: list[Floats] = []
     for stage, features in enumerate(labels.features):
         answers = RoutingDataset(features, labels.right[:, : len(features.arms)], is_choice=False)
-        router, scores = _fit_out_of_fold(spec.answers, answers, parts)
+        router, scores = _fit_out_of_fold(build_answers, answers, parts)
         best = labels.right[row, scores.argmax(axis=1)]
         models.append(StageModel(router, *_calibrated(scores.max(axis=1), best)))
         stage_scores.append(scores)
@@ -356,7 +339,7 @@ def fit_stages(
             (onwards - rewards[stage])[:, None],
             is_choice=False,
         )
-        router, scores = _fit_out_of_fold(spec.gain, gain_labels, parts)
+        router, scores = _fit_out_of_fold(build_gain, gain_labels, parts)
         models[stage], gains[stage] = replace(models[stage], gain=router), scores[:, 0]
         onwards = np.where(gains[stage] > 0.0, onwards, rewards[stage])
         on_progress("fitting to the gains of going on", last - stage, last)
@@ -402,11 +385,11 @@ def _seen(features: Features, observed: StageObservations | None, model: Relevan
 
 
 def _fit_out_of_fold(
-    spec: RouterSpec, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
+    build: Build, labels: RoutingDataset, parts: Sequence[tuple[Integers, Integers]]
 ) -> tuple[Router, Floats]:
     """Return a router fitted to all labels, and out-of-fold scores, shape (n, n_arms)."""
-    scores = out_of_fold_scores(lambda: build_router(spec), labels, parts)
-    return build_router(spec).fit(labels), scores
+    scores = out_of_fold_scores(build, labels, parts)
+    return build().fit(labels), scores
 
 
 def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from armwise.agent.lab.routers.cascade.fitted import Cascade, CascadeSpec, StageModel
-from armwise.agent.routers.catalog import load_router
+from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
 from armwise.agent.routers.dataset import RouterError
 from armwise.agent.routers.saved import AGAIN, check_digest, digest_router, read_file, write_files
 from armwise.arms.llm import prompts
@@ -141,12 +141,11 @@ def read_cascade(folder: Path) -> TrainedCascade:
 
 
 def _stage(folder: Path, about: CascadeFacts, number: int) -> StageModel:
-    names = [f"stage-{number + 1}.answers"]
-    if number + 1 < len(about.spec.stages):
-        names.append(f"stage-{number + 1}.gain")
-    routers = [load_router(_read(folder, about, name)) for name in names]
+    answers = AnswerTrees().load(_read(folder, about, f"stage-{number + 1}.answers"))
+    is_last = number + 1 == len(about.spec.stages)
+    gain = None if is_last else GainTrees().load(_read(folder, about, f"stage-{number + 1}.gain"))
     knots = about.calibrations[number]
-    return StageModel(routers[0], np.array(knots.scores), np.array(knots.probabilities), *routers[1:])
+    return StageModel(answers, np.array(knots.scores), np.array(knots.probabilities), gain)
 
 
 def _read(folder: Path, about: CascadeFacts, name: str) -> bytes:

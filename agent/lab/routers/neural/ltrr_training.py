@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from armwise.agent.lab.routers.networks import Network
 from armwise.agent.lab.routers.optimizer import Rows
 from armwise.agent.routers.dataset import Floats
 
-if TYPE_CHECKING:
-    from armwise.agent.lab.routers.neural.text_encoder import TextReader
+DROPOUT = 0.2
+"""Share of the units that are dropped in a step."""
+
+MOST_PAIRS = 16
+"""Most pairs of a question that a step draws, each in both directions."""
 
 Pairs = NDArray[np.bool_]
 """Whether the first arm is better than the second, shape (n, n_arms, n_arms)."""
@@ -52,38 +55,16 @@ class FitExamples:
         return self.question[rows], self.own[rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(FitExamples):
-    """The inputs and targets while a text model is fitted: its vectors are computed in every step.
-
-    Attributes:
-        reader: The text model.
-        texts: Texts of the questions, shape (n,).
-    """
-
-    reader: "TextReader"
-    texts: Sequence[str]
-
-    def inputs(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the inputs of some questions."""
-        question, arm_features = FitExamples.inputs(self, rows)
-        read = self.reader([self.texts[row] for row in rows]).cpu()
-        return torch.cat([read, question[:, self.reader.width :]], dim=1), arm_features
-
-
 class FeedForward(nn.Module):
     """The network of `mlp.Network` as a torch module.
 
     Args:
         shape: Number of features of a question, of features of an arm, and of arms.
         hidden: Units of each hidden layer.
-        dropout: Share of the units that are dropped in a step.
         identity: Whether it reads the one-hot code of the arm.
     """
 
-    def __init__(
-        self, shape: tuple[int, int, int], hidden: Sequence[int], *, dropout: float, identity: bool
-    ) -> None:
+    def __init__(self, shape: tuple[int, int, int], hidden: Sequence[int], *, identity: bool) -> None:
         super().__init__()
         d, n_columns, n_arms = shape
         drawn = partial(_drawn, inputs=d + n_columns + 1)
@@ -95,7 +76,7 @@ class FeedForward(nn.Module):
         self.bias = nn.Parameter(drawn(hidden[0]))
         layers: list[nn.Module] = []
         for width, following in zip(hidden, [*hidden[1:], 1], strict=True):
-            layers += [nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, following)]
+            layers += [nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(width, following)]
         self.rest = nn.Sequential(*layers)
 
     def of_question(self, question: Tensor) -> Tensor:
@@ -152,23 +133,21 @@ def top_one_losses(scores: Tensor, utility: Tensor) -> Tensor:
     return -(target * chances.masked_fill(unknown, 0.0)).sum(dim=1)
 
 
-def pair_losses(
-    network: FeedForward, examples: FitExamples, rows: Rows, most: int | None, rng: np.random.Generator
-) -> Tensor:
+def pair_losses(network: FeedForward, examples: FitExamples, rows: Rows, rng: np.random.Generator) -> Tensor:
     """Return the mean cross-entropy of the pairs of each question, shape (n,).
+
+    In training mode, some pairs of each question are drawn; otherwise all count.
 
     Args:
         network: Predicts the log-odds that the first arm of a pair is better than the second.
         examples: Inputs and utilities; arms with unknown utility are in no pair.
         rows: Indices of questions on which at least one arm is better than another.
-        most: Most pairs of a question in training mode, each in both directions; None, and evaluation mode,
-            use all.
         rng: Random generator that draws the pairs.
     """
     utility = examples.utility[rows].numpy()
     better = utility[:, :, None] > utility[:, None, :]
-    if network.training and most is not None:
-        better = _some(better, most, rng)
+    if network.training:
+        better = _some(better, MOST_PAIRS, rng)
     row, winner, loser = (torch.from_numpy(at) for at in np.nonzero(better))
     question, arm_features = examples.inputs(rows)
     arms = network.of_arms(arm_features)

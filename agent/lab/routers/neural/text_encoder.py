@@ -1,4 +1,4 @@
-"""Text models that encode questions and whose last layers can be fitted; R3AG's has a token per arm."""
+"""Text models that encode questions; R3AG's has a token per arm, and last layers that are fitted."""
 
 import threading
 from collections.abc import Sequence
@@ -24,6 +24,9 @@ READING = threading.Lock()
 """Lock of encoding: a fast tokenizer refuses concurrent use, and torch's number of threads is global."""
 
 
+AT_ONCE = 64
+"""Texts that are encoded together."""
+
 FITTED_LAYERS = 2
 """Number of last layers that R3AG fits, as in the paper, besides the word embeddings."""
 
@@ -31,12 +34,10 @@ FITTED_LAYERS = 2
 class TextReader(nn.Module):
     """A model of sentence-transformers, with the pooling of its folder, by default the mean.
 
-    It runs on CUDA if available. All its layers are frozen at first. Once fitted, it is thread-safe.
+    It runs on CUDA if available. All its layers are frozen. Reading is thread-safe.
 
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
-        at_once: Texts that are encoded together.
-        max_length: Most tokens of a text; None: the model's limit.
 
     Attributes:
         width: Length of its vectors.
@@ -45,7 +46,7 @@ class TextReader(nn.Module):
         ModelNotFoundError: The model is not found, or cannot be loaded.
     """
 
-    def __init__(self, name: str, at_once: int, max_length: int | None = None) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would fill the log
         place = locate(name)
@@ -58,9 +59,7 @@ class TextReader(nn.Module):
             )
         except (OSError, ValueError) as error:
             raise ModelNotFoundError(f"model {name!r} cannot be loaded: {error}") from error
-        if max_length is not None:
-            self.model.max_seq_length = max_length
-        self.name, self.at_once = name, at_once
+        self.name = name
         self.width = int(self.model.get_embedding_dimension() or 0)
         self.requires_grad_(False)
         self.eval()
@@ -70,16 +69,6 @@ class TextReader(nn.Module):
         """The model of transformers inside."""
         return self.model.transformers_model
 
-    def free_last(self, count: int) -> None:
-        """Unfreeze the last layers. Raises RouterError if there are fewer."""
-        stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
-        layers = max(stacks, key=len)
-        if count > len(layers):
-            raise RouterError(
-                f"{count} layers of model {self.name!r} are to be fitted, but it has {len(layers)}"
-            )
-        layers[len(layers) - count :].requires_grad_(True)
-
     def forward(self, texts: Sequence[str]) -> Tensor:
         """Return a vector per text, shape (n, width)."""
         read = batch_to_device(self.model.preprocess(list(texts)), self.model.device)
@@ -88,24 +77,10 @@ class TextReader(nn.Module):
 
     def read(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return a vector per text in numpy, shape (n, width), without gradients."""
-        starts = range(0, len(texts), self.at_once)
+        starts = range(0, len(texts), AT_ONCE)
         with READING, on_threads(len(compute_cores())), torch.inference_mode():
-            parts = [self(texts[start : start + self.at_once]).cpu().numpy() for start in starts]
+            parts = [self(texts[start : start + AT_ONCE]).cpu().numpy() for start in starts]
         return np.concatenate([np.empty((0, self.width), dtype=np.float32), *parts])
-
-    def state(self) -> State:
-        """Return the fitted parameters; all others are those of the model's files."""
-        return {name: value.detach().cpu().numpy() for name, value in self._free()}
-
-    @torch.no_grad()
-    def restore(self, state: State) -> None:
-        """Set the parameters of `state`. Raises KeyError if an array is missing."""
-        for name, value in self._free():
-            value.copy_(torch.from_numpy(state[name]))
-        self.eval()
-
-    def _free(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, value) for name, value in self.named_parameters() if value.requires_grad]
 
 
 class ScaledReader(TextReader):
@@ -122,25 +97,24 @@ class TextTower(TextReader):
     Args:
         name: A hub name, a folder, or `package:NAME/PATH`.
         n_arms: Number of tokens added to the vocabulary; their embeddings are random.
-        at_once: Texts that are encoded together.
 
     Raises:
         ModelNotFoundError: The model is not found, or cannot be loaded.
         RouterError: It has fewer than two layers.
     """
 
-    def __init__(self, name: str, n_arms: int, at_once: int) -> None:
-        super().__init__(name, at_once)
+    def __init__(self, name: str, n_arms: int) -> None:
+        super().__init__(name)
         self.tokens = [f"<RET_{arm}>" for arm in range(n_arms)]
         self._extend()
-        self.free_last(FITTED_LAYERS)
+        self._free_last()
         self.body.get_input_embeddings().requires_grad_(True)
 
     @classmethod
-    def restored(cls, name: str, n_arms: int, at_once: int, state: State) -> Self:
+    def restored(cls, name: str, n_arms: int, state: State) -> Self:
         """Return a fitted tower. Raises KeyError if an array is missing."""
-        with seeded(0):
-            tower = cls(name, n_arms, at_once)
+        with seeded():
+            tower = cls(name, n_arms)
         tower.restore(state)
         return tower
 
@@ -159,6 +133,29 @@ class TextTower(TextReader):
     def encode(self, features: Features) -> Floats:
         """Return a unit vector per question, shape (n_questions, width)."""
         return self.read(features.texts).astype(np.float64)
+
+    def state(self) -> State:
+        """Return the fitted parameters; all others are those of the model's files."""
+        return {name: value.detach().cpu().numpy() for name, value in self._free()}
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        """Set the parameters of `state`. Raises KeyError if an array is missing."""
+        for name, value in self._free():
+            value.copy_(torch.from_numpy(state[name]))
+        self.eval()
+
+    def _free(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, value) for name, value in self.named_parameters() if value.requires_grad]
+
+    def _free_last(self) -> None:
+        stacks = (module for module in self.body.modules() if isinstance(module, nn.ModuleList))
+        layers = max(stacks, key=len)
+        if len(layers) < FITTED_LAYERS:
+            raise RouterError(
+                f"{FITTED_LAYERS} layers of model {self.name!r} are to be fitted, but it has {len(layers)}"
+            )
+        layers[-FITTED_LAYERS:].requires_grad_(True)
 
     def _extend(self) -> None:
         body, tokenizer = self.body, self.model.tokenizer

@@ -410,7 +410,7 @@ def test_the_fitted_router_is_the_one_that_was_trained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     files = typed(tmp_path, routed_outcomes(30))
-    recipe = {"kind": "capability", "params": {"epochs": 1, "width": 8, "heads": 2}}
+    recipe = {"kind": "capability"}
     utility = {"measures": {"em": 1.0}, "over": "none", "scale": "minmax"}
     router, _ = train_router(
         config, *files["outcomes"], router=recipe, utility=utility, quality="recall", arms=["none", "bm25"]

@@ -25,17 +25,17 @@ from armwise.arms.questions import Question
 from tests.agent.fakes import CONFIG
 from tests.agent.lab.offline.test_train_router import ARMS, config, labelled, outcomes
 from tests.agent.lab.routers.test_answer_selector import job_folder
+from tests.router_contracts import grow_few_trees
 
 __all__ = ["config", "labelled"]
 
-QUICK = {"dims": 0, "centre": False, "rounds": 15, "learning_rate": 0.3, "min_child_weight": 1.0}
-SPEC: dict[str, Any] = {
-    "stages": [["none"], ["bm25", "dense"]],
-    "answers": {"kind": "pointwise_xgboost", "params": {"stage": "answered", **QUICK}},
-    "gain": {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", **QUICK}},
-    "folds": 2,
-}
+SPEC: dict[str, Any] = {"stages": [["none"], ["bm25", "dense"]]}
 CHARGED = {"cost_weight": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    grow_few_trees(monkeypatch)
 
 
 def train(config: AppConfig, *paths: Path, **fields: Any) -> tuple[cascade.TrainedCascade, str]:
@@ -147,7 +147,6 @@ def test_questions_without_the_outcomes_of_every_arm_are_left_out(config: AppCon
     [
         ({"stages": [["none"], ["bm52"]]}, "'bm52' is unknown here; did you mean 'bm25'"),
         ({"right": "acc"}, "no score 'acc' among the outcomes, which have em, f1, recall"),
-        ({"answers": {"kind": "lottery"}}, "no router of kind 'lottery'"),
     ],
 )
 def test_what_does_not_fit_the_outcomes_is_refused(

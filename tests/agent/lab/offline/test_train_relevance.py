@@ -134,7 +134,7 @@ def test_the_same_outcomes_give_the_same_model_whatever_is_held_out(
 
 
 def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", **fields: Any) -> Trained:
-    params = {"stage": stage, "dims": 0, "rounds": 12, "learning_rate": 0.3, "min_child_weight": 0.0}
+    params = {"stage": stage, "dims": 0, "rounds": 60}
     given = {"config": config, "router": {"kind": "pointwise_xgboost", "params": params}, "relevance": True}
     given |= {"output": config.home_path / "router"}
     wanted = Training.model_validate(given | files | fields)

@@ -47,7 +47,7 @@ BEST = {"who": "none", "when": "bm25", "where": "dense"}
 STEPS = {"none": 0.0, "bm25": 1.0, "dense": 2.0}
 LEARNED: dict[str, Any] = {
     "kind": "pointwise_xgboost",
-    "params": {"stage": "question", "dims": 0, "rounds": 30, "learning_rate": 0.3, "min_child_weight": 0.0},
+    "params": {"stage": "question", "dims": 0, "rounds": 60},
 }
 
 
@@ -157,7 +157,7 @@ def test_the_same_outcomes_give_the_same_router_whatever_is_held_out(
 
 
 def test_what_was_retrieved_may_teach_a_router_too(config: AppConfig, labelled: Path) -> None:
-    capability = {"kind": "capability", "params": {"epochs": 1, "width": 8, "heads": 2}}
+    capability = {"kind": "capability"}
     without, with_it = (
         train(config, labelled, router=capability, quality=quality, held_out=0.0)[0]
         for quality in (None, "recall")

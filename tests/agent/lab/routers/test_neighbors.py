@@ -117,10 +117,9 @@ def test_small_groups_of_questions_are_told_apart_by_neighbors_and_not_by_a_line
 
 def test_a_router_that_was_saved_has_the_same_neighbors() -> None:
     labels, asked = groups(80, 3), groups(20, 4).features
-    router = RidgeRouter(sees="neighbors", neighbors=2).fit(labels)
+    router = RidgeRouter(sees="neighbors").fit(labels)
     again = load_router(router.save())
     np.testing.assert_array_equal(again.scores(asked), router.scores(asked))
-    assert (router.scores(asked) != RidgeRouter(sees="neighbors").fit(labels).scores(asked)).any()
     some = Features(("c", "a"), asked.texts, (), asked.question, asked.embedding)
     np.testing.assert_array_equal(again.scores(some), router.scores(asked)[:, [2, 0]])
 

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cosine_similarity, normalize
 
+from armwise.agent.lab.routers import r3ag
 from armwise.agent.lab.routers.networks import Head
 from armwise.agent.lab.routers.neural.r3ag_training import HeadTower, fit_encoder, fold, fuse, fusion_losses
 from armwise.agent.lab.routers.neural.text_encoder import TextTower
 from armwise.agent.lab.routers.optimizer import Descent, on_threads
-from armwise.agent.lab.routers.r3ag import Capability, CapabilityParameters, positives
+from armwise.agent.lab.routers.r3ag import WIDTH, Capability, positives
 from armwise.agent.lab.routers.utilities import routing_labels
 from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
@@ -47,7 +48,7 @@ def directions(n: int, seed: int, dim: int = 16) -> RoutingDataset:
 @pytest.mark.slow
 def test_it_learns_which_way_an_arm_lies() -> None:
     held_out = directions(400, seed=2)
-    router = Capability(width=64).fit(directions(800, seed=1))
+    router = Capability().fit(directions(800, seed=1))
     most = float(held_out.utility.max(axis=1).mean())
     assert best_single(held_out) < 0.2 * most
     assert worth(router, held_out) > 0.85 * most
@@ -109,7 +110,7 @@ def test_a_router_learns_the_positives_that_the_prior_leaves() -> None:
     utility = outcome + np.array([0.01, 0.04, 0.02, 0.06, 0.05, 0.03])
     top = positives(utility, 2, outcome)
     assert (top != positives(outcome, 2)).any(), "more than two arms tie on some questions"
-    router = Capability(width=8, heads=2, epochs=1)
+    router = Capability()
     told = router.fit(RoutingDataset(features, utility, without_prior=outcome)).save()
     assert told == router.fit(RoutingDataset(features, top.astype(np.float64))).save()
 
@@ -134,11 +135,12 @@ def ties_against_no_retrieval(n: int, seed: int) -> tuple[Features, Outcomes]:
     return features, Outcomes(questions, features.arms, {"em": em, "f1": em}, {}, nothing, nothing)
 
 
-def test_no_retrieval_is_picked_though_ties_favour_others() -> None:
+def test_no_retrieval_is_picked_though_ties_favour_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Capability, "of_heads", replace(Capability.of_heads, epochs=20))
     features, outcomes = ties_against_no_retrieval(600, seed=1)
     labels = routing_labels(features, outcomes, R3AG)
     held_out, truth = ties_against_no_retrieval(400, seed=2)
-    router = Capability(width=16, heads=2, epochs=20)
+    router = Capability()
     picked = router.fit(labels).scores(held_out).argmax(axis=1) == 0
     alone = (truth.scores["em"] == [1.0, 0.0, 0.0]).all(axis=1)
     assert alone.sum() > 20
@@ -186,7 +188,7 @@ def test_an_encoder_brings_a_question_near_to_its_positives() -> None:
     labels = directions(500, seed=1)
     right, known = positives(labels.utility, 2), np.ones_like(labels.utility, dtype=bool)
     torch.manual_seed(0)
-    tower, descent = HeadTower(16, len(ARMS), 16), Descent(CapabilityParameters(), 32, 3e-3, 32)
+    tower, descent = HeadTower(16, len(ARMS), 16), Descent(learning_rate=3e-3, batch_size=32)
     with on_threads(1):
         encoder, arms = fit_encoder(tower, labels.features, right, known, descent, 0.2)
     near = encoder.encode(labels.features) @ arms.T
@@ -200,7 +202,7 @@ def with_quality(labels: RoutingDataset, quality: Floats) -> RoutingDataset:
 
 def test_the_quality_fits_its_encoder_and_the_utility_stands_in_for_it() -> None:
     labels = directions(200, seed=1)
-    router = Capability(width=16, epochs=2)
+    router = Capability()
     alone = router.fit(labels).save()
     assert router.fit(with_quality(labels, labels.utility)).save() == alone
     other = load_router(router.fit(with_quality(labels, -labels.utility)).save())
@@ -225,9 +227,9 @@ def cosines(router: Capability, features: Features, without: str) -> Floats:
 def test_an_ablation_scores_by_the_cosine_of_what_is_left(without: str, n_encoders: int) -> None:
     labels = directions(100, seed=1)
     labels = with_quality(labels, -labels.utility)
-    router = Capability(width=16, epochs=2, without=without).fit(labels)
+    router = Capability(without=without).fit(labels)
     vectors = arrays(router)["give"]
-    assert vectors.shape == (len(ARMS), n_encoders, 1, 16)
+    assert vectors.shape == (len(ARMS), n_encoders, 1, WIDTH)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=3), 1.0, atol=1e-5)
     np.testing.assert_allclose(
         router.scores(labels.features), cosines(router, labels.features, without), atol=1e-5
@@ -238,10 +240,10 @@ def test_an_ablation_scores_by_the_cosine_of_what_is_left(without: str, n_encode
 def test_what_an_ablation_leaves_out_teaches_it_nothing() -> None:
     labels = directions(200, seed=1)
     quality = with_quality(labels, -labels.utility)
-    alone = Capability(width=16, epochs=2, without="quality")
+    alone = Capability(without="quality")
     assert alone.fit(quality).save() == alone.fit(labels).save()
     other = replace(quality, utility=np.roll(quality.utility, 1, axis=1))
-    of_quality, averaged = (Capability(width=16, epochs=2, without=part) for part in ("utility", "attention"))
+    of_quality, averaged = (Capability(without=part) for part in ("utility", "attention"))
     assert of_quality.fit(quality).save() == of_quality.fit(other).save()
     assert averaged.fit(quality).save() != averaged.fit(other).save()
     unknown = quality.utility * np.where(np.arange(len(ARMS)) == 0, np.nan, 1.0)
@@ -256,7 +258,7 @@ def test_an_arm_whose_quality_nobody_knows_is_an_arm_still() -> None:
     quality = labels.utility.copy()
     quality[:, 0] = np.nan  # it retrieves nothing
     held_out = directions(400, seed=2)
-    router = Capability(width=64).fit(with_quality(labels, quality))
+    router = Capability().fit(with_quality(labels, quality))
     asked = router.scores(held_out.features).argmax(axis=1) == 0
     best = held_out.utility.argmax(axis=1) == 0
     assert 0.7 * best.sum() < asked.sum() < 1.4 * best.sum()
@@ -278,17 +280,15 @@ def test_a_quality_that_does_not_fit_is_refused() -> None:
     np.testing.assert_array_equal(kept, labels.utility[[0, 2]])
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"width": 20}, "8 heads do not divide a width of 20"),
-        ({"best": 0}, "capability: best: .* greater than or equal to 1, got 0"),
-        ({"temprature": 0.1}, "capability: temprature: .*, got 0.1"),
-    ],
-)
-def test_a_parameter_that_does_not_fit_is_refused(params: dict[str, float], message: str) -> None:
-    with pytest.raises(RouterError, match=message):
-        Capability(**params).fit(directions(20, seed=1))
+def test_a_parameter_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(RouterError, match=r"capability: temprature: .*, got 0.1"):
+        Capability(temprature=0.1)
+
+
+def test_heads_have_to_divide_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(r3ag, "HEADS", 7)
+    with pytest.raises(RouterError, match="7 heads do not divide a width of 128"):
+        Capability().fit(directions(20, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -299,8 +299,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def full(model: Path) -> Capability:
     """The full form, fitted in large steps: the model is small, and knows nothing to begin with."""
-    router = Capability(encoder=str(model), heads=4, learning_rate=3e-3, batch_size=32, at_once=16, best=1)
-    return router.fit(texts_alone(world(200, seed=1)))
+    with pytest.MonkeyPatch.context() as patch:
+        descent = replace(Capability.of_models, learning_rate=3e-3, batch_size=32, at_once=16)
+        patch.setattr(Capability, "of_models", descent)
+        patch.setattr(r3ag, "BEST", 1)
+        return Capability(encoder=str(model)).fit(texts_alone(world(200, seed=1)))
 
 
 def texts_alone(labels: RoutingDataset) -> RoutingDataset:
@@ -338,10 +341,10 @@ def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full
 def test_only_the_word_embeddings_and_the_last_two_layers_are_fitted(model: Path) -> None:
     labels = world(60, seed=1)
     right, known = positives(labels.utility, 2), np.ones_like(labels.utility, dtype=bool)
-    tower = TextTower(str(model), len(labels.features.arms), 16)
+    tower = TextTower(str(model), len(labels.features.arms))
     before = {name: value.detach().clone() for name, value in tower.named_parameters()}
     assert tower(tower.tokens).shape == (4, 32)
-    descent = Descent(CapabilityParameters(epochs=2), 32, 1e-3, 16)
+    descent = Descent(learning_rate=1e-3, batch_size=32, epochs=2, at_once=16)
     with on_threads(1):
         fit_encoder(tower, labels.features, right, known, descent, 0.2)
 
@@ -359,9 +362,9 @@ def test_only_the_word_embeddings_and_the_last_two_layers_are_fitted(model: Path
 
 
 def test_each_arm_gets_a_word_of_its_own(model: Path) -> None:
-    tower = TextTower(str(model), 3, 16)
+    tower = TextTower(str(model), 3)
     words = tower.model.tokenizer.convert_tokens_to_ids(tower.tokens)
-    plain = TextTower(str(model), 1, 16)
+    plain = TextTower(str(model), 1)
     size = len(plain.model.tokenizer) - 1
     assert words == [size, size + 1, size + 2]
     with torch.no_grad():
@@ -370,8 +373,9 @@ def test_each_arm_gets_a_word_of_its_own(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_full_form_keeps_what_every_router_promises(model: Path) -> None:
-    build = partial(Capability, encoder=str(model), heads=2, epochs=1)
+def test_the_full_form_keeps_what_every_router_promises(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Capability, "of_models", replace(Capability.of_models, epochs=1))
+    build = partial(Capability, encoder=str(model))
     router_contracts.threads_see_what_one_thread_sees(build)
     router_contracts.unknown_utilities_are_left_out(build)
     router_contracts.the_same_labels_give_the_same_bytes(build)
@@ -384,7 +388,7 @@ def test_a_model_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None
     with pytest.raises(ModelNotFoundError, match="cannot be loaded"):
         Capability(encoder=str(tmp_path)).fit(labels)
     place = make_encoder(tmp_path / "model", labels.features.texts, seed=8)
-    saved = Capability(encoder=str(place), heads=4, epochs=1).fit(texts_alone(labels)).save()
+    saved = Capability(encoder=str(place)).fit(texts_alone(labels)).save()
     other = make_encoder(tmp_path / "other", labels.features.texts, seed=9)
     (other / "model.safetensors").replace(place / "model.safetensors")
     with pytest.raises(RouterError, match="is not the one that the router was fitted with"):
@@ -395,7 +399,7 @@ def test_a_model_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
-    router = Capability(width=16, epochs=1).fit(world(40, seed=1))
+    router = Capability().fit(world(40, seed=1))
     (tmp_path / "router").write_bytes(router.save())
     script = (
         "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
@@ -408,7 +412,7 @@ def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
 
 def test_a_zero_vector_has_finite_scores() -> None:
     labels = world(40, seed=1)
-    router = Capability(width=16, epochs=1).fit(labels)
+    router = Capability().fit(labels)
     nothing = replace(labels.features, embedding=np.zeros((len(labels), DIM), dtype=np.float32))
     assert np.isfinite(router.scores(nothing)).all()
     empty = Head(

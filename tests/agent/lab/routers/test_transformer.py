@@ -1,17 +1,15 @@
-"""The transformer router keeps the promises of a router, and fits as much of its text model as it is told."""
+"""The transformer router keeps the promises of a router, and reads the text."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load as load_arrays
 
+from armwise.agent.lab.routers.optimizer import Descent
 from armwise.agent.lab.routers.transformer import Transformer
-from armwise.agent.routers.base import read_header
-from armwise.agent.routers.dataset import Floats, RouterError
+from armwise.agent.routers.dataset import RouterError
 from armwise.arms.models import ModelNotFoundError
 from tests.router_contracts import (
     APART_CHECKS,
@@ -27,8 +25,13 @@ from tests.router_contracts import (
     worth,
 )
 
-SMALL = {"hidden": [16], "learning_rate": 0.01, "batch_size": 16, "epochs": 6, "at_once": 64}
-TUNED = {"train_layers": 1, "tuning_epochs": 2, "tuning_rate": 1e-3}
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transformer, "hidden", (16,))
+        patch.setattr(Transformer, "descent", Descent(learning_rate=0.01, batch_size=16, epochs=12))
+        yield
 
 
 def make_model(folder: Path, *, seed: int = 7) -> Path:
@@ -60,18 +63,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def frozen(model: str) -> Build:
-    return partial(Transformer, model=model, **SMALL)
+def lists(model: str) -> Build:
+    return partial(Transformer, model=model)
 
 
 @pytest.fixture(scope="module")
-def tuned(model: str) -> Build:
-    return partial(Transformer, model=model, loss="pointwise", **SMALL, **TUNED)
+def points(model: str) -> Build:
+    return partial(Transformer, model=model, loss="pointwise")
 
 
 @pytest.fixture(scope="module")
 def pairs(model: str) -> Build:
-    return partial(Transformer, model=model, loss="pairwise", **SMALL, **TUNED)
+    return partial(Transformer, model=model, loss="pairwise")
 
 
 OF_ANY = CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS
@@ -80,8 +83,8 @@ OF_ANY = CHECKS + LEARNING_CHECKS + RETRIEVED_CHECKS
 @pytest.mark.parametrize(
     ("which", "check"),
     [
-        *(("frozen", check) for check in OF_ANY + APART_CHECKS),
-        *(("tuned", check) for check in OF_ANY + APART_CHECKS),
+        *(("lists", check) for check in OF_ANY + APART_CHECKS),
+        *(("points", check) for check in OF_ANY + APART_CHECKS),
         *(("pairs", check) for check in OF_ANY),  # the score of an arm depends on those beside it
     ],
 )
@@ -94,37 +97,18 @@ def test_a_transformer_keeps_its_promise(
 
 def test_a_pairwise_transformer_ranks_by_wins_over_the_others(model: str) -> None:
     """Alone, an arm ties with itself; its score among four is the mean over each, itself included."""
-    router, seen = Transformer(model=model, loss="pairwise", **SMALL).fit(world(30, seed=1)), asked(5)
+    router, seen = Transformer(model=model, loss="pairwise").fit(world(30, seed=1)), asked(5)
     assert router.scores(seen.of(["dense"])).tolist() == [[0.5]] * 5
     two = {arm: router.scores(seen.of(["dense", arm]))[:, 0] * 2.0 - 0.5 for arm in ARMS if arm != "dense"}
     expected = (0.5 + sum(two.values())) / 4.0
     np.testing.assert_allclose(router.scores(seen)[:, ARMS.index("dense")], expected, atol=1e-6)
 
 
-def arrays(router: Transformer) -> dict[str, Floats]:
-    """Return what is saved of its text model."""
-    saved = load_arrays(read_header(router.save())[1])
-    return {name: value for name, value in saved.items() if name.startswith("reader.")}
-
-
-def test_only_the_layers_that_are_fitted_are_saved(model: str) -> None:
-    import torch
-    from transformers import AutoModel
-
-    labels = world(30, seed=1)
-    assert arrays(Transformer(model=model, **SMALL).fit(labels)) == {}
-    moved = arrays(Transformer(model=model, **SMALL, **TUNED).fit(labels))
-    before = AutoModel.from_pretrained(model).encoder.layer[1].state_dict()
-    after = {name.rpartition("layer.1.")[2]: torch.from_numpy(value) for name, value in moved.items()}
-    assert after.keys() == before.keys()
-    assert sum(not torch.equal(after[name], value) for name, value in before.items()) > len(before) / 2
-
-
 @pytest.mark.slow
 def test_the_text_is_what_it_reads(model: str) -> None:
     """The words are all that tells the topics apart, once the numbers and the embedding say nothing."""
     labels = world(300, seed=1)
-    router = Transformer(model=model, stage="question", **SMALL)
+    router = Transformer(model=model, stage="question")
     held_out = world(200, seed=3)
     for of in (labels, held_out):
         of.features.question[:] = 0.0
@@ -132,30 +116,13 @@ def test_the_text_is_what_it_reads(model: str) -> None:
     assert worth(router.fit(labels), held_out) > best_single(held_out) + 0.3
 
 
-def test_questions_are_cut_at_the_length_that_is_told(model: str) -> None:
-    labels = world(30, seed=1)
-    labels.features.question[:] = 0.0
-    # six words, and the two tokens that begin and end a text
-    eight = replace(labels.features, texts=tuple(f"{text} of" for text in labels.features.texts))
-    longer = replace(eight, texts=tuple(f"{text} the enzyme of the enzyme" for text in eight.texts))
-    short = Transformer(model=model, max_length=8, stage="question", **SMALL).fit(labels)
-    np.testing.assert_allclose(short.scores(longer), short.scores(eight), atol=1e-5)
-    whole = Transformer(model=model, stage="question", **SMALL).fit(labels)
-    assert not np.allclose(whole.scores(longer), whole.scores(eight), atol=1e-3)
-
-
 def test_a_router_of_another_model_is_refused(model: str, tmp_path: Path) -> None:
     labels = world(30, seed=1)
     place = make_model(tmp_path / "model", seed=8)
-    saved = Transformer(model=str(place), **SMALL).fit(labels).save()
+    saved = Transformer(model=str(place)).fit(labels).save()
     (place / "model.safetensors").write_bytes((Path(model) / "model.safetensors").read_bytes())
     with pytest.raises(RouterError, match=r"model '.*' is not the one that the router was fitted with"):
-        Transformer(model=str(place), **SMALL).load(saved)
-
-
-def test_more_layers_than_there_are_cannot_be_fitted(model: str) -> None:
-    with pytest.raises(RouterError, match=r"3 layers of model '.*' are to be fitted, but it has 2"):
-        Transformer(model=model, train_layers=3).fit(world(20, seed=1))
+        Transformer(model=str(place)).load(saved)
 
 
 def test_a_model_that_is_not_there_is_missed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from armwise.agent.routers.dataset import ArmTable, Features, RouterError, Routi
 from tests.router_contracts import ARMS, best_single, world, worth
 
 KINDS: tuple[type[BoostedTrees[Any]], ...] = (PointwiseXGBoost, PairwiseXGBoost, LambdaMART)
-QUICK: dict[str, Any] = {"rounds": 12, "learning_rate": 0.3, "dims": 4}
+QUICK: dict[str, Any] = {"rounds": 12, "dims": 4}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (BoostedTrees, PointwiseXGBoost):
+            patch.setattr(kind, "growth", {**kind.growth, "eta": 0.3})
+        yield
 
 
 @pytest.fixture
@@ -150,9 +159,9 @@ def test_the_trees_are_grown_as_the_paper_grows_them(grown: Any) -> None:
     PairwiseXGBoost(rounds=1).fit(world(40, seed=1))
     params = grown[0][0]
     assert params["objective"] == "binary:logistic"
-    expected = {"eta": 0.05, "max_depth": 5, "min_child_weight": 2, "gamma": 0.1, "subsample": 0.8}
+    expected = {"max_depth": 5, "min_child_weight": 2.0, "gamma": 0.1, "subsample": 0.8}
     assert {name: params[name] for name in expected} == expected
-    assert params["colsample_bytree"] == 0.8
+    assert (params["colsample_bytree"], params["nthread"]) == (0.8, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,15 +181,15 @@ def test_a_pair_is_asked_in_both_directions_and_an_arm_against_itself_is_a_half(
     np.testing.assert_allclose(ranked, [[(0.5 + 0.625) / 2.0, (0.5 + 0.375) / 2.0]])
 
 
+PAIRWISE = PairwiseXGBoost(**QUICK).fit(world(150, seed=1))
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000))
 def test_scores_of_pairs_are_probabilities_around_one_half(seed: int) -> None:
     scores = PAIRWISE.scores(world(5, seed=seed).features)
     assert ((scores > 0.0) & (scores < 1.0)).all()
     np.testing.assert_allclose(scores.mean(axis=1), 0.5)
-
-
-PAIRWISE = PairwiseXGBoost(**QUICK).fit(world(150, seed=1))
 
 
 def test_one_arm_alone_is_as_good_as_itself() -> None:
@@ -249,8 +258,7 @@ def test_an_arm_that_is_good_without_any_feature_is_found(kind: type[BoostedTree
 @pytest.mark.parametrize(
     ("kind", "params", "told"),
     [
-        (PointwiseXGBoost, {"depth": 7}, "pointwise_xgboost: depth: .* less than or equal to 6, got 7"),
-        (PairwiseXGBoost, {"subsample": 0.0}, "pairwise_xgboost: subsample: .* greater than 0, got 0.0"),
+        (PointwiseXGBoost, {"rounds": 0}, "pointwise_xgboost: rounds: .* greater than or equal to 1, got 0"),
         (PairwiseXGBoost, {"centre": True}, "pairwise_xgboost: centre: Extra inputs are not permitted"),
         (LambdaMART, {"rounds": "9"}, "lambdamart: rounds: Input should be a valid integer, got '9'"),
         (
@@ -276,26 +284,5 @@ def test_the_parameters_are_told_as_the_arguments_of_the_class() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_build_the_same_router_again(kind: type[BoostedTrees[Any]]) -> None:
-    router = kind(**QUICK, seed=5, impute=True)
+    router = kind(**QUICK, impute=True)
     assert kind(**router.params).params == router.params
-    assert router.params["seed"] == 5
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_trees_are_grown_as_the_parameters_say(
-    kind: type[BoostedTrees[Any]], grown: list[tuple[dict[str, Any], NDArray[Any], NDArray[Any], Any]]
-) -> None:
-    given = {
-        "depth": 3,
-        "learning_rate": 0.25,
-        "min_child_weight": 1.5,
-        "gamma": 0.125,
-        "subsample": 0.75,
-        "colsample": 0.625,
-        "seed": 7,
-    }
-    kind(rounds=3, dims=4, **given).fit(world(40, seed=1))
-    params = grown[0][0]
-    names = {"depth": "max_depth", "learning_rate": "eta", "colsample": "colsample_bytree"}
-    assert {name: params[names.get(name, name)] for name in given} == given
-    assert params["nthread"] == 1

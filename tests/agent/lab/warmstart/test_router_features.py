@@ -42,7 +42,7 @@ ARMS = ("none", "bm25", "dense")
 STEPS = {"none": 0.0, "bm25": 1.0, "dense": 2.0}
 TREES: dict[str, Any] = {
     "kind": "pointwise_xgboost",
-    "params": {"stage": "question", "dims": 0, "rounds": 30, "learning_rate": 0.3, "min_child_weight": 0.0},
+    "params": {"stage": "question", "dims": 0, "rounds": 60},
 }
 LOOKING: dict[str, Any] = {"kind": "max_sim", "params": {}}
 

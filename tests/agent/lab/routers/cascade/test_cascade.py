@@ -1,5 +1,6 @@
 """A fitted cascade: it goes on where that pays, and decides in service as it did in training."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,22 @@ from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.llm import prompts
 from armwise.arms.questions import Question
 from armwise.arms.retrievers import DeciderSpec
+from tests.router_contracts import grow_few_trees
 
 STAGES = (("none", "bm25"), ("dense",))
-QUICK = {"dims": 0, "centre": False, "rounds": 15, "learning_rate": 0.3, "min_child_weight": 2.0}
 SHORT = prompts.Writing(prompts.Form.SHORT, 400, 32)
 N = 210
 
 
 def spec(**changes: Any) -> cascade.CascadeSpec:
-    given: dict[str, Any] = {
-        "stages": STAGES,
-        "answers": {"kind": "pointwise_xgboost", "params": {"stage": "answered", **QUICK}},
-        "gain": {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", **QUICK}},
-        "folds": 3,
-    }
-    return cascade.CascadeSpec.model_validate(given | changes)
+    return cascade.CascadeSpec.model_validate({"stages": STAGES} | changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        grow_few_trees(patch)
+        yield
 
 
 class World:
@@ -176,7 +178,7 @@ def test_equal_questions_are_held_out_together() -> None:
 
 def test_a_cascade_without_settings_is_fitted_as_documented() -> None:
     plain = cascade.CascadeSpec(stages=STAGES)
-    assert (plain.right, plain.relevance, plain.folds, plain.seed) == ("em", False, 5, 0)
+    assert (plain.right, plain.relevance) == ("em", False)
     assert plain.stop.model_dump() == {
         "by": "reward",
         "shares": (),
@@ -356,10 +358,9 @@ def answered(other: World) -> Outcomes:
 
 @pytest.mark.slow
 def test_the_intervals_of_a_validation_are_those_of_the_questions(made: cascade.Cascade) -> None:
-    noisy, other, rng = World(seed=2), World(seed=3), np.random.default_rng(5)
-    for one in (noisy, other):
-        one.right = np.where(rng.uniform(size=(N, 3)) < 0.3, 1.0 - one.right, one.right)
-    made = cascade.fit_cascade(made.spec, noisy.labels(0.1), lambda *_: None)
+    other, rng = World(seed=3), np.random.default_rng(5)
+    other.right = np.where(rng.uniform(size=(N, 3)) < 0.3, 1.0 - other.right, other.right)
+    made = replace(made, thresholds=np.array([np.inf]))  # which loses something
     labels = other.labels(0.1)
     found = cascade.validate_cascade(made, labels, answered(other), resamples=4000, seed=1)
     walk, row = made.walk(made.features(labels)), np.arange(N)
@@ -448,11 +449,9 @@ class Supported(World):
 def test_relevance_is_a_feature_in_training_and_in_service(tmp_path: Path) -> None:
     world, other = Supported(), Supported(seed=1, n=18)
     steps: list[tuple[str, int, int | None]] = []
-    made = cascade.fit_cascade(
-        spec(relevance=True, folds=2), world.labels(), lambda *step: steps.append(step)
-    )
+    made = cascade.fit_cascade(spec(relevance=True), world.labels(), lambda *step: steps.append(step))
     assert steps == [
-        *(("fitting relevance", done, 3) for done in (1, 2, 3)),
+        *(("fitting relevance", done, 6) for done in range(1, 7)),
         *(("fitting to the answers of each stage", done, 2) for done in (1, 2)),
         ("fitting to the gains of going on", 1, 1),
     ]
