@@ -13,6 +13,7 @@ What a monitor takes an example stands beside Vowpal Wabbit's update from text i
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, permutations, product
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +26,7 @@ from drift_worlds import (
     LONG,
     RULE,
     WORLDS,
+    Build,
     delay,
     examples,
     false_alarms,
@@ -36,23 +38,20 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 from rich.table import Table
+from river import drift
 from vowpalwabbit import Workspace
 
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.policies import FeatureSpec, describe
 from armwise.agent.policies.vowpal import DEFAULT
-from armwise.feedback.drift import DriftSpec
 from armwise.feedback.drift import monitor as drift_monitor
-from armwise.feedback.drift.monitor import Adwin, PageHinkley
 from armwise.feedback.events import Context
 
-SETTINGS = {
-    "adwin": DriftSpec(),
-    "adwin, river's": DriftSpec(adwin=Adwin(delta=0.002, clock=32, grace=10)),
-    "page_hinkley": DriftSpec(detector="page_hinkley"),
-    "page_hinkley, river's": DriftSpec(
-        detector="page_hinkley", page_hinkley=PageHinkley(delta=0.005, threshold=50, alpha=0.9999, grace=30)
-    ),
+SETTINGS: dict[str, Build] = {
+    "adwin": drift_monitor.build_detector,
+    "adwin, river's": drift.ADWIN,
+    "page_hinkley": partial(drift.PageHinkley, min_instances=32, delta=0.05, threshold=20.0, alpha=1.0),
+    "page_hinkley, river's": drift.PageHinkley,
 }
 FALLS = (0.1, 0.2, 0.3, 0.5)
 WATCHED = (500, 2_000, 10_000)
@@ -95,10 +94,10 @@ def stationary(rngs: Sequence[np.random.Generator], step: Step) -> Iterator[Tabl
     """Count alarms where nothing changes."""
     table = table_of(f"false alarms in {LONG:,} rewards of an arm", "", *WORLDS)
     context = table_of(f"false alarms in {LONG:,} questions", "", "length", "features", "embeddings")
-    for name, spec in SETTINGS.items():
+    for name, build in SETTINGS.items():
         cells, alarms_by_subject = [], Counter[str]()
         for rewards in WORLDS.values():
-            alarms = sum((false_alarms(rng, spec, rewards) for rng in rngs), Counter[str]())
+            alarms = sum((false_alarms(rng, build, rewards) for rng in rngs), Counter[str]())
             cells.append(f"{alarms.pop('reward of a', 0) / len(rngs):.2f}")
             alarms_by_subject += alarms
             step()
@@ -129,9 +128,9 @@ def falling(
     for before in WATCHED:
         title = f"rewards until a fall from 0.7 is noticed, after {before:,}"
         table = table_of(title, "", "fall", "median", "9 in 10", "missed")
-        for name, spec in SETTINGS.items():
+        for name, build in SETTINGS.items():
             for fall in FALLS:
-                delays = [delay(rng, spec, before, fall) for rng in rngs for _ in range(5)]
+                delays = [delay(rng, build, before, fall) for rng in rngs for _ in range(5)]
                 table.add_row(name, f"{fall}", *delay_cells(delays))
                 if name == "adwin":
                     curves[before, fall] = delays
@@ -194,7 +193,7 @@ def cost(rng: np.random.Generator) -> Table:
         log = list(examples(contexts, rng.choice(ARMS, len(contexts)).tolist()))
         texts = [as_text(example.decision.context, example.decision.drawn) for example in log]
         monitor, vw = (
-            drift_monitor.Monitor(DriftSpec(), RULE),
+            drift_monitor.Monitor(RULE),
             Workspace(arg_list=[*DEFAULT.split(), "--quiet"]),
         )
         best = [np.inf, np.inf]

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from armwise.agent.policies import PolicySpec, build_policy, choose, served_distribution
-from armwise.feedback.drift import DriftSpec
 from armwise.feedback.drift import monitor as drift_monitor
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.reward import Metric, RewardRule
@@ -22,6 +22,11 @@ LEARNING = 30_000
 
 PATIENCE = 2_000
 """Rewards of an arm, or questions, after which a change that was not noticed counts as missed."""
+
+Build = Callable[[], Any]
+"""Builds a detector of changes."""
+
+OURS: Build = drift_monitor.build_detector
 
 Rewards = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -63,19 +68,20 @@ def examples(contexts: Sequence[Context], arms: Sequence[str]) -> Iterator[Examp
 
 
 def noticed(
-    spec: DriftSpec, contexts: Sequence[Context], rewards: Sequence[float]
+    build: Build, contexts: Sequence[Context], rewards: Sequence[float]
 ) -> Iterator[drift_monitor.Change]:
     """Yield what a monitor notices in a log of one arm."""
-    monitor = drift_monitor.Monitor(spec, RULE)
+    drift_monitor.build_detector = build
+    monitor = drift_monitor.Monitor(RULE)
     for example, reward in zip(examples(contexts, ["a"] * len(contexts)), rewards, strict=True):
         yield from monitor.see(example, reward)
 
 
-def false_alarms(rng: np.random.Generator, spec: DriftSpec, rewards: Rewards) -> Counter[str]:
+def false_alarms(rng: np.random.Generator, build: Build, rewards: Rewards) -> Counter[str]:
     """Return the alarms by subject in a world of one arm that stays as it is."""
     some = questions(rng, 5000)
     contexts = [some[i] for i in rng.integers(len(some), size=LONG)]
-    return Counter(change.subject for change in noticed(spec, contexts, rewards(rng, LONG).tolist()))
+    return Counter(change.subject for change in noticed(build, contexts, rewards(rng, LONG).tolist()))
 
 
 def while_learning(rng: np.random.Generator, kind: str, *, linear: bool) -> tuple[int, int]:
@@ -92,8 +98,8 @@ def while_learning(rng: np.random.Generator, kind: str, *, linear: bool) -> tupl
     about = {arm: {f"arm={arm}": 1.0} for arm in ARMS}
     contexts = [Context("which?", dict.fromkeys(names, 1.0), (), about) for names in marks]
     policy = build_policy(PolicySpec(kind=kind), ARMS)
-    monitor, ours, theirs = drift_monitor.Monitor(DriftSpec(), RULE), 0, 0
-    plain = {arm: DriftSpec().build() for arm in ARMS}
+    monitor, ours, theirs = drift_monitor.Monitor(RULE), 0, 0
+    plain = {arm: OURS() for arm in ARMS}
     served: list[np.ndarray] = []
     for seq in range(1, LEARNING + 1):
         if seq % 50 == 1:
@@ -109,14 +115,14 @@ def while_learning(rng: np.random.Generator, kind: str, *, linear: bool) -> tupl
     return ours, theirs
 
 
-def delay(rng: np.random.Generator, spec: DriftSpec, before: int, fall: float) -> float:
+def delay(rng: np.random.Generator, build: Build, before: int, fall: float) -> float:
     """Return after how many rewards of an arm its fall is noticed; infinity where it is missed.
 
     The arm was right 7 times in 10 for `before` rewards.
     """
     n = before + PATIENCE
     p = np.where(np.arange(n) < before, 0.7, 0.7 - fall)
-    changes = noticed(spec, questions(rng, n), (rng.random(n) < p).astype(float).tolist())
+    changes = noticed(build, questions(rng, n), (rng.random(n) < p).astype(float).tolist())
     return next(
         (
             float(change.example_seq - before)
@@ -132,7 +138,7 @@ def turned(
 ) -> tuple[float, str]:
     """Return after how many questions it is noticed that they are others, and by what."""
     rewards = rng.random(len(before) + len(after)).tolist()
-    for change in noticed(DriftSpec(), [*before, *after], rewards):
+    for change in noticed(OURS, [*before, *after], rewards):
         if change.example_seq > len(before) and change.subject != "reward of a":
             return float(change.example_seq - len(before)), change.subject
     return np.inf, "nothing"

@@ -142,7 +142,7 @@ class Beside:
         others = [earlier for earlier in self._asked if earlier[0] != turn]
         self._asked.clear()
         calibration = Calibration.of(self._audits) if others else None
-        if calibration is not None and not calibration.objection(ALSO):
+        if calibration is not None and not calibration.objection():
             for earlier_turn, fact, drawn in others:
                 expected = calibration.predict(float(self._grades[earlier_turn, drawn]))
                 self._player.policy.learn(_label(fact), expected - float(self._paid[earlier_turn, drawn]))

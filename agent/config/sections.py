@@ -380,8 +380,6 @@ class Observations(BaseModel):
     judge: Number = Field(
         default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
     )
-    at_once: int = Field(default=1, ge=1, le=16, description="Questions that one replica observes at once.")
-    queue: int = Field(default=32, ge=1, description="Most questions that wait; more are not observed.")
     tokens_per_hour: int | None = Field(
         default=200_000,
         ge=1,

@@ -153,23 +153,18 @@ class QuestionsSource(BaseModel):
 
 
 class SyntheticSource(BaseModel):
-    """Questions made from the corpus, on which every live arm is run: labels before there is traffic."""
+    """Questions that rules make from the corpus, on which every live arm is run: labels without traffic."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["synthetic"] = Field(description="Kind of the source.")
     questions: int = Field(default=600, ge=20, le=100_000, description="Number of questions to make.")
-    with_model: bool = Field(
-        default=False,
-        description="Whether the language model writes the questions; otherwise rules extract them.",
-    )
     measure: str = Field(default="R@4", description="Measure by which the retrieved passages are scored.")
     balanced: bool = Field(
         default=True,
         description="Whether to keep a selection of questions on which arms of kind bm25 and dense score "
         "alike on average: made questions share the words of their passages, which favours bm25.",
     )
-    seed: int = Field(default=0, ge=0, description="Seed that draws passages and wording of the questions.")
     metrics: dict[str, str] = Field(
         default_factory=dict,
         description="Score of the labels that becomes the value of each declared metric, by metric: the "
@@ -270,7 +265,6 @@ class RouterPlan(RouterSpec):
         description="Score of the retrieved passages, for routers that learn it (`capability`), such as "
         "`judge`; sources that ask the arms measure it. Null for none.",
     )
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation of the router.")
     backbone: str | None = Field(
         default=None,
         description="Backbone that embeds questions for the router; null for the first of the configuration.",
@@ -279,12 +273,6 @@ class RouterPlan(RouterSpec):
         default=True,
         description="Whether the candidate brings this router, which goes live with its promotion; false "
         "only proposes it.",
-    )
-    searched: int = Field(
-        default=1000,
-        ge=0,
-        description="Number of newest decisions on which all arms search again, if the router reads "
-        "passages that the log does not hold.",
     )
 
 

@@ -68,6 +68,7 @@ from armwise.feedback.ope import (
     gate,
     judge,
 )
+from armwise.feedback.ope.gate import LARGEST_SHARE, LARGEST_WEIGHT_ERROR, LEAST_EFFECTIVE_N
 from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
@@ -655,7 +656,7 @@ def _candidate_result(
             "estimates": tuple(
                 _estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
             ),
-            "weights": count_weights(target_evaluation, edges, inputs.gate, served=served) if drawn else None,
+            "weights": count_weights(target_evaluation, edges, served=served) if drawn else None,
             "shares": {each.arm: each.target for each in target_evaluation.diagnostics.overlap},
             "over_time": over_time(target_evaluation.log, target_evaluation.weight) if drawn else (),
         }
@@ -700,15 +701,12 @@ def choose_edges(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
     return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
 
 
-def count_weights(
-    one: evaluation.Evaluation, edges: tuple[float, ...], gate: GateSpec, *, served: bool
-) -> Weights:
+def count_weights(one: evaluation.Evaluation, edges: tuple[float, ...], *, served: bool) -> Weights:
     """Return the weights of a candidate.
 
     Args:
         one: The evaluation of the candidate.
         edges: Upper edges of the bins, the last at least as high as every weight.
-        gate: Thresholds of the warnings.
         served: Whether it is the baseline, whose weights raise no warnings.
     """
     weight, diagnostics = one.weight, one.diagnostics
@@ -731,21 +729,21 @@ def count_weights(
             )
             for overlap in diagnostics.overlap
         ),
-        warnings=() if served else tuple(_warnings(weight, diagnostics, gate)),
+        warnings=() if served else tuple(_warnings(weight, diagnostics)),
     )
 
 
-def _warnings(weight: dataset.Floats, diagnostics: Diagnostics, gate: GateSpec) -> list[str]:
+def _warnings(weight: dataset.Floats, diagnostics: Diagnostics) -> list[str]:
     """Return warnings about weights beyond the thresholds of the gate."""
     warnings = []
-    if diagnostics.effective_n < gate.least_effective_n:
+    if diagnostics.effective_n < LEAST_EFFECTIVE_N:
         warnings.append(
             f"The {diagnostics.n:,} decisions are worth {diagnostics.effective_n:,.0f} of its own: too few."
         )
     largest = float(weight.max() / weight.sum())
-    if largest > gate.largest_share:
+    if largest > LARGEST_SHARE:
         warnings.append(f"A single decision has {largest:.0%} of all weight.")
-    if abs(diagnostics.mean_weight_z) > gate.largest_weight_error:
+    if abs(diagnostics.mean_weight_z) > LARGEST_WEIGHT_ERROR:
         warnings.append(
             f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
             f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "

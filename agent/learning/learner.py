@@ -119,7 +119,7 @@ class Learner:
         )
         self._watch: Watch | None = None
         if drift is not None:
-            self._watch = Watch(store, drift, self._rule, recipe.digest, epoch, self.learned, clock)
+            self._watch = Watch(store, self._rule, recipe.digest, epoch, self.learned, clock)
 
     @property
     def learned(self) -> int:

@@ -144,16 +144,17 @@ def score_unscored(
         on_progress("scoring earlier decisions with the router", first + len(some), len(decisions))
 
 
-def score_by_searching(
-    store: Store, digest: str, config: AppConfig, newest: int, on_progress: Progress
-) -> str:
+SEARCHED = 1000
+"""Most of the newest decisions on which all arms search again."""
+
+
+def score_by_searching(store: Store, digest: str, config: AppConfig, on_progress: Progress) -> str:
     """Score the newest decisions with a router that reads passages, and store the scores.
 
     Args:
         store: The log.
         digest: Digest of the router in the log.
         config: Configuration with the arms, and with defaults resolved.
-        newest: Most decisions to score.
         on_progress: Called with the progress.
 
     Returns:
@@ -180,7 +181,7 @@ def score_by_searching(
             "earlier decisions are not searched again: which passages they could find depended on the groups "
             "of their callers, so the router has no scores of them"
         )
-    unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=newest)]
+    unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=SEARCHED)]
     if not unscored:
         return ""
     again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt(config.salt), on_progress)

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Literal
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,13 +52,9 @@ class EmbeddingSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backbone: str = Field(description="Backbone whose embedding of the question is used.")
-    dims: int = Field(default=32, ge=1, description="Dimensions that the policy sees.")
-    reduce: Literal["leading", "random"] = Field(
-        default="random",
-        description="How dimensions are reduced: keep the leading ones, or project on fixed random "
-        "directions.",
+    dims: int = Field(
+        default=32, ge=1, description="Dimensions that the policy sees, by fixed random directions."
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the random directions.")
 
 
 class FeatureSpec(BaseModel):
@@ -71,14 +65,9 @@ class FeatureSpec(BaseModel):
     words: int = Field(
         default=16,
         ge=0,
-        description="Most words that become features, in the order of the question; 0 for none.",
+        description="Most words that become features, in the order of the question, without words such as "
+        "'the'; 0 for none.",
     )
-    word_buckets: int | None = Field(
-        default=None,
-        ge=1,
-        description="Number of features that the words are hashed into; null makes each word a feature.",
-    )
-    stop_words: bool = Field(default=False, description="Whether words such as 'the' become features.")
     shape: bool = Field(
         default=True,
         description="Whether length, form (keyword, question, statement), digits, quotes and capitals are "
@@ -169,11 +158,8 @@ def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:
     >>> _words(["the", "river", "the", "sea"], FeatureSpec(words=1))
     {'w=river': 1.0}
     """
-    kept = dict.fromkeys(word for word in lower if spec.stop_words or word not in STOP_WORDS)
-    first = islice(kept, spec.words)
-    if spec.word_buckets is None:
-        return {f"w={word}": 1.0 for word in first}
-    return {f"w={crc32(word.encode()) % spec.word_buckets}": 1.0 for word in first}
+    kept = dict.fromkeys(word for word in lower if word not in STOP_WORDS)
+    return {f"w={word}": 1.0 for word in islice(kept, spec.words)}
 
 
 def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float]:
@@ -218,28 +204,19 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:
-    """Reduce an embedding; a unit vector gives numbers of about unit variance.
-
-    >>> spec = EmbeddingSpec(backbone="minilm", dims=2, reduce="leading")
-    >>> _dense(np.array([0.5, -0.5, 0.5, 0.5], np.float32), spec)
-    (1.0, -1.0)
-    """
+    """Reduce an embedding; a unit vector gives numbers of about unit variance."""
     if embedding is None:
         raise ValueError(f"the features need a {spec.backbone!r} embedding of the question; none was given")
     dim = len(embedding)
     if dim < spec.dims:
         raise ValueError(f"the {spec.backbone!r} embedding has {dim} numbers, fewer than dims: {spec.dims}")
-    if spec.reduce == "leading":
-        reduced = embedding[: spec.dims] * math.sqrt(dim)
-    else:
-        reduced = embedding @ _directions(dim, spec.dims, spec.seed)
-    return tuple(reduced.tolist())
+    return tuple((embedding @ _directions(dim, spec.dims)).tolist())
 
 
 @lru_cache(maxsize=8)
-def _directions(dim: int, dims: int, seed: int) -> NDArray[np.float32]:
+def _directions(dim: int, dims: int) -> NDArray[np.float32]:
     """Return `dims` random directions as columns, shape (dim, dims), standard normal."""
-    return np.random.default_rng(seed).standard_normal((dim, dims), dtype=np.float32)
+    return np.random.default_rng(0).standard_normal((dim, dims), dtype=np.float32)
 
 
 FEATURE = ROUTER

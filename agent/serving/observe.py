@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
 
+QUEUE = 32
+"""Most questions that wait; more are not observed."""
+
 PATIENCE_S, PAUSE_S = 10.0, 0.05
 """Seconds that an observation waits for a spare place of the language model, and between two checks."""
 
@@ -113,11 +116,11 @@ class Observer:
         if self._stopped or not (arms or graded or checked):
             return
         turn = _Finished(ask, decision, execution, passages, arms, graded, checked)
-        if len(self._queue) >= self.spec.queue or (self._exhausted() and turn.unprompted is None):
+        if len(self._queue) >= QUEUE or (self._exhausted() and turn.unprompted is None):
             self.telemetry.observed("shed")
             return
         self._queue.append(turn)
-        if len(self._workers) < self.spec.at_once:
+        if not self._workers:  # a replica observes one question at a time
             worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)

@@ -165,7 +165,6 @@ class Watch:
 
     Args:
         store: The log.
-        spec: Settings of the detectors.
         rule: Computes rewards.
         recipe: Digest of the learner's recipe.
         epoch: The right to write, from `take_epoch`.
@@ -180,7 +179,6 @@ class Watch:
     def __init__(
         self,
         store: Store,
-        spec: DriftSpec,
         rule: RewardRule,
         recipe: str,
         epoch: int,
@@ -188,8 +186,7 @@ class Watch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._rule, self._recipe, self._epoch, self._clock = store, rule, recipe, epoch, clock
-        self._detector = spec.detector
-        self._monitor = Monitor(spec, rule)
+        self._monitor = Monitor(rule)
         self._found: list[Alarm] = []
         for example in learned_examples(store, rule, None, find_start(learned + 1), learned):
             self.see(example)
@@ -207,7 +204,7 @@ class Watch:
         if reward is None:
             return
         for change in self._monitor.see(example, reward):
-            self.add(change, example, self._detector)
+            self.add(change, example, "adwin")
 
     def add(self, change: Change, example: Example, detector: str) -> None:
         """Add a change that a detector has noticed at an example."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,64 +37,34 @@ RECENT = 32
 """Values whose mean is reported as the value after a change."""
 
 
-class Adwin(BaseModel):
-    """ADWIN: a window that grows while its values agree, and is cut where the means of two parts differ."""
+DELTA = 0.01
+"""Bound on the probability of a false alarm in one check; the measured rate is far below."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+CLOCK = 8
+"""Number of values between two checks."""
 
-    delta: Number = Field(
-        default=0.01,
-        gt=0,
-        lt=1,
-        description="Bound on the probability of a false alarm in one check; the measured rate is far below.",
+GRACE = 32
+"""Number of values before the first check."""
+
+
+def build_detector() -> "DriftDetector":
+    """Return a detector that has seen nothing.
+
+    ADWIN has a window that grows while its values agree, and is cut where the means of two parts differ.
+    """
+    from river import drift
+
+    adwin: DriftDetector = drift.ADWIN(  # type: ignore[no-untyped-call]  # this class of river has no types
+        delta=DELTA, clock=CLOCK, grace_period=GRACE
     )
-    clock: int = Field(default=8, ge=1, description="Number of values between two checks.")
-    grace: int = Field(default=32, ge=1, description="Number of values before the first check.")
-
-    def build(self) -> "DriftDetector":
-        """Return a detector that has seen nothing."""
-        from river import drift
-
-        adwin: DriftDetector = drift.ADWIN(  # type: ignore[no-untyped-call]  # this class of river has no types
-            delta=self.delta, clock=self.clock, grace_period=self.grace
-        )
-        return adwin
-
-
-class PageHinkley(BaseModel):
-    """Page-Hinkley: a cumulative sum of differences from the mean, which grows once the mean has moved."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    delta: Number = Field(default=0.05, ge=0, description="Differences up to this size are ignored.")
-    threshold: Number = Field(default=20.0, gt=0, description="Size of the sum that raises an alarm.")
-    alpha: Number = Field(
-        default=1.0,
-        gt=0,
-        le=1,
-        description="Decay of the sum; below 1, false alarms become likely in the long run.",
-    )
-    grace: int = Field(default=32, ge=1, description="Number of values before the first check.")
-
-    def build(self) -> "DriftDetector":
-        """Return a detector that has seen nothing."""
-        from river import drift
-
-        return drift.PageHinkley(
-            min_instances=self.grace, delta=self.delta, threshold=self.threshold, alpha=self.alpha
-        )
+    return adwin
 
 
 class DriftSpec(BaseModel):
-    """How drift is detected, and how an alarm raises exploration."""
+    """How an alarm of drift raises exploration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    detector: Literal["adwin", "page_hinkley"] = Field(
-        default="adwin", description="Detector of changes; the section of the same name has its settings."
-    )
-    adwin: Adwin = Adwin()
-    page_hinkley: PageHinkley = PageHinkley()
     exploration: Number = Field(
         default=0.15,
         gt=0,
@@ -122,10 +92,6 @@ class DriftSpec(BaseModel):
         """Seconds for which an alarm raises exploration."""
         return read_seconds(self.raised_for, "raised_for", "PT1H")
 
-    def build(self) -> "DriftDetector":
-        """Return a detector that has seen nothing."""
-        return (self.adwin if self.detector == "adwin" else self.page_hinkley).build()
-
 
 class MonitoredSeries:
     """A detector over the differences between the values of a series and their expectations.
@@ -133,17 +99,14 @@ class MonitoredSeries:
     It is built with the first value: river takes a second and 80 MiB to load.
 
     Args:
-        spec: Settings of the detector.
         span: Scales the differences.
         possible: Smallest and largest possible value, to which an expected mean is cut.
     """
 
-    __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_spec", "_total")
+    __slots__ = ("_detector", "_n", "_possible", "_recent", "_span", "_total")
 
-    def __init__(
-        self, spec: DriftSpec, span: float, possible: tuple[float, float] = (-math.inf, math.inf)
-    ) -> None:
-        self._spec, self._detector = spec, cast("DriftDetector | None", None)
+    def __init__(self, span: float, possible: tuple[float, float] = (-math.inf, math.inf)) -> None:
+        self._detector = cast("DriftDetector | None", None)
         self._span, self._possible = span, possible
         self._n, self._total = 0, 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
@@ -155,7 +118,7 @@ class MonitoredSeries:
         self._total += residual
         self._recent.append((value, residual))
         if self._detector is None:
-            self._detector = self._spec.build()
+            self._detector = build_detector()
         self._detector.update(residual / self._span)
         if not self._detector.drift_detected:
             return None
@@ -212,16 +175,14 @@ class Monitor:
     """Detectors over a training log that is read from the start of a block, in order.
 
     Args:
-        spec: Settings of the detectors.
         rule: Computes rewards; their range scales the values of the detectors.
     """
 
-    def __init__(self, spec: DriftSpec, rule: RewardRule) -> None:
-        self._spec = spec
+    def __init__(self, rule: RewardRule) -> None:
         self._span, self._possible = span(rule), rule.reward_range
         self._block = -1
         self._arms: dict[str, _Arm] = {}
-        self._questions = _Questions(spec)
+        self._questions = _Questions()
 
     def see(self, example: Example, reward: float) -> list[Change]:
         """Add the next example and return the changes that it shows."""
@@ -230,17 +191,17 @@ class Monitor:
             return []
         block = find_start(example.seq) // BLOCK
         if block != self._block:
-            self._block, self._arms, self._questions = block, {}, _Questions(self._spec)
+            self._block, self._arms, self._questions = block, {}, _Questions()
         name, context = decision.drawn, _by_pseudonym(decision.context, decision.drawn)
         arm = self._arms.get(name)
         if arm is None:
-            arm = self._arms[name] = _Arm(self._spec, self._span, self._possible)
+            arm = self._arms[name] = _Arm(self._span, self._possible)
         changes = [(f"reward of {name}", *change)] if (change := arm.see(context, name, reward)) else []
         if changes:
             del self._arms[name]
         if changed := self._questions.see(context):
             changes += changed
-            self._questions = _Questions(self._spec)
+            self._questions = _Questions()
         return [Change(*shift, example.seq) for shift in changes]
 
 
@@ -282,8 +243,8 @@ class _Arm:
 
     __slots__ = ("_dense", "_first", "_level", "_n", "_span", "_squares", "_stream", "_weights")
 
-    def __init__(self, spec: DriftSpec, span: float, possible: tuple[float, float]) -> None:
-        self._stream, self._span = MonitoredSeries(spec, span, possible), span
+    def __init__(self, span: float, possible: tuple[float, float]) -> None:
+        self._stream, self._span = MonitoredSeries(span, possible), span
         self._n, self._level = 0, 0.0
         self._first: Mapping[str, float] | None = None  # features of the arm in the first example
         self._weights: dict[str, float] = {}
@@ -339,13 +300,13 @@ class _Arm:
 class _Questions:
     """The questions, compared with the first `REFERENCE` ones."""
 
-    def __init__(self, spec: DriftSpec) -> None:
+    def __init__(self) -> None:
         self._names: set[str] = set()
         self._vectors: list[tuple[float, ...]] = []
         self._direction = np.zeros(0)
-        self._length = MonitoredSeries(spec, float(LONGEST), (0.0, LONGEST))
-        self._unknown = MonitoredSeries(spec, 1.0, (0.0, 1.0))
-        self._likeness = MonitoredSeries(spec, 1.0)
+        self._length = MonitoredSeries(float(LONGEST), (0.0, LONGEST))
+        self._unknown = MonitoredSeries(1.0, (0.0, 1.0))
+        self._likeness = MonitoredSeries(1.0)
 
     def see(self, context: Context) -> list[tuple[str, float, float]]:
         """Add a question; return the subject, the expected and the actual mean of each change."""

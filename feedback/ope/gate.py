@@ -37,6 +37,22 @@ WAITING = "after a decision that still waits for feedback"
 """Why a decision is left out."""
 
 
+LEAST_EFFECTIVE_N = 50
+"""Least effective sample size of the weighted log (Kish), in decisions."""
+
+LARGEST_SHARE = 0.05
+"""Largest share of the sum of weights that a single decision may have."""
+
+LARGEST_WEIGHT_ERROR = 4.0
+"""Most standard errors by which the mean weight may differ from its expectation.
+
+A larger difference means that the logged propensities are not those of the draws.
+"""
+
+LEAST_OVERLAP = 0.99
+"""Least share of a candidate's choices that the log could have drawn; the rest counts as the worst reward."""
+
+
 class GateSpec(BaseModel):
     """The conditions of a promotion."""
 
@@ -53,30 +69,6 @@ class GateSpec(BaseModel):
         default=0.0,
         description="Mean reward of a decision that a candidate must gain over what was served; a negative "
         "margin also promotes a candidate that is slightly worse.",
-    )
-    least_effective_n: Number = Field(
-        default=50.0,
-        ge=1,
-        description="Least effective sample size of the weighted log (Kish), in decisions.",
-    )
-    largest_share: Number = Field(
-        default=0.05,
-        gt=0,
-        le=1,
-        description="Largest share of the sum of weights that a single decision may have.",
-    )
-    largest_weight_error: Number = Field(
-        default=4.0,
-        gt=0,
-        description="Most standard errors by which the mean weight may differ from its expectation; a "
-        "larger difference means that the logged propensities are not those of the draws.",
-    )
-    least_overlap: Number = Field(
-        default=0.99,
-        gt=0,
-        le=1,
-        description="Least share of the candidate's choices that the log could have drawn; the rest counts "
-        "as the worst reward.",
     )
     least_checked: int = Field(
         default=100,
@@ -299,7 +291,7 @@ def judge(
         Point(int(k), float(at[k - 1]), float(gain), float(low))
         for k, gain, low in zip(bounds.rows[: end + 1], estimate[: end + 1], low[: end + 1], strict=True)
     )
-    sound = not mismatched and not _weighs_wrongly(spec, figures)
+    sound = not mismatched and not _weighs_wrongly(figures)
     return Verdict(
         not reasons, reasons, figures, trail, bool(reasons) and sound and figures.high > spec.margin
     )
@@ -366,10 +358,10 @@ def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:
     return overlap
 
 
-def _weighs_wrongly(spec: GateSpec, figures: GateFigures) -> bool:
+def _weighs_wrongly(figures: GateFigures) -> bool:
     """Return whether the mean weight is too far from its expectation."""
     off, error = abs(figures.mean_weight - figures.expected_weight), figures.weight_error
-    return error is not None and off > spec.largest_weight_error * error + TOLERANCE
+    return error is not None and off > LARGEST_WEIGHT_ERROR * error + TOLERANCE
 
 
 def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
@@ -385,26 +377,25 @@ def _reasons(spec: GateSpec, figures: GateFigures) -> list[str]:
             f"The propensities of {figures.checked} decisions were recomputed; "
             f"{spec.least_checked} are needed."
         )
-    if figures.overlap is not None and figures.overlap < spec.least_overlap:
+    if figures.overlap is not None and figures.overlap < LEAST_OVERLAP:
         reasons.append(
             f"The log could have drawn {figures.overlap:.1%} of what the candidate chooses; "
-            f"{spec.least_overlap:.1%} are needed."
+            f"{LEAST_OVERLAP:.1%} are needed."
         )
-    if _weighs_wrongly(spec, figures):
+    if _weighs_wrongly(figures):
         reasons.append(
             f"The mean weight is {figures.mean_weight:.3f} with a standard error of "
-            f"{figures.weight_error:.3f}; it must be within {spec.largest_weight_error:g} of them of "
+            f"{figures.weight_error:.3f}; it must be within {LARGEST_WEIGHT_ERROR:g} of them of "
             f"{figures.expected_weight:.3f}, or the propensities are not those that were drawn from."
         )
-    if figures.effective_n < spec.least_effective_n:
+    if figures.effective_n < LEAST_EFFECTIVE_N:
         reasons.append(
             f"The log of {figures.n} decisions is worth {figures.effective_n:.1f} of the candidate's; "
-            f"{spec.least_effective_n:g} are needed."
+            f"{LEAST_EFFECTIVE_N} are needed."
         )
-    if figures.largest_share > spec.largest_share:
+    if figures.largest_share > LARGEST_SHARE:
         reasons.append(
-            f"One decision has {figures.largest_share:.1%} of all weights; "
-            f"{spec.largest_share:.1%} are allowed."
+            f"One decision has {figures.largest_share:.1%} of all weights; {LARGEST_SHARE:.1%} are allowed."
         )
     if figures.low <= spec.margin:
         reasons.append(_too_little(figures))

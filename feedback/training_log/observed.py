@@ -46,6 +46,13 @@ WINDOW = 1000
 """Newest audits that grades are calibrated by."""
 
 
+AUDITS = 50
+"""Least number of decisions with a grade and feedback before grades are learned."""
+
+AGREEMENT = 0.3
+"""Least correlation of grades and feedback at which grades are learned."""
+
+
 class Also(BaseModel):
     """Observations that a policy learns from, besides the feedback on its own answers."""
 
@@ -60,18 +67,6 @@ class Also(BaseModel):
     )
     judge: bool = Field(
         default=False, description="Whether decisions without feedback are learned with a judge's grade."
-    )
-    audits: int = Field(
-        default=50,
-        ge=10,
-        le=WINDOW,
-        description="Decisions with both a grade and feedback that are needed before grades are learned.",
-    )
-    agreement: Number = Field(
-        default=0.3,
-        gt=0,
-        lt=1,
-        description="Least correlation of grades with feedback; below it, grades are not learned.",
     )
 
     @model_validator(mode="after")
@@ -121,18 +116,18 @@ class Calibration:
         """Return the value that a grade predicts, in [0, 1]."""
         return min(1.0, max(0.0, self.value + self.slope * (grade - self.grade)))
 
-    def objection(self, also: Also) -> str:
+    def objection(self) -> str:
         """Return why grades must not be learned yet; empty if they may be.
 
-        >>> Calibration(12, 0.9, 1.0, 0.5, 0.5).objection(Also(judge=True))
+        >>> Calibration(12, 0.9, 1.0, 0.5, 0.5).objection()
         '12 decisions have a grade and feedback, and 50 are needed'
         """
-        if self.audits < also.audits:
-            return f"{self.audits} decisions have a grade and feedback, and {also.audits} are needed"
-        if self.agreement < also.agreement:
+        if self.audits < AUDITS:
+            return f"{self.audits} decisions have a grade and feedback, and {AUDITS} are needed"
+        if self.agreement < AGREEMENT:
             return (
                 f"the grades correlate with feedback by {self.agreement:.2f}, "
-                f"and {also.agreement:g} or more is needed"
+                f"and {AGREEMENT:g} or more is needed"
             )
         return ""
 
@@ -283,7 +278,7 @@ class WithObservations:
     ) -> Iterator[Example]:
         """Yield a decision that lacks feedback with the value its grade predicts, if calibration allows."""
         calibration = Calibration.of([(grade, value) for _, grade, value in self._audits])
-        if what.value is not None and not calibration.objection(self._also):
+        if what.value is not None and not calibration.objection():
             place = calibration.predict(what.value)
             metrics = {name: metric.value_at(place) for name, metric in self._rule.metrics.items()}
             yield Example(example.seq, _label(decision, what), cost, metrics, by=example.by)

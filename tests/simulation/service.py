@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import orjson
+from river.drift import PageHinkley
 
 from armwise.agent.access import keyring as keyrings
 from armwise.agent.api import choose_code, create_app
@@ -55,9 +56,6 @@ WAIT_S = 4.0
 """Wait time of a decision, so short that decisions are closed while the world lasts, seconds."""
 
 
-DRIFT = {"detector": "page_hinkley", "page_hinkley": {"delta": 0.0, "threshold": 0.3, "grace": 1}}
-"""Detectors so nervous that changes are detected while a world lasts."""
-
 INTERVAL_S = 1.5
 """Pause between two steps of a learner, seconds."""
 
@@ -82,12 +80,18 @@ SECOND = "second"
 """Name of the second decision point, where there is one."""
 
 
+def build_nervous_detector() -> PageHinkley:
+    """Return a detector so nervous that changes are detected while a world lasts."""
+    return PageHinkley(min_instances=1, delta=0.0, threshold=0.3, alpha=1.0)
+
+
 def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> dict[str, Any]:
     """Return a configuration with short waits, in which decisions are closed while the world lasts.
 
     From then on, the second reward of an arm is monitored already.
     """
     drift.monitor.WARM = 1
+    drift.monitor.build_detector = build_nervous_detector
     return {
         **CONFIG,
         "arms": {**CONFIG["arms"], "again": {"kind": "bm25", "params": {"b": 0.5}, "action": False}},
@@ -95,7 +99,6 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
         "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,
         "policy": MEANS.policy,
-        "drift": DRIFT,
         "reward": {
             "metrics": {
                 "thumb": {"range": [-1, 1], "aggregation": AGGREGATION["thumb"]},

@@ -263,7 +263,7 @@ def _judge(point: DecisionPoint) -> JudgeState | None:
         bias=calibration.grade - calibration.value,
         curve=[asdict(graded) for graded in prediction_powered.calibration_curve(grades, values)],
         arms={arm: asdict(graded) for arm, graded in means.items()},
-        objection=calibration.objection(also or observed.Also(judge=True)) or None,
+        objection=calibration.objection() or None,
     )
 
 

@@ -315,13 +315,15 @@ class LabelSources:
         """Make questions, score the arms on them, and keep a sample that favours no family of arms."""
         made, scores = find_sample(lot.path), lot.path.with_name(lot.path.name + ".all")
         if not made.exists():
-            given = source.model_dump(include={"questions", "with_model", "seed"})
-            make_questions(Synthesis(config=self._config, output=made, **given), console, on_progress)
+            settings = Synthesis(
+                config=self._config, output=made, questions=source.questions, with_model=False
+            )
+            make_questions(settings, console, on_progress)
         if not scores.exists():
             whole = replace(lot, path=scores)
             self._score(whole, made, source.measure, None, console, on_progress)
         matrix = read_matrix(scores)
-        rows = on_par(matrix, source.seed) if source.balanced else np.arange(len(matrix.questions))
+        rows = on_par(matrix, seed=0) if source.balanced else np.arange(len(matrix.questions))
         kept = [matrix.questions[row] for row in rows.tolist()]
         if len(kept) < min(FEWEST, len(matrix.questions)):
             raise WarmStartError(

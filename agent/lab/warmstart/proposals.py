@@ -21,6 +21,7 @@ from armwise.agent.lab.offline import (
     train_router,
     write_scores,
 )
+from armwise.agent.lab.routers.cross_validation import FOLDS
 from armwise.agent.lab.warmstart.journal import Step
 from armwise.agent.lab.warmstart.label_sources import Lot
 from armwise.agent.lab.warmstart.labels import WarmStartError
@@ -168,7 +169,7 @@ def propose_router(
         utility=plan.utility,
         quality=plan.quality,
         backbone=plan.backbone,
-        folds=plan.folds,
+        folds=FOLDS,
         output=folder,
     )
     trained = train_router(training, console, on_progress)

@@ -18,7 +18,6 @@ traffic:
     warm_start(config, Trigger.COMMAND, console, on_progress)     or `armwise lab warm-start -c CONFIG`
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -50,6 +49,7 @@ from armwise.arms.suggestions import select_names
 from armwise.feedback.drift import Alarm, read_alarms
 from armwise.feedback.errors import ChangedMeanwhileError
 from armwise.feedback.log import Store
+from armwise.feedback.ope.gate import LEAST_EFFECTIVE_N
 from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from armwise.feedback.registry import runs as registry_runs
 from armwise.feedback.registry import versions as registry_versions
@@ -362,8 +362,8 @@ class _Steps:
         decisions = traffic.logged_decisions(store)
         if decisions == 0:
             return "nothing was served before"
-        rated, gate = traffic.rated_decisions(store, config.reward.join), config.judging_gate
-        needed = max(1, gate.least_checked, math.ceil(gate.least_effective_n))
+        rated = traffic.rated_decisions(store, config.reward.join)
+        needed = max(config.judging_gate.least_checked, LEAST_EFFECTIVE_N)
         if rated >= needed:
             return ""
         return (
@@ -418,8 +418,7 @@ class _Steps:
             arms, searched = list(now.config.actions), ""
             if recipe.router is not None and now.spec.router is not None:
                 config = now.config if recipe.arms is None else now.config.with_arms(recipe.arms)
-                newest = now.spec.router.searched
-                searched = score_by_searching(self.store, recipe.router, config, newest, self.on_progress)
+                searched = score_by_searching(self.store, recipe.router, config, self.on_progress)
             version = publish_candidate(
                 self.store, recipe, arms, self.clock, self.on_progress, now.config.backbones
             )

@@ -221,7 +221,7 @@ CHANGES = list_changes(
         Promotion(6, 10, Action.PROMOTE, "a first start", 3.0, forced=True, automatic=True),
         Promotion(7, 11, Action.CANARY, "held", 11.0, share=0.06, automatic=True),
     ],
-    [Alarm("r", "reward of a", "page_hinkley", 0.75, 0.5, 100, 7.0)],
+    [Alarm("r", "reward of a", "adwin", 0.75, 0.5, 100, 7.0)],
 )
 
 

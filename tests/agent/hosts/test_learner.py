@@ -49,7 +49,7 @@ def test_a_learner_gets_all_that_its_point_says_of_learning(
     own = {
         "privacy": {"keep_texts_days": 30.0},
         "budget": {"steps_per_request": 1.5},
-        "drift": {"detector": "page_hinkley"},
+        "drift": {"exploration": 0.1},
     }
     config = parse({**CONFIG, **own, "llm": priced, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
     (point,) = LearnerHost(config)._learners  # noqa: SLF001

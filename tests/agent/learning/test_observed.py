@@ -32,8 +32,10 @@ TURNS = 90
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> AppConfig:
-    also = {"shadow": 0.5, "judge": True, "audits": 10, "agreement": 0.1}
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
+    monkeypatch.setattr(observed, "AUDITS", 10)
+    monkeypatch.setattr(observed, "AGREEMENT", 0.1)
+    also = {"shadow": 0.5, "judge": True}
     changes = {
         "log_url": f"sqlite:///{tmp_path / 'log.db'}",
         "arms": {"a": {"kind": "none"}, "b": {"kind": "bm25"}, "c": {"kind": "bm25", "params": {"k1": 2.0}}},

@@ -229,8 +229,8 @@ def test_a_router_that_could_not_load_is_as_it_was() -> None:
             "router 'lambdamart' has no parameter 'round'; did you mean 'rounds'",
         ),
         (
-            RouterSpec(kind="pointwise_xgboost", params={"depth": 7}),
-            "pointwise_xgboost: depth: Input should be less than or equal to 6, got 7",
+            RouterSpec(kind="pointwise_xgboost", params={"rounds": 0}),
+            "pointwise_xgboost: rounds: Input should be greater than or equal to 1, got 0",
         ),
     ],
 )

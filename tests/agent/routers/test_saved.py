@@ -37,12 +37,7 @@ from tests.agent.trained_routers import kept, trained
 from tests.neighbours import write_corpus
 from tests.router_contracts import world
 
-QUESTION_ROUTER: dict[str, Any] = {
-    "kind": "pointwise_xgboost",
-    "stage": "question",
-    "rounds": 20,
-    "min_child_weight": 0.0,
-}
+QUESTION_ROUTER: dict[str, Any] = {"kind": "ridge", "sees": "features"}
 
 
 def configured(path: Path, **changes: Any) -> dict[str, Any]:
@@ -147,7 +142,7 @@ def test_a_router_of_another_version_is_refused_though_its_digest_fits(tmp_path:
 
 
 def test_a_router_whose_own_encoder_is_gone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(tmp_path, "contrastive", encoder="hashing:8", epochs=1)
+    kept(tmp_path, "contrastive", encoder="hashing:8")
     assert read_trained(tmp_path).router.kind == "contrastive"
 
     def gone(_backbone: object) -> None:
@@ -306,7 +301,7 @@ async def test_a_service_follows_a_router_of_the_question(tmp_path: Path) -> Non
         policy = (await service.client.get("/v1/policy")).json()
         about = read_trained(folder).about
         assert policy["router"] == {
-            "kind": "pointwise_xgboost",
+            "kind": "ridge",
             "params": about.params,
             "stage": "question",
             "digest": about.digest,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.policies import Exploration
+from armwise.agent.serving import observe
 from armwise.agent.serving.observe import _Finished
 from armwise.agent.turn import Places
 from armwise.arms.base import Passage, Query, Retrieval
@@ -21,7 +22,7 @@ from armwise.feedback.events import Cost, Mode, Observation, ObservationSource, 
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service, failing, hanging
 
-EVERYTHING = {"shadow": 1.0, "arms": 2, "judge": 1.0, "at_once": 1}
+EVERYTHING = {"shadow": 1.0, "arms": 2, "judge": 1.0}
 
 
 async def _found(arm: str, _query: Query, _k: int) -> Retrieval:
@@ -169,7 +170,8 @@ async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none
 async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = service_of(tmp_path, model(), queue=2, judge=0.0)
+    monkeypatch.setattr(observe, "QUEUE", 2)
+    service = service_of(tmp_path, model(), judge=0.0)
     async with service.running():
         drawn = (await ask(service)).json()["agent"]["arm_drawn"]
         await service.point.observer.drain()

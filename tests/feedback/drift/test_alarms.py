@@ -172,7 +172,7 @@ def fallen(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def watch(store: Store, epoch: int, learned: int = 0, now: float = 110.0) -> Watch:
-    return Watch(store, DriftSpec(), RULE, "recipe", epoch, learned, lambda: now)
+    return Watch(store, RULE, "recipe", epoch, learned, lambda: now)
 
 
 def read(store: Store, watch: Watch, after: int, upto: int) -> None:
@@ -229,7 +229,7 @@ def test_a_recipe_that_is_promoted_raises_no_alarm_of_before_again(fallen: Store
     assert seen < learned
     published(fallen, "promoted", after=seen)
     epoch = take_epoch(fallen, "learner", 0.0)
-    following = Watch(fallen, DriftSpec(), RULE, "promoted", epoch, learned, lambda: 500.0)
+    following = Watch(fallen, RULE, "promoted", epoch, learned, lambda: 500.0)
     read(fallen, following, learned, TURNS)
     assert rows(fallen) == before
 
@@ -245,7 +245,7 @@ def test_an_alarm_of_an_old_log_is_as_old_as_its_decision(fallen: Store) -> None
 
 def test_what_is_worth_nothing_is_not_looked_at(fallen: Store) -> None:
     worthless = RULE.model_copy(update={"metrics": {"thumb": Metric()}})
-    found = Watch(fallen, DriftSpec(), worthless, "recipe", take_epoch(fallen, "learner", 0.0))
+    found = Watch(fallen, worthless, "recipe", take_epoch(fallen, "learner", 0.0))
     assert len(list(found.over(read_examples(fallen, RULE.join)))) == TURNS
     found.report()
     assert rows(fallen) == []
@@ -263,7 +263,7 @@ def test_what_is_looked_at_again_begins_with_the_block_of_the_next_example(
     monkeypatch.setattr("armwise.feedback.drift.alarms.learned_examples", spied)
     block = monitor.BLOCK
     for learned in (0, block - 1, block, block + 1):
-        Watch(fallen, DriftSpec(), RULE, "recipe", 1, learned)
+        Watch(fallen, RULE, "recipe", 1, learned)
     assert asked == [(0, 0), (0, block - 1), (block, block), (block, block + 1)]
 
 

@@ -11,13 +11,12 @@ from pydantic import ValidationError
 from river.drift import ADWIN
 
 from armwise.feedback.drift import monitor
-from armwise.feedback.drift.monitor import Adwin, Change, DriftSpec, Monitor, PageHinkley, find_start
+from armwise.feedback.drift.monitor import DELTA, Change, DriftSpec, Monitor, find_start
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example
 from armwise.feedback.log.texts import without_texts
 from armwise.feedback.reward import Metric, RewardRule
 
 RULE = RewardRule(metrics={"right": Metric()})
-SPEC = DriftSpec()
 WORDS = [f"w={name}" for name in "abcdefghijklmnopqrst"]
 PLAIN = Context("which river runs through Vienna?", {"w=river": 1.0, "shape=question": 1.0})
 
@@ -35,8 +34,8 @@ def rewarded(contexts: Iterable[Context], rewards: Iterable[float], arms: Iterab
     return [(example(seq, arm, context), reward) for seq, (context, reward, arm) in enumerate(rows, start=1)]
 
 
-def watch(log: Iterable[Rewarded], spec: DriftSpec = SPEC) -> list[Change]:
-    watching = Monitor(spec, RULE)
+def watch(log: Iterable[Rewarded]) -> list[Change]:
+    watching = Monitor(RULE)
     return [change for example, reward in log for change in watching.see(example, reward)]
 
 
@@ -65,13 +64,6 @@ def test_a_rise_is_a_change_too() -> None:
     assert change.after > change.before
 
 
-def test_a_fall_is_found_by_page_hinkley() -> None:
-    spec = DriftSpec(detector="page_hinkley", page_hinkley=PageHinkley(threshold=20.0))
-    assert [one.subject for one in watch(falls(np.random.default_rng(1), 3000, 2000, 0.8, 0.3), spec)] == [
-        "reward of b"
-    ]
-
-
 @pytest.mark.slow
 def test_a_world_that_stays_as_it_is_raises_no_alarm() -> None:
     rng = np.random.default_rng(5)
@@ -96,7 +88,7 @@ def test_other_questions_for_an_arm_are_no_change_of_what_it_earns() -> None:
     log = rewarded([easy if one else hard for one in is_easy], rewards.tolist(), drawn.tolist())
     assert watch(log) == []
 
-    plain = ADWIN(delta=SPEC.adwin.delta, clock=8, grace_period=32)
+    plain = ADWIN(delta=DELTA, clock=8, grace_period=32)
     alarms = 0
     for one, reward in log:
         if one.decision.drawn == "a":
@@ -158,7 +150,7 @@ def test_lengths_are_watched_by_the_detector_of_river() -> None:
     rng = np.random.default_rng(6)
     lengths = np.concatenate([rng.poisson(9, 1500), rng.poisson(15, 500)]).tolist()
     log = rewarded([Context("a " * n) for n in lengths], [0.5] * 2000, ["a"] * 2000)
-    adwin = ADWIN(delta=SPEC.adwin.delta, clock=8, grace_period=32)
+    adwin = ADWIN(delta=DELTA, clock=8, grace_period=32)
     seq = monitor.REFERENCE
     while not adwin.drift_detected:
         adwin.update(min(lengths[seq] + 1, monitor.LONGEST) / monitor.LONGEST)
@@ -204,7 +196,7 @@ def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
     log = falls(np.random.default_rng(seed), 900, block * 300 + at, 0.95, 0.05)
     whole = watch(log)
     assert "reward of b" in {change.subject for change in whole}
-    reader = Monitor(SPEC, RULE)
+    reader = Monitor(RULE)
     for one, reward in log[find_start(cut) : cut]:
         reader.see(one, reward)
     after = [change for one, reward in log[cut:] for change in reader.see(one, reward)]
@@ -265,7 +257,7 @@ def test_a_change_between_two_blocks_is_the_start_of_the_next() -> None:
 
 def test_what_is_kept_of_an_arm_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor, "NAMES", 50)
-    arm = monitor._Arm(SPEC, 1.0, (0.0, 1.0))  # noqa: SLF001
+    arm = monitor._Arm(1.0, (0.0, 1.0))  # noqa: SLF001
     for number in range(200):
         arm.see(Context("?", {f"w={number}": 1.0, "shape=question": 1.0}), "a", 0.5)
     assert len(arm._weights) <= 51  # noqa: SLF001
@@ -300,23 +292,12 @@ def test_a_configuration_that_changed_its_features_is_followed() -> None:
     [
         ({"raised_for": "an hour"}, "raised_for 'an hour' is not an ISO 8601 duration"),
         ({"raised_for": "PT0S"}, "must be longer than zero"),
-        ({"detector": "kswin"}, "'adwin' or 'page_hinkley'"),
-        ({"adwin": {"delta": 1.0}}, "less than 1"),
         ({"floor": 0.0}, "greater than 0"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, object], wrong: str) -> None:
     with pytest.raises(ValidationError, match=wrong):
         DriftSpec.model_validate(settings)
-
-
-def test_a_detector_is_built_as_it_is_set() -> None:
-    adwin = DriftSpec(adwin=Adwin(delta=0.001, clock=16, grace=64)).build()
-    assert (adwin.delta, adwin.clock, adwin.grace_period) == (0.001, 16, 64)
-    hinkley = DriftSpec(
-        detector="page_hinkley", page_hinkley=PageHinkley(delta=0.1, threshold=9, grace=5)
-    ).build()
-    assert (hinkley.delta, hinkley.threshold, hinkley.min_instances) == (0.1, 9, 5)
 
 
 def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_not_monitored(
@@ -343,9 +324,7 @@ def test_statistics_restart_after_a_hundred_thousand_examples_and_are_of_some_hu
 def test_the_mean_before_a_change_is_a_possible_one() -> None:
     """An expectation of 0.9 for questions that were never alike would have been 1.4 on those that were."""
     for sign in (1.0, -1.0):
-        stream, free = (
-            monitor.MonitoredSeries(SPEC, 1.0, possible) for possible in ((0.0, 1.0), (-9.0, 9.0))
-        )
+        stream, free = (monitor.MonitoredSeries(1.0, possible) for possible in ((0.0, 1.0), (-9.0, 9.0)))
         found = []
         for number in range(400):
             value, expected = (0.9, 0.4) if number < 200 else (0.2, 0.9)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from armwise.feedback.drift import monitor
-from armwise.feedback.drift.monitor import DriftSpec, Monitor
+from armwise.feedback.drift.monitor import Monitor
 from armwise.feedback.events import Context, Cost, Example
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.conftest import decision
@@ -23,7 +23,7 @@ def test_the_detectors_are_loaded_with_the_first_value() -> None:
     code = """
 import sys
 from armwise.feedback.drift.monitor import DriftSpec, MonitoredSeries
-series = MonitoredSeries(DriftSpec(), 1.0)
+series = MonitoredSeries(1.0)
 before = "river" in sys.modules
 series.see(0.5)
 print(before, "river" in sys.modules)
@@ -47,10 +47,8 @@ class Streams:
         self.possible: list[tuple[float, float]] = []
         self.made = 0
 
-    def __call__(
-        self, spec: DriftSpec, span: float, possible: tuple[float, float] = (-inf, inf)
-    ) -> "_Stream":
-        del spec, span
+    def __call__(self, span: float, possible: tuple[float, float] = (-inf, inf)) -> "_Stream":
+        del span
         self.possible.append(possible)
         self.made += 1
         return _Stream(self, self.made - 1)
@@ -114,7 +112,7 @@ def predicted(rewards: list[float], seen: list[Context]) -> list[float]:
 def test_a_reward_is_compared_with_what_the_features_of_question_and_arm_predict(streams: Streams) -> None:
     seen, rng = list(contexts(400)), np.random.default_rng(6)
     rewards = [float(np.tanh(c.embedding[0] + c.features["long"]) * 0.4 + rng.normal() * 0.1) for c in seen]
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     for i, (context, reward) in enumerate(zip(seen, rewards, strict=True)):
         assert watch.see(example(i + 1, context), reward) == []
     found = streams.seen[ARM]
@@ -125,14 +123,14 @@ def test_a_reward_is_compared_with_what_the_features_of_question_and_arm_predict
 
 
 def test_features_of_an_arm_that_never_differ_predict_nothing(streams: Streams) -> None:
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     for i in range(1, 203):
         watch.see(example(i, Context("?", {}, (), {"a": {"steps": 2.0}})), 1.0)
     assert streams.seen[ARM] == [(1.0, 0.0)] * 2
 
 
 def test_ten_thousand_named_features_predict_and_no_more(streams: Streams) -> None:
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     first = {f"f{i}": 1.0 for i in range(9_999)}
     watch.see(example(1, Context("?", first)), 0.0)
     for i in range(2, 202):
@@ -145,7 +143,7 @@ def test_ten_thousand_named_features_predict_and_no_more(streams: Streams) -> No
 
 
 def test_questions_are_compared_with_the_first_five_hundred(streams: Streams) -> None:
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     for i in range(1, 501):
         watch.see(example(i, Context("two words", {"a": 1.0, "b": 1.0}, (3.0, 0.0))), 0.5)
     assert [streams.seen[number] for number in QUESTIONS] == [[], [], []]
@@ -160,7 +158,7 @@ def test_questions_are_compared_with_the_first_five_hundred(streams: Streams) ->
 
 
 def test_each_change_of_arm_and_questions_is_named_and_restarts_what_has_changed(streams: Streams) -> None:
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     streams.changes = {(ARM, 300): (0.9, 0.4), (3, 0): (5.0, 9.0), (4, 0): (0.1, 0.6)}
     found = [
         (i, one)
@@ -179,7 +177,7 @@ def test_each_change_of_arm_and_questions_is_named_and_restarts_what_has_changed
 
 
 def test_statistics_restart_with_each_hundred_thousand_examples(streams: Streams) -> None:
-    watch = Monitor(DriftSpec(), RULE)
+    watch = Monitor(RULE)
     for seq in (1, 99_999, 100_000):
         watch.see(example(seq, Context("?")), 1.0)
     assert streams.made == 7, "before the first example, and with its block"
@@ -189,7 +187,7 @@ def test_statistics_restart_with_each_hundred_thousand_examples(streams: Streams
 
 def test_an_expected_mean_is_cut_to_the_range_of_its_values(streams: Streams) -> None:
     rule = replace_clip(RULE, (0.25, 0.75))
-    watched = Monitor(DriftSpec(), rule)
+    watched = Monitor(rule)
     watched.see(example(1, Context("which river is it?", {"w=river": 1.0})), 0.5)
     of_questions = [(0.0, monitor.LONGEST), (0.0, 1.0), (-inf, inf)]
     assert streams.possible[QUESTIONS[0] : ARM + 1] == [*of_questions, (0.25, 0.75)]

@@ -13,6 +13,7 @@ from scipy import stats
 from armwise.feedback.arrays import Floats
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
+from armwise.feedback.ope import gate
 from armwise.feedback.ope.gate import GateSpec, Verdict, WaitingEvidence, judge
 from benchmarks.gate import SITUATIONS, Delayed, Order
 
@@ -427,16 +428,13 @@ def test_decisions_made_at_the_same_time_are_judged_in_the_order_of_the_log() ->
     assert [p.low for p in verdict_of(twice).trail] == [p.low for p in verdict_of(in_order).trail]
 
 
-def test_figures_exactly_at_their_limits_pass() -> None:
+def test_figures_exactly_at_their_limits_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     log = without_the_third_arm()
     figures = verdict_of(log).figures
-    limits = GateSpec(
-        least_overlap=figures.overlap,
-        least_effective_n=figures.effective_n,
-        largest_share=figures.largest_share,
-        least_checked=100,
-    )
-    assert verdict_of(log, spec=limits).reasons == ()
+    monkeypatch.setattr(gate, "LEAST_OVERLAP", figures.overlap)
+    monkeypatch.setattr(gate, "LEAST_EFFECTIVE_N", figures.effective_n)
+    monkeypatch.setattr(gate, "LARGEST_SHARE", figures.largest_share)
+    assert verdict_of(log).reasons == ()
 
 
 def test_a_bound_exactly_at_the_margin_holds_and_needs_the_least_number_of_further_decisions() -> None:
@@ -496,14 +494,16 @@ def test_a_log_without_the_rare_rows_of_large_weight_is_too_small_and_not_wrong(
     )
 
 
-def test_a_mean_weight_may_be_off_by_as_many_standard_errors_as_are_configured() -> None:
+def test_a_mean_weight_may_be_off_by_some_standard_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     log = made_log()
     figures = verdict_of(log).figures
     assert figures.weight_error is not None
     off = abs(figures.mean_weight - figures.expected_weight) / figures.weight_error
     assert off > 0.01
-    assert verdict_of(log, spec=GateSpec(largest_weight_error=1.01 * off)).promote
-    [reason] = verdict_of(log, spec=GateSpec(largest_weight_error=0.99 * off)).reasons
+    monkeypatch.setattr(gate, "LARGEST_WEIGHT_ERROR", 1.01 * off)
+    assert verdict_of(log).promote
+    monkeypatch.setattr(gate, "LARGEST_WEIGHT_ERROR", 0.99 * off)
+    [reason] = verdict_of(log).reasons
     assert f"it must be within {0.99 * off:g} of them" in reason
 
 
@@ -579,7 +579,7 @@ def test_a_reward_outside_of_the_declared_range_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"level": 0.4}, {"level": 1.0}, {"margin": float("nan")}, {"least_overlap": 1.1}, {"typo": 1}],
+    [{"level": 0.4}, {"level": 1.0}, {"margin": float("nan")}, {"typo": 1}],
 )
 def test_a_setting_out_of_its_range_is_refused(setting: dict[str, float]) -> None:
     with pytest.raises(ValidationError):

@@ -113,7 +113,7 @@ def test_only_a_label_is_of_a_run() -> None:
 def test_a_start_is_read_as_it_was_kept(runs: set[int], after: int) -> None:
     start = StartingPoint(tuple(sorted(runs)), after)
     assert StartingPoint.of(start.document()) == start
-    beside = replace(start, also=Also(shadow=0.5, judge=True, audits=20))
+    beside = replace(start, also=Also(shadow=0.5, judge=True))
     assert StartingPoint.of(beside.document()) == beside
     assert StartingPoint.of(None) is None
 

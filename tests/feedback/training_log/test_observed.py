@@ -42,8 +42,14 @@ from tests.feedback.training_log.test_router_contexts import published
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
 SHADOW = StartingPoint(also=Also(shadow=1.0))
-JUDGE = StartingPoint(also=Also(judge=True, audits=10, agreement=0.5))
-BOTH = StartingPoint(also=Also(shadow=0.5, judge=True, audits=10, agreement=0.5))
+JUDGE = StartingPoint(also=Also(judge=True))
+BOTH = StartingPoint(also=Also(shadow=0.5, judge=True))
+
+
+@pytest.fixture(autouse=True)
+def few_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed, "AUDITS", 10)
+    monkeypatch.setattr(observed, "AGREEMENT", 0.5)
 
 
 def second(name: str, preference: float | None = 1.0, arm: str = "a") -> Observation:
@@ -305,12 +311,11 @@ def test_a_judge_that_contradicts_feedback_is_not_believed(store: Store) -> None
 
 
 def test_an_objection_names_what_is_missing() -> None:
-    also = Also(judge=True, audits=10, agreement=0.5)
     few, noise = [(0.0, 0.0), (1.0, 1.0)], [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)] * 3
-    assert "2 decisions have a grade and feedback, and 10 are needed" in Calibration.of(few).objection(also)
-    assert "correlate with feedback by 0.00, and 0.5 or more" in Calibration.of(noise).objection(also)
-    assert not Calibration.of(few * 5).objection(also), "ten are enough"
-    assert not Calibration(10, 0.5, 1.0, 0.5, 0.5).objection(also), "and so is this agreement"
+    assert "2 decisions have a grade and feedback, and 10 are needed" in Calibration.of(few).objection()
+    assert "correlate with feedback by 0.00, and 0.5 or more" in Calibration.of(noise).objection()
+    assert not Calibration.of(few * 5).objection(), "ten are enough"
+    assert not Calibration(10, 0.5, 1.0, 0.5, 0.5).objection(), "and so is this agreement"
     assert Calibration.of([(0.5, 1.0)] * 20).agreement == 0.0, "a judge that gives one grade says nothing"
 
 
@@ -324,13 +329,9 @@ def test_the_calibration_is_least_squares(pairs: list[tuple[float, float]]) -> N
     assert found.predict(0.5) == pytest.approx(np.clip(intercept + slope / 2, 0, 1), abs=1e-9)
 
 
-def test_a_prediction_is_a_fraction_of_the_range_and_fifty_audits_are_needed_by_default() -> None:
+def test_a_prediction_is_a_fraction_of_the_range() -> None:
     found = Calibration.of([(0.0, 0.0), (0.5, 1.0)])
     assert (found.predict(1.0), found.predict(-0.5)) == (1.0, 0.0)
-    assert (Also(judge=True).audits, Also(judge=True).agreement) == (50, 0.3)
-    assert Also(judge=True, audits=1000).audits == 1000
-    with pytest.raises(ValidationError, match="less than or equal to 1000"):
-        Also(judge=True, audits=1001)
 
 
 def test_nothing_to_learn_is_refused() -> None:
@@ -379,8 +380,7 @@ def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
             for one in learned_examples(store, RULE, start, after, upto)
         ]
 
-    also = Also.model_construct(shadow=0.5, judge=True, audits=2, agreement=0.01)
-    start = StartingPoint(also=also)
+    start = StartingPoint(also=Also(shadow=0.5, judge=True))
     with (
         TemporaryDirectory() as folder,
         pytest.MonkeyPatch.context() as patch,
@@ -389,6 +389,8 @@ def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
         store.append(facts_of(ops))
         joined(store)
         patch.setattr(observed, "WINDOW", window)
+        patch.setattr(observed, "AUDITS", 2)
+        patch.setattr(observed, "AGREEMENT", 0.01)
         at_once = read(start, [None, None])
         n = max((one.seq for one in at_once), default=0)
         patch.setattr(observed, "CHUNK", chunk)

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.feedback.drift import DriftSpec
 from armwise.feedback.drift.alarms import Watch, read_alarms
 from armwise.feedback.drift.monitor import Change
 from armwise.feedback.events import LABELS, Example, Feedback, Mode
@@ -345,7 +344,7 @@ def test_an_alarm_names_who_rated_more_than_its_share(flooded: int, named: str |
             store.append([decision(name), execution(name), fact])
         epoch = take_epoch(store, "test", 0.0)
         Joiner(store, SHORT, epoch).advance(106.0)
-        watch = Watch(store, DriftSpec(), SHORT, "r", epoch)
+        watch = Watch(store, SHORT, "r", epoch)
         first: Example = next(iter(read_examples(store, SHORT.join)))
         watch.add(Change("reward of a", 0.9, 0.1, 60), first, "policy")
         watch.report()

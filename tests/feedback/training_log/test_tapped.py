@@ -8,7 +8,7 @@ import pytest
 
 from armwise.feedback.budget import Budget
 from armwise.feedback.decisions import Selection, concatenate
-from armwise.feedback.drift import DriftSpec, Monitor
+from armwise.feedback.drift import Monitor
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.facts import Fact
@@ -98,7 +98,7 @@ def test_drift_is_looked_for_in_their_rewards_too() -> None:
     """A fall of the reward of an arm is a change, whoever drew it and however."""
     seen = []
     for made in (decision("d"), WHOLE, UNKNOWN):
-        monitor = Monitor(DriftSpec(), RULE)
+        monitor = Monitor(RULE)
         changes = [
             change
             for n in range(1, 801)

@@ -45,10 +45,7 @@ from tests.neighbours import SUBJECTS, write_corpus
 ARMS = ("none", "bm25", "dense")
 BEST = {"who": "none", "when": "bm25", "where": "dense"}
 STEPS = {"none": 0.0, "bm25": 1.0, "dense": 2.0}
-LEARNED: dict[str, Any] = {
-    "kind": "pointwise_xgboost",
-    "params": {"stage": "question", "dims": 0, "rounds": 60},
-}
+LEARNED: dict[str, Any] = {"kind": "pairwise_xgboost", "params": {"stage": "question", "dims": 0}}
 
 
 def outcomes(n: int = 60, **changes: Any) -> list[portfolio_outcomes.Outcome]:
@@ -134,7 +131,7 @@ def sight(
 def test_what_is_kept_says_what_it_follows_from(config: AppConfig, labelled: Path) -> None:
     fields = {"measures": {"em": 1.0}, "cost_weight": 0.1, "over": "none", "scale": "minmax"}
     about = train(config, labelled, utility=fields)[0].about
-    assert (about.kind, about.stage, about.arms) == ("pointwise_xgboost", "question", ARMS)
+    assert (about.kind, about.stage, about.arms) == ("pairwise_xgboost", "question", ARMS)
     assert (about.backbone, about.encoder, about.query_prefix) == ("tiny", "hashing-16-2", "")
     assert (about.k, about.corpus, about.questions) == (0, None, 60)
     assert about.utility == Utility.model_validate(fields).model_dump(mode="json")
@@ -372,7 +369,7 @@ def test_what_a_search_alone_took_is_charged_or_said_not_to_be(config: AppConfig
     path = tmp_path / "costly.jsonl"
     portfolio_outcomes.write_outcomes(path, outcomes(costs=costs))
     prices = {"steps": 0.0, "kilotokens": 1.0, "seconds": 1.0}
-    looking = {"kind": "pointwise_xgboost", "params": {"stage": "retrieved", "dims": 0, "rounds": 2}}
+    looking = {"kind": "pairwise_xgboost", "params": {"stage": "retrieved", "dims": 0, "rounds": 2}}
     net = {"cost_weight": 0.1, "cost": prices}
     line = "a turn pays the kilotokens of these searches"
     assert line in train(config, path, router=looking, utility=net)[1]

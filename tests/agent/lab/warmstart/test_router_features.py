@@ -171,7 +171,7 @@ async def test_a_label_tells_of_a_new_question_what_the_service_would_be_told(tm
 def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, tmp_path: Path) -> None:
     """Rewards are chance here: a score that follows them is of a router that was fitted to them."""
     path = file_of(tmp_path, rows(120, seed=1))
-    by_heart = {**TREES, "params": {**TREES["params"], "dims": 8, "rounds": 100}}
+    by_heart = {**TREES, "params": {**TREES["params"], "dims": 8, "rounds": 300}}
     config = trained(config, by_heart, path, folds=4)
     advice, outcomes, router = asked(config, path)
     fitted = router.router.scores(

@@ -81,21 +81,22 @@ async def test_the_scores_are_those_that_a_replica_logs(
     assert config.router is not None
     made = await decided(config, store, QUESTIONS)
     digest = keep_router(store, config.router.path, 0.0)
-    said = score_by_searching(store, digest, config, 100, quietly)
+    said = score_by_searching(store, digest, config, quietly)
     assert said == "6 earlier decisions were searched again for the router"
     contexts = router_contexts.read_contexts(store, made, digest)
     assert contexts == [one.context for one in made]
     assert len({one.arms["bm25"]["router"] for one in contexts}) > 1
-    assert score_by_searching(store, digest, config, 100, quietly) == "", "once"
+    assert score_by_searching(store, digest, config, quietly) == "", "once"
 
 
 async def test_only_the_newest_are_searched_and_questions_of_its_training_get_what_was_unseen(
-    config: AppConfig, store: Store
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert config.router is not None
     made = await decided(config, store, [*QUESTIONS[:2], TEXTS[0]])
     digest = keep_router(store, config.router.path, 0.0)
-    assert score_by_searching(store, digest, config, 2, quietly).startswith("2 earlier decisions")
+    monkeypatch.setattr("armwise.agent.learning.router_scores.SEARCHED", 2)
+    assert score_by_searching(store, digest, config, quietly).startswith("2 earlier decisions")
     first, _, last = router_contexts.read_contexts(store, made, digest)
     assert not any("router" in features for features in first.arms.values())
     assert {features["router"] for features in last.arms.values()} == {0.25}
@@ -107,7 +108,7 @@ async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, st
     digest = keep_router(store, config.router.path, 0.0)
     writing = {"dense": {"kind": "multistep", "params": {"arm": "bm25"}}, "bm25": {"kind": "bm25"}}
     config = parse({**config.model_dump(mode="json"), "arms": writing})
-    said = score_by_searching(store, digest, config, 100, quietly)
+    said = score_by_searching(store, digest, config, quietly)
     assert said == (
         "earlier decisions are not searched again, which would ask dense: the router has no scores of them"
     )
@@ -123,6 +124,6 @@ async def test_nothing_is_searched_again_where_passages_are_for_some_groups(
     source = Path(config.corpus.source)
     restricted = source.read_text().replace('"id"', '"metadata": {"allowed_groups": ["crew"]}, "id"', 1)
     source.write_text(restricted)
-    said = score_by_searching(store, digest, config, 100, quietly)
+    said = score_by_searching(store, digest, config, quietly)
     assert said.startswith("earlier decisions are not searched again: which passages they could find")
     assert len(router_contexts.unscored(store, digest, newest=10)) == 1
