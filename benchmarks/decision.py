@@ -59,7 +59,7 @@ def specs(*, dense: bool) -> dict[str, PolicySpec]:
         "linucb, disjoint": PolicySpec(kind="linucb", params={"shared": False, **columns}),
         "linear_thompson": PolicySpec(kind="linear_thompson", params=columns),
         "adaptive": PolicySpec(kind="adaptive"),
-        "neural": PolicySpec(kind="neural", params=columns),
+        "neural": PolicySpec(kind="neural"),
     }
 
 

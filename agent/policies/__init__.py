@@ -22,8 +22,8 @@ from .features import (
 )
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
-from .router import Routed, softmax
-from .sampling import Exploration, choose, greedy, served_distribution
+from .router import Routed
+from .sampling import Exploration, choose, greedy, served_distribution, softmax
 from .serialization import pack, seal, unpack, unseal
 from .vowpal import VowpalWabbit
 

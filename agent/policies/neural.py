@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.encoding import check_context, check_reward, check_whole, question_columns
+from armwise.agent.policies.encoding import check_context, check_reward, question_columns
 from armwise.agent.policies.epsilon_greedy import Decay, EpsilonSchedule
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.arms import extras
@@ -34,6 +34,21 @@ ENCODER_LEARNING_RATE = 5e-5
 
 HEAD_LEARNING_RATE = 0.005
 """Learning rate of the small network, which starts with some thousand random weights."""
+
+WEIGHT_DECAY = 0.01
+"""Weight decay of AdamW."""
+
+PRIOR = 1.0
+"""Predicted reward of an arm without rewards."""
+
+HIDDEN = 64
+"""Units of the small network's hidden layer."""
+
+DIMS = 32
+"""Columns that the named features are hashed into, for the small network."""
+
+MAX_LENGTH = 256
+"""Tokens of a question that the encoder reads, up to the model's own limit."""
 
 
 class Net(Protocol):
@@ -60,7 +75,7 @@ class NeuralGreedy:
     """The arm with the best reward predicted by a neural network, or any arm with probability epsilon.
 
     The network learns from each reward once: one step of AdamW on the squared error of the
-    drawn arm. An arm gets an output at its first reward, which starts at `prior` for every
+    drawn arm. An arm gets an output at its first reward, which starts at 1 for every
     question, so arms may be added at any time.
 
     With `encoder`, a transformer reads the question and is fine-tuned. Its state has all its
@@ -76,17 +91,10 @@ class NeuralGreedy:
     Args:
         encoder: A hub name such as `distilbert/distilbert-base-uncased`, a folder, or
             `package:NAME/PATH`; None for the small network.
-        hidden: Units of the small network's hidden layer; 0 for a linear one.
-        dims: Columns that the small network sees of the named features, hashed.
-        max_length: Tokens of a question that the encoder reads.
         learning_rate: Learning rate of AdamW; None is 5e-5 with an encoder and 0.005 without.
-        weight_decay: Weight decay of AdamW.
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Number of rewards after which epsilon is halved, `log` to divide it by
             ln(1 + rewards), None for no decay.
-        min_epsilon: Lower bound of epsilon, in [0, epsilon].
-        prior: Predicted reward of an arm without rewards.
-        seed: Seed that draws the initial weights of the small network.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.
@@ -102,31 +110,16 @@ class NeuralGreedy:
         self,
         encoder: LocalModel | None = None,
         *,
-        hidden: int = 64,
-        dims: int = 32,
-        max_length: int = 256,
         learning_rate: float | None = None,
-        weight_decay: float = 0.01,
         epsilon: float = 0.1,
         decay: Decay = None,
-        min_epsilon: float = 0.0,
-        prior: float = 1.0,
-        seed: int = 0,
     ) -> None:
         self._settings: dict[str, Any] = {
-            "encoder": encoder, "hidden": hidden, "dims": dims, "max_length": max_length,
-            "learning_rate": learning_rate, "weight_decay": weight_decay,
-            "epsilon": epsilon, "decay": decay, "min_epsilon": min_epsilon, "prior": prior, "seed": seed,
+            "encoder": encoder, "learning_rate": learning_rate, "epsilon": epsilon, "decay": decay,
         }  # fmt: skip
-        check_whole(0, hidden=hidden, dims=dims, seed=seed)
-        check_whole(1, max_length=max_length)
-        if not 0.0 <= weight_decay < np.inf:
-            raise PolicyError(f"weight_decay {weight_decay} is not a finite number of at least 0")
-        if not np.isfinite(prior):
-            raise PolicyError(f"prior {prior} is not finite")
         if learning_rate is not None and not 0.0 < learning_rate < np.inf:
             raise PolicyError(f"learning_rate {learning_rate} is not a positive number")
-        self._exploration = EpsilonSchedule(epsilon, decay, min_epsilon)
+        self._exploration = EpsilonSchedule(epsilon, decay, 0.0)
         self.reads_question = encoder is not None
         self._rewards = 0
         self._lock = Lock()
@@ -194,23 +187,10 @@ class NeuralGreedy:
 
     def _build(self) -> Net:
         settings = self._settings
-        rate, prior = settings["learning_rate"], settings["prior"]
+        rate = settings["learning_rate"]
         if settings["encoder"] is not None:
-            return EncoderNet(
-                settings["encoder"],
-                rate=ENCODER_LEARNING_RATE if rate is None else rate,
-                decay=settings["weight_decay"],
-                prior=prior,
-                max_length=settings["max_length"],
-            )
-        return HeadNet(
-            dims=settings["dims"],
-            hidden=settings["hidden"],
-            rate=HEAD_LEARNING_RATE if rate is None else rate,
-            decay=settings["weight_decay"],
-            prior=prior,
-            seed=settings["seed"],
-        )
+            return EncoderNet(settings["encoder"], ENCODER_LEARNING_RATE if rate is None else rate)
+        return HeadNet(HEAD_LEARNING_RATE if rate is None else rate)
 
 
 BETAS = (0.9, 0.999)
@@ -231,27 +211,21 @@ class HeadNet:
     which skips a parameter without a gradient, so adding an arm leaves the others unchanged.
 
     Args:
-        dims: Columns that the named features are hashed into.
-        hidden: Units of the hidden layer; with 0 the outputs are linear in x.
         rate: Learning rate of AdamW.
-        decay: Weight decay of AdamW.
-        prior: Output of an arm without rewards.
-        seed: Seed that draws the initial weights of the hidden layer.
     """
 
-    def __init__(self, *, dims: int, hidden: int, rate: float, decay: float, prior: float, seed: int) -> None:
-        self.dims, self.hidden, self.rate, self.decay = dims, hidden, rate, decay
-        self.prior, self.seed = prior, seed
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
         self._rows: dict[str, int] = {}
         # Value, first and second moment. The last output is used for every unknown arm.
-        self._layer: Array | None = None  # shape (3, hidden, n_inputs)
-        self._outputs: Array | None = None  # shape (3, n_arms + 1, n_hidden + 1)
+        self._layer: Array | None = None  # shape (3, HIDDEN, n_inputs)
+        self._outputs: Array | None = None  # shape (3, n_arms + 1, HIDDEN + 1)
         self._steps = np.zeros(1, dtype=np.int64)  # of each output; the layer's are their sum
 
     def scores(self, context: Context, arms: Sequence[str]) -> Array:
         """Return the expected reward of each arm, shape (n_arms,)."""
         if self._outputs is None:
-            return np.full(len(arms), self.prior)
+            return np.full(len(arms), PRIOR)
         rows = [self._rows.get(arm, -1) for arm in arms]
         return np.asarray((self._outputs[0] @ self._hidden(self._inputs(context)))[rows])
 
@@ -269,19 +243,17 @@ class HeadNet:
         hidden = self._hidden(x)
         output = self._outputs[:, row]
         slope = 2.0 * (float(output[0] @ hidden) - reward)
-        if self._layer is not None:
-            back = np.where(hidden[:-1] > 0.0, slope * output[0, :-1], 0.0)
-            adamw(self._layer, np.outer(back, x), int(self._steps.sum()) + 1, self.rate, self.decay)
+        back = np.where(hidden[:-1] > 0.0, slope * output[0, :-1], 0.0)
+        assert self._layer is not None
+        adamw(self._layer, np.outer(back, x), int(self._steps.sum()) + 1, self.rate, WEIGHT_DECAY)
         self._steps[row] += 1
-        adamw(output, slope * hidden, int(self._steps[row]), self.rate, self.decay)
+        adamw(output, slope * hidden, int(self._steps[row]), self.rate, WEIGHT_DECAY)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the names of the arms, and the arrays."""
         arrays: dict[str, NDArray[Any]] = {"steps": self._steps}
-        if self._layer is not None:
-            arrays["layer"] = self._layer
-        if self._outputs is not None:
-            arrays["outputs"] = self._outputs
+        if self._layer is not None and self._outputs is not None:
+            arrays |= {"layer": self._layer, "outputs": self._outputs}
         return {"arms": [*self._rows]}, arrays
 
     def restore(self, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -292,22 +264,21 @@ class HeadNet:
 
     def _begin(self, n_inputs: int) -> None:
         """Draw the hidden layer as PyTorch does; the outputs start at the prior for every input."""
-        if self.hidden:
-            bound = 1.0 / math.sqrt(n_inputs - 1) if n_inputs > 1 else 0.0
-            self._layer = np.zeros((3, self.hidden, n_inputs))
-            rng = np.random.default_rng(self.seed)
-            self._layer[0] = rng.uniform(-bound, bound, size=self._layer[0].shape)
-        self._outputs = np.zeros((3, 1, 1 + (self.hidden or n_inputs - 1)))
-        self._outputs[0, 0, -1] = self.prior
+        bound = 1.0 / math.sqrt(n_inputs - 1)
+        self._layer = np.zeros((3, HIDDEN, n_inputs))
+        rng = np.random.default_rng(0)
+        self._layer[0] = rng.uniform(-bound, bound, size=self._layer[0].shape)
+        self._outputs = np.zeros((3, 1, HIDDEN + 1))
+        self._outputs[0, 0, -1] = PRIOR
 
     def _inputs(self, context: Context) -> Array:
-        layer = self._layer if self._layer is not None else self._outputs
-        n = None if layer is None else layer.shape[2] - 1
-        return np.array([*question_columns(context, self.dims, n), 1.0])
+        n = None if self._layer is None else self._layer.shape[2] - 1
+        return np.array([*question_columns(context, DIMS, n), 1.0])
 
     def _hidden(self, x: Array) -> Array:
         """Return the inputs of the outputs, with a 1 at the end for their bias."""
-        return x if self._layer is None else np.append(np.maximum(self._layer[0] @ x, 0.0), 1.0)
+        assert self._layer is not None
+        return np.append(np.maximum(self._layer[0] @ x, 0.0), 1.0)
 
 
 def adamw(state: Array, gradient: Array, step: int, rate: float, decay: float) -> None:
@@ -353,21 +324,17 @@ class EncoderNet:
     Args:
         model: A hub name, a folder, or `package:NAME/PATH`.
         rate: Learning rate of AdamW.
-        decay: Weight decay of AdamW.
-        prior: Output of an arm without rewards.
-        max_length: Tokens of a question that are read, up to the model's own limit.
 
     Raises:
         PolicyError: The model is not found.
     """
 
-    def __init__(self, model: str, *, rate: float, decay: float, prior: float, max_length: int) -> None:
+    def __init__(self, model: str, rate: float) -> None:
         try:
             self._place = locate(model)
         except ModelNotFoundError as error:
             raise PolicyError(str(error)) from error
-        self.model, self.prior, self.max_length = model, prior, max_length
-        self.rate, self.decay = rate, decay
+        self.model, self.rate = model, rate
         self._tokenizer: Any = None
         self._encoder: Any = None
         self._optimizer: Any = None
@@ -376,13 +343,13 @@ class EncoderNet:
     def scores(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the expected reward of each arm, shape (n_arms,)."""
         if not any(arm in self._outputs for arm in arms):
-            return np.full(len(arms), self.prior)
+            return np.full(len(arms), PRIOR)
         import torch
 
         with torch.inference_mode():
             read = self._read(context.question)
             scores = {arm: float(self._outputs[arm](read)) for arm in arms if arm in self._outputs}
-        return np.array([scores.get(arm, self.prior) for arm in arms])
+        return np.array([scores.get(arm, PRIOR) for arm in arms])
 
     def learn(self, context: Context, arm: str, reward: float) -> None:
         """Take one step towards the reward of one arm."""
@@ -440,7 +407,7 @@ class EncoderNet:
         self._tokenizer, self._encoder = copy.deepcopy(pretrained(self._place))
         self._encoder.to("cuda" if torch.cuda.is_available() else "cpu")
         self._optimizer = torch.optim.AdamW(
-            self._encoder.parameters(), lr=self.rate, weight_decay=self.decay, fused=True
+            self._encoder.parameters(), lr=self.rate, weight_decay=WEIGHT_DECAY, fused=True
         )
 
     def _add(self, arm: str) -> "torch.nn.Linear":
@@ -451,13 +418,13 @@ class EncoderNet:
             torch.nn.Linear, width, 1, device=device
         )
         torch.nn.init.zeros_(output.weight)
-        torch.nn.init.constant_(output.bias, self.prior)
+        torch.nn.init.constant_(output.bias, PRIOR)
         self._optimizer.add_param_group({"params": list(output.parameters())})
         self._outputs[arm] = output
         return output
 
     def _read(self, question: str) -> "torch.Tensor":
-        most = min(self.max_length, self._tokenizer.model_max_length)
+        most = min(MAX_LENGTH, self._tokenizer.model_max_length)
         tokens = self._tokenizer(question, truncation=True, max_length=most, return_tensors="pt")
         tokens = tokens.to(self._encoder.device)
         read: torch.Tensor = self._encoder(**tokens).last_hidden_state[0, 0]

@@ -266,6 +266,16 @@ a half and nothing.
 """
 
 
+def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Return probabilities in proportion to exp(score / temperature).
+
+    >>> softmax(np.array([0.0, np.log(3.0)]), 1.0).round(3).tolist()
+    [0.25, 0.75]
+    """
+    weights = np.exp((scores - scores.max()) / temperature)
+    return np.asarray(weights / weights.sum())
+
+
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Put all mass on the best arms, split evenly among ties; scores tie that differ by rounding alone.
 

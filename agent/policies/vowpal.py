@@ -129,6 +129,10 @@ class _Actions:
         return self.arms == tuple(arms) and self.features == features
 
 
+BASELINE = 1.0
+"""Reward that is a cost of 0 for VW, and therefore the expected reward of an arm without rewards."""
+
+
 class VowpalWabbit:
     """Any `--cb_explore_adf` learner of Vowpal Wabbit.
 
@@ -141,9 +145,6 @@ class VowpalWabbit:
     Args:
         args: Command-line arguments of `vw`, with `--cb_explore_adf`; those that name a file or a
             host are refused.
-        baseline: Reward that is a cost of 0 for VW, and therefore the expected reward of an
-            unknown arm. At the top of the range, new arms are tried; at 0, the policy rarely
-            leaves the first arm with a reward.
 
     Raises:
         PolicyError: The arguments are not of a `--cb_explore_adf` learner, or VW refuses them.
@@ -151,9 +152,9 @@ class VowpalWabbit:
 
     kind = "vowpal"
 
-    def __init__(self, args: str = DEFAULT, *, baseline: float = 1.0, _model: bytes = b"") -> None:
+    def __init__(self, args: str = DEFAULT, *, _model: bytes = b"") -> None:
         flags, tokens = check_args(args), shlex.split(args)
-        self.args, self.baseline = shlex.join(tokens), baseline
+        self.args = shlex.join(tokens)
         self.resumes_exactly = _resumes_exactly(flags)
         self.is_additive = _is_additive(flags, self.args)
         # A model contains its own arguments, and some algorithms refuse them twice.
@@ -209,7 +210,7 @@ class VowpalWabbit:
                 self._costs(replace(context, embedding=()), arms) - whole
             )
         alone = self._costs(replace(context, features={}, embedding=()), arms)
-        return {"the arm itself": self.baseline - alone, **contributions}
+        return {"the arm itself": BASELINE - alone, **contributions}
 
     def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the predicted cost of each arm, shape (n_arms,)."""
@@ -226,7 +227,7 @@ class VowpalWabbit:
         weight by it, such as `--cb_type ips`, are then biased towards arms that the other system prefers.
         """
         check_reward(decision, reward)
-        cost = self.baseline - reward
+        cost = BASELINE - reward
         context, weighed_by = decision.context, decision.propensity if decision.probabilities else 1.0
         with self._lock:
             actions = self._find_actions(context, decision.arms)
@@ -254,11 +255,11 @@ class VowpalWabbit:
         """
         # the digest is checked first: VW loads a truncated model
         model = unseal(state, self._made_by)
-        return type(self)(self.args, baseline=self.baseline, _model=model)
+        return type(self)(self.args, _model=model)
 
     @property
     def _made_by(self) -> dict[str, Any]:
-        return {"vw": VW_VERSION, "args": self.args, "baseline": self.baseline, "names": NAMES}
+        return {"vw": VW_VERSION, "args": self.args, "names": NAMES}
 
     def _example(self) -> Any:
         from vowpalwabbit.pyvw import pylibvw

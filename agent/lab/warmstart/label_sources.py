@@ -323,7 +323,7 @@ class LabelSources:
             whole = replace(lot, path=scores)
             self._score(whole, made, source.measure, None, console, on_progress)
         matrix = read_matrix(scores)
-        rows = on_par(matrix, seed=0) if source.balanced else np.arange(len(matrix.questions))
+        rows = on_par(matrix, 0) if source.balanced else np.arange(len(matrix.questions))
         kept = [matrix.questions[row] for row in rows.tolist()]
         if len(kept) < min(FEWEST, len(matrix.questions)):
             raise WarmStartError(

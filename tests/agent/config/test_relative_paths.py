@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
             "action": False,
         },
     },
-    "policy": {"kind": "neural", "params": {"encoder": "encoder", "hidden": 8}},
+    "policy": {"kind": "neural", "params": {"encoder": "encoder", "epsilon": 0.2}},
     "warm_start": {
         "sources": {
             "exam": {"kind": "questions", "path": "exam.jsonl", "metrics": {"right": "em"}},
@@ -92,7 +92,7 @@ def test_every_relative_path_of_a_file_is_relative_to_its_folder(project: Path) 
     assert config.models["small"].model_dump()["model"] == str(project / "models" / "small.gguf")
     assert config.arms["again"].params["model"] == str(project / ".." / "models" / "reranker")
     assert config.arms["learned"].params["model"] == str(project / "a" / "b" / "relevance")
-    assert config.policy.params == {"encoder": str(project / "encoder"), "hidden": 8}
+    assert config.policy.params == {"encoder": str(project / "encoder"), "epsilon": 0.2}
     assert config.warm_start is not None
     paths = {name: getattr(source, "path", None) for name, source in config.warm_start.sources.items()}
     assert paths == {"exam": project / "exam.jsonl", "before": Path("/elsewhere/outcomes")}

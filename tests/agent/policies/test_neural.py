@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizerFast
 
+from armwise.agent.policies import neural
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.encoding import hashed
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, EpsilonSchedule
@@ -68,21 +69,21 @@ def scores(policy: NeuralGreedy, seen: Context, arms: Sequence[str] = ARMS) -> l
 class Reference:
     """The small network in PyTorch: a layer, an output an arm, AdamW."""
 
-    def __init__(self, hidden: int, n_inputs: int, first: np.ndarray | None) -> None:
-        self.layer = torch.nn.Linear(n_inputs, hidden, dtype=torch.float64) if hidden else None
-        if self.layer is not None and first is not None:
-            self.layer.weight.data = torch.tensor(first[:, :-1])
-            self.layer.bias.data = torch.tensor(first[:, -1])
-        self.outputs = {arm: torch.nn.Linear(hidden or n_inputs, 1, dtype=torch.float64) for arm in ARMS}
+    def __init__(self, first: np.ndarray) -> None:
+        n_hidden, n_inputs = first.shape
+        self.layer = torch.nn.Linear(n_inputs - 1, n_hidden, dtype=torch.float64)
+        self.layer.weight.data = torch.tensor(first[:, :-1])
+        self.layer.bias.data = torch.tensor(first[:, -1])
+        self.outputs = {arm: torch.nn.Linear(n_hidden, 1, dtype=torch.float64) for arm in ARMS}
         for output in self.outputs.values():
             torch.nn.init.zeros_(output.weight)
             torch.nn.init.ones_(output.bias)
-        parts = [*([self.layer] if self.layer else []), *self.outputs.values()]
+        parts = [self.layer, *self.outputs.values()]
         self.optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=0.005)
 
     def __call__(self, seen: Context, arm: str) -> torch.Tensor:
         x = torch.tensor([*hashed(seen.features, 32), *seen.embedding], dtype=torch.float64)
-        return self.outputs[arm](torch.relu(self.layer(x)) if self.layer else x)
+        return self.outputs[arm](torch.relu(self.layer(x)))
 
     def learn(self, seen: Context, arm: str, reward: float) -> None:
         self.optimizer.zero_grad()
@@ -90,12 +91,10 @@ class Reference:
         self.optimizer.step()
 
 
-@pytest.mark.parametrize("hidden", [0, 24])
-def test_the_small_network_learns_what_pytorch_learns(hidden: int) -> None:
-    policy = NeuralGreedy(hidden=hidden)
+def test_the_small_network_learns_what_pytorch_learns() -> None:
+    policy = NeuralGreedy()
     bound = 1.0 / math.sqrt(36)
-    first = np.random.default_rng(0).uniform(-bound, bound, size=(hidden, 37)) if hidden else None
-    reference = Reference(hidden, 36, first)
+    reference = Reference(np.random.default_rng(0).uniform(-bound, bound, size=(64, 37)))
     for row, reward in history(policy, 150, seed=1):
         policy.learn(row, reward)
         reference.learn(row.context, row.drawn, reward)
@@ -105,21 +104,11 @@ def test_the_small_network_learns_what_pytorch_learns(hidden: int) -> None:
 
 
 def test_an_arm_starts_at_the_prior_whenever_it_appears() -> None:
-    policy = NeuralGreedy(prior=0.75)
+    policy = NeuralGreedy()
     seen = contexts(5, seed=3)
-    assert [scores(policy, c) for c in seen] == [[0.75] * 3] * 5
+    assert [scores(policy, c) for c in seen] == [[1.0] * 3] * 5
     teach(policy, history(policy, 40, seed=4))
-    assert [scores(policy, c, ("new", "newer")) for c in seen] == [[0.75, 0.75]] * 5
-
-
-def test_without_a_hidden_layer_what_an_arm_learns_does_not_depend_on_others() -> None:
-    alone, among = NeuralGreedy(hidden=0), NeuralGreedy(hidden=0)
-    for row, reward in history(alone, 90, seed=5):
-        among.learn(row, reward)
-        if row.drawn == "dense":
-            alone.learn(row, reward)
-    for seen in contexts(5, seed=6):
-        assert scores(alone, seen, ["dense"]) == scores(among, seen, ["dense"])
+    assert [scores(policy, c, ("new", "newer")) for c in seen] == [[1.0, 1.0]] * 5
 
 
 def test_three_rewards_leave_the_best_arm_all_but_epsilon() -> None:
@@ -154,11 +143,6 @@ def test_epsilon_falls_and_stays_in_its_range(epsilon: float, decay: Any, share:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hidden": -1}, "hidden -1 is not an integer of at least 0"),
-        ({"max_length": 0}, "max_length 0 is not an integer of at least 1"),
-        ({"weight_decay": float("nan")}, "weight_decay nan is not a finite number of at least 0"),
-        ({"dims": 8.0}, "dims 8.0 is not an integer"),
-        ({"prior": float("inf")}, "prior inf is not finite"),
         ({"learning_rate": 0.0}, "learning_rate 0.0 is not a positive number"),
         ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),
         ({"decay": "ln"}, "decay 'ln' is neither a number of rewards nor 'log'"),
@@ -214,15 +198,16 @@ def test_the_encoder_is_trained_as_by_a_plain_loop(encoder: Path) -> None:
     assert np.ptp(expected) > 0.01, "the loop must have taught it something"
 
 
-def test_questions_are_read_up_to_max_length(encoder: Path) -> None:
-    policy = NeuralGreedy(str(encoder), max_length=4, learning_rate=0.005)
+def test_questions_are_read_up_to_a_length(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neural, "MAX_LENGTH", 4)
+    policy = NeuralGreedy(str(encoder), learning_rate=0.005)
     teach(policy, history(policy, 20, seed=8))
     assert scores(policy, Context("long river river river")) == scores(policy, Context("long river short"))
     assert scores(policy, Context("long river")) != scores(policy, Context("short river"))
 
 
 def test_no_more_is_read_than_the_model_can(encoder: Path) -> None:
-    policy = NeuralGreedy(str(encoder), max_length=1000)
+    policy = NeuralGreedy(str(encoder))
     policy.learn(decision("bm25", Context("river " * 100)), 0.0)
     assert scores(policy, Context("river " * 30)) == scores(policy, Context("river " * 200))
 
@@ -247,9 +232,8 @@ def test_an_encoder_that_cannot_be_loaded_is_named_when_it_is_needed(tmp_path: P
         policy.learn(decision("bm25", Context("?")), 1.0)
 
 
-@pytest.mark.parametrize("hidden", [0, 8])
-def test_without_features_and_an_embedding_an_arm_is_predicted_by_its_rewards(hidden: int) -> None:
-    policy = NeuralGreedy(dims=0, hidden=hidden, learning_rate=0.05)
+def test_without_features_and_an_embedding_an_arm_is_predicted_by_its_rewards() -> None:
+    policy = NeuralGreedy(learning_rate=0.05)
     rows = history(policy, 200, seed=2)
     for row, _ in rows:
         seen = replace(row, context=Context("why?"))

@@ -1,6 +1,5 @@
 """The policy that hears a router: how scores become a distribution, and what happens without them."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,47 +23,19 @@ def test_epsilon_is_spread_over_all_arms_and_the_rest_goes_to_the_best() -> None
     assert p == pytest.approx([0.1, 0.8, 0.1])
 
 
-@pytest.mark.parametrize("explore", ["epsilon", "squarecb"])
-def test_ties_share_what_the_best_arm_gets(explore: str) -> None:
-    policy = build_policy(PolicySpec(kind="routed", params={"explore": explore, "gamma": 1e9}), ARMS)
-    p = policy.probabilities(heard(none=0.1, bm25=0.5, dense=0.5), ARMS)
+def test_ties_share_what_the_best_arm_gets() -> None:
+    p = Routed().probabilities(heard(none=0.1, bm25=0.5, dense=0.5), ARMS)
     assert p[1] == p[2] > 0.45
 
 
-def test_softmax_weighs_by_the_exponential_of_the_score() -> None:
-    p = Routed("softmax", temperature=0.5).probabilities(heard(none=0.0, bm25=1.0, dense=0.5), ARMS)
-    weights = np.exp([0.0, 2.0, 1.0])
-    assert p == pytest.approx(weights / weights.sum())
-
-
-def test_squarecb_weighs_by_the_inverse_of_the_gap_to_the_best() -> None:
-    p = Routed("squarecb", gamma=10.0).probabilities(heard(none=0.2, bm25=0.7, dense=0.6), ARMS)
-    assert p[[0, 2]] == pytest.approx([1 / (3 + 10 * 0.5), 1 / (3 + 10 * 0.1)])
-    assert p.sum() == pytest.approx(1.0)
-
-
-def test_the_larger_gamma_the_greedier() -> None:
-    seen = heard(none=0.2, bm25=0.7, dense=0.6)
-    assert Routed("squarecb", gamma=0.0).probabilities(seen, ARMS) == pytest.approx([1 / 3] * 3)
-    assert Routed("squarecb", gamma=1e9).probabilities(seen, ARMS)[1] == pytest.approx(1.0)
-
-
 def test_an_arm_without_a_score_counts_as_the_mean_of_the_others() -> None:
-    policy = Routed("softmax", temperature=0.1)
-    p = policy.probabilities(heard(none=0.2, dense=0.6), ARMS)
-    assert p == pytest.approx(policy.probabilities(heard(none=0.2, bm25=0.4, dense=0.6), ARMS))
+    assert Routed(0.0).probabilities(heard(none=0.2, dense=0.6), ARMS).tolist() == [0.0, 0.0, 1.0]
+    assert Routed(0.0).probabilities(heard(none=0.4, dense=0.4), ARMS) == pytest.approx([1 / 3] * 3)
 
 
-@pytest.mark.parametrize("explore", ["epsilon", "softmax", "squarecb"])
-def test_without_any_score_all_arms_are_alike(explore: str) -> None:
-    policy = build_policy(PolicySpec(kind="routed", params={"explore": explore}), ARMS)
-    assert policy.probabilities(heard(), ARMS) == pytest.approx([1 / 3] * 3)
-    assert policy.probabilities(Context("?"), ARMS) == pytest.approx([1 / 3] * 3), "no features at all"
-
-
-def test_another_feature_can_be_heard() -> None:
-    seen = Context("?", arms={"none": {"worth": 0.1}, "bm25": {"worth": 0.9, "router": 0.0}})
-    assert Routed(epsilon=0.0, feature="worth").probabilities(seen, ("none", "bm25")).tolist() == [0.0, 1.0]
+def test_without_any_score_all_arms_are_alike() -> None:
+    assert Routed().probabilities(heard(), ARMS) == pytest.approx([1 / 3] * 3)
+    assert Routed().probabilities(Context("?"), ARMS) == pytest.approx([1 / 3] * 3), "no features at all"
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), float("-inf")])
@@ -76,12 +47,8 @@ def test_a_score_that_is_not_finite_is_refused(score: float) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"explore": "softmx"}, "explore 'softmx' is not known; did you mean 'softmax'"),
         ({"epsilon": 1.5}, r"epsilon 1\.5 is not in \[0, 1\]"),
-        ({"temperature": 0.0}, r"temperature 0\.0 is not a positive number"),
-        ({"gamma": -1.0}, r"gamma -1\.0 is not a number of at least 0"),
-        ({"gamma": float("nan")}, "gamma nan is not"),
-        ({"gama": 1.0}, "has no parameter 'gama'; did you mean 'gamma'"),
+        ({"epsilom": 1.0}, "has no parameter 'epsilom'; did you mean 'epsilon'"),
     ],
 )
 def test_a_wrong_parameter_is_named(params: dict[str, object], message: str) -> None:
@@ -90,21 +57,18 @@ def test_a_wrong_parameter_is_named(params: dict[str, object], message: str) -> 
 
 
 def test_rewards_change_nothing() -> None:
-    policy, seen = Routed("softmax"), heard(none=0.2, bm25=0.7, dense=0.6)
+    policy, seen = Routed(), heard(none=0.2, bm25=0.7, dense=0.6)
     before = policy.probabilities(seen, ARMS).tolist()
     policy.learn(Decision("d-1", seen, ARMS, (1 / 3,) * 3, "none", "routed", 1), 1.0)
     assert policy.probabilities(seen, ARMS).tolist() == before
     assert policy.save() == b""
 
 
-@given(
-    st.lists(st.none() | st.floats(-1e6, 1e6), min_size=3, max_size=3),
-    st.sampled_from(["epsilon", "softmax", "squarecb"]),
-)
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), min_size=3, max_size=3))
 def test_a_better_arm_is_never_less_probable_and_the_order_does_not_matter(
-    scores: list[float | None], explore: str
+    scores: list[float | None],
 ) -> None:
-    policy = build_policy(PolicySpec(kind="routed", params={"explore": explore}), ARMS)
+    policy = Routed()
     known = {arm: score for arm, score in zip(ARMS, scores, strict=True) if score is not None}
     p = dict(zip(ARMS, policy.probabilities(heard(**known), ARMS).tolist(), strict=True))
     assert sum(p.values()) == pytest.approx(1.0)

@@ -120,7 +120,7 @@ class Looking:
 
 
 def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
-    policies = {version: Routed("softmax", temperature=1.0 / version) for version in (1, 2)}
+    policies = {version: Routed(0.9 / version) for version in (1, 2)}
     caps = {"graph": 12, "paid": 2}
     traffic = Traffic(10_000, seed=3, scorer=Looking(), policies=policies, caps=caps)
     draws = asyncio.run(traffic.run())
