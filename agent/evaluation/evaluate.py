@@ -68,7 +68,6 @@ from armwise.feedback.ope import (
     gate,
     judge,
 )
-from armwise.feedback.ope.gate import LARGEST_SHARE, LARGEST_WEIGHT_ERROR, LEAST_EFFECTIVE_N
 from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
@@ -736,14 +735,14 @@ def count_weights(one: evaluation.Evaluation, edges: tuple[float, ...], *, serve
 def _warnings(weight: dataset.Floats, diagnostics: Diagnostics) -> list[str]:
     """Return warnings about weights beyond the thresholds of the gate."""
     warnings = []
-    if diagnostics.effective_n < LEAST_EFFECTIVE_N:
+    if diagnostics.effective_n < gate.LEAST_EFFECTIVE_N:
         warnings.append(
             f"The {diagnostics.n:,} decisions are worth {diagnostics.effective_n:,.0f} of its own: too few."
         )
     largest = float(weight.max() / weight.sum())
-    if largest > LARGEST_SHARE:
+    if largest > gate.LARGEST_SHARE:
         warnings.append(f"A single decision has {largest:.0%} of all weight.")
-    if abs(diagnostics.mean_weight_z) > LARGEST_WEIGHT_ERROR:
+    if abs(diagnostics.mean_weight_z) > gate.LARGEST_WEIGHT_ERROR:
         warnings.append(
             f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
             f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "

@@ -49,7 +49,7 @@ from armwise.arms.suggestions import select_names
 from armwise.feedback.drift import Alarm, read_alarms
 from armwise.feedback.errors import ChangedMeanwhileError
 from armwise.feedback.log import Store
-from armwise.feedback.ope.gate import LEAST_EFFECTIVE_N
+from armwise.feedback.ope import gate
 from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, arm_sets, promotions, routers
 from armwise.feedback.registry import runs as registry_runs
 from armwise.feedback.registry import versions as registry_versions
@@ -363,7 +363,7 @@ class _Steps:
         if decisions == 0:
             return "nothing was served before"
         rated = traffic.rated_decisions(store, config.reward.join)
-        needed = max(config.judging_gate.least_checked, LEAST_EFFECTIVE_N)
+        needed = max(config.judging_gate.least_checked, gate.LEAST_EFFECTIVE_N)
         if rated >= needed:
             return ""
         return (
