@@ -386,8 +386,7 @@ class Simulation:
 
     def _detect(self, config: AppConfig) -> Iterator[tuple[str, int]]:
         """Read the training log in one go, and yield subject and position of each change."""
-        assert config.drift is not None
-        rule, monitor = config.reward, Monitor(config.drift, config.reward)
+        rule, monitor = config.reward, Monitor(config.reward)
         with contextlib.closing(Store(config.database_url, rule.join)) as store:
             for example in learned_examples(store, rule):
                 reward = rule.compute_reward(example)

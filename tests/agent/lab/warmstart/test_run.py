@@ -902,7 +902,6 @@ def test_a_run_trains_r3ag_on_judged_quality_and_utility(
     monkeypatch.setattr(Capability, "fit", watched)
     router = {
         "kind": "capability",
-        "params": {"width": 8, "heads": 2, "epochs": 1},
         "utility": R3AG.model_dump(mode="json"),
         "quality": "judge",
         "live": False,
