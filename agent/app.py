@@ -29,6 +29,7 @@ from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import ArmReplica, EmbedderHost, GeneratorHost
 from armwise.arms.llm import writing
+from armwise.arms.retrievers import ArmGraph
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +93,8 @@ def assemble(config: AppConfig) -> Application:
         ConfigError: A library that the configuration needs is not installed.
     """
     require_libraries(config)
-    points = config.by_point.values()
-    for point in points:
-        if point.router is not None:
-            saved.warn_of_unknown(saved.read_about(point.router.path), point.actions)
+    if config.router is not None:
+        saved.warn_of_unknown(saved.read_about(config.router.path), config.actions)
     prepare = partial(begin, config.telemetry)
     embedders = {
         name: _deployment(EmbedderHost, f"Embedder-{name}", 128).bind(backbone, prepare)
@@ -108,7 +107,7 @@ def assemble(config: AppConfig) -> Application:
         for name, spec in config.models.items()
         if spec.hosted
     }
-    placed = hosted.list_hosts(config)
+    placed = ArmGraph(config.arms).deployments()
     hosts = {
         host: _deployment(ArmReplica, host, at_once).bind(
             hosted.read_settings(config),

@@ -93,14 +93,12 @@ class WorkFailure:
 
     Attributes:
         work: The kind of work.
-        point: The decision point.
         why: The last error.
         attempts: Failed attempts in a row.
         next_at: When the next attempt is due, or has begun, seconds since the epoch, UTC; None: given up.
     """
 
     work: Work
-    point: str
     why: str
     attempts: int
     next_at: float | None
@@ -118,7 +116,7 @@ class WorkFailure:
     def __str__(self) -> str:
         """Return a line for people.
 
-        >>> print(WorkFailure(Work.EVALUATION, "default", "out of memory", 1, 60.0))
+        >>> print(WorkFailure(Work.EVALUATION, "out of memory", 1, 60.0))
         evaluations: out of memory (failed once; next attempt 1970-01-01 00:01:00 UTC): remove the cause, \
 which the log of the service has, then ask again
         """
@@ -147,7 +145,7 @@ def record(failure: WorkFailure, folder: Path | None = None) -> None:
         failure: The failure.
         folder: Folder of the run; None: the folder named by the environment.
     """
-    if (path := _path(failure.work, failure.point, folder)) is None:
+    if (path := _path(failure.work, folder)) is None:
         return
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
@@ -158,17 +156,17 @@ def record(failure: WorkFailure, folder: Path | None = None) -> None:
         logger.warning("%s; it cannot be recorded: %s", failure, error)
 
 
-def clear(work: Work, point: str, folder: Path | None = None) -> None:
+def clear(work: Work, folder: Path | None = None) -> None:
     """Remove the recorded failure of work that has succeeded."""
-    if (path := _path(work, point, folder)) is not None:
+    if (path := _path(work, folder)) is not None:
         path.unlink(missing_ok=True)
 
 
-def recorded(point: str) -> list[WorkFailure]:
-    """Return the recorded failures at a decision point, by all processes of this run."""
+def recorded() -> list[WorkFailure]:
+    """Return the recorded failures of all processes of this run."""
     found = []
     for work in Work:
-        if (path := _path(work, point)) is None:
+        if (path := _path(work)) is None:
             continue
         try:
             document = orjson.loads(path.read_bytes())
@@ -178,14 +176,13 @@ def recorded(point: str) -> list[WorkFailure]:
     return found
 
 
-def _path(work: Work, point: str, folder: Path | None = None) -> Path | None:
+def _path(work: Work, folder: Path | None = None) -> Path | None:
     of_run = folder or os.environ.get(RUN_FOLDER)
-    return None if of_run is None else Path(of_run) / "failed" / f"{work}@{point}.json"
+    return None if of_run is None else Path(of_run) / "failed" / f"{work}.json"
 
 
 def retried(
     work: Work,
-    point: str,
     do: Callable[[], T],
     *,
     wait: Callable[[float], object] = time.sleep,
@@ -197,7 +194,6 @@ def retried(
 
     Args:
         work: Kind of the work.
-        point: The decision point.
         do: Does the work; an attempt may continue where the last one stopped.
         wait: Waits for some seconds.
         pauses_s: Pauses between the attempts.
@@ -216,7 +212,7 @@ def retried(
                 raise
             pause_s = pauses_s[attempt - 1] if attempt <= len(pauses_s) else None
             next_at = None if pause_s is None else clock() + pause_s
-            failure = WorkFailure(work, point, str(error) or type(error).__name__, attempt, next_at)
+            failure = WorkFailure(work, str(error) or type(error).__name__, attempt, next_at)
             logger.warning("%s", failure)
             record(failure)
             if pause_s is None:
@@ -224,5 +220,5 @@ def retried(
             wait(pause_s)
         else:
             break
-    clear(work, point)
+    clear(work)
     return result

@@ -31,7 +31,6 @@ from packaging.utils import canonicalize_name
 from armwise.agent import wings
 from armwise.agent.access import Keyring, is_loopback, local_url
 from armwise.agent.config import (
-    DEFAULT_POINT,
     HOME_REMEDY,
     AppConfig,
     ConfigError,
@@ -251,8 +250,7 @@ def require_models(config: AppConfig) -> None:
         ConfigError: Each line has the key of the configuration and the model.
     """
     problems: list[str] = []
-    backbones = {name: each for point in config.by_point.values() for name, each in point.backbones.items()}
-    for name, backbone in backbones.items():
+    for name, backbone in config.backbones.items():
         problems += _missing(f"backbones.{name}.model", partial(digest_backbone, backbone))
     for name, llm in config.models.items():
         if isinstance(llm, catalog.EmbeddedSpec):
@@ -272,14 +270,13 @@ def _libraries(config: AppConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield what the configuration names, with the modules beyond `armwise[serve]` that it needs."""
     for name, llm in config.models.items():
         yield _name_model(name), llm.libraries
-    for point in config.by_point.values():
-        for name, backbone in point.backbones.items():
-            yield f"backbone {name!r}", backbone.libraries
-        graph = ArmGraph(point.arms)
-        for name, spec in point.arms.items():
-            yield f"arm {name!r} of kind {spec.kind!r}", graph.resolve(name)[0].libraries
-        if point.warm_start is not None and point.warm_start.router is not None:
-            yield "warm_start.router", build_router(point.warm_start.router).libraries
+    for name, backbone in config.backbones.items():
+        yield f"backbone {name!r}", backbone.libraries
+    graph = ArmGraph(config.arms)
+    for name, spec in config.arms.items():
+        yield f"arm {name!r} of kind {spec.kind!r}", graph.resolve(name)[0].libraries
+    if config.warm_start is not None and config.warm_start.router is not None:
+        yield "warm_start.router", build_router(config.warm_start.router).libraries
 
 
 # -- what is open by configuration ------------------------------------------------------------------
@@ -295,16 +292,11 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
     """
     yield from _keys(config, host, is_open)
     yield from _database(config)
-    arms = [each for point_config in config.by_point.values() for each in point_config.arms.items()]
-    remote = {
-        (name, str(spec.params.get("url", ""))) for name, spec in arms if spec.kind in ("remote", "mcp")
-    }
-    for name, url in sorted(remote):
-        yield from _remote(name, url)
-    for point, point_config in config.by_point.items():
-        place = "" if point == DEFAULT_POINT else f"decision point {point!r}: "
-        yield from _quoting(place, point_config)
-        yield from _unpriced(place, point_config)
+    for name, spec in sorted(config.arms.items()):
+        if spec.kind in ("remote", "mcp"):
+            yield from _remote(name, str(spec.params.get("url", "")))
+    yield from _quoting(config)
+    yield from _unpriced(config)
 
 
 def is_open_to_all(config: AppConfig, host: str) -> bool | None:
@@ -381,24 +373,24 @@ def _remote(name: str, url: str) -> Iterator[Finding]:
         yield Finding(what, "use https", serious=False)
 
 
-def _quoting(place: str, config: AppConfig) -> Iterator[Finding]:
+def _quoting(config: AppConfig) -> Iterator[Finding]:
     """Yield that a model which is no placeholder is not asked where passages are quoted."""
     model = config.models[config.answering.llm]
     placeholder = isinstance(model, catalog.EmbeddedSpec) and model.model == catalog.DEFAULT_MODEL
     if config.answering.quote and not placeholder:
         rest = f"the model {model.engine!r} is asked for the rest"
-        what = f"{place}answering.quote: passages are quoted, and {rest}"
+        what = f"answering.quote: passages are quoted, and {rest}"
         yield Finding(what, "remove answering.quote to have it answer", serious=False)
 
 
-def _unpriced(where: str, config: AppConfig) -> Iterator[Finding]:
+def _unpriced(config: AppConfig) -> Iterator[Finding]:
     """Yield arms with a price in dollars that neither a reward nor a budget counts."""
     rule, budget = config.reward, config.budget
     if (rule.cost.usd and rule.cost_weight) or (budget is not None and budget.unit == "usd"):
         return
     if paid := ", ".join(repr(name) for name, spec in config.arms.items() if spec.usd):
         zero = "reward.cost_weight" if rule.cost.usd else "reward.cost.usd"
-        what = f"{where}searches of {paid} cost dollars, and {zero} is 0: no reward counts them"
+        what = f"searches of {paid} cost dollars, and {zero} is 0: no reward counts them"
         yield Finding(what, f"set {zero}, or `budget.usd_per_request`", serious=False)
 
 
@@ -420,8 +412,7 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
         remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
         yield Finding(what, remedy, serious=False)
-    logs = (point_config.log_path for point_config in config.by_point.values())
-    for place in filter(None, (config.home_path, *logs)):
+    for place in filter(None, (config.home_path, config.log_path)):
         mode = _mode(place)
         if mode & 0o022:
             yield Finding(f"others can change {place} (mode {mode:o})", f"chmod go-rwx {place}")
@@ -656,12 +647,6 @@ def _overlap(host: str, other: str) -> bool:
 
 def log_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the log can be read and written: schema, rights, durability, clock; read-only."""
-    for name, point in config.by_point.items():
-        if name == "default" or point.log_path is not None:
-            yield from _log(point)
-
-
-def _log(config: AppConfig) -> Iterator[Finding]:
     url, path = config.database_url, config.log_path
     where = f"the log {without_password(url)}"
     if path is not None:
@@ -739,8 +724,7 @@ def corpus_findings(config: AppConfig) -> Iterator[Finding]:
         yield _restricted(config, restricted)
     if len(parts) == len(config.corpus_sources):
         whole = Corpora(parts) if config.corpora else parts[0]
-        for point in config.by_point.values():
-            yield from _engines(point, whole)
+        yield from _engines(config, whole)
 
 
 def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
@@ -802,16 +786,12 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
 
 def derived_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield files of indexes, trained models and labels that differ from the digests in their manifests."""
-    points = config.by_point.values()
     indexes = build_once.finished(config.indexes_path)
     yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
-    trained = {point.router.path for point in points if point.router is not None}
-    trained |= {
-        Path(value) for point in points for spec in point.arms.values() for value in _texts(spec.params)
-    }
+    trained = set() if config.router is None else {config.router.path}
+    trained |= {Path(value) for spec in config.arms.values() for value in _texts(spec.params)}
     yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise lab train`)")
-    specs = [point.warm_start for point in points if point.warm_start is not None]
-    sources = [source for spec in specs for source in spec.sources.values()]
+    sources = () if config.warm_start is None else config.warm_start.sources.values()
     labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
     again = "delete it, and make it again (`armwise lab label` or `armwise lab score`)"
     yield from _compared("labels", _with_manifest(labels), again)
@@ -843,10 +823,7 @@ def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Fin
 
 def model_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the encoders and the language models are available."""
-    points = config.by_point.values()
-    for name, backbone in {
-        name: backbone for point in points for name, backbone in point.backbones.items()
-    }.items():
+    for name, backbone in config.backbones.items():
         yield from _backbone(name, backbone)
     for name, llm in config.models.items():
         yield from llm_findings(llm, _name_model(name), _llm_key(name))

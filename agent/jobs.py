@@ -29,7 +29,7 @@ from armwise.feedback.registry import Run, runs
 from armwise.feedback.training_log import traffic
 
 if TYPE_CHECKING:
-    from armwise.agent.serving import DecisionPoint
+    from armwise.agent.serving import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -82,30 +82,26 @@ class Task(Protocol):
         ...
 
 
-Makes = Mapping[tuple[Work, str], Callable[[], Task]]
-"""Functions that construct the tasks, by the kind of their work and the decision point."""
-
-
 class Jobs:
     """Runs tasks until it is stopped, each in a separate thread, as one may wait for another.
 
     Args:
-        makes: Construct the tasks, in their threads; called again if that fails.
+        makes: Construct the task of each work, in its thread; called again if that fails.
         poll_s: Seconds between two polls.
         clock: Seconds since the epoch.
     """
 
     def __init__(
         self,
-        makes: Makes,
+        makes: Mapping[Work, Callable[[], Task]],
         poll_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._poll_s, self._clock = poll_s, clock
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(work, point, make), name=f"{work}-{point}", daemon=True)
-            for (work, point), make in makes.items()
+            threading.Thread(target=self._run, args=(work, make), name=work, daemon=True)
+            for work, make in makes.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -122,7 +118,7 @@ class Jobs:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, work: Work, point: str, make: Callable[[], Task]) -> None:
+    def _run(self, work: Work, make: Callable[[], Task]) -> None:
         task: Task | None = None
         pause_s, failed = 0.0, 0
         stands = True  # what an earlier process may have recorded
@@ -135,7 +131,7 @@ class Jobs:
                 else:
                     pause_s = self._poll_s
                 if stands:
-                    clear(work, point)
+                    clear(work)
                     stands, failed = False, 0
             except LogUnavailableError as error:
                 pause_s = self._longer(pause_s)
@@ -144,7 +140,7 @@ class Jobs:
                 pause_s = self._longer(pause_s)
                 logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
                 stands, failed = True, failed + 1
-                record(WorkFailure(work, point, described(error), failed, self._clock() + pause_s))
+                record(WorkFailure(work, described(error), failed, self._clock() + pause_s))
 
     def _longer(self, pause_s: float) -> float:
         return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
@@ -223,9 +219,7 @@ def _retry_at(attempts: Sequence[Run]) -> float | None:
     return last.alive_at + RETRIES_S[len(attempts) - 1]
 
 
-def failed_run(
-    store: Store, configured: str, next_at: Callable[[], float | None], point: str
-) -> WorkFailure | None:
+def failed_run(store: Store, configured: str, next_at: Callable[[], float | None]) -> WorkFailure | None:
     """Return the failure of the newest run for a configured recipe, if it failed.
 
     The failure stays while another attempt is under way.
@@ -234,7 +228,6 @@ def failed_run(
         store: The log.
         configured: Digest of the configured recipe.
         next_at: Returns when the next run is due, if there is one.
-        point: The decision point of the log.
     """
     last = runs.newest(store, configured)
     if last is None or last.status not in (*FAILED, runs.RunState.RUNNING):
@@ -244,7 +237,7 @@ def failed_run(
         return None
     again = last.started_at if last.status is runs.RunState.RUNNING else next_at()
     why = f"run {failed[0].seq}: {failed[0].error or failed[0].status}"
-    return WorkFailure(Work.WARM_START, point, why, len(failed), again)
+    return WorkFailure(Work.WARM_START, why, len(failed), again)
 
 
 def planned(
@@ -298,10 +291,10 @@ def planned(
     return Planned(max(first.at, earliest), first.trigger)
 
 
-def planned_at(point: "DecisionPoint") -> Planned | None:
-    """Return the next warm start of a point; None: none is scheduled, or one is under way."""
-    spec, configured, now = point.config.warm_start, point.versions.configured.digest, point.service.clock()
-    if spec is None or runs.under_way(point.store, now):
+def planned_at(replica: "Replica") -> Planned | None:
+    """Return the next warm start; None: none is scheduled, or one is under way."""
+    spec, configured, now = replica.config.warm_start, replica.versions.configured.digest, replica.clock()
+    if spec is None or runs.under_way(replica.store, now):
         return None
-    join = point.config.reward.join
-    return next_run(point.store, spec, configured, join, point.versions.alarms, now)
+    join = replica.config.reward.join
+    return next_run(replica.store, spec, configured, join, replica.versions.alarms, now)

@@ -225,7 +225,6 @@ class ArmChoice(Reply):
     """The arm that was chosen, for a caller who carries it out."""
 
     object: Literal["decision"]
-    point: str
     decision_id: str = Field(description="Names the decision in feedback.")
     episode_id: str | None
     policy_version: int = Field(description="The version that decided.")

@@ -94,6 +94,8 @@ def list_tags(model: type[BaseModel]) -> dict[str, Any]:
 
 REMOVED = {
     "new_arms": "every arm is one of `arms`: declare it there, then run `armwise serve --replace`",
+    "points": "a service has one decision point: run an application for each, as in "
+    "deploy/ray/two_applications.yaml",
 }
 """What to use instead of a key that was removed."""
 

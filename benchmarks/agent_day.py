@@ -40,7 +40,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 from armwise.agent.api import choose_code, create_app
-from armwise.agent.config import DEFAULT_POINT, AppConfig, parse
+from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import verdict
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.lab.receipt import SavingsReceipt, assess, make_receipt, read_store, write_sentence
@@ -348,7 +348,7 @@ class Service:
     async def learn(self) -> None:
         """Learn what is new, and serve it."""
         self.learner.step()
-        await self.replica.service.points[DEFAULT_POINT].refresh()
+        await self.replica.refresh()
 
 
 @asynccontextmanager
@@ -376,7 +376,7 @@ async def running(config: AppConfig, world: World, clock: SteadyClock) -> AsyncI
         ):
             service = Service(client, replica, learner)
             await service.learn()
-            while not replica.service.ready:
+            while not replica.ready:
                 replica.check()
                 await asyncio.sleep(0.01)
             yield service

@@ -126,7 +126,7 @@ def fill(url: str, n: int, join: str) -> None:
 
 def publish(service: Service, n: int) -> None:
     """Publish versions that have learned a little of the log, and a candidate of another recipe."""
-    recipe, store, rng = Recipe.configured(service.config), service.point.store, np.random.default_rng(1)
+    recipe, store, rng = Recipe.configured(service.config), service.replica.store, np.random.default_rng(1)
     policy = recipe.build(list(service.config.actions))
     states = []
     for parent in (None, 1):
@@ -198,7 +198,7 @@ async def measure(service: Service, n: int, repeats: int) -> None:
         await service.refresh()
         await evaluate(service)
         slowest = 0.0
-        for name, path in pages(n, service.point.versions.configured.digest):
+        for name, path in pages(n, service.replica.versions.configured.digest):
             took, worked = [], time.process_time()
             for _ in range(repeats):
                 started = time.perf_counter()
@@ -298,7 +298,7 @@ def main(
         return
     folder.mkdir(parents=True, exist_ok=True)
     service = Service(folder, policy=POLICY)
-    store, rule = service.point.store, service.config.reward
+    store, rule = service.replica.store, service.config.reward
     if not store.log_seq():
         fill(service.config.database_url, decisions, rule.join)
         publish(service, decisions)

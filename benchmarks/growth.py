@@ -63,7 +63,7 @@ def timed(rows: Rows, name: str, form: Callable[[float], str] = lambda s: f"{s:.
 
 def begin(service: Service, dims: int) -> None:
     """Write the first block as a service and a learner do, with embeddings of so many numbers."""
-    store, rule, rng = service.point.store, service.config.reward, np.random.default_rng(0)
+    store, rule, rng = service.replica.store, service.config.reward, np.random.default_rng(0)
     start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
     with store.writing() as connection:
         connection.execute(sa.update(t.log_head).values(at=start))
@@ -201,7 +201,7 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
 
     await ask("a retrieval", 300, "POST", lambda _: "/v1/retrieve", lambda _: {"query": "Which river?"})
     await ask("an item of feedback", 300, "POST", lambda _: "/v1/feedback", fed)
-    with service.point.store.reading() as connection:
+    with service.replica.store.reading() as connection:
         some = list(
             connection.scalars(
                 sa.select(t.decisions.c.id).where(t.decisions.c.seq.in_(range(1, 3 * n, 3 * n // 20)))
@@ -293,7 +293,7 @@ def main(
         begin(service, dims)
         have = BLOCK
         for n in turn_counts:
-            store = service.point.store
+            store = service.replica.store
             began = time.perf_counter()
             grow(store, have, n)
             console.print(f"{n:,} turns after {time.perf_counter() - began:.0f} s of copying")

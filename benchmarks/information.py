@@ -255,30 +255,29 @@ async def replayed(
     replica = Replica(
         config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
     )
-    point = replica.service.points["default"]
-    point.decider.salt = salt  # in place of the secret of the log: each run draws the same
+    replica.decider.salt = salt  # in place of the secret of the log: each run draws the same
     earned = []
     with closing(Store(config.database_url)) as store:
         learner = Learner(
             store, Recipe.configured(config), questions.arms, take_epoch(store, "benchmark", 0.0)
         )
         learner.step()
-        await replica.start()
-        await point.refresh()
+        replica.start()
+        await replica.refresh()
         for n, row in enumerate(order):
             text = questions.texts[row]
             ask = Ask(f"q-{n}", text, ({"role": "user", "content": text},), len(questions.passages[row][1]))
-            async for event in point.turns.turn(ask):
+            async for event in replica.turns.turn(ask):
                 if isinstance(event, Finished):
                     at = questions.arms.index(event.execution.served or "none")
             earned.append(questions.f1[row, at] - STEP * questions.steps[row, at])
-            await point.observer.drain()
+            await replica.observer.drain()
             if sampling.uniform_from(ask.decision_id, "feedback") < answered:
                 f1 = float(questions.f1[row, at])
-                await point.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))
+                await replica.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))
             if n % every == every - 1:
                 learner.step()
-                await point.refresh()
+                await replica.refresh()
             step()
         await replica.stop()
     rewards = (questions.f1 - STEP * questions.steps)[list(order)]

@@ -36,7 +36,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.agent.api import create_app
-from armwise.agent.config import DEFAULT_POINT, parse
+from armwise.agent.config import parse
 from armwise.agent.evaluation import EvaluationRequest, evaluate_log
 from armwise.agent.learning import Learner, Recipe
 from armwise.agent.serving import Replica
@@ -137,8 +137,8 @@ def started(folder: Path) -> tuple[Replica, Learner]:
     reward = {"metrics": {"recall": {"range": [0, 1]}}, "cost_weight": 0.0, "complete": "any"}
     config = parse(settings(folder) | {"reward": reward, "floor": FLOOR}).settled()
     replica = opened(config)
-    epoch = take_epoch(replica.service.store, "journeys", 1.0)
-    return replica, Learner(replica.service.store, Recipe.configured(config), list(config.actions), epoch)
+    epoch = take_epoch(replica.store, "journeys", 1.0)
+    return replica, Learner(replica.store, Recipe.configured(config), list(config.actions), epoch)
 
 
 async def serve(replica: Replica, learner: Learner, question: Journey, value: Journey) -> None:
@@ -153,7 +153,7 @@ async def serve(replica: Replica, learner: Learner, question: Journey, value: Jo
     others = [(f"question {i}", i / 30) for i in range(30)]
     app, version = create_app(replica), None
     async with app.router.lifespan_context(app):
-        while not replica.service.ready:
+        while not replica.ready:
             await asyncio.sleep(0.1)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
@@ -170,12 +170,12 @@ async def serve(replica: Replica, learner: Learner, question: Journey, value: Jo
                     version = await asyncio.to_thread(learner.step) or version
                 if turns is not others:
                     value.tokens.append(version.digest)
-                await replica.service.points[DEFAULT_POINT].refresh()
+                await replica.refresh()
 
 
 def replay(replica: Replica) -> Journey:
     """Estimate from the log what another policy would have earned; follow the probability of an arm."""
-    store, config = replica.service.store, replica.service.config
+    store, config = replica.store, replica.config
     journey = Journey([max(store.newest(1)[0].probabilities)])
     request = EvaluationRequest(candidates=("uniform", "configured"))
     with watched([journey]):

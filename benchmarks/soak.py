@@ -197,13 +197,12 @@ async def watch(pid: int, seconds: float, progress: Progress) -> list[Sample]:
 
 
 async def gauges(address: tuple[str, int]) -> dict[str, float]:
-    """Return the metrics of the default decision point, without other labels. Raises TimeoutError."""
+    """Return the metrics that have no labels. Raises TimeoutError."""
     answer = await ask_once(address, request("GET", "/metrics"), PATIENCE_S)
     if isinstance(answer, str):
         raise TimeoutError(f"/metrics: {answer}")
     lines = (line.split() for line in answer.body.decode().splitlines() if not line.startswith("#"))
-    named = ((words[0].replace('{point="default"}', ""), words[1]) for words in lines if len(words) == 2)
-    return {name: float(value) for name, value in named if "{" not in name}
+    return {words[0]: float(words[1]) for words in lines if len(words) == 2 and "{" not in words[0]}
 
 
 async def ready(pid: int, address: tuple[str, int]) -> None:

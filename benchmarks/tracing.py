@@ -92,7 +92,7 @@ def opened(config: AppConfig) -> Replica:
     replica = Replica(
         config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
     )
-    store = replica.service.store
+    store = replica.store
     learner = Learner(
         store, Recipe.configured(config), list(config.actions), take_epoch(store, "benchmark", 0.0)
     )

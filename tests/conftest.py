@@ -253,14 +253,14 @@ def postgres_url(_log_on_postgres: str) -> Iterator[str]:
 
 
 def empty(url: str) -> None:
-    """Take everything out of a log on PostgreSQL but its secret and its number, with the logs of its points.
+    """Take everything out of a log on PostgreSQL but its secret and its number.
 
     Whatever is still connected is cut off first. Numbers begin with 1 again.
     """
     numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
     kept = (t.draw_secret, t.log_schema)
     emptied = [table for table in reversed(t.metadata.sorted_tables) if table not in kept]
-    statements = [_CUT_OFF, _DROP_POINTS, *(f"DELETE FROM {table.name}" for table in emptied)]
+    statements = [_CUT_OFF, *(f"DELETE FROM {table.name}" for table in emptied)]
     for table in numbered:
         (key,) = table.primary_key
         statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
@@ -273,9 +273,3 @@ def empty(url: str) -> None:
 
 _CUT_OFF = """SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
     WHERE usename = current_user AND pid <> pg_backend_pid()"""
-
-_DROP_POINTS = """DO $$ DECLARE point text; BEGIN
-    FOR point IN SELECT nspname FROM pg_namespace
-        WHERE nspowner = current_user::regrole AND nspname <> current_schema()
-    LOOP EXECUTE 'DROP SCHEMA ' || quote_ident(point) || ' CASCADE'; END LOOP;
-END $$"""

@@ -43,7 +43,6 @@ PAGES = (
     "docs/guide/extending/router.md",
     "docs/guide/deployment.md",
     "docs/guide/demo.md",
-    "docs/guide/decision-points.md",
     "docs/guide/tap.md",
     "docs/guide/data.md",
     "docs/guide/telemetry.md",

@@ -367,7 +367,7 @@ RECIPES = {
             ("tests/agent/api/test_routes.py", "its_scope"),
         ),
     ),
-    "page": Recipe(add_page, keep=(("tests/agent/console/test_points.py", "every_link"),)),
+    "page": Recipe(add_page, keep=(("tests/agent/console/test_sessions.py", "shows_every_page"),)),
     "verb": Recipe(
         add_verb,
         describe_verb,

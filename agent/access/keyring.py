@@ -61,8 +61,6 @@ class Caller:
         source: Name under which its feedback is recorded; None: the service is open.
         expires: When the key expires, seconds since the epoch; None: never.
         limits: Rate limits and budgets of the key.
-        point: The decision point of the request; empty: the default one.
-        points: Names of the other points, which are reserved as prefixes of ids.
         groups: Groups whose restricted passages it may see.
         address: Network address of a request without a key, to distinguish raters.
     """
@@ -73,16 +71,8 @@ class Caller:
     source: str | None = None
     expires: float | None = None
     limits: KeyLimits = keys.UNLIMITED
-    point: str = ""
-    points: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
     address: str | None = None
-
-    def at(self, point: str, points: frozenset[str]) -> "Caller":
-        """Return the same caller at a decision point; an empty name is the default point."""
-        if (point, points) == (self.point, self.points):
-            return self
-        return replace(self, point=point, points=points)
 
     @property
     def prefix(self) -> str:
@@ -122,26 +112,19 @@ class Caller:
         return "" if self.source in ("judge", "operator") else self.identify(secret)
 
     def stored(self, name: str, kind: str = "decision") -> str:
-        """Return the stored id for an id that the caller sent, in the log of its point.
+        """Return the stored id for an id that the caller sent.
 
         Args:
             name: The id as sent.
             kind: Kind of the id: decision, episode or feedback.
 
         Raises:
-            ForeignIdError: The id names another project or point, is the service's own, or is too long.
+            ForeignIdError: The id names another project, is the service's own, or is too long.
             UnloggedIdError: It names a decision that was made while the log was away.
 
         >>> Caller("k", frozenset(), "acme").stored("d-1")
         'acme~d-1'
-        >>> Caller("k", frozenset(), point="news").stored("news:d-1")
-        'd-1'
         """
-        head, colon, rest = name.partition(":")
-        if kind != "feedback" and colon and rest and head == self.point:
-            name = rest
-        elif kind != "feedback" and colon and not self.point and head in self.points:
-            raise ForeignIdError(f"{kind} {name!r} begins with the name of the decision point {head!r}")
         if kind == "feedback" and name.startswith(SIGNAL):
             raise ForeignIdError(
                 f"feedback {name!r} begins with {SIGNAL!r}, as signals do: choose another id"
@@ -163,14 +146,6 @@ class Caller:
     def new_id(self) -> str:
         """Return a new id of the caller's project for the log."""
         return self.prefix + new_id()
-
-    def shown_id(self, name: str) -> str:
-        """Return a stored id of a decision or an episode as the caller knows it.
-
-        >>> Caller("k", frozenset(), "acme", point="news").shown_id("acme~d-1")
-        'news:d-1'
-        """
-        return f"{self.point}:{self.shown(name)}" if self.point else self.shown(name)
 
     def shown(self, text: str) -> str:
         """Return a message with stored ids replaced by the ids that the caller knows.

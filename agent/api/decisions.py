@@ -12,7 +12,7 @@ from pydantic import Field
 from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson, chosen
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.learning import BusyError, Verification
@@ -28,7 +28,7 @@ from armwise.agent.replies import (
     among,
     construct,
 )
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.turn import Choices, Finished, is_text
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.filters import permits
@@ -234,7 +234,7 @@ class DecisionRecord(Chosen):
 
 @router.get("/v1/decisions", **documented("listDecisions", DecisionList, scopes=("decide", "read")))
 async def listed(
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
 ) -> StdlibJson[DecisionList]:
@@ -244,7 +244,7 @@ async def listed(
     """
     page = await asyncio.to_thread(
         listing.decisions,
-        *(point.store, point.config.reward, build_filter(caller, wanted)),
+        *(replica.store, replica.config.reward, build_filter(caller, wanted)),
         *(wanted.limit, wanted.before),
     )
     rows = [show_row(row, caller) for row in page.decisions]
@@ -272,8 +272,8 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
     decision = row.decision
     return construct(
         DecisionRow,
-        decision_id=caller.shown_id(decision.id),
-        episode_id=decision.episode_id and caller.shown_id(decision.episode_id),
+        decision_id=caller.shown(decision.id),
+        episode_id=decision.episode_id and caller.shown(decision.episode_id),
         decided_at=decision.decided_at,
         question=decision.context.question,
         mode=decision.mode.value,
@@ -292,43 +292,43 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
     **documented("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
 )
 async def decision(
-    point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
     """Everything known about a decision of the caller's project; observations with scope `read` only."""
-    decision_record = _shown(await record(point, caller, decision_id), caller)
+    decision_record = _shown(await record(replica, caller, decision_id), caller)
     if "read" not in caller.scopes:
         decision_record = replace(decision_record, observations=())
-    decision_record, withheld = await _permitted(point, caller, decision_record)
+    decision_record, withheld = await _permitted(replica, caller, decision_record)
     # in a thread: a decision may have thousands of items of feedback
     shown = await asyncio.to_thread(
-        document, decision_record, point.config.reward, point.service.clock(), withheld=withheld
+        document, decision_record, replica.config.reward, replica.clock(), withheld=withheld
     )
     return StdlibJson(shown)
 
 
-async def permitted(point: DecisionPoint, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
+async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
     """Return those of passages that are in the corpus, and that the groups of a key permit, by id.
 
     Raises:
         ArmError: The corpus is not at hand.
     """
-    passages = await point.passages([*ids])
+    passages = await replica.passages([*ids])
     return {passage.id: passage for passage in passages if permits(None, caller.groups, passage.metadata)}
 
 
 async def _permitted(
-    point: DecisionPoint, caller: Caller, decision_record: LoggedDecision
+    replica: Replica, caller: Caller, decision_record: LoggedDecision
 ) -> tuple[LoggedDecision, bool]:
     """Return a decision without passages that a key may not see, and without what may quote them.
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
-    if not point.turns.restricted:
+    if not replica.turns.restricted:
         return decision_record, False
     execution, observations = decision_record.execution, decision_record.observations
     read = {name for run in (execution, *observations) if run is not None for name in run.passages}
     try:
-        permitted_ids = (await permitted(point, caller, read)).keys()
+        permitted_ids = (await permitted(replica, caller, read)).keys()
     except ArmError:
         permitted_ids = {}.keys()
     of_earlier_turns = not caller.groups >= {*decision_record.decision.quoted_groups}
@@ -361,7 +361,7 @@ async def _permitted(
     ),
 )
 async def verify(
-    point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionVerification]:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
@@ -371,13 +371,13 @@ async def verify(
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait. Of a decision that another system made, `shadow` alone is compared.
     """
-    decision_record = await record(point, caller, decision_id)
+    decision_record = await record(replica, caller, decision_id)
     logged = decision_record.decision
-    salt = point.store.draw_secret.salt(point.config.salt)
+    salt = replica.store.draw_secret.salt(replica.config.salt)
 
     draw: Decision | None = None
     if logged.mode is Mode.CONTINUED and logged.draw_id is not None:
-        of_draw = await asyncio.to_thread(point.store.record, logged.draw_id)
+        of_draw = await asyncio.to_thread(replica.store.record, logged.draw_id)
         draw = None if of_draw is None else of_draw.decision
 
     def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
@@ -389,17 +389,17 @@ async def verify(
         return StdlibJson(recompute(None).reply(decision_id))
     versions = []
     for number in (logged.version, logged.candidate) if logged.share else (logged.version,):
-        version = await asyncio.to_thread(registry_versions.find, point.store, number)
+        version = await asyncio.to_thread(registry_versions.find, replica.store, number)
         if version is None:
             message = f"there is no version {number}, which decision {decision_id!r} names"
             raise ApiError("version_unavailable", message, "decision_id")
         versions.append(version)
-    verification = await with_policies(point, versions, recompute, "decision_id")
+    verification = await with_policies(replica, versions, recompute, "decision_id")
     return StdlibJson(verification.reply(decision_id))
 
 
 async def with_policies(
-    point: DecisionPoint, versions: Sequence[Version], compute: Callable[..., Result], param: str
+    replica: Replica, versions: Sequence[Version], compute: Callable[..., Result], param: str
 ) -> Result:
     """Restore the policies of versions and return what a function computes from them.
 
@@ -407,17 +407,17 @@ async def with_policies(
         ApiError: Too many calls wait, or a policy cannot be restored; the latter names `param`.
     """
     try:
-        return await asyncio.wrap_future(point.versions.history.submit(versions, compute))
+        return await asyncio.wrap_future(replica.versions.history.submit(versions, compute))
     except BusyError as error:
         raise ApiError("overloaded", str(error)) from None
     except PolicyError as error:
         raise ApiError("version_unavailable", str(error), param) from None
 
 
-async def record(point: DecisionPoint, caller: Caller, decision_id: str) -> LoggedDecision:
+async def record(replica: Replica, caller: Caller, decision_id: str) -> LoggedDecision:
     """Return a decision that the caller may read. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
-        if row := await asyncio.to_thread(point.store.record, caller.stored(decision_id)):
+        if row := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
             return row
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
@@ -426,16 +426,16 @@ def _shown(decision_record: LoggedDecision, caller: Caller) -> LoggedDecision:
     """Return a record with ids as the caller knows them."""
 
     def shown(fact: Fact, name: str) -> Fact:
-        return replace(fact, id=name, episode_id=fact.episode_id and caller.shown_id(fact.episode_id))
+        return replace(fact, id=name, episode_id=fact.episode_id and caller.shown(fact.episode_id))
 
     def rated(item: Feedback) -> Feedback:
-        over = {name: caller.shown_id(other) for name, other in item.content.items() if name == "over"}
+        over = {name: caller.shown(other) for name, other in item.content.items() if name == "over"}
         return replace(shown(item, caller.shown(item.id)), content={**item.content, **over})
 
-    decision = shown(decision_record.decision, caller.shown_id(decision_record.decision.id))
+    decision = shown(decision_record.decision, caller.shown(decision_record.decision.id))
     return replace(
         decision_record,
-        decision=replace(decision, draw_id=decision.draw_id and caller.shown_id(decision.draw_id)),
+        decision=replace(decision, draw_id=decision.draw_id and caller.shown(decision.draw_id)),
         feedback=tuple(map(rated, decision_record.feedback)),
     )
 

@@ -57,7 +57,7 @@ _ANY = (
     "forbidden",  # a page of another site
 )
 _PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_unavailable", "replica_lost")
-_WITH_KEY = ("invalid_api_key", "rate_limit_exceeded", "point_not_found")
+_WITH_KEY = ("invalid_api_key", "rate_limit_exceeded")
 
 
 def documented(

@@ -130,7 +130,6 @@ _KINDS = (
         "There is no such model: neither `auto` nor a configured arm.",
         raised_by={ask.UnknownModelError: None},
     ),
-    ErrorKind("point_not_found", 404, "There is no decision point of this name."),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
     ErrorKind("arm_not_found", 404, "There is no live arm of this name."),
     ErrorKind("key_not_found", 404, "There is no key of this public id."),
@@ -355,7 +354,7 @@ class ApiError(Exception):
     def shown_to(self, caller: Caller) -> "ApiError":
         """Return the error with ids as the caller knows them."""
         reasons = None if self.reasons is None else list(map(caller.shown, self.reasons))
-        decision_id = self.decision_id and caller.shown_id(self.decision_id)
+        decision_id = self.decision_id and caller.shown(self.decision_id)
         return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
 
     def envelope(self, request_id: str | None) -> Envelope:

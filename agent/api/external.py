@@ -8,10 +8,10 @@ from armwise.agent.access import Caller
 from armwise.agent.api import responses
 from armwise.agent.api.documented import TURN, documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService, ServiceCaller, caller_at, find_point
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import DecisionRequest, IdempotencyKey, Timeout
 from armwise.agent.replies import ArmChoice, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
 from armwise.feedback.events import Decision
@@ -34,8 +34,8 @@ router = APIRouter(tags=["decisions"])
     ),
 )
 async def decide(
-    service: AppService,
-    caller: ServiceCaller,
+    replica: AppReplica,
+    caller: RequestCaller,
     body: DecisionRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
@@ -44,12 +44,10 @@ async def decide(
 
     How that ended is reported by `POST /v1/observations` with the decision's id.
     """
-    point = find_point(service, body.point)
-    decision = await choose(point, caller_at(point, caller), body, key, timeout_s)
+    decision = await choose(replica, caller, body, key, timeout_s)
     reply = construct(
         ArmChoice,
         object="decision",
-        point=point.name,
         decision_id=decision.id,
         episode_id=decision.episode_id,
         policy_version=decision.version,
@@ -63,15 +61,13 @@ async def decide(
 
 
 async def choose(
-    point: DecisionPoint, caller: Caller, body: DecisionRequest, key: str | None, timeout_s: float | None
+    replica: Replica, caller: Caller, body: DecisionRequest, key: str | None, timeout_s: float | None
 ) -> Decision:
-    """Return the decision among the arms of a point, which the caller carries out. Raises ApiError."""
-    if not point.external:
-        there = ", ".join(other.name for other in point.service.points.values() if other.external) or "none"
-        message = f"the arms of point {point.name!r} answer here; those whose callers carry them out: {there}"
-        raise ApiError("invalid_value", message, "point")
-    question = asking.checked_question(body.question, point, "question")
-    incumbent, tap = asking.read_incumbent(point, body.incumbent, "incumbent"), point.config.tap
+    """Return the decision among arms that the caller carries out. Raises ApiError."""
+    if not replica.external:
+        raise ApiError("invalid_value", "the arms answer here: no caller carries them out")
+    question = asking.checked_question(body.question, replica, "question")
+    incumbent, tap = asking.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
     if incumbent is None and tap is not None and tap.incumbent is None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
@@ -83,14 +79,14 @@ async def choose(
         allowed=None if body.allowed_arms is None else frozenset(body.allowed_arms),
         excluded=frozenset(body.excluded_arms),
         explore=body.explore,
-        context=asking.checked_context(body.context, point, "context"),
+        context=asking.checked_context(body.context, replica, "context"),
         episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
         deferred=body.defer_activation,
         request_digest=asking.digest_request(body) if key else "",
-        user_digest=asking.user_digest(point, caller, body.user),
+        user_digest=asking.user_digest(replica, caller, body.user),
         incumbent=incumbent,
         external=True,
     )
-    events = asking.stream_turn(point, caller, ask, key, timeout_s)
+    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
     async with aclosing(events):
         return (await asking.begun(events)).decision

@@ -2,22 +2,22 @@
 
 from armwise.agent.background import Work, WorkFailure, recorded
 from armwise.agent.jobs import failed_run, planned_at
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 
 
-def failures_at(point: DecisionPoint) -> list[WorkFailure]:
-    """Return what fails at a decision point. It reads the log, which blocks. Raises LogUnavailableError."""
-    failures = recorded(point.name)
-    if (outage := point.outage.failure) is not None:
+def failures_at(replica: Replica) -> list[WorkFailure]:
+    """Return what fails. It reads the log, which blocks. Raises LogUnavailableError."""
+    failures = recorded()
+    if (outage := replica.outage.failure) is not None:
         return [*failures, outage]  # the others are in the log
-    if point.unread is not None and all(failure.work != Work.LEARNER for failure in failures):
-        failures.append(WorkFailure(Work.LEARNER, point.name, point.unread, 1, point.service.clock()))
-    if point.config.warm_start is not None:
+    if replica.unread is not None and all(failure.work != Work.LEARNER for failure in failures):
+        failures.append(WorkFailure(Work.LEARNER, replica.unread, 1, replica.clock()))
+    if replica.config.warm_start is not None:
 
         def next_at() -> float | None:
-            planned = planned_at(point)
+            planned = planned_at(replica)
             return None if planned is None else planned.at
 
-        run = failed_run(point.store, point.versions.configured.digest, next_at, point.name)
+        run = failed_run(replica.store, replica.versions.configured.digest, next_at)
         failures += [] if run is None else [run]
     return failures

@@ -14,11 +14,11 @@ from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api import batches, errors, plain
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, find_owner
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, FeedbackRequest, IdempotencyKey, Preference
 from armwise.agent.replies import FeedbackReceipt, FeedbackReceipts, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.telemetry import turns
 from armwise.arms import tracing
@@ -40,11 +40,11 @@ class FeedbackSender:
     """A sender of feedback.
 
     Attributes:
-        point: The decision point of the request; an id may name another one.
-        caller: The caller there.
+        replica: Keeps it.
+        caller: The caller.
     """
 
-    point: DecisionPoint
+    replica: Replica
     caller: Caller
 
     async def keep_each(
@@ -60,7 +60,9 @@ class FeedbackSender:
             ApiError: No item was stored.
         """
         checked = [self._item_or_error(*item) for item in zip(items, names, strict=True)]
-        outcomes = iter(await _accept([item for item in checked if isinstance(item, CheckedFeedback)]))
+        outcomes = iter(
+            await _accept(self.replica, [item for item in checked if isinstance(item, CheckedFeedback)])
+        )
         rows = list[FeedbackReceipt | ApiError]()
         for item_or_error in checked:
             if isinstance(item_or_error, CheckedFeedback):
@@ -81,26 +83,24 @@ class FeedbackSender:
         """
         checked = [self.check(item) for item in items]
         receipts = []
-        for item, outcome in zip(checked, await _accept(checked), strict=True):
+        for item, outcome in zip(checked, await _accept(self.replica, checked), strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
             receipts.append(item.kept(outcome))
         return receipts
 
     def check(self, item: FeedbackItem, key: str | None = None) -> "CheckedFeedback":
-        """Check feedback, at the point that its id begins with, or else at that of the request.
+        """Check feedback.
 
         Raises:
             RewardError: The metric is not declared, or the value is out of its range.
             ApiError: It retracts a value without its `feedback_id`.
             ForeignIdError: An id names the project of another caller.
         """
-        point = find_owner(self.point, item.decision_id or item.episode_id or "")
-        sender = FeedbackSender(point, caller_at(point, self.caller))
-        return CheckedFeedback(sender, sender.read_fact(item, key))
+        return CheckedFeedback(self, self.read_fact(item, key))
 
     def read_fact(self, item: FeedbackItem, key: str | None) -> Feedback:
-        """Return an item on a decision or an episode of the point as a fact; raises as `check` does."""
+        """Return an item on a decision or an episode as a fact; raises as `check` does."""
         caller, name = self.caller, item.feedback_id or key
         value, content = self._read(item)
         if item.value is None and name is None:
@@ -113,13 +113,13 @@ class FeedbackSender:
             kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
             metric=item.metric_name,
             value=value,
-            received_at=self.point.service.clock(),
+            received_at=self.replica.clock(),
             event_time=None if item.event_time is None else item.event_time.timestamp(),
             tags=item.tags,
             source=caller.source,
             key=caller.key,
             content=content,
-            rater=caller.find_rater(self.point.store.draw_secret),
+            rater=caller.find_rater(self.replica.store.draw_secret),
         )
 
     def _read(self, item: FeedbackItem) -> tuple[float | None, dict[str, str]]:
@@ -130,7 +130,7 @@ class FeedbackSender:
             ApiError: The value is not the expected text or pair.
             ForeignIdError: The other decision belongs to another project.
         """
-        name, value, rule = item.metric_name, item.value, self.point.config.reward
+        name, value, rule = item.metric_name, item.value, self.replica.config.reward
         content = {} if item.comment is None else {COMMENT: item.comment}
         declared = name in rule.metrics
         if not declared and name == PREFERENCE and value is not None:
@@ -162,7 +162,7 @@ class FeedbackSender:
             return {"over": self.caller.stored(pair.over)}
         arms = {"better": pair.better or "", "worse": pair.worse or ""}
         for field, arm in arms.items():
-            asking.require_arm(self.point, arm, f"value.{field}")
+            asking.require_arm(self.replica, arm, f"value.{field}")
         return arms
 
     def _item_or_error(self, item: object, name: str | None) -> "CheckedFeedback | Exception":
@@ -176,24 +176,24 @@ class FeedbackSender:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFeedback:
-    """Checked feedback, with its sender at the point of its decision or episode."""
+    """Checked feedback, with its sender."""
 
     sender: FeedbackSender
     fact: Feedback
 
     def kept(self, receipt: Receipt) -> FeedbackReceipt:
         """Count the item, and return the reply to its sender."""
-        point, caller, fact = self.sender.point, self.sender.caller, self.fact
-        point.telemetry.fed_back(fact, receipt)
+        replica, caller, fact = self.sender.replica, self.sender.caller, self.fact
+        replica.telemetry.fed_back(fact, receipt)
         assert receipt.status is not None
         return construct(
             FeedbackReceipt,
             feedback_id=caller.shown(fact.id),
-            decision_id=fact.decision_id and caller.shown_id(fact.decision_id),
-            episode_id=fact.episode_id and caller.shown_id(fact.episode_id),
+            decision_id=fact.decision_id and caller.shown(fact.decision_id),
+            episode_id=fact.episode_id and caller.shown(fact.episode_id),
             status=receipt.status.value,
             log_seq=receipt.seq,
-            hint=_hint(point.config.reward, fact, receipt.status),
+            hint=_hint(replica.config.reward, fact, receipt.status),
         )
 
 
@@ -201,9 +201,9 @@ _BODY = TypeAdapter[FeedbackRequest](FeedbackRequest)
 
 
 async def _serve(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "feedback")
+    replica, caller = plain.read_caller(request, "feedback")
     key = plain.read_key(request)
-    return await feedback(point, caller, await plain.read_body(request, _BODY), key)
+    return await feedback(replica, caller, await plain.read_body(request, _BODY), key)
 
 
 router.add_route("/v1/feedback", _serve, ["POST"])
@@ -221,7 +221,7 @@ router.add_route("/v1/feedback", _serve, ["POST"])
     ),
 )
 async def feedback(
-    point: RequestPoint, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
+    replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
 ) -> Response:
     """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
@@ -229,7 +229,7 @@ async def feedback(
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
     """
-    sender = FeedbackSender(point, caller)
+    sender = FeedbackSender(replica, caller)
     if isinstance(body, FeedbackItem):
         return await _keep_one(sender.check(body, key))
     rows = await sender.keep_each(body.items, batches.name_items(body.items, key))
@@ -247,7 +247,7 @@ async def feedback(
         success=link("getDecision", decision_id="$response.body#/decision_id"),
     ),
 )
-async def activate(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def activate(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Record that the answer of a deferred decision was shown: it counts from now on.
 
     It may come before the decision; one that is not deferred counts anyway.
@@ -256,53 +256,49 @@ async def activate(point: RequestPoint, caller: RequestCaller, decision_id: Deci
     fact = Feedback(
         stored,
         stored,
-        received_at=point.service.clock(),
+        received_at=replica.clock(),
         kind=FeedbackKind.ACTIVATION,
         source=caller.source,
         key=caller.key,
     )
-    return await _keep_one(CheckedFeedback(FeedbackSender(point, caller), fact))
+    return await _keep_one(CheckedFeedback(FeedbackSender(replica, caller), fact))
 
 
 async def _keep_one(item: CheckedFeedback) -> Response:
-    (outcome,) = await _accept([item])
+    (outcome,) = await _accept(item.sender.replica, [item])
     if isinstance(outcome, Exception):
         raise outcome
     return StdlibJson(item.kept(outcome), 202)
 
 
-async def _accept(items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]:
+async def _accept(replica: Replica, items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]:
     """Commit feedback and return, for each item, its receipt or the error that refused it.
 
     Items of one decision are committed together, so that none is learned without the others.
     """
-    groups: dict[tuple[DecisionPoint, str | None, str | None], list[int]] = {}
-    episodes: dict[DecisionPoint, set[str]] = {}
+    groups: dict[tuple[str | None, str | None], list[int]] = {}
     for index, item in enumerate(items):
-        point, fact = item.sender.point, item.fact
-        groups.setdefault((point, fact.decision_id, fact.episode_id), []).append(index)
-        if fact.episode_id is not None:
-            episodes.setdefault(point, set()).add(fact.episode_id)
-    for point, names in episodes.items():
-        if not point.log.trouble:
-            with suppress(StoreError):  # the commit will say what is wrong
-                await asyncio.to_thread(point.store.settle, names)
+        groups.setdefault((item.fact.decision_id, item.fact.episode_id), []).append(index)
+    episodes = {episode for _, episode in groups if episode is not None}
+    if episodes and not replica.log.trouble:
+        with suppress(StoreError):  # the commit will say what is wrong
+            await asyncio.to_thread(replica.store.settle, episodes)
     outcomes = await asyncio.gather(
-        *(_commit(key[0], [items[i].fact for i in group]) for key, group in groups.items())
+        *(_commit(replica, [items[i].fact for i in group]) for group in groups.values())
     )
     by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
     return [by_index[index] for index in range(len(items))]
 
 
-async def _commit(point: DecisionPoint, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
     left, refused = list(items), dict[int, StoreError]()
     receipts: Iterator[Receipt] = iter(())
     while left:
         try:
-            commit = point.log.append(*left)
+            commit = replica.log.append(*left)
             turns.committing(tuple(left), commit)
             receipts = iter(await commit)
-            await _trace(point, left)
+            await _trace(replica, left)
             break
         except (ConflictError, TooMuchFeedbackError) as error:  # the others are committed without it
             refused[id(error.fact)] = error
@@ -312,14 +308,14 @@ async def _commit(point: DecisionPoint, items: Sequence[Feedback]) -> Sequence[R
     return [refused.get(id(item)) or next(receipts) for item in items]
 
 
-async def _trace(point: DecisionPoint, items: Sequence[Feedback]) -> None:
+async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
     """Record feedback in the trace of its request, if there is one, linked to that of its turn."""
     if not tracing.traceparent():
         return
     (item, *_), turn = items, ""
     if item.decision_id is not None:  # all are about the same
         with suppress(StoreError):
-            record = await asyncio.to_thread(point.store.record, item.decision_id)
+            record = await asyncio.to_thread(replica.store.record, item.decision_id)
             turn = "" if record is None else record.decision.trace
     for item in items:
         turns.evaluated(item, turn)

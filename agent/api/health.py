@@ -16,13 +16,12 @@ from armwise.agent.access import Caller, Keyring, UnauthorizedError
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.failures import failures_at
-from armwise.agent.api.middleware import AppService, ServiceCaller
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.background import Work, WorkFailure, recorded
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
-from armwise.agent.serving import DecisionPoint, PointState
+from armwise.agent.serving import Replica, ScrapedState
 from armwise.agent.serving import ask as asking
 from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.training_log import lag as training_log_lag
@@ -47,7 +46,6 @@ class BackgroundFailure(Reply):
     """Work in the background that has failed and has not succeeded since."""
 
     work: Annotated[str, among(*Work)]
-    point: str
     what: str
     why: str | None = Field(description="The last error; null without a key of scope `read`.")
     remedy: str
@@ -79,53 +77,50 @@ async def health() -> Response:
 
 
 @router.get("/health/decides", **documented("healthDecides", Deciding))
-async def decides(service: AppService) -> Response:
+async def decides(replica: AppReplica) -> Response:
     """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
-    if not service.decides:
+    if not replica.decides:
         raise ApiError("not_ready", asking.LOADING)
     return StdlibJson(construct(Deciding, status="decides"))
 
 
 @router.get("/ready", **documented("ready", Ready))
-async def ready(request: Request, service: AppService) -> Response:
+async def ready(request: Request, replica: AppReplica) -> Response:
     """Whether questions can be answered and logged: a version is loaded, the log reads and writes.
 
     With `log_away: answer` the service stays ready while the log is away, and `failed` says so.
     Work in the background that fails is listed under `failed`: the service answers without it. It needs no
     key, and no key is refused; one of scope `read` adds why.
     """
-    if not service.ready:
+    if not replica.ready:
         raise ApiError("not_ready", asking.LOADING)
-    for point in service.points.values():
-        try:
-            await point.outage.ask(partial(asyncio.to_thread, point.log.check))
-            await point.outage.ask(partial(asyncio.to_thread, point.store.check_tables))
-        except LOG_UNUSABLE:
-            if not point.outage.answers:
-                raise
-    shows = _may_read(request, service.keyring)
+    try:
+        await replica.outage.ask(partial(asyncio.to_thread, replica.log.check))
+        await replica.outage.ask(partial(asyncio.to_thread, replica.store.check_tables))
+    except LOG_UNUSABLE:
+        if not replica.outage.answers:
+            raise
+    shows = _may_read(request, replica.keyring)
     failed = [
         construct(
             BackgroundFailure,
             work=failure.work.value,
-            point=failure.point,
             what=failure.what,
             why=failure.why if shows else None,
             remedy=failure.remedy,
             attempts=failure.attempts,
             next_attempt_at=failure.next_at,
         )
-        for point in service.points.values()
-        for failure in await asyncio.to_thread(failures_at, point)
+        for failure in await asyncio.to_thread(failures_at, replica)
     ]
     building = Building.read()
-    version = service.points[DEFAULT_POINT].decider.serving.version
+    version = replica.decider.serving.version
     return StdlibJson(
         construct(
             Ready,
             status="ready",
             version=version,
-            mode="one_process" if service.deployments is None else "ray_serve",
+            mode="one_process" if replica.deployments is None else "ray_serve",
             building=None if building is None else str(building),
             failed=failed,
         )
@@ -144,16 +139,16 @@ def _may_read(request: Request, keyring: Keyring) -> bool:
     response_class=PlainTextResponse,
     **documented("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
 )
-async def metrics(service: AppService, caller: ServiceCaller) -> Response:
+async def metrics(replica: AppReplica, caller: RequestCaller) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 
     It needs no key. One of scope `read` adds the series of the keys of its project, one of scope `admin`
     those of all keys. While the log is unavailable, the metrics that come from it are left out.
     """
-    states = {name: await asyncio.to_thread(_state, point) for name, point in service.points.items()}
-    shows = partial(_shows, caller, service.keyring)
-    text = service.telemetry.exposition(states, service.clock(), service.clock.jump_s, shows)
-    return Response(text, media_type=service.telemetry.media_type)
+    state = await asyncio.to_thread(_state, replica)
+    shows = partial(_shows, caller, replica.keyring)
+    text = replica.telemetry.exposition(state, replica.clock(), replica.clock.jump_s, shows)
+    return Response(text, media_type=replica.telemetry.media_type)
 
 
 def _shows(caller: Caller, keyring: Keyring, key: str) -> bool:
@@ -171,26 +166,26 @@ def _attempts(failures: Iterable[WorkFailure]) -> dict[Work, int]:
     return counted
 
 
-def _state(point: DecisionPoint) -> PointState:
-    """Return the state of a point; what is read from the log is left out while that is unavailable."""
-    state = PointState(
-        version=point.versions.version,
-        alarms=point.versions.alarms.count,
-        canaries={canary.version: canary.share for canary in point.decider.canaries},
-        failed=_attempts(recorded(point.name)),
+def _state(replica: Replica) -> ScrapedState:
+    """Return the state at a scrape; what is read from the log is left out while that is unavailable."""
+    state = ScrapedState(
+        version=replica.versions.version,
+        alarms=replica.versions.alarms.count,
+        canaries={canary.version: canary.share for canary in replica.decider.canaries},
+        failed=_attempts(recorded()),
     )
-    if point.outage.since is not None:
-        return replace(state, failed=_attempts(failures_at(point)))
+    if replica.outage.since is not None:
+        return replace(state, failed=_attempts(failures_at(replica)))
     with suppress(*LOG_UNUSABLE):
-        store, reward = point.store, point.config.reward
-        learned = None if point.versions.version is None else point.versions.version.examples_seq
-        now = min(point.service.clock(), settled.read(store, reward).before)  # later rewards may change
+        store, reward = replica.store, replica.config.reward
+        learned = None if replica.versions.version is None else replica.versions.version.examples_seq
+        now = min(replica.clock(), settled.read(store, reward).before)  # later rewards may change
         until = (int(now) // rollups.MINUTE + 1) * rollups.MINUTE
         sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
         rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
         return replace(
             state,
-            failed=_attempts(failures_at(point)),
+            failed=_attempts(failures_at(replica)),
             lag=training_log_lag.measure_lag(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
             rewards={

@@ -1,4 +1,4 @@
-"""The checks of every request before its handler: host, key, rate and body; and its decision point.
+"""The checks of every request before its handler: host, key, rate and body.
 
 Without keys the service is open, which suits a single machine but not a network. An `ApiDialect` describes
 how the clients of another API send their key.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
@@ -22,9 +22,8 @@ from starlette.types import Scope as AsgiScope
 from armwise.agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
 from armwise.agent.api import pages
 from armwise.agent.api.errors import HANDLED, ApiError, translate
-from armwise.agent.config import DEFAULT_POINT, Limits, Scope
-from armwise.agent.serving import DecisionPoint, Service
-from armwise.agent.serving import ask as asking
+from armwise.agent.config import Limits, Scope
+from armwise.agent.serving import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -40,78 +39,27 @@ def require(*scopes: Scope) -> Any:
     return Depends(check)
 
 
-async def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+async def _replica(request: Request) -> Replica:
+    replica: Replica = request.app.state.replica
+    return replica
 
 
-AppService = Annotated[Service, Depends(_service)]
-"""The resources that the decision points of the application share."""
+AppReplica = Annotated[Replica, Depends(_replica)]
+"""The replica that answers."""
 
 
-async def _service_caller(request: Request) -> Caller:
+def identify_caller(request: Request) -> Caller:
+    """Return the caller of a request, with its address if it has no key."""
     caller: Caller = request.state.caller
-    return caller
+    return caller if caller.key is not None else replace(caller, address=read_address(request))
 
 
-ServiceCaller = Annotated[Caller, Depends(_service_caller)]
-"""Who sent the request."""
-
-
-async def _point(
-    request: Request,
-    service: AppService,
-    point: Annotated[
-        str, Query(description="The decision point; an id that begins with its name says the same.")
-    ] = DEFAULT_POINT,
-) -> DecisionPoint:
-    """Return the point named by the id in the path, or else by the query. Raises ApiError."""
-    ids = request.path_params
-    return find_owner(find_point(service, point), ids.get("decision_id") or ids.get("episode_id", ""))
-
-
-RequestPoint = Annotated[DecisionPoint, Depends(_point)]
-"""The decision point that a request is for."""
-
-
-async def _caller(request: Request, point: RequestPoint) -> Caller:
-    return identify_caller(point, request)
+async def _caller(request: Request) -> Caller:
+    return identify_caller(request)
 
 
 RequestCaller = Annotated[Caller, Depends(_caller)]
-"""Who sent the request, at its decision point."""
-
-
-def find_point(service: Service, name: str) -> DecisionPoint:
-    """Return a decision point by name. Raises ApiError for an unknown name."""
-    if name not in service.points:
-        there = ", ".join(service.points)
-        message = f"there is no decision point {name[:80]!r}; there are: {there}"
-        raise ApiError("point_not_found", message, "point")
-    return service.points[name]
-
-
-def find_owner(point: DecisionPoint, name: str) -> DecisionPoint:
-    """Return the decision point that an id begins with, by default the given one."""
-    head, colon, _ = name.partition(":")
-    return point.service.points.get(head, point) if colon and head != DEFAULT_POINT else point
-
-
-def locate(point: DecisionPoint, path: str) -> dict[str, str]:
-    """Return the Location header of a resource of a decision point."""
-    return {"location": path if point.name == DEFAULT_POINT else f"{path}?point={point.name}"}
-
-
-def caller_at(point: DecisionPoint, caller: Caller) -> Caller:
-    """Return a caller at a decision point."""
-    others = frozenset(point.service.points) - {DEFAULT_POINT}
-    return caller.at("" if point.name == DEFAULT_POINT else point.name, others)
-
-
-def identify_caller(point: DecisionPoint, request: Request) -> Caller:
-    """Return the caller of a request at a decision point, with its address if it has no key."""
-    caller = caller_at(point, request.state.caller)
-    return caller if caller.key is not None else replace(caller, address=read_address(request))
+"""Who sent the request."""
 
 
 def read_address(request: Request) -> str | None:
@@ -122,13 +70,6 @@ def read_address(request: Request) -> str | None:
     if request.client is not None and request.client.host:
         return request.client.host
     return request.headers.get("x-forwarded-for")
-
-
-def at_model(point: DecisionPoint, caller: Caller, model: str) -> tuple[DecisionPoint, Caller]:
-    """Return the point that a model names, or the given one, and the caller there. Raises ApiError."""
-    if model.startswith(asking.POINT):
-        point = find_point(point.service, model.removeprefix(asking.POINT).partition("/")[0])
-    return point, caller_at(point, caller)
 
 
 METRICS = "/metrics"

@@ -1,6 +1,6 @@
 """`/v1/observations`: decisions of another system are checked and stored item by item.
 
-    item            checked field by field, its arms mapped to the names of the point
+    item            checked field by field, its arms mapped to the names of the service
     decision        with the shadow distribution of the version that serves now
     execution       its cost and status; in one commit with the decision and its metrics
 
@@ -21,12 +21,12 @@ from armwise.agent.api import batches, errors, plain
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, caller_at, find_owner, find_point
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import IdempotencyKey, ObservationBatch, ObservationItem
 from armwise.agent.policies import FeatureError, PolicyError
 from armwise.agent.replies import ObservationReceipt, ObservationReceipts, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, ObservedDecision
 from armwise.arms.base import ArmError
@@ -49,10 +49,10 @@ TOGETHER = 50
 
 @dataclass(frozen=True, slots=True)
 class CheckedDecision:
-    """A checked item, with its decision point and its caller there.
+    """A checked item.
 
     Attributes:
-        point: The decision point.
+        replica: Keeps it.
         caller: The sender.
         ask: The question, and its id in the log.
         observed: The decision.
@@ -60,7 +60,7 @@ class CheckedDecision:
         metrics: Checked values of metrics.
     """
 
-    point: DecisionPoint
+    replica: Replica
     caller: Caller
     ask: Ask
     observed: ObservedDecision
@@ -69,10 +69,10 @@ class CheckedDecision:
 
     def receipt(self, status: str, seq: int, *, evaluable: bool) -> ObservationReceipt:
         """Count the item, and return the reply to its sender."""
-        self.point.telemetry.tapped(self.observed.drawn, status)
+        self.replica.telemetry.tapped(self.observed.drawn, status)
         return construct(
             ObservationReceipt,
-            decision_id=self.caller.shown_id(self.ask.decision_id),
+            decision_id=self.caller.shown(self.ask.decision_id),
             arm=self.observed.drawn,
             status=status,
             evaluable=evaluable,
@@ -84,9 +84,9 @@ _BODY = TypeAdapter(ObservationBatch)
 
 
 async def _serve(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "decide")
+    replica, caller = plain.read_caller(request, "decide")
     key = plain.read_key(request)
-    return await observations(point, caller, await plain.read_body(request, _BODY), key)
+    return await observations(replica, caller, await plain.read_body(request, _BODY), key)
 
 
 router.add_route("/v1/observations", _serve, ["POST"])
@@ -114,7 +114,7 @@ router.add_route("/v1/observations", _serve, ["POST"])
     ),
 )
 async def observations(
-    point: RequestPoint, caller: RequestCaller, body: ObservationBatch, key: IdempotencyKey = None
+    replica: AppReplica, caller: RequestCaller, body: ObservationBatch, key: IdempotencyKey = None
 ) -> Response:
     """Keep decisions that another system made, each with a status; nothing is decided, and none is changed.
 
@@ -123,18 +123,18 @@ async def observations(
     key needs the scope `feedback` too, or later by `POST /v1/feedback`. A batch of which no item was kept is
     refused as a whole; `reasons` then has the error of each item.
     """
-    async with asking.place(point, caller):
-        rows = await keep_each(point, caller, body.items, batches.name_items(body.items, key))
+    async with asking.place(replica, caller):
+        rows = await keep_each(replica, caller, body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(ObservationReceipts, items=batches.replies(rows)), 202)
 
 
 async def keep_each(
-    point: DecisionPoint, caller: Caller, items: Sequence[object], names: Sequence[str | None]
+    replica: Replica, caller: Caller, items: Sequence[object], names: Sequence[str | None]
 ) -> list[ObservationReceipt | ApiError]:
     """Store items independently, and return the reply to each, or its error.
 
     Args:
-        point: Default point of items.
+        replica: Keeps the items.
         caller: The sender.
         items: The items as JSON, in the form of `ObservationItem`.
         names: Default id of each item.
@@ -142,8 +142,9 @@ async def keep_each(
     Raises:
         ApiError: No item was stored.
     """
-    checked = [_item_or_error(point, caller, *pair) for pair in zip(items, names, strict=True)]
-    stored_decisions = await _known([item for item in checked if isinstance(item, CheckedDecision)])
+    checked = [_item_or_error(replica, caller, *pair) for pair in zip(items, names, strict=True)]
+    ids = [item.ask.decision_id for item in checked if isinstance(item, CheckedDecision)]
+    stored_decisions = await asyncio.to_thread(replica.store.decisions, ids)
     begun = list[ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]]()
     for n, item_or_error in enumerate(checked, start=1):
         if n % TOGETHER == 0:
@@ -175,20 +176,8 @@ def _outcome(
         return error
 
 
-Known = Mapping[tuple[str, str], tuple[Decision, int]]
-"""Decisions that are in the log already, with their positions, by point and id."""
-
-
-async def _known(items: Sequence[CheckedDecision]) -> Known:
-    """Return the decisions of items that are in the logs. Raises StoreError."""
-    ids: dict[str, tuple[DecisionPoint, list[str]]] = {}
-    for item in items:
-        ids.setdefault(item.point.name, (item.point, []))[1].append(item.ask.decision_id)
-    stored_decisions = dict[tuple[str, str], tuple[Decision, int]]()
-    for name, (point, of_point) in ids.items():
-        logged = await asyncio.to_thread(point.store.decisions, of_point)
-        stored_decisions |= {(name, decision_id): row for decision_id, row in logged.items()}
-    return stored_decisions
+Known = Mapping[str, tuple[Decision, int]]
+"""Decisions that are in the log already, with their positions, by id."""
 
 
 async def _begun(
@@ -196,10 +185,10 @@ async def _begun(
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
     """Queue the commit of an item, and return it; or its receipt or error, if it needs none."""
     try:
-        if row := stored_decisions.get((item.point.name, item.ask.decision_id)):
+        if row := stored_decisions.get(item.ask.decision_id):
             return await _again(item, *row)
-        decision = await item.point.turns.build_observed(item.ask, item.observed)
-        future = item.point.log.append(decision, item.execution, *item.metrics)
+        decision = await item.replica.turns.build_observed(item.ask, item.observed)
+        future = item.replica.log.append(decision, item.execution, *item.metrics)
     except REFUSED as error:
         return error
     return asyncio.ensure_future(_committed(item, decision, future))
@@ -212,12 +201,12 @@ async def _committed(
     try:
         receipts = await commit
     except ConflictError:
-        row = (await asyncio.to_thread(item.point.store.decisions, [decision.id])).get(decision.id)
+        row = (await asyncio.to_thread(item.replica.store.decisions, [decision.id])).get(decision.id)
         if row is None:  # it is the id of a metric that is taken
             raise
         return await _again(item, *row)
     for fact, receipt in zip(item.metrics, receipts[2:], strict=True):
-        item.point.telemetry.fed_back(fact, receipt)
+        item.replica.telemetry.fed_back(fact, receipt)
     return item.receipt("accepted", receipts[-1].seq, evaluable=bool(decision.probabilities))
 
 
@@ -228,19 +217,19 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
         AskError: The logged decision is a different one.
         StoreError: The item cannot be committed.
     """
-    shown, evaluable = item.caller.shown_id(logged.id), bool(logged.probabilities)
+    shown, evaluable = item.caller.shown(logged.id), bool(logged.probabilities)
     if logged.policy == OBSERVED:
         if not logged.erased and logged.request_digest != item.ask.request_digest:
             raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
         return item.receipt("duplicate", seq, evaluable=evaluable)
-    if not item.point.external:
+    if not item.replica.external:
         raise asking.KeyReusedError(f"{shown!r} was decided and carried out here", "id")
     if logged.drawn != item.observed.drawn:
         message = f"{shown!r} fell on arm {logged.drawn!r}, and not on {item.observed.drawn!r}"
         raise asking.KeyReusedError(message, "arm")
-    done, *fed = await item.point.log.append(item.execution, *item.metrics)
+    done, *fed = await item.replica.log.append(item.execution, *item.metrics)
     for fact, receipt in zip(item.metrics, fed, strict=True):
-        item.point.telemetry.fed_back(fact, receipt)
+        item.replica.telemetry.fed_back(fact, receipt)
     last = max(receipt.seq for receipt in (done, *fed))
     return item.receipt("completed" if done.seq else "duplicate", last or seq, evaluable=evaluable)
 
@@ -249,10 +238,10 @@ _ITEM = TypeAdapter(ObservationItem)
 
 
 def _item_or_error(
-    point: DecisionPoint, caller: Caller, item: object, name: str | None
+    replica: Replica, caller: Caller, item: object, name: str | None
 ) -> CheckedDecision | Exception:
     try:
-        return check_decision(point, caller, _ITEM.validate_python(item), name)
+        return check_decision(replica, caller, _ITEM.validate_python(item), name)
     except ValidationError as error:
         return RequestValidationError(error.errors())
     except REFUSED as error:
@@ -260,38 +249,32 @@ def _item_or_error(
 
 
 def check_decision(
-    point: DecisionPoint, caller: Caller, item: ObservationItem, key: str | None = None
+    replica: Replica, caller: Caller, item: ObservationItem, key: str | None = None
 ) -> CheckedDecision:
-    """Check an item, at the point that it names.
+    """Check an item.
 
     Raises:
         AskError: A field is out of its range, or names an arm that is not live.
         RewardError: A metric is not declared, or its value is out of range.
         ForeignIdError: An id names the project of another caller.
         ForbiddenError: It has metrics, and the key may not send feedback.
-        ApiError: The point takes no observations.
+        ApiError: The service takes no observations.
     """
-    if item.point is not None:
-        point = find_point(point.service, item.point)
-    point = find_owner(point, item.id or item.episode_id or "")
-    caller = caller_at(point, caller)
-    if point.config.tap is None:
-        there = ", ".join(other.name for other in point.service.points.values() if other.config.tap) or "none"
-        message = f"point {point.name!r} takes no observations; those with `tap` configured: {there}"
-        raise ApiError("invalid_value", message, "point")
-    question, now = asking.checked_question(item.question, point, "question"), point.service.clock()
+    if replica.config.tap is None:
+        raise ApiError("invalid_value", "no observations are taken: `tap` is not configured")
+    question, now = asking.checked_question(item.question, replica, "question"), replica.clock()
     name = item.id or key
     decision_id = caller.stored(name) if name else caller.new_id()
     ask = Ask(
         decision_id=decision_id,
         question=question,
-        context=asking.checked_context(item.features, point, "features"),
+        context=asking.checked_context(item.features, replica, "features"),
         episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
         request_digest=asking.digest_request(item) if name else "",
-        user_digest=asking.user_digest(point, caller, item.user),
-        asked_by=caller.identify(point.store.draw_secret),
+        user_digest=asking.user_digest(replica, caller, item.user),
+        asked_by=caller.identify(replica.store.draw_secret),
     )
-    observed = _observed(point, item, now)
+    observed = _observed(replica, item, now)
     failed, spent = item.status == "failed", item.cost
     execution = Execution(
         decision_id,
@@ -301,18 +284,18 @@ def check_decision(
         finished_at=now,
     )
     return CheckedDecision(
-        point, caller, ask, observed, execution, _metrics(point, caller, item, decision_id, now)
+        replica, caller, ask, observed, execution, _metrics(replica, caller, item, decision_id, now)
     )
 
 
-def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> ObservedDecision:
+def _observed(replica: Replica, item: ObservationItem, now: float) -> ObservedDecision:
     """Return the decision of an item, on live arms. Raises AskError."""
-    drawn = asking.find_arm(point, item.arm, "arm")
-    named = item.arms and dict.fromkeys(asking.find_arm(point, name, "arms") for name in item.arms)
+    drawn = asking.find_arm(replica, item.arm, "arm")
+    named = item.arms and dict.fromkeys(asking.find_arm(replica, name, "arms") for name in item.arms)
     if item.distribution is not None:
         if item.propensity is not None:
             raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")
-        p = asking.validate_distribution(point, item.distribution, "distribution")
+        p = asking.validate_distribution(replica, item.distribution, "distribution")
         if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
             least = f"at least {LEAST_PROPENSITY:g} was expected"
             message = f"arm {item.arm!r} was chosen, and has the probability {chance:g}: {least}"
@@ -321,13 +304,13 @@ def _observed(point: DecisionPoint, item: ObservationItem, now: float) -> Observ
             message = f"arm {others[0]!r} has a probability, and is not among: {', '.join(named)}"
             raise asking.InvalidAskError(message, "distribution")
         arms = tuple(named or p)
-        return ObservedDecision(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(point, item, now))
+        return ObservedDecision(arms, tuple(p.get(arm, 0.0) for arm in arms), drawn, _at(replica, item, now))
     if named and drawn not in named:
         raise asking.InvalidAskError(f"arm {item.arm!r} is not among: {', '.join(named)}", "arms")
-    live = [name for name, info in point.turns.arms.items() if info.enabled or name == drawn]
+    live = [name for name, info in replica.turns.arms.items() if info.enabled or name == drawn]
     first = (drawn, *(arm for arm in named or live if arm != drawn))
     probabilities = _probabilities(item.propensity, len(first))
-    return ObservedDecision(first, probabilities, drawn, _at(point, item, now))
+    return ObservedDecision(first, probabilities, drawn, _at(replica, item, now))
 
 
 def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
@@ -349,11 +332,11 @@ def _probabilities(propensity: float | None, n_arms: int) -> tuple[float, ...]:
     return (propensity,)
 
 
-def _at(point: DecisionPoint, item: ObservationItem, now: float) -> float:
+def _at(replica: Replica, item: ObservationItem, now: float) -> float:
     """Return the checked time of the decision: in the past, while feedback still counts. Raises AskError."""
     if item.at is None:
         return now
-    at, wait_s = item.at.timestamp(), point.config.reward.wait_s
+    at, wait_s = item.at.timestamp(), replica.config.reward.wait_s
     if at > now + AHEAD_S:
         message = f"at is {at - now:.0f} s in the future: {AHEAD_S:g} s at most were expected"
         raise asking.InvalidAskError(message, "at")
@@ -367,10 +350,10 @@ def _at(point: DecisionPoint, item: ObservationItem, now: float) -> float:
 
 
 def _metrics(
-    point: DecisionPoint, caller: Caller, item: ObservationItem, decision_id: str, now: float
+    replica: Replica, caller: Caller, item: ObservationItem, decision_id: str, now: float
 ) -> list[Feedback]:
     """Return the metrics that come with an item as facts. Raises RewardError, AskError, ForbiddenError."""
-    rule, values = point.config.reward, dict(item.metrics)
+    rule, values = replica.config.reward, dict(item.metrics)
     if item.reward is not None:
         if len(rule.metrics) != 1:
             there = ", ".join(rule.metrics)
@@ -394,7 +377,7 @@ def _metrics(
             source=caller.source,
             key=caller.key,
             content={"label": value} if isinstance(value, str) else {},
-            rater=caller.find_rater(point.store.draw_secret),
+            rater=caller.find_rater(replica.store.draw_secret),
         )
         facts.append(fact)
     return facts

@@ -18,10 +18,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from armwise.agent.access import Caller, require_scope
-from armwise.agent.api.middleware import find_point, identify_caller
+from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
-from armwise.agent.config import DEFAULT_POINT, Scope
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.config import Scope
+from armwise.agent.serving import Replica
 
 Result = TypeVar("Result")
 
@@ -36,12 +36,10 @@ _LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
 _KEY, _TIMEOUT = TypeAdapter[str | None](IdempotencyKey), TypeAdapter[float | None](Timeout)
 
 
-def read_caller(request: Request, scope: Scope) -> tuple[DecisionPoint, Caller]:
-    """Return the decision point and the caller of a request. Raises ForbiddenError, ApiError."""
+def read_caller(request: Request, scope: Scope) -> tuple[Replica, Caller]:
+    """Return the replica that answers, and the caller of a request. Raises ForbiddenError."""
     require_scope(request.state.caller, (scope,))
-    query = request.query_params if request.scope["query_string"] else {}
-    point = find_point(request.app.state.service, query.get("point", DEFAULT_POINT))
-    return point, identify_caller(point, request)
+    return request.app.state.replica, identify_caller(request)
 
 
 def read_key(request: Request) -> str | None:

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 from armwise.agent.api import plain, responses
 from armwise.agent.api.documented import TURN, documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
 from armwise.agent.replies import Retrieval, construct
 from armwise.agent.serving import ask as asking
@@ -23,9 +23,9 @@ _BODY = TypeAdapter(RetrieveRequest)
 
 
 async def _serve(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "decide")
+    replica, caller = plain.read_caller(request, "decide")
     key, timeout_s = plain.read_key(request), plain.read_timeout(request)
-    return await retrieve(point, caller, await plain.read_body(request, _BODY), key, timeout_s)
+    return await retrieve(replica, caller, await plain.read_body(request, _BODY), key, timeout_s)
 
 
 router.add_route("/v1/retrieve", _serve, ["POST"])
@@ -43,26 +43,25 @@ router.add_route("/v1/retrieve", _serve, ["POST"])
     ),
 )
 async def retrieve(
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     body: RetrieveRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Decide and retrieve, without the language model."""
-    point, caller = at_model(point, caller, body.model)
     k = body.k
-    if k is not None and k > point.config.limits.passages:
-        message = f"k is {k}; at most {point.config.limits.passages} passages can be requested"
+    if k is not None and k > replica.config.limits.passages:
+        message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = asking.check_ask(point, caller, body.query, body, key, k=k, param="query")
-    decided, _, finished = await asking.whole(asking.stream_turn(point, caller, ask, key, timeout_s))
+    ask = asking.check_ask(replica, caller, body.query, body, key, k=k, param="query")
+    decided, _, finished = await asking.whole(asking.stream_turn(replica, caller, ask, key, timeout_s))
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(
         Retrieval,
         object="retrieval",
         model=f"arm/{decided.served}",
         passages=responses.passages(decided.retrieval.passages),
-        agent=responses.agent(decided, finished, point.config.reward.cost, returns),
+        agent=responses.agent(decided, finished, replica.config.reward.cost, returns),
     )
     return responses.Json(reply, headers=responses.headers(decided.decision, decided.served, finished))

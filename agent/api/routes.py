@@ -50,7 +50,7 @@ def create_app(replica: Replica) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await replica.start()
+        replica.start()
         yield
         await replica.stop()
 
@@ -63,15 +63,15 @@ def create_app(replica: Replica) -> FastAPI:
         redoc_url=None,
     )
     app.openapi = partial(document, app)  # type: ignore[method-assign]
-    app.state.service = service = replica.service
+    app.state.replica = replica
     answer_errors(app)
     app.add_middleware(
         RequestGuard,
-        keyring=service.keyring,
-        quota=service.quota,
-        hosts=Hosts(service.config.hosts),
-        limits=service.config.limits,
-        refused=service.telemetry.refused,
+        keyring=replica.keyring,
+        quota=replica.quota,
+        hosts=Hosts(replica.config.hosts),
+        limits=replica.config.limits,
+        refused=replica.telemetry.refused,
         dialects=list_dialects(),
     )
     app.add_middleware(ServerSpans)

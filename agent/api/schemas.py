@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from armwise.agent.access import Instant
-from armwise.agent.config import DEFAULT_POINT, Group
+from armwise.agent.config import Group
 from armwise.arms.filters import Filter
 from armwise.feedback.events import LEAST_PROPENSITY
 from armwise.feedback.registry import promotions
@@ -66,7 +66,7 @@ Count = Annotated[StrictInt, Field(ge=1, le=LARGEST)]
 LoggedId = Annotated[
     StrictStr, Field(pattern=r"^([a-z][a-z0-9-]{0,31}:)?([a-z0-9][a-z0-9-]{0,31}~)?[A-Za-z0-9._:-]{1,128}$")
 ]
-"""An id after the name of its point, if it has one; a key of scope `admin` also names the project."""
+"""An id; a key of scope `admin` also names the project."""
 
 IdempotencyKey = Annotated[
     Identifier | None,
@@ -204,7 +204,6 @@ class RetrieveRequest(Request):
 class DecisionRequest(Request):
     """`POST /v1/decisions`: choose among arms that the caller carries out."""
 
-    point: Name = Field(default=DEFAULT_POINT, description="A decision point whose arms are `external`.")
     question: Text
     context: dict[Text, ContextValue] = Field(default_factory=dict, max_length=64)
     incumbent: Incumbent | None = Field(
@@ -242,7 +241,6 @@ class ObservationItem(Request):
         description="Idempotency key, and the `decision_id` of feedback. The id of a decision that was made "
         "here for the caller to carry out says how that ended.",
     )
-    point: Name | None = Field(default=None, description="Decision point; null for that of the request.")
     question: Text = ""
     arm: Name = Field(description="What was chosen.")
     arms: Annotated[list[Name], Field(min_length=1, max_length=1000)] | None = Field(

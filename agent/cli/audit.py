@@ -9,9 +9,7 @@ import typer
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import (
     CONFIG,
-    POINT,
     ConfigPath,
-    Point,
     moment,
     require_report,
     with_log,
@@ -37,7 +35,6 @@ def audit(
         Path | None, typer.Option("--output", "-o", help="Write a report, too: .html to send, or .json.")
     ] = None,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Check whether the propensities of a log are true; exits with 1 where they are not."""
     with explained():
@@ -53,7 +50,7 @@ def audit(
             if path is not None:
                 report = audit_file(path, on_progress, begin, end)
             else:
-                _, settings = with_log(config, point)
+                settings = with_log(config)
                 with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:
                     report = audit_store(store, settings, on_progress, begin, end)
         console.print(report.table())

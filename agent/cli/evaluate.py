@@ -12,9 +12,7 @@ import typer
 from armwise.agent.cli.console import console, explained, progress
 from armwise.agent.cli.options import (
     CONFIG,
-    POINT,
     ConfigPath,
-    Point,
     moment,
     require_report,
     settings_options,
@@ -71,7 +69,6 @@ def replay(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write a report, too: .html to send, or .json.")
     ] = None,
-    point: Point = POINT,
 ) -> None:
     """Estimate from the log what other policies would have earned."""
     with explained():
@@ -82,7 +79,7 @@ def replay(
         if export is not None and config == CONFIG and not config.exists():
             config, settings = export, configured_by(export)
         else:
-            settings = with_log(config, point, without=())[1] if export is None else load(config).of(point)
+            settings = with_log(config, without=()) if export is None else load(config)
         with progress() as on_progress:
             if export is None:
                 with closing(Store(settings.database_url, settings.reward.join, create=False)) as store:

@@ -31,7 +31,7 @@ from armwise.agent.cli.console import (
 )
 from armwise.agent.cli.options import opened
 from armwise.agent.cli.preparation import prepare
-from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
+from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.arms.corpus import ingest_all
@@ -76,8 +76,8 @@ def _is_quick(name: str, graph: ArmGraph) -> bool:
 def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """Build what the service needs for its first answer, and make these arms live; return whether it was.
 
-    False, and nothing is live, where all has to be built before: not a first start, several decision points
-    or a router in the configuration, no arm without an encoder, or no vectors that are missing.
+    False, and nothing is live, where all has to be built before: not a first start, a router in the
+    configuration, no arm without an encoder, or no vectors that are missing.
 
     Args:
         config: The configuration.
@@ -85,11 +85,7 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
     """
     config = config.settled()
     live = entering(config.arms)
-    if (
-        len(config.by_point) > 1
-        or config.router is not None
-        or all(config.arms[name].kind == "none" for name in live)
-    ):
+    if config.router is not None or all(config.arms[name].kind == "none" for name in live):
         return False
     try:
         first = config.with_arms(live)
@@ -172,7 +168,7 @@ def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None
                 if _read_last(settings) is not None:
                     enter(settings, on_progress)
 
-            retried(Work.FIRST_START, DEFAULT_POINT, build, wait=wait)
+            retried(Work.FIRST_START, build, wait=wait)
     except typer.Exit:
         errors.print("the service goes on with the arms that it has", style="yellow")
         raise

@@ -16,15 +16,12 @@ from armwise.agent.api import Export, ExportWindow, Format
 from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import (
     CONFIG,
-    POINT,
     ConfigPath,
-    Point,
     opened,
     settings_options,
     unique,
     with_log,
 )
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.reporting import moment
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log import Store, erasures
@@ -49,12 +46,11 @@ def export(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Decisions before then.")] = None,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Write the training log to a file that others read, or `armwise replay --from`."""
     with explained():
         window = ExportWindow.model_validate({"since": since, "until": until})
-        _, settings = with_log(config, point)
+        settings = with_log(config)
         with (
             closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
             progress() as on_progress,
@@ -81,7 +77,6 @@ def rebuild(
     every: Annotated[
         bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
     ] = False,
-    point: Point = POINT,
 ) -> None:
     """Delete the training log, learn it again from the facts alone, and verify the result.
 
@@ -89,7 +84,7 @@ def rebuild(
     starts another one.
     """
     with explained():
-        _, settings = with_log(config, point, without=(), writes=not verify)
+        settings = with_log(config, without=(), writes=not verify)
         with (
             closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
             progress() as on_progress,
@@ -119,39 +114,35 @@ def rebuild(
 
 
 def backup(
-    to: Annotated[Path, typer.Argument(help="A folder; it gets the file of each decision point's log.")],
+    to: Annotated[Path, typer.Argument(help="A folder; it gets the file of the log.")],
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Copy the SQLite logs as they are now, while the service runs; each copy is checked."""
+    """Copy the SQLite log as it is now, while the service runs; the copy is checked."""
     with explained():
-        whole, _ = with_log(config)
-        for settings in whole.by_point.values():
-            with closing(Store(settings.database_url, create=False)) as store:
-                to.mkdir(parents=True, exist_ok=True)
-                copy = to / (settings.log_path.name if settings.log_path else "log.db")
-                store.backup(copy)
-                console.print(
-                    f"{copy}: {store.counts()['decisions']:,} decisions, {copy.stat().st_size / 1e6:,.1f} MB",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+        settings = with_log(config)
+        with closing(Store(settings.database_url, create=False)) as store:
+            to.mkdir(parents=True, exist_ok=True)
+            copy = to / (settings.log_path.name if settings.log_path else "log.db")
+            store.backup(copy)
+            console.print(
+                f"{copy}: {store.counts()['decisions']:,} decisions, {copy.stat().st_size / 1e6:,.1f} MB",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def erase(
-    user: Annotated[
-        str | None, typer.Option("--user", help="As `user` of the requests, at every decision point.")
-    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="As `user` of the requests.")] = None,
     project: Annotated[
         str, typer.Option("--project", help="Whose keys sent the requests of the user.")
     ] = keys.DEFAULT,
     episode: Annotated[
-        str | None, typer.Option("--episode", help="An episode, by its id in the log of --point.")
+        str | None, typer.Option("--episode", help="An episode, by its id in the log.")
     ] = None,
     decision: Annotated[
-        str | None, typer.Option("--decision", help="A decision, by its id in the log of --point.")
+        str | None, typer.Option("--decision", help="A decision, by its id in the log.")
     ] = None,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Overwrite questions, answers, passages, comments and names of features; numbers stay.
 
@@ -160,21 +151,18 @@ def erase(
     with explained():
         if [user, episode, decision].count(None) != 2:
             raise ValueError("one of --user, --episode and --decision was expected")
-        whole, settings = with_log(config, point, writes=True)
-        now = time.time()
-        for name, point_settings in (whole.by_point if user is not None else {point: settings}).items():
-            with closing(Store(point_settings.database_url, create=False)) as store:
-                if user is not None:
-                    done = erasures.erase_user(store, project, user, "cli", now)
-                elif episode is not None:
-                    done = erasures.erase_episode(store, episode, "cli", now)
-                else:
-                    done = erasures.erase_decision(store, decision or "", "cli", now)
-            at = "" if name == DEFAULT_POINT else f" at point {name}"
-            console.print(
-                f"erasure {done.number}{at}: the texts of {done.decisions:,} decisions and of "
-                f"{done.feedback:,} items of feedback are gone"
-            )
+        settings, now = with_log(config, writes=True), time.time()
+        with closing(Store(settings.database_url, create=False)) as store:
+            if user is not None:
+                done = erasures.erase_user(store, project, user, "cli", now)
+            elif episode is not None:
+                done = erasures.erase_episode(store, episode, "cli", now)
+            else:
+                done = erasures.erase_decision(store, decision or "", "cli", now)
+        console.print(
+            f"erasure {done.number}: the texts of {done.decisions:,} decisions and of "
+            f"{done.feedback:,} items of feedback are gone"
+        )
         console.print(
             "exports, backups and files of warm starts from before are copies out of reach: remove old ones",
             soft_wrap=True,
@@ -213,7 +201,7 @@ def list_keys(config: ConfigPath = CONFIG) -> None:
     """List the keys of the log, and what they have used; those of the configuration, where they were used."""
     with explained():
         now = time.time()
-        with closing(Store(with_log(config)[0].database_url, create=False)) as store:
+        with closing(Store(with_log(config).database_url, create=False)) as store:
             made, spent = keys.read(store), usage.spend(store, now)
         table = Table(
             *(Column("key", min_width=12), "name", "project", "scopes", "groups", "limits", "state"),
@@ -236,7 +224,7 @@ def disable(
 ) -> None:
     """Disable a key for good."""
     with explained():
-        with closing(Store(with_log(config, writes=True)[0].database_url, create=False)) as store:
+        with closing(Store(with_log(config, writes=True).database_url, create=False)) as store:
             if keys.disable(store, public_id, time.time()) is None:
                 raise ValueError(f"there is no key {public_id!r}; `armwise key list` shows them")
         console.print(f"key {public_id} is disabled")

@@ -41,10 +41,6 @@ Key = Annotated[
     str | None, typer.Option("--key", help="Key, where the service requires one.", envvar="ARMWISE_API_KEY")
 ]
 
-POINT = "default"
-
-Point = Annotated[str, typer.Option("--point", help="The decision point.", envvar="ARMWISE_POINT")]
-
 SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
 """What `serve`, `init` and `ingest` take as documents."""
 
@@ -87,14 +83,11 @@ def warn_of_a_copy(log: Path) -> None:
         errors.print(f"{log}: {COPIED_IN_USE[0]}; {COPIED_IN_USE[1]}", style="yellow", **PLAIN)
 
 
-def with_log(
-    config: Path, point: str = POINT, without: Collection[str] = ("router",), *, writes: bool = False
-) -> "tuple[AppConfig, AppConfig]":
-    """Return the whole configuration and the settings of a point, for verbs that need an existing log.
+def with_log(config: Path, without: Collection[str] = ("router",), *, writes: bool = False) -> "AppConfig":
+    """Return the configuration, for verbs that need an existing log.
 
     Args:
         config: The file.
-        point: The decision point.
         without: Keys of its `args` that are ignored.
         writes: Whether the verb changes the log; then the home is closed to other users, too.
 
@@ -105,15 +98,14 @@ def with_log(
     from armwise.agent.config import load
     from armwise.feedback.errors import NoLogError
 
-    whole = load(config, without)
-    settings = whole.of(point)
+    settings = load(config, without)
     if (path := settings.log_path) is not None:
         if not os.path.lexists(path):
             raise NoLogError(path)
         warn_of_a_copy(path)
     if writes:
-        open_home(whole)
-    return whole, settings
+        open_home(settings)
+    return settings
 
 
 def moment(option: str, text: str) -> datetime:

@@ -69,8 +69,7 @@ def _ask_about(corpus: Corpus) -> str:
 
 def install_missing_models(settings: AppConfig) -> None:
     """Install the default models where one that is configured is missing. Raises ModelNotFoundError."""
-    backbones = [each for point in settings.by_point.values() for each in point.backbones.values()]
-    models = {model for backbone in backbones for model in backbone.models}
+    models = {model for backbone in settings.backbones.values() for model in backbone.models}
     models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
     if bundled.missing(models):
         console.print("installing the default models (196 MB)", **PLAIN)
@@ -84,29 +83,25 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     sizes.
     """
     config = config.settled()
-    points = config.by_point.values()
     config.privacy.redactor()
-    for point in points:
-        open_log(point.database_url, point.reward).close()  # what is wrong with a log is reported at once
-    backbones = [backbone for point in points for backbone in point.backbones.values()]
-    require_whole({model for backbone in backbones for model in backbone.models})
+    open_log(config.database_url, config.reward).close()  # what is wrong with the log is reported at once
+    require_whole({model for backbone in config.backbones.values() for model in backbone.models})
     corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
     open_selector = load(OPEN_SELECTOR)
     write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
-    for point in points:
-        resources = Resources(
-            corpus,
-            point.indexes_path,
-            point.backbones,
-            point.arms,
-            write=write,
-            open_selector=open_selector,
-        )
-        prepare_arms(resources, progress=progress)
-        if (similarity := point.features.similarity) is not None:
-            prepare_profiles(point.arms, similarity, resources, progress)
-        if point.router is not None:
-            saved.warn_of_corpus(saved.read_about(point.router.path), corpus.digest)
-        for name in saved.looked_at(point.router):
-            prepare_vectors(corpus, point.indexes_path, point.backbones[name], progress)
+    resources = Resources(
+        corpus,
+        config.indexes_path,
+        config.backbones,
+        config.arms,
+        write=write,
+        open_selector=open_selector,
+    )
+    prepare_arms(resources, progress=progress)
+    if (similarity := config.features.similarity) is not None:
+        prepare_profiles(config.arms, similarity, resources, progress)
+    if config.router is not None:
+        saved.warn_of_corpus(saved.read_about(config.router.path), corpus.digest)
+    for name in saved.looked_at(config.router):
+        prepare_vectors(corpus, config.indexes_path, config.backbones[name], progress)

@@ -20,7 +20,6 @@ import psutil
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
-from armwise.agent.cli.options import POINT
 from armwise.agent.proxy import wait_for_end
 from armwise.agent.run_folder import RAY_ENDS, RAY_STARTED
 
@@ -228,7 +227,6 @@ class RayProcesses:
             self._failures += 1
             failure = WorkFailure(
                 Work.SERVICE,
-                POINT,
                 f"no process of {' and '.join(said)} runs",
                 self._failures,
                 time.time(),
@@ -237,7 +235,7 @@ class RayProcesses:
             errors.print(str(failure), style="yellow", **PLAIN)
         else:
             self._failures = 0
-            clear(Work.SERVICE, POINT, self._folder)
+            clear(Work.SERVICE, self._folder)
             errors.print(f"{' and '.join(self._said)}: there again", style="yellow", **PLAIN)
         self._said = said
 

@@ -36,7 +36,7 @@ from armwise.agent.cli.console import (
     print_left_out,
     progress,
 )
-from armwise.agent.cli.options import CONFIG, POINT, SOURCES, ConfigPath, Key, Point, opened
+from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key, opened
 from armwise.agent.cli.predecessor import HAND_OVER, Predecessor, find_predecessor
 from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
 from armwise.agent.cli.serve_config import (
@@ -571,7 +571,7 @@ class BehindBuilder:
         self._kills += 1
         next_at = None if pause_s == math.inf else time.time() + pause_s
         why = f"the process that builds them has ended ({how})"
-        failure = WorkFailure(Work.FIRST_START, POINT, why, self._kills, next_at)
+        failure = WorkFailure(Work.FIRST_START, why, self._kills, next_at)
         record(failure, folder)
         errors.print(str(failure), style="yellow", **PLAIN)
         if next_at is None:
@@ -702,7 +702,6 @@ def ingest_corpus(
             "--into", help="Instead: put the corpus of the configuration into the search engine of this arm."
         ),
     ] = None,
-    point: Point = POINT,
     config: ConfigPath = CONFIG,
     skip_bad: Annotated[
         bool,
@@ -714,7 +713,7 @@ def ingest_corpus(
         if into is not None:
             if source is not None or name is not None or not skip_bad:
                 raise ValueError("--into puts the corpus of the configuration there: it takes no source")
-            _fill(config, point, into)
+            _fill(config, into)
             return
         if source is None or name is None:
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
@@ -738,13 +737,13 @@ def ingest_corpus(
         console.print(f"serve it with   {several if settings.corpora else single}", **PLAIN)
 
 
-def _fill(config: Path, point: str, arm: str) -> None:
+def _fill(config: Path, arm: str) -> None:
     """Put the corpus into the engine of an arm, and print a summary. Raises ValueError, ArmError."""
     from armwise.arms.corpus import ingest_all
     from armwise.arms.retrievers import Resources
 
     with progress() as on_progress:
-        settings = opened(config).of(point).settled()
+        settings = opened(config).settled()
         corpus = ingest_all(settings.corpus_sources, progress=on_progress)
         resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
         done = wings.load(wings.FILL_COLLECTION)(arm, resources, on_progress)

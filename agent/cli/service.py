@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained
-from armwise.agent.cli.options import CONFIG, POINT, URL, Key, Point, Url
+from armwise.agent.cli.options import CONFIG, URL, Key, Url
 from armwise.agent.wings import VERIFY_RECEIPT, load
 
 if TYPE_CHECKING:
@@ -49,19 +49,18 @@ def ask(
     ] = None,
     url: Url = URL,
     key: Key = None,
-    point: Point = POINT,
 ) -> None:
     """Ask a question and stream the answer."""
     with explained():
-        print_answer(question, arm, url, key, point)
+        print_answer(question, arm, url, key)
 
 
-def print_answer(question: str, arm: str | None, url: str, key: str | None, point: str = POINT) -> None:
+def print_answer(question: str, arm: str | None, url: str, key: str | None) -> None:
     """Ask a question, and print the answer as it arrives, its passages and its cost. Raises ClientError."""
     from armwise.agent.client import Client
 
     with Client(url, key, timeout_s=TIMEOUT_S, attempts=ATTEMPTS) as client:
-        stream = client.stream(question, arm=arm, point=None if point == POINT else point)
+        stream = client.stream(question, arm=arm)
         try:
             for text in stream:
                 console.print(Text(text), end="", highlight=False)
@@ -177,26 +176,24 @@ def request(
     key: str | None,
     body: Mapping[str, Any] | None = None,
     timeout_s: float = 30.0,
-    point: str = POINT,
 ) -> dict[str, Any]:
     """Return the reply of the service; imports the HTTP client. Raises ClientError."""
     from armwise.agent.client import Client
 
-    at = "" if point == POINT else f"?point={quote(point, safe='')}"
     with Client(url, key, attempts=1) as client:
-        return client.request(method, path + at, body, timeout_s)
+        return client.request(method, path, body, timeout_s)
 
 
-def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
+def status(url: Url = URL, key: Key = None) -> None:
     """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
 
     with explained():
-        readiness, failed = _readiness(url, key, point)
+        readiness, failed = _readiness(url, key)
         for failure in failed:  # first, as the rest is in the log, which may be what fails
             console.print(f"failed: {failure}", style="yellow", **PLAIN)
-        policy = request("GET", url, "/v1/policy", key, point=point)
-        arms = request("GET", url, "/v1/arms", key, point=point)["arms"]
+        policy = request("GET", url, "/v1/policy", key)
+        arms = request("GET", url, "/v1/arms", key)["arms"]
         about = Table(title="policy", show_header=False)
         for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
             about.add_row(row, str(policy[row]))
@@ -219,23 +216,17 @@ def status(url: Url = URL, key: Key = None, point: Point = POINT) -> None:
         console.print(table)
 
 
-def _readiness(url: str, key: str | None, point: str) -> tuple[str, list[str]]:
+def _readiness(url: str, key: str | None) -> tuple[str, list[str]]:
     """Return the readiness of a service with the progress of builds, and its failures."""
     from armwise.agent.background import failure_line
     from armwise.agent.client import ClientError
 
     try:
-        reply = request("GET", url, "/ready", key, point=point)
+        reply = request("GET", url, "/ready", key)
     except ClientError as error:
         return f"no: {error}", []
     failed = [
-        failure_line(
-            one["what"] if one["point"] == POINT else f"{one['what']} of point {one['point']}",
-            one["why"],
-            one["remedy"],
-            one["attempts"],
-            one["next_attempt_at"],
-        )
+        failure_line(one["what"], one["why"], one["remedy"], one["attempts"], one["next_attempt_at"])
         for one in reply.get("failed", ())
     ]
     building = reply.get("building")
@@ -251,7 +242,6 @@ def apply(
     ] = None,
     url: Url = URL,
     key: Key = None,
-    point: Point = POINT,
 ) -> None:
     """Make the arms of a portfolio the live ones, without a restart; the configuration declares them."""
     with explained():
@@ -260,7 +250,7 @@ def apply(
         arms = read_portfolio(portfolio)["arms"]
         names = [name for name, arm in arms.items() if arm.get("action", True)]
         body = {"arms": [*dict.fromkeys((*names, *(keep or ())))]}
-        now = request("PUT", url, "/v1/arms", key, body, BUILD_S, point)["arms"]
+        now = request("PUT", url, "/v1/arms", key, body, BUILD_S)["arms"]
         console.print(f"live now: {', '.join(arm['name'] for arm in now)}", soft_wrap=True)
 
 
@@ -272,15 +262,14 @@ def promote(
     ] = False,
     url: Url = URL,
     key: Key = None,
-    point: Point = POINT,
 ) -> None:
     """Let the recipe of this version decide, always its newest version; another recipe must pass the gate."""
-    _promote(version, "promote", {"reason": reason, "force": force}, url, key, point)
+    _promote(version, "promote", {"reason": reason, "force": force}, url, key)
 
 
-def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None, point: Point = POINT) -> None:
+def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
     """Let exactly this version decide, until another promotion; learning continues."""
-    _promote(version, "rollback", {"reason": reason}, url, key, point)
+    _promote(version, "rollback", {"reason": reason}, url, key)
 
 
 def canary(
@@ -292,18 +281,15 @@ def canary(
     reason: Reason,
     url: Url = URL,
     key: Key = None,
-    point: Point = POINT,
 ) -> None:
     """Give this version a share of the traffic, beside the one that decides."""
-    _promote(version, "canary", {"reason": reason, "share": share}, url, key, point)
+    _promote(version, "canary", {"reason": reason, "share": share}, url, key)
 
 
-def _promote(
-    version: int, action: str, body: Mapping[str, Any], url: str, key: str | None, point: str
-) -> None:
+def _promote(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
     with explained():
         path = f"/v1/policies/{version}/{action}"
-        policy = request("POST", url, path, key, body, BUILD_S, point)
+        policy = request("POST", url, path, key, body, BUILD_S)
         console.print(describe_serving(policy), soft_wrap=True)
         for candidate in policy["canaries"]:
             console.print(describe_canary(candidate, len(policy["canaries"])), soft_wrap=True)
@@ -434,7 +420,6 @@ def verify(
         Path | None,
         typer.Option("--config", "-c", help="In place of --url: the configuration of the running service."),
     ] = None,
-    point: Point = POINT,
 ) -> None:
     """Recompute a decision, or a receipt, from the log; exit with 1 where it differs.
 
@@ -443,7 +428,7 @@ def verify(
     from rich.table import Table
 
     if log is not None or decision_id.endswith(".json"):
-        load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG, point)
+        load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG)
         return
     with explained():
         if config is not None:

@@ -23,7 +23,6 @@ from rich.text import Text
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.cli.console import PLAIN, errors
-from armwise.agent.cli.options import POINT
 from armwise.agent.cli.serve_config import read_document
 from armwise.agent.run_folder import CONFIG_FOLDER, GO_ON, RAY_ENDS, RAY_STARTED, RUN_FOLDER
 from armwise.arms import local_ray
@@ -200,10 +199,10 @@ class DeploymentWatch(threading.Thread):
         if there and there != self._reported:
             self._failures += bool(new)
             why = "; ".join(map(str, there))
-            record(WorkFailure(Work.DEPLOYMENTS, POINT, why, self._failures, time.time()))
+            record(WorkFailure(Work.DEPLOYMENTS, why, self._failures, time.time()))
         elif not there and self._reported:
             self._failures = 0
-            clear(Work.DEPLOYMENTS, POINT)
+            clear(Work.DEPLOYMENTS)
         self._reported = there
 
 

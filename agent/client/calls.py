@@ -100,7 +100,6 @@ class Options(TypedDict, total=False):
 
     Attributes:
         arm: Forces an arm instead of letting the policy choose.
-        point: The decision point; None: the default one.
         context: Named features of the question.
         episode_id: Groups the decisions of one conversation.
         allowed_arms: The arms that may be drawn; by default all.
@@ -114,7 +113,6 @@ class Options(TypedDict, total=False):
     """
 
     arm: str | None
-    point: str | None
     context: Context
     episode_id: str
     allowed_arms: Sequence[str]
@@ -135,7 +133,6 @@ class Taking(TypedDict, total=False):
     """
 
     incumbent: str | Mapping[str, float] | None
-    point: str | None
     context: Context
     allowed_arms: Sequence[str]
     excluded_arms: Sequence[str]
@@ -205,15 +202,12 @@ def choose(question: str, options: Taking) -> Call[ArmChoice]:
     return Call("POST", "/v1/decisions", partial(_parse, ArmChoice), body, key)
 
 
-def observe(
-    items: Sequence[Mapping[str, Any]], point: str | None, key: str | None
-) -> Call[ObservationReceipts]:
+def observe(items: Sequence[Mapping[str, Any]], key: str | None) -> Call[ObservationReceipts]:
     """Send decisions that were made elsewhere; repeating a batch with its key has no further effect."""
     if not items:
         raise ValueError("no decision: observe({'question': ..., 'arm': ...}) was expected")
-    path = "/v1/observations" if point is None else f"/v1/observations?point={quote(point, safe='')}"
     body = {"items": [dict(item) for item in items]}
-    return Call("POST", path, partial(_parse, ObservationReceipts), body, key or uuid4().hex)
+    return Call("POST", "/v1/observations", partial(_parse, ObservationReceipts), body, key or uuid4().hex)
 
 
 def feedback(decision: Decided, metrics: Metrics) -> Call[FeedbackReceipts]:
@@ -276,13 +270,12 @@ def is_busy(response: httpx.Response) -> bool:
 
 
 def _model(options: Options) -> str:
-    arm, point = options.get("arm"), options.get("point")
-    model = "auto" if arm is None else f"arm/{arm}"
-    return model if point is None else f"point/{point}/{model}"
+    arm = options.get("arm")
+    return "auto" if arm is None else f"arm/{arm}"
 
 
 def _agent(options: Options) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name not in ("arm", "point", "key")}
+    return {name: value for name, value in options.items() if name not in ("arm", "key")}
 
 
 def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Answer]:

@@ -324,15 +324,12 @@ class Client(_ClientConnection):
         """
         return self._run(calls.choose(question, options))
 
-    def observe(
-        self, *decisions: Mapping[str, Any], point: str | None = None, key: str | None = None
-    ) -> ObservationReceipts:
+    def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
         """Send decisions that were made elsewhere, at most 1000; nothing is decided here.
 
         Args:
             *decisions: The fields of `POST /v1/observations` of each: `arm`, and `id`, `question`, `arms`,
                 `propensity` or `distribution`, `cost`, `features`, `metrics` as far as they are known.
-            point: Decision point of those that name none; None for the default one.
             key: Idempotency key, which names those without an id; made where it is not given.
 
         Returns:
@@ -341,7 +338,7 @@ class Client(_ClientConnection):
         Raises:
             ClientError: None of them was kept.
         """
-        return self._run(calls.observe(decisions, point, key))
+        return self._run(calls.observe(decisions, key))
 
     def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
@@ -454,11 +451,9 @@ class AsyncClient(_ClientConnection):
         """Return which arm of another system to take; see `Client.choose`."""
         return await self._run(calls.choose(question, options))
 
-    async def observe(
-        self, *decisions: Mapping[str, Any], point: str | None = None, key: str | None = None
-    ) -> ObservationReceipts:
+    async def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
         """Send decisions that were made elsewhere; see `Client.observe`."""
-        return await self._run(calls.observe(decisions, point, key))
+        return await self._run(calls.observe(decisions, key))
 
     async def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool

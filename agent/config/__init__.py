@@ -13,7 +13,6 @@ from .loading import (
     parse,
     read_portfolio,
 )
-from .points import DEFAULT_POINT
 from .privacy import Privacy
 from .sections import (
     CorpusSpec,
@@ -30,7 +29,6 @@ from .sections import (
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
 __all__ = [
-    "DEFAULT_POINT",
     "HOME_REMEDY",
     "KEPT_FLOOR",
     "AppConfig",

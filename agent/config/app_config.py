@@ -8,13 +8,25 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from armwise.agent.config.points import DEFAULT_POINT, Arms, PointFields, PointSpec
 from armwise.agent.config.privacy import Privacy
-from armwise.agent.config.sections import CorpusSpec, Http, Key, Limits, RetrievalCacheSpec, SourceSpec
+from armwise.agent.config.sections import (
+    CorpusSpec,
+    Http,
+    Key,
+    Learning,
+    Limits,
+    Observations,
+    RetrievalCacheSpec,
+    SourceSpec,
+    Sticky,
+    Tap,
+)
+from armwise.agent.config.warm_start import WarmStartSpec
 from armwise.agent.configuration_file import ConfigError
-from armwise.agent.policies import Exploration, build_policy
+from armwise.agent.policies import Exploration, FeatureSpec, PolicySpec, build_policy
+from armwise.agent.routers import saved
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.arms.base import checked_name
@@ -24,27 +36,87 @@ from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm import prompts as llm_prompts
 from armwise.arms.models import Backbone
 from armwise.arms.relative_paths import FOLDER, InFolder, LocalName
-from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec
+from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, catalog
 from armwise.arms.suggestions import did_you_mean
-from armwise.feedback.errors import StoreError
-from armwise.feedback.log import POINT, locate_url, point_url
+from armwise.feedback.budget import Budget
+from armwise.feedback.drift import DriftSpec
+from armwise.feedback.log import locate_url
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
+from armwise.number import Number
 
 TEMPLATES = {form.value: llm_prompts.find_template(form) for form in llm_prompts.Form}
 """Prompts that an arm can name beside those of the configuration."""
+
+Arms = Annotated[dict[str, ArmSpec], Field(min_length=1), InFolder(catalog.locate_arms)]
+"""Arms by name."""
 
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
 
 
-class AppConfig(PointFields):
-    """Configuration of the whole service: its default decision point, and what all points share."""
+class AppConfig(BaseModel):
+    """Configuration of the service."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: Arms = Field(
         description="Arms by name: the actions of the bandit, and arms that only other arms search.",
     )
+    fallback: str | None = Field(
+        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
+    )
+    answering: writing.Answering = writing.Answering()
+    policy: PolicySpec = PolicySpec(kind="vowpal")
+    features: FeatureSpec = FeatureSpec()
+    router: saved.RouterConfig | None = Field(
+        default=None,
+        description="A trained router, whose score of an arm is a feature of that arm; null for none.",
+    )
+    exploration: Number = Field(
+        default=0.02,
+        gt=0,
+        lt=1,
+        description="Share of the draws that all eligible arms have alike, whatever the policy prefers: the "
+        "least that an estimate or a change can count on.",
+    )
+    floor: Number | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Least probability of every eligible arm, in the place of `exploration`; "
+        "null: `exploration` over the number of eligible arms.",
+    )
     reward: RewardRule
+    budget: Budget | None = Field(
+        default=None,
+        description="A ceiling on the mean cost of a request that a policy decides; null for none.",
+    )
+    learning: Learning = Learning()
+    observations: Observations = Observations()
+    sticky: Sticky = Sticky()
+    cache_turns: Number | None = Field(
+        default=5.0,
+        ge=1,
+        description="Turns of a conversation over which a draw spreads what an arm costs more because its "
+        "language model lacks the conversation in its cache: the turns after it read it from there. 1 counts "
+        "all of it in this turn; null counts none. Nothing is counted where tokens of a cache have no price "
+        "(`usd_per_kilotoken_cached`) or dollars do not count (`reward.cost.usd`).",
+    )
+    drift: DriftSpec | None = Field(
+        default=DriftSpec(),
+        description="How drift is detected, and what happens after an alarm; null turns detection off.",
+    )
+    gate: GateSpec = GateSpec()
+    warm_start: WarmStartSpec | None = Field(
+        default=None,
+        description="How labels become a candidate, and what promotes it; null for no warm starts.",
+    )
+    tap: Tap | None = Field(
+        default=None,
+        description="How decisions that another system makes are taken by `POST /v1/observations` and shared "
+        "with it; null takes none.",
+    )
 
     home: LocalName = Field(
         default="~/.armwise",
@@ -116,11 +188,6 @@ class AppConfig(PointFields):
     retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
     http: Http = Http()
     telemetry: TelemetrySpec = TelemetrySpec()
-    points: dict[str, PointSpec] = Field(
-        default_factory=dict,
-        description="Further decision points by name, each with its own log; the top level is the point "
-        "`default`.",
-    )
 
     _file_home: str | None = PrivateAttr(default=None)  # where the file names one
     _first: dict[str, str] = PrivateAttr(default_factory=dict)  # who answers first, by checked arm
@@ -344,38 +411,6 @@ class AppConfig(PointFields):
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self
 
-    @model_validator(mode="after")
-    def _check_points(self) -> "AppConfig":
-        for name in self.points:
-            if name == DEFAULT_POINT or not POINT.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first, and "
-                    f"not {DEFAULT_POINT!r}, which is the top level"
-                )
-            checked_name(name)
-            try:
-                self.of(name)
-            except (ValueError, StoreError) as error:  # a wrong key, or a log in memory
-                message = "\n".join(f"points.{name}: {line}" for line in str(error).splitlines())
-                raise ValueError(message) from None
-        return self
-
-    def of(self, point: str) -> "AppConfig":
-        """Return the configuration of a decision point, as a service with only this point.
-
-        Raises:
-            ConfigError: There is no such point, or its keys do not fit the rest.
-            StoreError: The log is in memory, so that the point cannot have one.
-        """
-        if point == DEFAULT_POINT:
-            return self
-        if point not in self.points:
-            there = ", ".join((DEFAULT_POINT, *self.points))
-            raise ConfigError(f"there is no decision point {point!r}; there are: {there}")
-        service = self.model_dump(mode="json", exclude={"points"})
-        log_url = point_url(self.database_url, point)
-        return self.parsed({**self.points[point].over(service), "log_url": log_url})
-
     @property
     def automatic_canaries(self) -> bool:
         """Whether warm starts may begin canaries without an operator."""
@@ -392,11 +427,6 @@ class AppConfig(PointFields):
         if not self.automatic_canaries:
             return self.gate
         return self.gate.model_copy(update={"level": 1.0 - (1.0 - self.gate.level) / 2.0})
-
-    @property
-    def by_point(self) -> dict[str, "AppConfig"]:
-        """The configuration of every decision point by name, settled like this one, which comes first."""
-        return {DEFAULT_POINT: self, **{name: self.of(name).settled() for name in self.points}}
 
     @property
     def actions(self) -> dict[str, ArmSpec]:

@@ -40,10 +40,7 @@ DEEPER = "__"
 FILE = "_FILE"
 """Ends a variable that holds the path of a file with the value, such as a secret that a container mounts."""
 
-OTHERS = (
-    *("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_POINT", "ARMWISE_RUN", "ARMWISE_CONFIG_FOLDER"),
-    "ARMWISE_COLD",
-)
+OTHERS = (*("ARMWISE_URL", "ARMWISE_API_KEY", "ARMWISE_RUN", "ARMWISE_CONFIG_FOLDER", "ARMWISE_COLD"),)
 """Variables of clients, and of `armwise serve`, which are not settings."""
 
 SERVICE_LINK = re.compile(
@@ -368,13 +365,12 @@ def find_home_problem(config: AppConfig) -> str:
 
 
 def _places(config: AppConfig) -> Iterator[Path]:
-    """Yield the home, the files in it that the service made, and the SQLite files of logs elsewhere."""
+    """Yield the home, the files in it that the service made, and the SQLite files of a log elsewhere."""
     yield config.home_path
     for name in OWN:
         yield from _below(config.home_path / name)
-    for point in config.by_point.values():
-        if point.log_path is not None:
-            yield from (point.log_path.with_name(point.log_path.name + end) for end in SQLITE_SUFFIXES)
+    if (log := config.log_path) is not None:
+        yield from (log.with_name(log.name + end) for end in SQLITE_SUFFIXES)
 
 
 def _below(place: Path) -> Iterator[Path]:

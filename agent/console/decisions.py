@@ -11,14 +11,14 @@ from pydantic import BaseModel, Field, StringConstraints
 from armwise.agent.api import decisions as api
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
 from armwise.agent.console import explanation
 from armwise.agent.console.page import ACTION, name_model, page, pages, read_form, valid
 from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import Moment
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.arms.base import ArmError
 from armwise.feedback.events import OBSERVED, Mask, Status
 from armwise.feedback.log import listing
@@ -60,14 +60,13 @@ class Filters(BaseModel):
 
 @router.get("/decisions", dependencies=[USE])
 async def found(
-    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
+    request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
 ) -> Response:
     """A page of decisions, newest first."""
     fields = {name: value for name, value in request.query_params.items() if value.strip()}
     if name := fields.pop("id", None):
-        return await decision(request, point, caller, valid(DecisionId, name.strip()))
-    for name in ("before", "point"):
-        fields.pop(name, None)
+        return await decision(request, replica, caller, valid(DecisionId, name.strip()))
+    fields.pop("before", None)
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
     criteria = replace(
@@ -78,8 +77,8 @@ async def found(
         least=also.least,
         most=also.most,
     )
-    rule = point.config.reward
-    listed = await asyncio.to_thread(listing.decisions, point.store, rule, criteria, PAGE, before)
+    rule = replica.config.reward
+    listed = await asyncio.to_thread(listing.decisions, replica.store, rule, criteria, PAGE, before)
     return page(
         request,
         "decisions.html",
@@ -88,9 +87,9 @@ async def found(
                 "shown": api.show_row(row, caller),
                 "cost": row.raw_cost,
                 "reward": row.reward,
-                "models": [name_model(point.config, name) for name in row.models],
+                "models": [name_model(replica.config, name) for name in row.models],
                 # where groups restrict passages, an answer may quote what a key must not see
-                "answer": "" if point.turns.restricted else row.answer,
+                "answer": "" if replica.turns.restricted else row.answer,
             }
             for row in listed.decisions
         ],
@@ -99,35 +98,35 @@ async def found(
         looked_through=listed.looked_through,
         statuses=STATUSES,
         metrics=list(rule.metrics),
-        versions=await asyncio.to_thread(_versions, point, criteria.version),
-        colours=await asyncio.to_thread(number_colours, point.store),
+        versions=await asyncio.to_thread(_versions, replica, criteria.version),
+        colours=await asyncio.to_thread(number_colours, replica.store),
     )
 
 
-def _versions(point: DecisionPoint, chosen: int | None) -> list[Version]:
+def _versions(replica: Replica, chosen: int | None) -> list[Version]:
     """Return the versions that the form offers: the newest, and the chosen version."""
-    listed = [version for version, _ in versions.page(point.store, PAGE)]
+    listed = [version for version, _ in versions.page(replica.store, PAGE)]
     if chosen is not None and all(version.version != chosen for version in listed):
-        chosen_version = versions.find(point.store, chosen)
+        chosen_version = versions.find(replica.store, chosen)
         listed += [] if chosen_version is None else [chosen_version]
     return listed
 
 
 @router.get("/decisions/{decision_id}", dependencies=[USE])
 async def decision(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Everything known about a decision."""
-    answer = await api.decision(point, caller, decision_id)
-    return await asyncio.to_thread(_decision, request, point, answer)
+    answer = await api.decision(replica, caller, decision_id)
+    return await asyncio.to_thread(_decision, request, replica, answer)
 
 
-def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.DecisionRecord]) -> Response:
-    rule, record = point.config.reward, answer.reply
+def _decision(request: Request, replica: Replica, answer: StdlibJson[api.DecisionRecord]) -> Response:
+    rule, record = replica.config.reward, answer.reply
     logged_arms = {*record.pmf, *record.masked, *(record.shadow or ())}
-    version = versions.find(point.store, record.policy_version)
+    version = versions.find(replica.store, record.policy_version)
     unknown = (
-        [] if record.policy == OBSERVED else [name for name in point.turns.arms if name not in logged_arms]
+        [] if record.policy == OBSERVED else [name for name in replica.turns.arms if name not in logged_arms]
     )
     return page(
         request,
@@ -139,23 +138,23 @@ def _decision(request: Request, point: DecisionPoint, answer: StdlibJson[api.Dec
         recipe=None if version is None else version.recipe,
         quality=rule.quality(record.metrics) if record.metrics else None,
         rule=rule,
-        colours=number_colours(point.store),
-        asked=", ".join(name_model(point.config, name) for name in record.tokens_by_model or ()),
+        colours=number_colours(replica.store),
+        asked=", ".join(name_model(replica.config, name) for name in record.tokens_by_model or ()),
     )
 
 
 @router.get("/decisions/{decision_id}/passages", dependencies=[USE])
 async def passages(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The texts of a decision's passages that the corpus still has."""
-    execution = (await api.record(point, caller, decision_id)).execution
+    execution = (await api.record(replica, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
-        permitted_passages = await api.permitted(point, caller, ids)
+        permitted_passages = await api.permitted(replica, caller, ids)
         without = [name for name in ids if name not in permitted_passages]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
-        if without and point.turns.restricted:
+        if without and replica.turns.restricted:
             ids = tuple(permitted_passages)
             missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:
@@ -165,27 +164,27 @@ async def passages(
 
 @router.get("/decisions/{decision_id}/verify", dependencies=[require("operate")])
 async def verify(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Whether the distribution and the draw can be recomputed from the log."""
-    verification = (await api.verify(point, caller, decision_id)).reply
+    verification = (await api.verify(replica, caller, decision_id)).reply
     return page(request, "verification.html", one=verification)
 
 
 @router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
 async def why(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The largest contributions to the score of the drawn arm against the runner-up."""
-    record = await api.record(point, caller, decision_id)
-    explained = await explanation.explain(point, record.decision)
-    arms = await asyncio.to_thread(number_colours, point.store)
+    record = await api.record(replica, caller, decision_id)
+    explained = await explanation.explain(replica, record.decision)
+    arms = await asyncio.to_thread(number_colours, replica.store)
     return page(request, "why.html", why=explained, colours=arms)
 
 
 @router.post("/decisions/{decision_id}/feedback", dependencies=[require("feedback"), ACTION])
 async def label(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """Store the rating of the signed-in person as feedback, with the source of the key."""
     fields = await read_form(request)
@@ -205,5 +204,5 @@ async def label(
             **comment,
         },
     )
-    (kept,) = await FeedbackSender(point, caller).keep_all(item)
+    (kept,) = await FeedbackSender(replica, caller).keep_all(item)
     return page(request, "labelled.html", kept=kept, item=item)

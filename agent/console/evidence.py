@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from armwise.agent.access import Caller
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import evaluations as api
 from armwise.agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from armwise.agent.api.schemas import LARGEST, PathNumber
@@ -18,7 +18,7 @@ from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
 from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, colour_candidates, judged_as
 from armwise.agent.reporting import COLOURS
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.registry import active_policy, evaluations, versions
 
 router = pages()
@@ -54,15 +54,15 @@ class Judged:
     chart: str | None
 
 
-async def judged(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
+async def judged(replica: Replica, caller: Caller) -> dict[str, Any]:
     """Return the newest verdicts, and the evaluations of the gate that are still pending."""
     cards: dict[str, Judged] = {}
-    newest = (await api.evaluations(point, caller, NEWEST)).reply.evaluations
+    newest = (await api.evaluations(replica, caller, NEWEST)).reply.evaluations
     listed = [evaluation for evaluation in newest if evaluation.request.get("gate")]
     for evaluation in listed:
         report = None
         if len(cards) < CARDS:
-            report = _report(await api.read_result(point, caller, evaluation.id))
+            report = _report(await api.read_result(replica, caller, evaluation.id))
         for candidate in report.candidates if report else ():
             if candidate.verdict is not None and candidate.name not in cards and len(cards) < CARDS:
                 version, verdict = _version(candidate.name), candidate.verdict
@@ -93,7 +93,7 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
     if not points or figures is None:
         return None
     margin = figures["margin"]
-    low, gain = ([point[name] for point in points] for name in ("low", "gain"))
+    low, gain = ([entry[name] for entry in points] for name in ("low", "gain"))
     # the first bounds are far below the rest, and would flatten the chart
     settled = [*low[len(low) // 5 :], gain[-1], margin]
     series: list[dict[str, Any]] = [
@@ -103,18 +103,18 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
     ]
     height = max(settled) - min(settled) or 1.0
     bounds = [min(settled) - height / 10, max(settled) + height / 3]
-    return draw_chart([point["at"] for point in points], series, unit="reward", bounds=bounds)
+    return draw_chart([entry["at"] for entry in points], series, unit="reward", bounds=bounds)
 
 
 @router.get("/policies/gate", dependencies=[READ])
-async def gate(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+async def gate(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """The evidence of the gate; the page reloads it while an evaluation runs."""
-    return page(request, "gate.html", **deciding(point), **await judged(point, caller))
+    return page(request, "gate.html", **deciding(replica), **await judged(replica, caller))
 
 
-def deciding(point: DecisionPoint) -> dict[str, Any]:
+def deciding(replica: Replica) -> dict[str, Any]:
     """Return the number of the served version, if any, and the canaries by their versions."""
-    served, active = point.versions.version, point.versions.active
+    served, active = replica.versions.version, replica.versions.active
     return {
         "served": None if served is None else served.version,
         "canaries": {canary.version: canary for canary in active.canaries},
@@ -122,14 +122,14 @@ def deciding(point: DecisionPoint) -> dict[str, Any]:
 
 
 @router.post("/policies/gate", dependencies=[OPERATE, ACTION])
-async def judge(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+async def judge(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Have the gate judge a version, by the same evaluation as for a promotion."""
     number = valid(PathNumber, (await read_form(request)).get("version", ""))
-    if await asyncio.to_thread(versions.find, point.store, number) is None:
+    if await asyncio.to_thread(versions.find, replica.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
-    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
     evaluation_request = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
-    await api.submit(point, caller, evaluation_request)
+    await api.submit(replica, caller, evaluation_request)
     return seen(request, "/policies")
 
 
@@ -139,14 +139,14 @@ Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="
 @router.get("/evaluations/compare", dependencies=[READ])
 async def compare(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     of: Numbers = [],  # noqa: B006
 ) -> Response:
     """The headline figures of the same candidates in two or more evaluations."""
     if len(set(of)) < 2:
         raise ApiError("invalid_value", "choose two evaluations or more, each by its box", "of")
-    reports = await _reports(point, caller, sorted(set(of)))
+    reports = await _reports(replica, caller, sorted(set(of)))
     names = list(dict.fromkeys(candidate.name for _, report in reports for candidate in report.candidates))
     colours = {
         name: COLOURS[colour]
@@ -170,11 +170,11 @@ async def compare(
     return page(request, "compare.html", found=reports, **shown)
 
 
-async def _reports(point: DecisionPoint, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:
+async def _reports(replica: Replica, caller: Caller, numbers: Sequence[int]) -> list[tuple[int, Report]]:
     """Return the reports of evaluations. Raises ApiError if an evaluation has none."""
     reports = []
     for number in numbers:
-        evaluation = await api.read_result(point, caller, number)
+        evaluation = await api.read_result(replica, caller, number)
         if (report := _report(evaluation)) is None:
             raise ApiError(
                 "not_done", f"evaluation {number} is {evaluation.status}, and has no report to read", "of"

@@ -13,7 +13,7 @@ import numpy as np
 from armwise.agent.api.decisions import with_policies
 from armwise.agent.api.errors import ApiError
 from armwise.agent.policies import Policy, PolicyError, served_distribution
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.events import LABELS, OBSERVED, Context, Decision, Mode
 from armwise.feedback.registry import versions
 
@@ -47,7 +47,7 @@ class Explanation:
     total: float
 
 
-async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
+async def explain(replica: Replica, decision: Decision) -> Explanation:
     """Explain a decision by the version of the policy that made it. Raises ApiError."""
     made_elsewhere = decision.policy in (LABELS, OBSERVED)
     if made_elsewhere or decision.mode in (Mode.FORCED, Mode.CONTINUED) or len(decision.arms) < 2:
@@ -56,11 +56,11 @@ async def explain(point: DecisionPoint, decision: Decision) -> Explanation:
             "one arm, or was made by another system"
         )
         raise ApiError("not_drawn", message, "decision_id")
-    version = versions.find(point.store, decision.version)
+    version = versions.find(replica.store, decision.version)
     if version is None:
         message = f"there is no version {decision.version}, which decision {decision.id!r} names"
         raise ApiError("version_unavailable", message, "decision_id")
-    return await with_policies(point, [version], lambda policy: explained(policy, decision), "decision_id")
+    return await with_policies(replica, [version], lambda policy: explained(policy, decision), "decision_id")
 
 
 def explained(policy: Policy, decision: Decision) -> Explanation:

@@ -19,7 +19,7 @@ from armwise.agent.console.served_comparison import (
     summarise_served,
 )
 from armwise.agent.reporting import write_dollars, write_number
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.training_log import raters, rollups
 
 DAY = 86_400
@@ -29,27 +29,27 @@ NEWEST = 1000
 """Number of newest explored decisions whose kinds are counted."""
 
 
-def panel(point: DecisionPoint, caller: Caller) -> dict[str, Any]:
+def panel(replica: Replica, caller: Caller) -> dict[str, Any]:
     """Read the values of the panel for a caller from the log."""
-    config = point.config
+    config = replica.config
     curve = read_curve(
-        point.store, config.reward, least_floor(point.store, config), point.versions.configured.digest
+        replica.store, config.reward, least_floor(replica.store, config), replica.versions.configured.digest
     )
     reads = "read" in caller.scopes
-    colour_numbers = number_colours(point.store)
+    colour_numbers = number_colours(replica.store)
     if reads:
         criteria = decisions.build_filter(caller, DecisionQuery())
         feature, kinds = shares_by_kind(
-            [(draw.arm, draw.features) for draw in rollups.newest_draws(point.store, NEWEST, criteria)]
+            [(draw.arm, draw.features) for draw in rollups.newest_draws(replica.store, NEWEST, criteria)]
         )
     else:
         feature, kinds = "", []
     marks = curve.marks if reads else ()
     whole = curve.whole
     compared = max((arm.n for arm in whole.arms), default=0)
-    now, n_arms = int(point.service.clock()), max(1, len(config.actions))
-    today = rollups.read(point.store, (now - DAY) // rollups.HOUR * rollups.HOUR, now + 1, rollups.HOUR)
-    counts = raters.newest_counts(point.store, config.reward.join) if reads and caller.sees_all else ()
+    now, n_arms = int(replica.clock()), max(1, len(config.actions))
+    today = rollups.read(replica.store, (now - DAY) // rollups.HOUR * rollups.HOUR, now + 1, rollups.HOUR)
+    counts = raters.newest_counts(replica.store, config.reward.join) if reads and caller.sees_all else ()
     return {
         "sentence": summarise_served(whole),
         "exploration": explain_exploration(

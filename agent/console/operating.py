@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import overview, worth
@@ -14,7 +14,7 @@ from armwise.agent.console.page import ACTION, page, pages, read_form, seen, val
 from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.ope import ESTIMATORS, INTERVALS
 from armwise.feedback.registry import runs as registry_runs
 from armwise.feedback.training_log import rollups
@@ -57,16 +57,16 @@ INPUTS = {
 
 @router.get("/arms", dependencies=[USE])
 async def live(
-    request: Request, point: RequestPoint, caller: RequestCaller, by: str | None = None
+    request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
 ) -> Response:
     """The live arms: their specs, health, estimated reward by kind of question, and switches."""
-    reply = (await arms.arms(point)).reply
-    health = {arm.name: point.decider.health.state(arm.name) for arm in reply.arms}
-    figures, colour_numbers = await asyncio.to_thread(_last_day, point)
+    reply = (await arms.arms(replica)).reply
+    health = {arm.name: replica.decider.health.state(arm.name) for arm in reply.arms}
+    figures, colour_numbers = await asyncio.to_thread(_last_day, replica)
     worth_by_kind, chosen = None, None
     if "read" in caller.scopes:
-        worth_by_kind = await asyncio.to_thread(worth.by_kind, point, caller, by)
-        chosen = await asyncio.to_thread(worth.portfolio, point)
+        worth_by_kind = await asyncio.to_thread(worth.by_kind, replica, caller, by)
+        chosen = await asyncio.to_thread(worth.portfolio, replica)
     shown: dict[str, Any] = {
         "figures": figures,
         "colours": colour_numbers,
@@ -76,32 +76,32 @@ async def live(
     return page(request, "arms.html", **vars(reply), health=health, **shown)
 
 
-def _last_day(point: DecisionPoint) -> tuple[dict[str, Any], dict[str, int]]:
-    window = overview.choose_window("24h", point.service.clock(), None)
-    rows = rollups.read(point.store, window.since, window.until, window.step)
-    figures = overview.by_arm(rows, point.config.reward, least_floor(point.store, point.config))
-    return figures, number_colours(point.store)
+def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
+    window = overview.choose_window("24h", replica.clock(), None)
+    rows = rollups.read(replica.store, window.since, window.until, window.step)
+    figures = overview.by_arm(rows, replica.config.reward, least_floor(replica.store, replica.config))
+    return figures, number_colours(replica.store)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])
-async def switch(request: Request, point: RequestPoint, name: str) -> Response:
+async def switch(request: Request, replica: AppReplica, name: str) -> Response:
     """Switch an arm on or off."""
     enabled = (await read_form(request)).get("enabled") == "true"
-    await arms.switch(point, name, ArmSwitch(enabled=enabled))
+    await arms.switch(replica, name, ArmSwitch(enabled=enabled))
     return seen(request, "/arms")
 
 
 @router.get("/evaluations", dependencies=[READ])
 async def submitted(
-    request: Request, point: RequestPoint, caller: RequestCaller, before: PageBefore = None
+    request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
 ) -> Response:
     """The evaluations, and the form for a new one."""
-    listed = (await evaluations.evaluations(point, caller, PAGE, before)).reply.evaluations
+    listed = (await evaluations.evaluations(replica, caller, PAGE, before)).reply.evaluations
     return page(
         request,
         "evaluations.html",
         listed=listed,
-        arms=list(point.turns.arms),
+        arms=list(replica.turns.arms),
         estimators=list(ESTIMATORS),
         intervals=INTERVALS,
         following=listed[-1].id if len(listed) == PAGE else None,
@@ -109,38 +109,38 @@ async def submitted(
 
 
 @router.post("/evaluations", dependencies=[OPERATE, ACTION])
-async def submit(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+async def submit(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Request an evaluation."""
     fields = await read_form(request)
     body: dict[str, Any] = {name: fields[name] for name in ("since", "until", "interval") if name in fields}
     body["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     body["gate"] = "gate" in fields
-    submitted = (await evaluations.submit(point, caller, valid(EvaluationRequest, body))).reply
+    submitted = (await evaluations.submit(replica, caller, valid(EvaluationRequest, body))).reply
     return seen(request, f"/evaluations/{submitted.id}")
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
 async def evaluation(
-    request: Request, point: RequestPoint, caller: RequestCaller, number: PathNumber
+    request: Request, replica: AppReplica, caller: RequestCaller, number: PathNumber
 ) -> Response:
     """One evaluation: its progress, then its report."""
-    reply = (await evaluations.evaluation(point, caller, number)).reply
+    reply = (await evaluations.evaluation(replica, caller, number)).reply
     fields = {name: value for name, value in reply.request.items() if value not in (None, "", [], {})}
     return page(request, "evaluation.html", one=reply, asked=fields)
 
 
 @router.get("/evaluations/{number}/report", dependencies=[READ])
-async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> Response:
+async def report(replica: AppReplica, caller: RequestCaller, number: PathNumber) -> Response:
     """The report of an evaluation, as a page without scripts."""
-    return await evaluations.report(point, caller, number)
+    return await evaluations.report(replica, caller, number)
 
 
 @router.get("/warm-starts", dependencies=[READ])
-async def runs(request: Request, point: RequestPoint, before: PageBefore = None) -> Response:
+async def runs(request: Request, replica: AppReplica, before: PageBefore = None) -> Response:
     """The warm starts, and the button for a new one."""
-    listed = (await warm_starts.runs(point, PAGE, before)).reply
+    listed = (await warm_starts.runs(replica, PAGE, before)).reply
     following = listed.warm_starts[-1].id if len(listed.warm_starts) == PAGE else None
-    configured = point.config.warm_start is not None
+    configured = replica.config.warm_start is not None
     return page(
         request,
         "warm_starts.html",
@@ -154,16 +154,16 @@ async def runs(request: Request, point: RequestPoint, before: PageBefore = None)
 
 
 @router.post("/warm-starts", dependencies=[OPERATE, ACTION])
-async def start(request: Request, point: RequestPoint) -> Response:
+async def start(request: Request, replica: AppReplica) -> Response:
     """Request a warm start."""
-    run = (await warm_starts.ask(point)).reply
+    run = (await warm_starts.ask(replica)).reply
     return seen(request, f"/warm-starts/{run.id}")
 
 
 @router.get("/warm-starts/{number}", dependencies=[READ])
-async def run(request: Request, point: RequestPoint, number: PathNumber) -> Response:
+async def run(request: Request, replica: AppReplica, number: PathNumber) -> Response:
     """One warm start, step by step."""
-    reply = (await warm_starts.run(point, number)).reply
+    reply = (await warm_starts.run(replica, number)).reply
     return page(
         request,
         "warm_start.html",

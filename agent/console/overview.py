@@ -15,9 +15,8 @@ from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import policies
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console import learning
 from armwise.agent.console.charts import band, draw_chart, draw_levels
 from armwise.agent.console.learning import DAY
@@ -25,7 +24,7 @@ from armwise.agent.console.page import HEADERS, find_address, page, pages
 from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
 from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.run_folder import RUN_FOLDER, read_question
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.ope import intervals
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import rollups
@@ -67,7 +66,7 @@ class Window:
 @router.get("", dependencies=[require("decide", "read")])
 async def overview(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     window: str = "24h",
 ) -> Response:
@@ -78,17 +77,17 @@ async def overview(
         )
     kept = _kept(request)
     sees = caller.prefix, caller.sees_all, "read" in caller.scopes
-    key = window, point.name, request.scope.get("root_path", ""), sees
+    key = window, request.scope.get("root_path", ""), sees
     if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
         return HTMLResponse(kept[key][1], headers=HEADERS)
     began = time.monotonic()
-    active = (await policies.policy(point)).reply
-    window_figures = await asyncio.to_thread(_read, point, window)
-    learned = await asyncio.to_thread(learning.panel, point, caller)
-    receipt = await asyncio.to_thread(read_kept, point.config, point.name)
-    refused = {code: n for code, n in point.telemetry.counts("armwise_failures").items() if n}
-    shed = sum(point.telemetry.counts("armwise_shed").values())
-    live = {name: info.enabled for name, info in point.turns.arms.items()}
+    active = (await policies.policy(replica)).reply
+    window_figures = await asyncio.to_thread(_read, replica, window)
+    learned = await asyncio.to_thread(learning.panel, replica, caller)
+    receipt = await asyncio.to_thread(read_kept, replica.config)
+    refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
+    shed = sum(replica.telemetry.counts("armwise_shed").values())
+    live = {name: info.enabled for name, info in replica.turns.arms.items()}
     values = {
         **window_figures,
         "learning": learned,
@@ -98,9 +97,9 @@ async def overview(
         "shed": shed,
         "refused": refused,
         "live": live,
-        "cost_weight": point.config.reward.cost_weight,
+        "cost_weight": replica.config.reward.cost_weight,
     }
-    values["command"] = write_command(request, point.name)
+    values["command"] = write_command(request)
     shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
     # an empty log is read at once; its page has an address that each viewer names for itself
     if "hx-request" in request.headers and learned["whole"].decisions:
@@ -109,19 +108,18 @@ async def overview(
     return shown
 
 
-def write_command(request: Request, point: str) -> str:
+def write_command(request: Request) -> str:
     """Return the command for a shell that asks the first question, at the address that the viewer has."""
     folder = os.environ.get(RUN_FOLDER)
     question = read_question(None if folder is None else Path(folder))
-    words = ["armwise", "ask", question, "--url", find_address(request)]
-    return shlex.join(words if point == DEFAULT_POINT else [*words, "--point", point])
+    return shlex.join(["armwise", "ask", question, "--url", find_address(request)])
 
 
 Sight = tuple[str, bool, bool]
 """Permissions of a caller: the prefix of visible ids, whether all are visible, and whether it may read."""
 
-Watched = tuple[str, str, str, Sight]
-"""A window, a point, a prefix of paths, and the permissions of a caller."""
+Watched = tuple[str, str, Sight]
+"""A window, a prefix of paths, and the permissions of a caller."""
 
 
 def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
@@ -133,31 +131,31 @@ def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
     return overviews
 
 
-def _read(point: DecisionPoint, name: str) -> dict[str, Any]:
-    store, rule, now = point.store, point.config.reward, point.service.clock()
-    floor = least_floor(point.store, point.config)
+def _read(replica: Replica, name: str) -> dict[str, Any]:
+    store, rule, now = replica.store, replica.config.reward, replica.clock()
+    floor = least_floor(replica.store, replica.config)
     window = choose_window(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
-    arms = number_colours(point.store)
+    arms = number_colours(replica.store)
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,
         "total": figures(rows, 0, rule, floor),
         "arms": by_arm(rows, rule, floor),
         "baseline": at_random(rows, rule, floor),
-        "elsewhere": _elsewhere(point, name, now),
+        "elsewhere": _elsewhere(replica, name, now),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
         "charts": charts(rows, window, arms, rule, floor),
         "colours": arms,
     }
 
 
-def _elsewhere(point: DecisionPoint, name: str, now: float) -> int | None:
+def _elsewhere(replica: Replica, name: str, now: float) -> int | None:
     """Return the number of decisions of other systems in a window; None: the tap is off."""
-    if point.config.tap is None:
+    if replica.config.tap is None:
         return None
     length = WINDOWS[name]
-    return rollups.decided_elsewhere(point.store, 0.0 if length is None else now - length)
+    return rollups.decided_elsewhere(replica.store, 0.0 if length is None else now - length)
 
 
 def choose_window(name: str, now: float, first: int | None) -> Window:

@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from armwise.agent.api import errors
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import NOBODY, ApiDialect, RequestPoint
-from armwise.agent.config import DEFAULT_POINT, AppConfig
+from armwise.agent.api.middleware import NOBODY, ApiDialect, AppReplica
+from armwise.agent.config import AppConfig
 from armwise.agent.reporting import filled
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.arms.llm.catalog import EmbeddedSpec, EndpointSpec, ScriptedSpec, VllmSpec
 
 logger = logging.getLogger(__name__)
@@ -107,12 +107,10 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         {},
         base=find_base(request),
         url=functools.partial(address, request),
-        point=_find_point(request),
-        points=list(request.app.state.service.points),
         below=_below(request),
         section=_section(request),
         here=f"{here}?{query}" if query else here,
-        models=name_models(request.state.decision_point) if hasattr(request.state, "decision_point") else {},
+        models=name_models(request.app.state.replica),
         read_at=getattr(request.state, "read_at", 0.0),
         link=None if request.method == "GET" else address(request, _section(request)),
         pages=PAGES,
@@ -125,21 +123,14 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
 
 
 def address(request: Request, path: str, **query: object) -> str:
-    """Return the address of a page at the decision point of a request.
+    """Return the address of a page.
 
     Args:
         request: The request.
         path: Path below the console.
-        query: Further fields; `point` names another point.
+        query: Fields of the query.
     """
-    fields = {"point": _find_point(request), **query}
-    if fields["point"] == DEFAULT_POINT:
-        del fields["point"]
-    return f"{find_base(request)}{path}" + (f"?{urlencode(fields)}" if fields else "")
-
-
-def _find_point(request: Request) -> str:
-    return getattr(request.state, "point", DEFAULT_POINT)
+    return f"{find_base(request)}{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def _below(request: Request) -> str:
@@ -174,8 +165,6 @@ def failed(request: Request, error: Exception) -> Response:
     failure = failure.shown_to(request.state.caller)
     if failure.code == "invalid_api_key" and "hx-request" not in request.headers:
         after = _below(request) if request.method == "GET" else ""
-        if point := request.query_params.get("point"):
-            after += f"?point={quote(point)}"
         why = "&expired" if "cookie" in request.headers else ""
         return RedirectResponse(f"{find_base(request)}/login?next={quote(after)}{why}", 303, HEADERS)
     response = page(request, "problem.html", failure.status, failure=failure)
@@ -224,14 +213,13 @@ ACTION = Depends(same_origin)
 """Dependency of every route that changes something."""
 
 
-async def _know_point(request: Request, point: RequestPoint) -> None:
-    request.state.point, request.state.decision_point = point.name, point
-    request.state.read_at = point.service.clock()
+async def _note_time(request: Request, replica: AppReplica) -> None:
+    request.state.read_at = replica.clock()
 
 
 def pages() -> APIRouter:
     """Return a router of pages, which are left out of the OpenAPI document."""
-    dependencies = [Depends(_know_point)]
+    dependencies = [Depends(_note_time)]
     return APIRouter(
         prefix=CONSOLE, route_class=PageRoute, dependencies=dependencies, include_in_schema=False
     )
@@ -266,9 +254,9 @@ def valid(model: Any, values: object) -> Any:
         raise errors.translate(RequestValidationError(error.errors())) from None
 
 
-def name_models(point: DecisionPoint) -> dict[str, str]:
+def name_models(replica: Replica) -> dict[str, str]:
     """Return the language model that writes the answers of each live arm, its own or the default one."""
-    return {arm: name_model(point.config, info.answering.llm) for arm, info in point.turns.arms.items()}
+    return {arm: name_model(replica.config, info.answering.llm) for arm, info in replica.turns.arms.items()}
 
 
 def name_model(config: AppConfig, name: str) -> str:

@@ -308,7 +308,7 @@ def read_period(
 
     Args:
         store: The log.
-        config: The configuration of its decision point.
+        config: The configuration.
         since: Begin, seconds since the epoch.
         until: End, exclusive.
         on_progress: Called with the progress.

@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter, Depends, Request, Response
 
 from armwise.agent.api import decisions as api
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId
@@ -26,24 +26,24 @@ answers = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
 
 @router.get("/playground", dependencies=[DECIDE])
-async def playground(request: Request, point: RequestPoint) -> Response:
+async def playground(request: Request, replica: AppReplica) -> Response:
     """The form for a question."""
-    arms = [name for name, info in point.turns.arms.items() if info.enabled]
-    most = point.config.limits.question_chars
+    arms = [name for name, info in replica.turns.arms.items() if info.enabled]
+    most = replica.config.limits.question_chars
     return page(request, "playground.html", arms=arms, most=most)
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
-async def ask(request: Request, point: RequestPoint, caller: RequestCaller, body: ChatRequest) -> Response:
+async def ask(request: Request, replica: AppReplica, caller: RequestCaller, body: ChatRequest) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
-    return await chat.chat(request, point, caller, body)
+    return await chat.chat(request, replica, caller, body)
 
 
 @router.get("/playground/{decision_id}", dependencies=[DECIDE])
 async def asked(
-    request: Request, point: RequestPoint, caller: RequestCaller, decision_id: DecisionId
+    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The decision behind an answer, and buttons to rate it."""
-    record = (await api.decision(point, caller, decision_id)).reply
-    arms, metrics = await asyncio.to_thread(number_colours, point.store), point.config.reward.metrics
+    record = (await api.decision(replica, caller, decision_id)).reply
+    arms, metrics = await asyncio.to_thread(number_colours, replica.store), replica.config.reward.metrics
     return page(request, "asked.html", one=record, colours=arms, metrics=metrics)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from armwise.agent.api import decisions as api_decisions
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import policies
 from armwise.agent.api.schemas import (
     LARGEST,
@@ -33,7 +33,7 @@ from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Policy, PolicyError
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.events import Decision
 from armwise.feedback.registry import (
     ActivePolicy,
@@ -125,7 +125,7 @@ class RecipeRow:
 @router.get("/policies", dependencies=[READ])
 async def overview(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     before: PageBefore = None,
     until: PageBefore = None,
@@ -137,21 +137,21 @@ async def overview(
     `before` pages through the recipes, `until` through the timeline, and `earlier` through the versions of
     the expanded `recipe`.
     """
-    state = (await policies.policy(point)).reply
-    judgements = await evidence.judged(point, caller)
-    rows = await asyncio.to_thread(recipe_rows, point, before)
+    state = (await policies.policy(replica)).reply
+    judgements = await evidence.judged(replica, caller)
+    rows = await asyncio.to_thread(recipe_rows, replica, before)
     opened = None
     if recipe is not None:
         if not any(row.digest == recipe for row in rows):
-            rows = [*await asyncio.to_thread(recipe_rows, point, None, recipe), *rows]
-        opened = await asyncio.to_thread(read_versions, point, recipe, earlier)
-    timeline = await asyncio.to_thread(_timeline, point, until)
+            rows = [*await asyncio.to_thread(recipe_rows, replica, None, recipe), *rows]
+        opened = await asyncio.to_thread(read_versions, replica, recipe, earlier)
+    timeline = await asyncio.to_thread(_timeline, replica, until)
     return page(
         request,
         "policies.html",
         active=state,
         **judgements,
-        **evidence.deciding(point),
+        **evidence.deciding(replica),
         rows=rows,
         recipe=recipe,
         opened=opened,
@@ -162,20 +162,20 @@ async def overview(
 
 
 @router.get("/policies/versions", dependencies=[READ])
-async def of_recipe(request: Request, point: RequestPoint, recipe: RecipeDigest) -> Response:
+async def of_recipe(request: Request, replica: AppReplica, recipe: RecipeDigest) -> Response:
     """The newest versions of a recipe, for its expanded row on the page."""
-    opened = await asyncio.to_thread(read_versions, point, recipe or "", None)
-    return page(request, "versions.html", opened=opened, **evidence.deciding(point))
+    opened = await asyncio.to_thread(read_versions, replica, recipe or "", None)
+    return page(request, "versions.html", opened=opened, **evidence.deciding(replica))
 
 
-def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = None) -> list[RecipeRow]:
+def recipe_rows(replica: Replica, before: int | None, recipe: str | None = None) -> list[RecipeRow]:
     """Read a page of the recipes, or a single recipe, from the log."""
-    store, configured = point.store, point.versions.configured.digest
+    store, configured = replica.store, replica.versions.configured.digest
     listed = versions.recipes(store, PAGE, before, recipe)
     digests = [group.newest.recipe for group in listed]
     promoted = promotions.of_recipes(store, configured, digests)
     origins = runs.of_recipes(store, digests)
-    served, active = point.versions.version, point.versions.active
+    served, active = replica.versions.version, replica.versions.active
     of_canary = {
         canary.version: canary_version.recipe
         for canary in active.canaries
@@ -191,41 +191,41 @@ def recipe_rows(point: DecisionPoint, before: int | None, recipe: str | None = N
             promotion=promoted.get(version.recipe),
             serving=served.version if served is not None and served.recipe == version.recipe else None,
             canaries=[row for row in active.canaries if of_canary.get(row.version) == version.recipe],
-            problem=explain_unserved(version, point),
+            problem=explain_unserved(version, replica),
         )
         for group in listed
         for version in [group.newest]
     ]
 
 
-def explain_unserved(version: Version, point: DecisionPoint) -> str:
+def explain_unserved(version: Version, replica: Replica) -> str:
     """Return why a version cannot be served here; empty: it can."""
     try:
-        Recipe.of(version, point.config.reward)
+        Recipe.of(version, replica.config.reward)
     except PolicyError as error:
         return str(error)
     return ""
 
 
-def read_versions(point: DecisionPoint, recipe: str, earlier: int | None) -> dict[str, Any]:
+def read_versions(replica: Replica, recipe: str, earlier: int | None) -> dict[str, Any]:
     """Read a page of the versions of a recipe from the log. Raises ApiError if there is none."""
-    listed = versions.page(point.store, PAGE, earlier, recipe)
+    listed = versions.page(replica.store, PAGE, earlier, recipe)
     if not listed:
         raise ApiError("invalid_value", f"no version is of recipe {recipe[:DIGEST_CHARS]!r}", "recipe")
-    configured, newest = point.versions.configured.digest, listed[0][0]
+    configured, newest = replica.versions.configured.digest, listed[0][0]
     return {
         "recipe": recipe,
         "listed": listed,
         "earlier": listed[-1][0].version if len(listed) == PAGE else None,
-        "was_active": promotions.was_active(point.store, configured, recipe),
-        "problem": explain_unserved(newest, point),
+        "was_active": promotions.was_active(replica.store, configured, recipe),
+        "problem": explain_unserved(newest, replica),
     }
 
 
-def _timeline(point: DecisionPoint, until: int | None) -> dict[str, Any]:
-    rows, active = promotions.newest(point.store, PAGE, until), point.versions.active.promotion
+def _timeline(replica: Replica, until: int | None) -> dict[str, Any]:
+    rows, active = promotions.newest(replica.store, PAGE, until), replica.versions.active.promotion
     forced = {row.version for row in (*rows, *([active] if active else [])) if row.forced}
-    first_starts = promotions.first_starts(point.store, forced)
+    first_starts = promotions.first_starts(replica.store, forced)
     return {
         "timeline": rows,
         "first_starts": first_starts,
@@ -235,13 +235,13 @@ def _timeline(point: DecisionPoint, until: int | None) -> dict[str, Any]:
 
 
 @router.get("/policies/act", dependencies=[OPERATE])
-async def consider(request: Request, point: RequestPoint, action: Act, version: VersionNumber) -> Response:
+async def consider(request: Request, replica: AppReplica, action: Act, version: VersionNumber) -> Response:
     """The consequences of an action, to confirm with a reason."""
-    chosen = await _version(point, version)
-    problem = explain_unserved(chosen, point)
+    chosen = await _version(replica, version)
+    problem = explain_unserved(chosen, replica)
     if problem and action in (Act.PROMOTE, Act.CANARY, Act.ROLLBACK, Act.JUDGE):
         raise ApiError("promotion_refused", problem, "version")
-    situation = await asyncio.to_thread(_situation, point, chosen)
+    situation = await asyncio.to_thread(_situation, replica, chosen)
     if action is Act.ROLLBACK and not situation.was_active:
         message = f"the recipe of version {version} has never decided here: promote it, or make it a canary"
         raise ApiError("promotion_refused", message, "version")
@@ -257,20 +257,20 @@ async def consider(request: Request, point: RequestPoint, action: Act, version: 
         shares=SHARES,
         usual=USUAL_SHARE,
         served=situation.served,
-        opinion=await _opinion(point, chosen) if action is Act.PROMOTE else None,
+        opinion=await _opinion(replica, chosen) if action is Act.PROMOTE else None,
     )
 
 
 @router.get("/policies/verdict", dependencies=[OPERATE])
-async def verdict(request: Request, point: RequestPoint, version: VersionNumber) -> Response:
+async def verdict(request: Request, replica: AppReplica, version: VersionNumber) -> Response:
     """The verdict of the gate on a version; the page reloads it while the gate judges."""
-    chosen = await _version(point, version)
-    return page(request, "verdict.html", version=version, opinion=await _opinion(point, chosen))
+    chosen = await _version(replica, version)
+    return page(request, "verdict.html", version=version, opinion=await _opinion(replica, chosen))
 
 
-async def _version(point: DecisionPoint, number: int) -> Version:
+async def _version(replica: Replica, number: int) -> Version:
     """Return the version with a number. Raises ApiError if there is none."""
-    version = await asyncio.to_thread(versions.find, point.store, number)
+    version = await asyncio.to_thread(versions.find, replica.store, number)
     if version is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     return version
@@ -307,13 +307,13 @@ class Situation:
     after: int = 0
 
 
-def _situation(point: DecisionPoint, version: Version) -> Situation:
-    configured, served = point.versions.configured.digest, point.versions.version
-    active = active_policy(point.store, configured)
-    newest = versions.latest(point.store, version.recipe)
+def _situation(replica: Replica, version: Version) -> Situation:
+    configured, served = replica.versions.configured.digest, replica.versions.version
+    active = active_policy(replica.store, configured)
+    newest = versions.latest(replica.store, version.recipe)
     assert newest is not None  # there is at least this one
-    live = point.config.actions
-    brought = arm_sets.brought_by(point.store, version.version)
+    live = replica.config.actions
+    brought = arm_sets.brought_by(replica.store, version.version)
     brought = tuple(live) if brought is None else brought
     return Situation(
         version,
@@ -325,7 +325,7 @@ def _situation(point: DecisionPoint, version: Version) -> Situation:
         tuple(name for name in live if name not in brought),
         (canary := active.canary(version.version)) is not None and canary.automatic,
         version.recipe == active.recipe,
-        promotions.was_active(point.store, configured, version.recipe),
+        promotions.was_active(replica.store, configured, version.recipe),
         active.seq,
     )
 
@@ -403,55 +403,55 @@ class Opinion:
         return self.evaluation is not None and not self.evaluation.status.ended
 
 
-async def _opinion(point: DecisionPoint, version: Version) -> Opinion | None:
+async def _opinion(replica: Replica, version: Version) -> Opinion | None:
     """Return the gate's judgement of a version; None: its recipe is active, and needs no judgement."""
-    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
     if active.recipe == version.recipe:
         return None
-    return await asyncio.to_thread(_read_opinion, point, version.version, active)
+    return await asyncio.to_thread(_read_opinion, replica, version.version, active)
 
 
-def _read_opinion(point: DecisionPoint, version: int, active: ActivePolicy) -> Opinion:
-    store = point.store
-    judgement = newest_judgement(store, digest_configuration(point.config), version, active)
+def _read_opinion(replica: Replica, version: int, active: ActivePolicy) -> Opinion:
+    store = replica.store
+    judgement = newest_judgement(store, digest_configuration(replica.config), version, active)
     if judgement is None or judgement.status is not evaluations.EvaluationStatus.DONE:
         return Opinion(judgement)
     report = evaluations.read_result(store, judgement.seq) or {}
     verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
-    fresh = judgement.finished_at is not None and judgement.finished_at >= point.service.clock() - FRESH_S
+    fresh = judgement.finished_at is not None and judgement.finished_at >= replica.clock() - FRESH_S
     return Opinion(judgement, verdicts[judged_as(version, active)], fresh)
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
-async def choose(request: Request, point: RequestPoint) -> Response:
+async def choose(request: Request, replica: AppReplica) -> Response:
     """Promote a version, roll back to it, or begin or end its canary; the reason is recorded."""
     fields = await read_form(request)
     version, reason = valid(PathNumber, fields.get("version", "")), fields.get("reason", "")
     if "after" in fields:
-        await _require_unchanged(point, valid(Position, fields["after"]))
+        await _require_unchanged(replica, valid(Position, fields["after"]))
     match fields.get("action"):
         case Act.PROMOTE:
             body = valid(PromotionChoice, {"reason": reason, "force": "force" in fields})
             try:
-                await policies.promote(point, version, body)
+                await policies.promote(replica, version, body)
             except UndecidedError:
                 return seen(request, "/policies/act", action=Act.PROMOTE.value, version=version)
         case Act.ROLLBACK:
-            await policies.rollback(point, version, valid(VersionChoice, {"reason": reason}))
+            await policies.rollback(replica, version, valid(VersionChoice, {"reason": reason}))
         case Act.CANARY:
             body = valid(CanaryChoice, {"reason": reason, "share": number(fields.get("share", ""))})
-            await policies.canary(point, version, body)
+            await policies.canary(replica, version, body)
         case Act.END:
-            await policies.canary(point, version, valid(CanaryChoice, {"reason": reason, "share": 0}))
+            await policies.canary(replica, version, valid(CanaryChoice, {"reason": reason, "share": 0}))
         case other:
             message = f"action {other!r}: promote, rollback, canary or end was expected"
             raise ApiError("invalid_value", message, "action")
     return seen(request, "/policies")
 
 
-async def _require_unchanged(point: DecisionPoint, after: int) -> None:
+async def _require_unchanged(replica: Replica, after: int) -> None:
     """Check that the state has not changed since the operator saw the consequences. Raises ApiError."""
-    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
     if active.seq != after:
         message = "what is served was changed while this was read: go back, and read what it will do now"
         raise ApiError("changed_meanwhile", message, "after")
@@ -459,40 +459,40 @@ async def _require_unchanged(point: DecisionPoint, after: int) -> None:
 
 @router.get("/policies/differences", dependencies=[READ])
 async def differences(
-    request: Request, point: RequestPoint, caller: RequestCaller, one: PageBefore, other: PageBefore
+    request: Request, replica: AppReplica, caller: RequestCaller, one: PageBefore, other: PageBefore
 ) -> Response:
     """Differences of two versions on the newest decisions that the caller may see."""
-    pair = [await _version(point, number or 0) for number in (one, other)]
-    newest = await asyncio.to_thread(point.store.newest, COMPARED, features=True)
+    pair = [await _version(replica, number or 0) for number in (one, other)]
+    newest = await asyncio.to_thread(replica.store.newest, COMPARED, features=True)
     logged = [decision for decision in newest if caller.reads(decision.id)]
 
     def compare(first: Policy, second: Policy) -> list[tuple[float, Decision, Any, Any]]:
         return differing(first, second, logged)
 
-    comparisons = await api_decisions.with_policies(point, pair, compare, "version")
+    comparisons = await api_decisions.with_policies(replica, pair, compare, "version")
     same = sum(a.argmax() == b.argmax() for _, _, a, b in comparisons)
     return page(
         request,
         "differences.html",
         pair=pair,
-        choices=await asyncio.to_thread(_comparable, point, pair),
-        served=point.versions.version and point.versions.version.version,
+        choices=await asyncio.to_thread(_comparable, replica, pair),
+        served=replica.versions.version and replica.versions.version.version,
         n=len(comparisons),
         same=same,
         apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
         rows=[
-            (distance, caller.shown_id(decision.id), decision, a, b)
+            (distance, caller.shown(decision.id), decision, a, b)
             for distance, decision, a, b in comparisons[:DIFFERENT]
         ],
-        colours=await asyncio.to_thread(number_colours, point.store),
+        colours=await asyncio.to_thread(number_colours, replica.store),
     )
 
 
-def _comparable(point: DecisionPoint, pair: Sequence[Version]) -> list[Version]:
+def _comparable(replica: Replica, pair: Sequence[Version]) -> list[Version]:
     """Return the versions to offer, newest first: each recipe's newest, and neighbours of the pair."""
-    listed = {row.newest.version: row.newest for row in versions.recipes(point.store, PAGE)}
+    listed = {row.newest.version: row.newest for row in versions.recipes(replica.store, PAGE)}
     for chosen in pair:
-        beside = versions.page(point.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
+        beside = versions.page(replica.store, BESIDE, chosen.version + BESIDE // 2, chosen.recipe)
         listed |= {version.version: version for version, _ in beside} | {chosen.version: chosen}
     return sorted(listed.values(), key=lambda version: -version.version)
 

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from armwise.agent.cli.console import console, errors, explained, progress
-from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Point, moment, with_log
+from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
 from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
 from armwise.agent.console.period_report import write_page, write_text
 from armwise.agent.evaluation import read_moment
@@ -51,7 +51,6 @@ def report(
         bool, typer.Option("--text", help="Print a text for a chat, too; without -o it is printed anyway.")
     ] = False,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Report what was served in a period, what it earned and saved, what changed, and what is not known."""
     with explained():
@@ -62,7 +61,7 @@ def report(
         if export is not None:
             period, command = _of_file(export, since, until)
         else:
-            period, command = _of_log(config, point, since, until)
+            period, command = _of_log(config, since, until)
         if output is not None:
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {period.whole.decisions:,} decisions", soft_wrap=True)
@@ -70,18 +69,18 @@ def report(
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
 
 
-def _of_log(config: Path, point: str, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+def _of_log(config: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of a service's log, and the command that reproduces it, without `-o`."""
     end = time.time() if until is None else moment("--until", until).timestamp()
     begin = read_begin(since or WEEK, end)
-    _, settings = with_log(config, point)
+    settings = with_log(config)
     with (
         closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
         progress(errors) as on_progress,
     ):
         period = read_period(store, settings, begin, end, on_progress)
     words = ["armwise", "report", *(["-c", str(config)] if config != CONFIG else [])]
-    return period, [*words, *(["--point", point] if point != POINT else []), *_window(begin, end)]
+    return period, [*words, *_window(begin, end)]
 
 
 def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:

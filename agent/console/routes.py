@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse
 
 from armwise.agent.access import UnauthorizedError
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.console import decisions, evidence, operating, overview, playground, policies, system
 from armwise.agent.console.page import (
     ACTION,
@@ -32,20 +32,20 @@ STYLE = "console.css"
 
 
 @router.get("/login")
-async def form(request: Request, service: AppService) -> Response:
+async def form(request: Request, replica: AppReplica) -> Response:
     """The form that asks for a key."""
-    if service.keyring.is_open:
+    if replica.keyring.is_open:
         return seen(request, "")
     return _form(request, request.query_params.get("next", ""), expired="expired" in request.query_params)
 
 
 @router.post("/login", dependencies=[ACTION])
-async def login(request: Request, service: AppService) -> Response:
+async def login(request: Request, replica: AppReplica) -> Response:
     """Store a valid key in a session cookie of the browser."""
     fields = await read_form(request)
     after, key = fields.get("next", ""), fields.get("key", "").strip()
     try:
-        service.keyring.caller(f"Bearer {key}")
+        replica.keyring.caller(f"Bearer {key}")
     except UnauthorizedError as error:
         return _form(request, after, problem=str(error) if key.isascii() else "a key is ASCII text")
     below = after if after.startswith("/") and not after.startswith(("//", "/\\")) else ""

@@ -10,13 +10,12 @@ from fastapi import Request, Response
 
 from armwise.agent.access import NewKey
 from armwise.agent.api.failures import failures_at
-from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, require
+from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
 from armwise.agent.run_folder import Building
-from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import Replica
 from armwise.feedback.log import without_password
 from armwise.feedback.training_log import lag
 
@@ -39,41 +38,41 @@ TEXTS, NUMBERS = (
 
 
 @router.get("/system", dependencies=[require("read")])
-async def system(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+async def system(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """The health of this replica and of the log; with more scopes, the configuration and the keys."""
-    return await _shown(request, point, caller.scopes, None)
+    return await _shown(request, replica, caller.scopes, None)
 
 
 @router.post("/system/keys", dependencies=[require("admin"), ACTION])
-async def create(request: Request, point: RequestPoint, caller: RequestCaller) -> Response:
+async def create(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Make a key, and show its secret once."""
     fields = await read_form(request)
     body: dict[str, Any] = {name: fields[name] for name in TEXTS if name in fields}
     body |= {name: number(fields[name]) for name in NUMBERS if name in fields}
     body |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
     body["groups"] = fields.get("groups", "").split()
-    made = (await keys.create(point.service, valid(NewKey, body))).reply
-    return await _shown(request, point, caller.scopes, made)
+    made = (await keys.create(replica, valid(NewKey, body))).reply
+    return await _shown(request, replica, caller.scopes, made)
 
 
 @router.post("/system/keys/{public_id}", dependencies=[require("admin"), ACTION])
-async def disable(request: Request, service: AppService, public_id: PublicId) -> Response:
+async def disable(request: Request, replica: AppReplica, public_id: PublicId) -> Response:
     """Disable a key permanently."""
-    await keys.disable(service, public_id)
+    await keys.disable(replica, public_id)
     return seen(request, "/system")
 
 
 async def _shown(
-    request: Request, point: DecisionPoint, scopes: frozenset[Any], made: keys.NewKeyState | None
+    request: Request, replica: Replica, scopes: frozenset[Any], made: keys.NewKeyState | None
 ) -> Response:
-    health = await asyncio.to_thread(_health, point)
-    deployed, waited_s = await ask_deployments(request.app.state, point.service)
-    reads_keys = "admin" in scopes and point.service.points[DEFAULT_POINT].outage.since is None
-    listed = (await keys.listed(point.service)).reply.keys if reads_keys else None
+    health = await asyncio.to_thread(_health, replica)
+    deployed, waited_s = await ask_deployments(request.app.state, replica)
+    reads_keys = "admin" in scopes and replica.outage.since is None
+    listed = (await keys.listed(replica)).reply.keys if reads_keys else None
     configuration = None
     if "operate" in scopes:
-        document = point.config.model_dump(mode="json", exclude_defaults=True)
-        document["log_url"] = without_password(point.config.database_url)
+        document = replica.config.model_dump(mode="json", exclude_defaults=True)
+        document["log_url"] = without_password(replica.config.database_url)
         configuration = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     return page(
         request,
@@ -92,22 +91,22 @@ Deployed = Mapping[str, tuple[bool, str]]
 """Whether each deployment is healthy, and the state of its replicas, by name."""
 
 
-async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float | None]:
+async def ask_deployments(state: Any, replica: Replica) -> tuple[Deployed, float | None]:
     """Return the health of every deployment; only one request is sent at a time, as Ray Serve may hang.
 
     Args:
         state: State of the application, which holds the request under way.
-        service: Asks Ray Serve.
+        replica: Asks Ray Serve.
 
     Returns:
         The health, and None; or nothing, and the seconds that Ray Serve has not answered for. Of one process
         nothing, and None.
     """
-    if service.deployments is None:
+    if replica.deployments is None:
         return {}, None
     asked: tuple[float, asyncio.Task[Deployed]] | None = getattr(state, "deployed", None)
     if asked is None or (asked[1].done() and time.monotonic() - asked[0] > FRESH_S):
-        asked = time.monotonic(), asyncio.create_task(asyncio.to_thread(service.deployments))
+        asked = time.monotonic(), asyncio.create_task(asyncio.to_thread(replica.deployments))
     state.deployed, (since, task) = asked, asked
     done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
     if not done:
@@ -116,30 +115,30 @@ async def ask_deployments(state: Any, service: Service) -> tuple[Deployed, float
     return task.result(), None
 
 
-def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
+def _health(replica: Replica) -> list[tuple[str, bool | None, str]]:
     """Return the checks: name, whether it passed (None: not yet), and a finding as text."""
-    if (outage := point.outage.failure) is not None:
+    if (outage := replica.outage.failure) is not None:
         return [("log", False, str(outage))]  # the other checks read it
-    point.store.check_tables()
-    learned = None if point.versions.version is None else point.versions.version.examples_seq
-    behind = lag.measure_lag(point.store, point.config.reward.join, learned)
-    loading = sorted(point.decider.health.loading)
-    jump_s = point.service.clock.jump_s
-    trouble, building = point.log.trouble, Building.read()
-    failed = [(failure.what, False, str(failure)) for failure in failures_at(point)]
-    rule = point.config.reward
-    waiting, lost = (count(point.store, rule.wait_s) for count in (lag.count_waiting, lag.dangling))
+    replica.store.check_tables()
+    learned = None if replica.versions.version is None else replica.versions.version.examples_seq
+    behind = lag.measure_lag(replica.store, replica.config.reward.join, learned)
+    loading = sorted(replica.decider.health.loading)
+    jump_s = replica.clock.jump_s
+    trouble, building = replica.log.trouble, Building.read()
+    failed = [(failure.what, False, str(failure)) for failure in failures_at(replica)]
+    rule = replica.config.reward
+    waiting, lost = (count(replica.store, rule.wait_s) for count in (lag.count_waiting, lag.dangling))
     return [
         (
             "decides",
-            point.decides,
-            "hosts were reached and a version is served" if point.decides else "not yet",
+            replica.decides,
+            "hosts were reached and a version is served" if replica.decides else "not yet",
         ),
         ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
         ("arms", True if building is None else None, str(building or "all are built")),
         *(failed or [("background", True, "nothing fails")]),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
-        ("learner", behind.seconds(point.service.clock()) < 60, f"{behind.facts:,} facts behind"),
+        ("learner", behind.seconds(replica.clock()) < 60, f"{behind.facts:,} facts behind"),
         (
             "feedback",
             not lost,
@@ -150,6 +149,6 @@ def _health(point: DecisionPoint) -> list[tuple[str, bool | None, str]]:
         (
             "requests",
             True,
-            f"{len(point.service.under_way)} requests in progress, {point.config.limits.in_flight} at most",
+            f"{len(replica.under_way)} requests in progress, {replica.config.limits.in_flight} at most",
         ),
     ]

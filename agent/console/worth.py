@@ -14,7 +14,7 @@ from armwise.agent.console.charts import draw_chart
 from armwise.agent.console.overview import WEIGHTED
 from armwise.agent.console.served_comparison import MOST_MORE, least_floor, say_when
 from armwise.agent.policies import select_kinds
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.ope import intervals
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import rollups
@@ -65,14 +65,14 @@ class QuestionKind:
         return "cannot be told apart" + (f", {say_when(self.more)}" if self.more else "")
 
 
-def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, Any]:
+def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
     """Read the kinds by a feature from the log, on the decisions that a caller may see.
 
     Raises:
         ApiError: No question has this feature.
     """
     criteria = decisions.build_filter(caller, DecisionQuery())
-    rows = rollups.newest_rewards(point.store, point.config.reward, NEWEST, criteria)
+    rows = rollups.newest_rewards(replica.store, replica.config.reward, NEWEST, criteria)
     frequencies = Counter(head for row in rows for head in {head for head, _ in select_kinds(row.features)})
     families = [head for head, _ in frequencies.most_common()]
     if by and by not in frequencies:
@@ -80,7 +80,7 @@ def by_kind(point: DecisionPoint, caller: Caller, by: str | None) -> dict[str, A
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
     kinds = (
-        grouped(rows, by, point.config.reward.reward_range, least_floor(point.store, point.config))
+        grouped(rows, by, replica.config.reward.reward_range, least_floor(replica.store, replica.config))
         if by
         else []
     )
@@ -160,9 +160,9 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
     return None, int(more) if more <= MOST_MORE * n else None
 
 
-def portfolio(point: DecisionPoint) -> dict[str, Any] | None:
+def portfolio(replica: Replica) -> dict[str, Any] | None:
     """Read the last portfolio that a warm start chose from the log, with its curve."""
-    for run in runs.page(point.store, RUNS):
+    for run in runs.page(replica.store, RUNS):
         for step in run.steps:
             if step["name"] == "portfolio" and step["found"]:
                 return {**step["found"], "run": run.seq, "at": step["at"], "chart": curve(step["found"])}

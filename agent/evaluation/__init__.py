@@ -18,13 +18,14 @@ from .gate import (
     verdict,
     verdict_on,
 )
-from .job import Evaluations, evaluate_apart
+from .job import RETRIES_S, Evaluations, evaluate_apart
 from .report import Report, colour_candidates
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
 __all__ = [
     "CANDIDATE_NAMES",
     "FRESH_S",
+    "RETRIES_S",
     "CandidateError",
     "CandidateKind",
     "EvaluationError",

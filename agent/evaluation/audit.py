@@ -212,7 +212,7 @@ def audit_store(
 
     Args:
         store: The log.
-        config: The configuration of its decision point.
+        config: The configuration.
         on_progress: Called with the progress.
         since: Only decisions of then or later.
         until: Only decisions before then.

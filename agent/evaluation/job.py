@@ -70,9 +70,8 @@ class Evaluations:
         clock: Seconds since the epoch.
         timer: Monotonic seconds.
         only: Number of the evaluation to run; None: all.
-        point: The decision point at which to record a failure that is not the request's fault, after several
-            attempts; None: a single attempt, whose error is raised.
-        pauses_s: Pauses between attempts, shorter than the lease.
+        pauses_s: Pauses between attempts after failures that are not the request's fault, shorter than the
+            lease; None: a single attempt, whose error is raised.
         changed: Whether the log is worth a look for the next request.
     """
 
@@ -85,14 +84,13 @@ class Evaluations:
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         only: int | None = None,
-        point: str | None = None,
-        pauses_s: Sequence[float] = RETRIES_S,
+        pauses_s: Sequence[float] | None = None,
         changed: Callable[[], bool] = lambda: True,
     ) -> None:
         self._store, self._config_digest, self._only = store, config_digest, only
         self._worker, self._evaluate = worker, evaluate
         self._clock, self._timer = clock, timer
-        self._point, self._pauses_s, self._changed = point, pauses_s, changed
+        self._pauses_s, self._changed = pauses_s, changed
         self._mine: EvaluationRow | None = None
 
     def due(self, now: float) -> bool:
@@ -133,11 +131,10 @@ class Evaluations:
                 raise StoppedError
             return self._evaluate(mine.request, self._progress(mine, stop))
 
-        if self._point is None:
+        if self._pauses_s is None:
             return evaluate()
         return retried(
             Work.EVALUATION,
-            self._point,
             evaluate,
             wait=stop.wait,
             pauses_s=self._pauses_s,

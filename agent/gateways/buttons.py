@@ -1,16 +1,15 @@
 """`/feedback.js` and its two buttons: feedback on one answer, from a web page without an API key.
 
-A backend with a key requests a token for one decision and writes it into its page. The token names decision
-point, key and decision; it is signed with a key derived from the secret of the point's log, which only the
-replicas have. It is valid as long as the key is, and as feedback on the decision would count. It permits
-values of the metric `thumb` on this decision, changed at most a few times, and they are attributed to the
-key. Pages of any site may send requests with a token: only the token authorises them, never a cookie.
+A backend with a key requests a token for one decision and writes it into its page. The token names key and
+decision; it is signed with a key derived from the secret of the log, which only the replicas have. It is
+valid as long as the key is, and as feedback on the decision would count. It permits values of the metric
+`thumb` on this decision, changed at most a few times, and they are attributed to the key. Pages of any site
+may send requests with a token: only the token authorises them, never a cookie.
 """
 
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,11 +24,11 @@ from armwise.agent.api import pages
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.feedback import FeedbackSender
-from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, caller_at, read_address
+from armwise.agent.api.middleware import AppReplica, RequestCaller, read_address
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, FeedbackItem, Request, storable
 from armwise.agent.replies import ButtonReceipt, FeedbackToken, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.reward import Metric
 
@@ -75,12 +74,12 @@ async def script() -> Response:
     "/v1/decisions/{decision_id}/feedback-token",
     **documented("createFeedbackToken", FeedbackToken, "unknown_metric", scopes=("feedback",)),
 )
-async def create_token(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def create_token(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Return a token with which a page may rate this answer, and nothing else; the page needs no key."""
-    point.config.reward.metric(METRIC)
-    _presser(point, caller).stored(decision_id)  # refuses what its token could not be used for
-    expires = int(point.service.clock() + point.config.reward.wait_s)
-    token = make_token(point, caller.key, decision_id, expires)
+    replica.config.reward.metric(METRIC)
+    _presser(caller).stored(decision_id)  # refuses what its token could not be used for
+    expires = int(replica.clock() + replica.config.reward.wait_s)
+    token = make_token(replica, caller.key, decision_id, expires)
     return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))
 
 
@@ -96,21 +95,21 @@ async def preflight() -> Response:
 
 
 @router.post(pages.FEEDBACK_BUTTON, include_in_schema=False)  # of the script: the token is no key of a client
-async def press(service: AppService, request: HttpRequest, body: ButtonRequest) -> Response:
+async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) -> Response:
     """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
-    point, key, decision_id = _opened(service.points, body.token, service.clock())
+    key, decision_id = _opened(replica, body.token)
     try:
-        caller = replace(_presser(point, service.keyring.holder(key)), address=read_address(request))
+        caller = replace(_presser(replica.keyring.holder(key)), address=read_address(request))
     except UnauthorizedError as error:
         message = f"the token is of a key that does not hold any more: {error}"
         raise ApiError("forbidden", message, "token") from None
-    value = None if body.value is None else read_thumb(point.config.reward.metric(METRIC), body.value)
+    value = None if body.value is None else read_thumb(replica.config.reward.metric(METRIC), body.value)
     items = [
         FeedbackItem(decision_id=decision_id, metric_name=METRIC, value=number, feedback_id=name)
         for number, name in _changes(decision_id, value, body.change)
     ]
     try:
-        receipts = await FeedbackSender(point, caller).keep_all(*items) if items else []
+        receipts = await FeedbackSender(replica, caller).keep_all(*items) if items else []
     except ConflictError:  # it names ids that the page does not know
         message = f"press {body.change} of this answer was kept with another value: count the next one up"
         raise ApiError("idempotency_conflict", message, "change") from None
@@ -121,9 +120,9 @@ async def press(service: AppService, request: HttpRequest, body: ButtonRequest) 
     return StdlibJson(reply, 202)
 
 
-def _presser(point: DecisionPoint, caller: Caller) -> Caller:
+def _presser(caller: Caller) -> Caller:
     """Return the caller for a button press: a user, under the key of the page's owner."""
-    return caller_at(point, Caller(caller.key, frozenset({"feedback"}), caller.project, source="user"))
+    return Caller(caller.key, frozenset({"feedback"}), caller.project, source="user")
 
 
 def _changes(decision_id: str, value: Value | None, change: int) -> list[tuple[Value | None, str]]:
@@ -147,40 +146,37 @@ def read_thumb(metric: Metric, pressed: Literal["up", "down"]) -> Value:
     return bool(number) if metric.type == "boolean" else number
 
 
-def make_token(point: DecisionPoint, key: str | None, decision_id: str, expires: int) -> str:
+def make_token(replica: Replica, key: str | None, decision_id: str, expires: int) -> str:
     """Return a token for a decision.
 
     Args:
-        point: The decision point.
+        replica: Has the secret of the log.
         key: Public id of the caller's key; None: a service without keys.
-        decision_id: Id of the decision, as the caller names it at the point.
+        decision_id: Id of the decision, as the caller names it.
         expires: End of validity, in seconds since the epoch.
     """
-    claims = orjson.dumps([point.name, key, decision_id, expires])
-    return f"{_encoded(claims)}.{_encoded(_signature(point, claims))}"
+    claims = orjson.dumps([key, decision_id, expires])
+    return f"{_encoded(claims)}.{_encoded(_signature(replica, claims))}"
 
 
-def _opened(
-    points: Mapping[str, DecisionPoint], token: str, now: float
-) -> tuple[DecisionPoint, str | None, str]:
-    """Return point, key and decision of a token. Raises ApiError."""
+def _opened(replica: Replica, token: str) -> tuple[str | None, str]:
+    """Return key and decision of a token. Raises ApiError."""
     claims, _, signature = token.partition(".")
     try:
         content = _decoded(claims)
-        name, key, decision_id, expires = orjson.loads(content)
-        point = points[name]
-        sound = hmac.compare_digest(_signature(point, content), _decoded(signature))
-    except (ValueError, KeyError, TypeError):
+        key, decision_id, expires = orjson.loads(content)
+        sound = hmac.compare_digest(_signature(replica, content), _decoded(signature))
+    except (ValueError, TypeError):
         sound = False
     if not sound:
         raise ApiError("forbidden", "the token is none that this service has made", "token")
-    if now >= expires:
+    if replica.clock() >= expires:
         raise ApiError("forbidden", "the token has expired: feedback would no longer count", "token")
-    return point, key, decision_id
+    return key, decision_id
 
 
-def _signature(point: DecisionPoint, claims: bytes) -> bytes:
-    key = hashlib.blake2b(point.store.draw_secret.secret.encode(), person=b"feedback-token").digest()
+def _signature(replica: Replica, claims: bytes) -> bytes:
+    key = hashlib.blake2b(replica.store.draw_secret.secret.encode(), person=b"feedback-token").digest()
     return hmac.new(key, claims, hashlib.sha256).digest()[:MAC_BYTES]
 
 

@@ -30,9 +30,8 @@ from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
 from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.config import Scope as KeyScope
-from armwise.agent.serving import DecisionPoint, Service
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
 from armwise.arms.base import Passage
@@ -115,20 +114,19 @@ Question = Annotated[Text, Field(description="A question in natural language.")]
 
 
 @contextmanager
-def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[DecisionPoint, Caller]]:
-    """Yield the default decision point and the caller; a failure becomes an error that the model reads.
+def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replica, Caller]]:
+    """Yield the replica and the caller; a failure becomes an error that the model reads.
 
     Raises:
         ToolError: The key lacks all of the scopes, or the service refuses the call.
     """
     request = ctx.request_context.request
     assert isinstance(request, Request)
-    service: Service = request.app.state.service
-    point = service.points[DEFAULT_POINT]
-    caller = identify_caller(point, request)
+    replica: Replica = request.app.state.replica
+    caller = identify_caller(request)
     try:
         require_scope(caller, scopes)
-        yield point, caller
+        yield replica, caller
     except ToolError:
         raise
     except Exception as error:
@@ -148,14 +146,14 @@ async def search(
     ] = None,
 ) -> SearchResults:
     """Search for passages that answer a question, in one corpus or where the policy finds it best."""
-    with _calling(ctx, "decide") as (point, caller):
+    with _calling(ctx, "decide") as (replica, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.check_ask(point, caller, query, body, None, "query")
+        ask = asking.check_ask(replica, caller, query, body, None, "query")
         if corpus is not None:
-            ask = _within(point, ask, corpus)
-        decided, _, _ = await asking.whole(asking.stream_turn(point, caller, ask, None, None))
+            ask = _within(replica, ask, corpus)
+        decided, _, _ = await asking.whole(asking.stream_turn(replica, caller, ask, None, None))
         return SearchResults(
-            results=_found(point, decided.retrieval.passages), decision_id=decided.decision.id
+            results=_found(replica, decided.retrieval.passages), decision_id=decided.decision.id
         )
 
 
@@ -165,18 +163,18 @@ async def fetch(
     ctx: Context[Any, Any],
 ) -> Document:
     """Return the text of a passage that a search has found."""
-    with _calling(ctx, "decide", "read") as (point, caller):
-        passage = (await permitted(point, caller, [id])).get(id)
+    with _calling(ctx, "decide", "read") as (replica, caller):
+        passage = (await permitted(replica, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
-        corpus, _ = point.config.locate_passage(id)
+        corpus, _ = replica.config.locate_passage(id)
         attributes = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**attributes, "corpus": corpus}
         return Document(
             id=id,
             title=passage.title,
             text=passage.text,
-            url=chat.name_source(id, point.config),
+            url=chat.name_source(id, replica.config),
             metadata=about,
         )
 
@@ -184,13 +182,13 @@ async def fetch(
 @SERVER.tool(annotations=READS)
 async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
-    with _calling(ctx, "decide") as (point, caller):
+    with _calling(ctx, "decide") as (replica, caller):
         body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
-        chat_ask = await chat.read_ask(point, caller, body, None)
-        decided, written, _ = await asking.whole(asking.stream_turn(point, caller, chat_ask, None, None))
+        chat_ask = await chat.read_ask(replica, caller, body, None)
+        decided, written, _ = await asking.whole(asking.stream_turn(replica, caller, chat_ask, None, None))
         return WrittenAnswer(
             answer=written.text,
-            passages=_found(point, decided.retrieval.passages),
+            passages=_found(replica, decided.retrieval.passages),
             decision_id=decided.decision.id,
         )
 
@@ -207,23 +205,23 @@ async def rate(
 
     The metric `comment` takes a text, and `demonstration` the right answer.
     """
-    with _calling(ctx, "feedback") as (point, caller):
-        metric = point.config.reward.metrics.get(metric_name)
+    with _calling(ctx, "feedback") as (replica, caller):
+        metric = replica.config.reward.metrics.get(metric_name)
         if isinstance(value, str) and metric is not None and metric.values is None:
             with suppress(ValueError):  # some clients send every argument as a text
                 value = float(value)
         item = FeedbackItem(decision_id=decision_id, metric_name=metric_name, value=value, comment=comment)
-        (kept,) = await FeedbackSender(point, caller).keep_all(item)
+        (kept,) = await FeedbackSender(replica, caller).keep_all(item)
         return Kept(feedback_id=kept.feedback_id, status=kept.status)
 
 
-def _within(point: DecisionPoint, ask: Ask, corpus: str) -> Ask:
+def _within(replica: Replica, ask: Ask, corpus: str) -> Ask:
     """Return a question for which only one corpus is searched. Raises ApiError."""
-    names = point.config.corpus_names
+    names = replica.config.corpus_names
     if corpus not in names:
         there = f"there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}"
         raise ApiError("invalid_value", f"there is no corpus {corpus!r}; {there}", "corpus")
-    arms = point.config.searching(corpus)
+    arms = replica.config.searching(corpus)
     if arms is None:
         return ask
     if not arms:
@@ -232,18 +230,20 @@ def _within(point: DecisionPoint, ask: Ask, corpus: str) -> Ask:
     return replace(ask, allowed=arms)
 
 
-def _found(point: DecisionPoint, passages: Sequence[Passage]) -> list[FoundPassage]:
-    return [FoundPassage(id=p.id, title=p.title, url=chat.name_source(p.id, point.config)) for p in passages]
+def _found(replica: Replica, passages: Sequence[Passage]) -> list[FoundPassage]:
+    return [
+        FoundPassage(id=p.id, title=p.title, url=chat.name_source(p.id, replica.config)) for p in passages
+    ]
 
 
 async def serve(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one request of the protocol over streamable HTTP; each tool checks the scope that it needs."""
-    service: Service = scope["app"].state.service
+    replica: Replica = scope["app"].state.replica
     manager = StreamableHTTPSessionManager(
         SERVER._lowlevel_server,  # noqa: SLF001  # it has no public name
         json_response=True,
         stateless=True,
-        max_request_body_size=service.config.limits.body_bytes,
+        max_request_body_size=replica.config.limits.body_bytes,
     )
     # a manager per request: requests are stateless
     async with manager.run():

@@ -55,12 +55,6 @@ def live(config: AppConfig) -> Arms:
         return config.arms
 
 
-def list_hosts(config: AppConfig) -> dict[str, None]:
-    """Return the names of the hosts of arms that the decision points of a configuration name, in order."""
-    points = config.by_point.values()
-    return dict.fromkeys(host for point in points for host in ArmGraph(point.arms).deployments())
-
-
 def live_on(host: str, config: AppConfig) -> dict[str, dict[str, ArmSpec]]:
     """Begin the telemetry of a deployment at its start, and return its live arms."""
     begin(config.telemetry)
@@ -76,8 +70,8 @@ def open_here(
 ) -> HostedArms:
     """Build the arms that a replica of the ingress runs, and load the encoders that it decides with.
 
-    The arms of further decision points are built once the replica starts. Encoders that only arms need are
-    marked as `expected` of `embedders`: a model takes seconds to load, while the replica serves other arms.
+    Encoders that only arms need are marked as `expected` of `embedders`: a model takes seconds to load, while
+    the replica serves other arms.
 
     Args:
         config: The configuration.
@@ -92,10 +86,9 @@ def open_here(
     Raises:
         ArmError: An arm of the configuration cannot be built, or an encoder cannot be loaded.
     """
-    now, _, *others = live(config), *config.by_point.values()
-    embedders.open(_encoders_of_decisions(config).union(*map(_encoders_of_decisions, others)))
-    arms = (now, *(other.arms for other in others))
-    embedders.expected = frozenset().union(*(ArmGraph(each).embeddings_of_actions() for each in arms))
+    now = live(config)
+    embedders.open(_encoders_of_decisions(config))
+    embedders.expected = ArmGraph(now).embeddings_of_actions()
     here = ArmHost(
         read_settings(config),
         arms_on(None, config.arms, deployed),

@@ -82,7 +82,7 @@ class Ingress:
         )
         self._replica = once_the_log_answers(partial(open_replica, config, backends, counters, deployments))
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
-            require_closed(listens_on(), is_open=self._replica.service.keyring.is_open, allowed=config.open)
+            require_closed(listens_on(), is_open=self._replica.keyring.is_open, allowed=config.open)
         self._settled = False
         keep_what_is_loaded()
 
@@ -94,7 +94,7 @@ class Ingress:
     async def check_health(self) -> None:
         """Fail if a background task has stopped or the clock jumped, so that the replica is replaced."""
         self._replica.check()
-        if self._replica.service.ready and not self._settled:
+        if self._replica.ready and not self._settled:
             self._settled = True
             keep_what_is_loaded()  # once more: encoders are loaded last
 

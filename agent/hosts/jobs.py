@@ -6,7 +6,7 @@ from functools import partial
 
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation import Evaluations, evaluate_apart
+from armwise.agent.evaluation import RETRIES_S, Evaluations, evaluate_apart
 from armwise.agent.jobs import Jobs, Task, this_process
 from armwise.agent.learning import digest_configuration
 from armwise.agent.telemetry import begin
@@ -16,20 +16,18 @@ from armwise.feedback.log import ChangeWatch, Store
 
 
 class JobsHost:
-    """Evaluations, scheduled warm starts and canaries of all decision points; two replicas may coexist."""
+    """Evaluations, scheduled warm starts and canaries; two replicas may coexist."""
 
     def __init__(self, config: AppConfig) -> None:
         begin(config.telemetry)
         self._clock = SteadyClock()
         self._worker = this_process()
         self._opened = ExitStack()
-        tasks = dict[tuple[Work, str], Callable[[], Task]]()
-        for point, point_config in config.by_point.items():
-            tasks[Work.EVALUATION, point] = partial(self._evaluations, point_config, point)
-            if point_config.warm_start is not None:
-                tasks[Work.WARM_START, point] = partial(self._warm_starts, point_config, self._clock())
-            if point_config.automatic_canaries:
-                tasks[Work.CANARY, point] = partial(self._canaries, point_config)
+        tasks: dict[Work, Callable[[], Task]] = {Work.EVALUATION: partial(self._evaluations, config)}
+        if config.warm_start is not None:
+            tasks[Work.WARM_START] = partial(self._warm_starts, config, self._clock())
+        if config.automatic_canaries:
+            tasks[Work.CANARY] = partial(self._canaries, config)
         self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
 
     def __del__(self) -> None:
@@ -38,16 +36,16 @@ class JobsHost:
         self._opened.close()
 
     def _store(self, config: AppConfig) -> Store:
-        """Open the log of a point for a task."""
+        """Open the log for a task."""
         store = Store(config.database_url, config.reward.join, self._clock)
         return self._opened.enter_context(closing(store))
 
-    def _evaluations(self, config: AppConfig, point: str) -> Task:
+    def _evaluations(self, config: AppConfig) -> Task:
         config_digest, evaluate = digest_configuration(config), partial(evaluate_apart, config)
         store = self._store(config)
         changed = ChangeWatch(store).is_due
         return Evaluations(
-            store, config_digest, self._worker, evaluate, self._clock, point=point, changed=changed
+            store, config_digest, self._worker, evaluate, self._clock, pauses_s=RETRIES_S, changed=changed
         )
 
     def _warm_starts(self, config: AppConfig, since: float) -> Task:

@@ -1,4 +1,4 @@
-"""The process of the learners, one for each decision point."""
+"""The process of the learner."""
 
 import gc
 import logging
@@ -28,34 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 class LearnerHost:
-    """The only learner of each decision point."""
-
-    def __init__(self, config: AppConfig) -> None:
-        begin(config.telemetry)
-        gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
-        self._clock = SteadyClock()
-        self._learners = [
-            LearnerOfPoint(point_config, self._clock, point)
-            for point, point_config in config.by_point.items()
-        ]
-
-    def check_health(self) -> None:
-        """Fail if a learner has failed or the clock jumped, so that the process is replaced."""
-        self._clock.check()
-        for learner in self._learners:
-            learner.check()
-
-
-class LearnerOfPoint:
-    """The learner of a decision point. It takes an epoch once; its replacement takes a newer one.
+    """The only learner of the log. It takes an epoch once; its replacement takes a newer one.
 
     Its failure stays in the log until it, or its replacement, has made a step.
     """
 
-    def __init__(self, config: AppConfig, clock: SteadyClock, point: str) -> None:
+    def __init__(self, config: AppConfig) -> None:
+        begin(config.telemetry)
+        gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._config = config
-        self._clock = clock
-        self._point = point
+        self._clock = SteadyClock()
         self._on_record = False  # whether a failure of this process is in the log
         self._cleared = False  # whether the failure of an earlier process was removed
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
@@ -82,7 +64,7 @@ class LearnerOfPoint:
     def _learner(self, running: Learner | None = None) -> Learner:
         """Return the running learner, or a new one if another recipe is active now."""
         if running is not None and not self._cleared:  # the running learner has made a step
-            clear(Work.LEARNER, self._point)
+            clear(Work.LEARNER)
             self._cleared = True
         config = self._config
         active = active_policy(self._store, Recipe.configured(config).digest)
@@ -107,8 +89,12 @@ class LearnerOfPoint:
             keep_texts_days=config.privacy.keep_texts_days,
         )
 
-    def check(self) -> None:
-        """Fail if learning has failed; a superseded learner fails once its successor has stopped."""
+    def check_health(self) -> None:
+        """Fail if learning has failed or the clock jumped, so that the process is replaced.
+
+        A superseded learner fails once its successor has stopped.
+        """
+        self._clock.check()
         try:
             self._thread.check()
         except Exception as error:
@@ -122,5 +108,5 @@ class LearnerOfPoint:
         if self._on_record:
             return
         self._on_record = True
-        before = next((one.attempts for one in recorded(self._point) if one.work == Work.LEARNER), 0)
-        record(WorkFailure(Work.LEARNER, self._point, described(error), before + 1, time.time()))
+        before = next((one.attempts for one in recorded() if one.work == Work.LEARNER), 0)
+        record(WorkFailure(Work.LEARNER, described(error), before + 1, time.time()))

@@ -35,7 +35,7 @@ def open_cache(spec: RetrievalCacheSpec, folder: str) -> retrieval_cache.Retriev
 def open_replica(
     config: AppConfig, backends: Backends, counters: str, deployments: Deployments | None = None
 ) -> Replica:
-    """Open the logs of a replica, and count into a folder. Raises LogUnavailableError.
+    """Open the log of a replica, and count into a folder. Raises LogUnavailableError.
 
     Args:
         config: The configuration, with absolute paths.

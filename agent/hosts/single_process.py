@@ -27,6 +27,7 @@ from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, LateGenerator, TracedGenerator
 from armwise.arms.llm import Generator, LlmSpec, writing
+from armwise.arms.retrievers import ArmGraph
 
 LOOK_S = 1.0
 """Pause between two looks at whether all parts are well."""
@@ -95,7 +96,7 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     begin(config.telemetry)
     writers = open_generators(config)
     encoders = Embedders(config.backbones, {})
-    placed = hosted.list_hosts(config)
+    placed = ArmGraph(config.arms).deployments()
     hosts = {
         host: ArmHost(
             hosted.read_settings(config),
@@ -120,12 +121,7 @@ def open_generators(config: AppConfig) -> dict[str, Generator]:
     One that is a placeholder for passages, which are quoted, is loaded with its first answer. Raises
     GeneratorError.
     """
-    asked = {
-        how.llm
-        for point in config.by_point.values()
-        for how in map(point.find_answering, point.actions)
-        if not how.quote
-    }
+    asked = {how.llm for how in map(config.find_answering, config.actions) if not how.quote}
     return {name: _open_generator(spec, at_once=name in asked) for name, spec in config.models.items()}
 
 
@@ -146,9 +142,9 @@ async def serve(config: AppConfig, folder: Path) -> None:
         while not stopping.is_set():
             replica.check()
             # jobs load much that no answer needs; the learner makes the version without which none is given
-            for part in (learner, jobs) if replica.service.ready else (learner,):
+            for part in (learner, jobs) if replica.ready else (learner,):
                 await asyncio.to_thread(part.check)  # what is opened may wait for the log
-            if replica.service.ready and not settled:
+            if replica.ready and not settled:
                 settled = True
                 keep_what_is_loaded()
             await _pause(stopping)

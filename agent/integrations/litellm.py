@@ -3,7 +3,7 @@
     import litellm
     from armwise.agent.integrations.litellm import ArmwiseLogger
 
-    litellm.callbacks = [ArmwiseLogger(point="models")]
+    litellm.callbacks = [ArmwiseLogger()]
 
 In a proxy, a module of yours creates the logger, and `litellm_settings.callbacks` names it. Calls are never
 delayed: they enter a bounded queue, from which a thread sends batches. If the queue is full, or the service
@@ -77,7 +77,6 @@ class ArmwiseLogger(CustomLogger):
     Args:
         url: Address of the service; by default `ARMWISE_URL`, or port 8000 of this machine.
         api_key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
-        point: Decision point; None: the default one.
         content: Whether the newest message of the user is sent as the question, cut to `LONGEST` characters.
         most: Most calls in the queue; further ones are dropped.
         interval_s: Most seconds until a batch is sent.
@@ -94,7 +93,6 @@ class ArmwiseLogger(CustomLogger):
         url: str | None = None,
         api_key: str | None = None,
         *,
-        point: str | None = None,
         content: bool = True,
         most: int = 10_000,
         interval_s: float = 1.0,
@@ -103,7 +101,7 @@ class ArmwiseLogger(CustomLogger):
         super().__init__()
         self.sent = self.dropped = self.ignored = 0
         self._client = Client(url, api_key, timeout_s=30.0) if client is None else client
-        self._point, self._content, self._interval_s = point, content, interval_s
+        self._content, self._interval_s = content, interval_s
         self._waiting = queue.Queue[Mapping[str, Any] | None](most)
         self._thread = threading.Thread(target=self._run, name="armwise-tap", daemon=True)
         self._thread.start()
@@ -203,7 +201,7 @@ class ArmwiseLogger(CustomLogger):
 
     def _deliver(self, items: Sequence[Mapping[str, Any]]) -> int:
         """Send items; return how many were kept. Raises ClientError."""
-        return len(self._client.observe(*items, point=self._point).kept)
+        return len(self._client.observe(*items).kept)
 
 
 def make_observation(

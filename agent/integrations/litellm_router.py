@@ -78,7 +78,7 @@ class _Routing(dict[str, dict[str, str]]):
 
 
 class ArmwiseRouter(ArmwiseLogger):
-    """Draws the model of each call from the policy of a decision point, and reports how the call ended.
+    """Draws the model of each call from the policy, and reports how the call ended.
 
     The arm of a deployment is `arm` of its `model_info`, or else `model` of its `litellm_params`; among
     several deployments of one arm LiteLLM chooses. The newest message of the user is the question. A retry
@@ -88,7 +88,6 @@ class ArmwiseRouter(ArmwiseLogger):
     Args:
         url: Address of the service; by default `ARMWISE_URL`, or port 8000 of this machine.
         api_key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
-        point: Decision point; None: the default one.
         groups: Model groups to decide for; None: all.
         bound_s: Seconds after which LiteLLM decides.
         client: Reports how calls ended; by default a new one.
@@ -108,7 +107,6 @@ class ArmwiseRouter(ArmwiseLogger):
         url: str | None = None,
         api_key: str | None = None,
         *,
-        point: str | None = None,
         groups: Collection[str] | None = None,
         bound_s: float = 0.1,
         client: Client | None = None,
@@ -117,7 +115,7 @@ class ArmwiseRouter(ArmwiseLogger):
     ) -> None:
         if not bound_s > 0.0:
             raise ValueError(f"bound_s is {bound_s:g}; a positive number of seconds was expected")
-        super().__init__(url, api_key, point=point, client=client, **options)
+        super().__init__(url, api_key, client=client, **options)
         self.decided = self.undecided = 0
         self._groups, self._bound_s = groups, bound_s
         self._name = f"armwise_routing_{id(self)}"  # in the metadata of calls; there may be several routers
@@ -178,7 +176,7 @@ class ArmwiseRouter(ArmwiseLogger):
         session = read_session(call, metadata)
         options: dict[str, Any] = {} if session is None else {"episode_id": session}
         question = read_question(messages)[:LONGEST] if self._content else ""
-        options |= {"context": features, "allowed_arms": [*by_arm], "point": self._point}
+        options |= {"context": features, "allowed_arms": [*by_arm]}
         return await self._asking.choose(question, **options)
 
     def _find_routing(self, call: Mapping[str, Any]) -> _Routing | None:

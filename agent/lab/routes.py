@@ -9,7 +9,7 @@ from pydantic import Field
 
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestPoint, locate
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
 from armwise.agent.jobs import planned_at
@@ -68,25 +68,25 @@ class WarmStartList(Reply):
         success=link("getWarmStart", number="$response.body#/id"),
     ),
 )
-async def ask(point: RequestPoint) -> StdlibJson[WarmStart]:
+async def ask(replica: AppReplica) -> StdlibJson[WarmStart]:
     """Request a warm start now, whatever the schedule says; the response has its number.
 
     One runs at a time: while another is queued or running, this is refused.
     """
-    if point.config.warm_start is None:
+    if replica.config.warm_start is None:
         message = "the configuration has no `warm_start`, so there are no labels to learn from"
         raise ApiError("not_configured", message)
-    configured = point.versions.configured.digest
+    configured = replica.versions.configured.digest
     try:
-        run = await asyncio.to_thread(registry_runs.request, point.store, configured, point.service.clock())
+        run = await asyncio.to_thread(registry_runs.request, replica.store, configured, replica.clock())
     except UnderWayError as error:
         raise ApiError("under_way", str(error)) from None
-    return StdlibJson(construct(WarmStart, **_state(run)), 202, locate(point, f"/v1/warm-starts/{run.seq}"))
+    return StdlibJson(construct(WarmStart, **_state(run)), 202, {"location": f"/v1/warm-starts/{run.seq}"})
 
 
 @router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
 async def runs(
-    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
+    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[WarmStartList]:
     """The warm starts, newest first, and when the `next` one is due.
 
@@ -94,8 +94,8 @@ async def runs(
     process died. `next` is null if none is scheduled, and while one is queued or running. A page ends
     with the run of id N: get the next one with `before=N`.
     """
-    listed = await asyncio.to_thread(registry_runs.page, point.store, limit, before)
-    planned = await asyncio.to_thread(planned_at, point)
+    listed = await asyncio.to_thread(registry_runs.page, replica.store, limit, before)
+    planned = await asyncio.to_thread(planned_at, replica)
     due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
     states = [construct(WarmStart, **_state(run)) for run in listed]
     return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
@@ -105,9 +105,9 @@ async def runs(
     "/v1/warm-starts/{number}",
     **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
-async def run(point: RequestPoint, number: PathNumber) -> StdlibJson[WarmStartSteps]:
+async def run(replica: AppReplica, number: PathNumber) -> StdlibJson[WarmStartSteps]:
     """One warm start: its inputs, as digests and positions, and each step with its result."""
-    state = await asyncio.to_thread(registry_runs.find, point.store, number)
+    state = await asyncio.to_thread(registry_runs.find, replica.store, number)
     if state is None:
         raise ApiError("warm_start_not_found", f"there is no warm start {number}", "number")
     return StdlibJson(construct(WarmStartSteps, **_state(state), inputs=state.inputs, steps=state.steps))

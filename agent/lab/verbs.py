@@ -11,11 +11,9 @@ from armwise.agent.cli.console import console, errors, explained, progress
 from armwise.agent.cli.options import (
     ARGUMENT,
     CONFIG,
-    POINT,
     URL,
     ConfigPath,
     Key,
-    Point,
     Url,
     opened,
     renamed,
@@ -90,7 +88,7 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Score every arm of a pool on every question; an interrupted run continues where it stopped."""
     with explained():
         from_log = given.get("from_log")
-        settings = with_log(config)[0] if from_log else opened(config, without=["router"])
+        settings = with_log(config) if from_log else opened(config, without=["router"])
         with progress() as on_progress:
             score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -127,7 +125,7 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
         "draws": "Arms to draw on a question, or all; else all.",
     },
 )
-def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Point = POINT) -> None:
+def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Enter labels into the log, so that a policy has learned from them before its first question.
 
     Where every arm was labelled on hundreds of questions, `armwise lab train` and a policy with
@@ -140,7 +138,7 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG, point: Poin
         given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
         if given.get("draws") == "all":
             del given["draws"]
-        settings = InsertSettings.model_validate({"config": opened(config).of(point), **given})
+        settings = InsertSettings.model_validate({"config": opened(config), **given})
         with progress() as on_progress:
             insert_labels(settings, console, on_progress)
 
@@ -150,7 +148,6 @@ def warm_start(
         bool, typer.Option("--dry-run", help="List the labels that are new, and do nothing.")
     ] = False,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Run a warm start now: gather labels, learn a candidate from them, evaluate it, promote or hold it.
 
@@ -159,14 +156,14 @@ def warm_start(
     """
     with explained():
         if dry_run:
-            _, settings = with_log(config, point, without=())
+            settings = with_log(config, without=())
             with progress() as on_progress:
                 lots = preview_lots(settings, on_progress)
             for lot in lots:
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
                 console.print(line, highlight=False, soft_wrap=True)
             return
-        settings = opened(config).of(point)
+        settings = opened(config)
         try:
             with progress() as on_progress:
                 run = run_warm_start(settings, runs.Trigger.COMMAND, console, on_progress)
@@ -253,7 +250,6 @@ def train(
 def threshold(
     arm: Annotated[str, typer.Argument(help="The arm of kind `checked`.")],
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """Estimate from the log which score the first answer of a checked arm should have to be sent.
 
@@ -261,7 +257,7 @@ def threshold(
     the other answer would have been worth. Nothing is changed: put the threshold into the configuration.
     """
     with explained():
-        _, settings = with_log(config, point)
+        settings = with_log(config)
         fit = fit_logged_threshold(settings, arm)
     console.print(fit.table())
     for reason, n in fit.left_out.items():

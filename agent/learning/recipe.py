@@ -157,9 +157,9 @@ def known_arms(store: Store, config: AppConfig) -> list[str]:
 def digest_configuration(config: AppConfig) -> str:
     """Return a digest of the settings that a candidate is judged by: the gate, the reward, the policy.
 
-    Paths, keys, arms and other decision points are left out.
+    Paths, keys and arms are left out.
     """
-    apart = {"home", "log_url", "keys", "arms", "observations", "points"}
+    apart = {"home", "log_url", "keys", "arms", "observations"}
     document = config.model_dump(mode="json", exclude=apart)
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 

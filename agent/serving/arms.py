@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from armwise.agent.background import Work, WorkFailure, clear, record
-from armwise.agent.config import DEFAULT_POINT, AppConfig, ConfigError
+from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import Building
 from armwise.agent.turn import ArmInfo, CheckedAnswering, TurnLoop
@@ -96,7 +96,6 @@ class ArmRegistry:
         turns: The turn loop, whose arms are replaced when a set is served.
         router: Metadata of the configured router.
         on_serve: Called as soon as a set is served.
-        point: The decision point.
 
     Attributes:
         config: The configuration with the live arms.
@@ -111,12 +110,11 @@ class ArmRegistry:
         turns: TurnLoop,
         router: saved.RouterFacts | None,
         on_serve: Callable[[], None] = lambda: None,
-        point: str = DEFAULT_POINT,
     ) -> None:
         self.config = config
         self.seq = 0
         self._wanted = 0  # position of the newest set
-        self._on_serve, self._point = on_serve, point
+        self._on_serve = on_serve
         self._store, self._arms, self._turns, self._router = store, arms, turns, router
         self._file, self._configured = config, config.arm_documents
         self._started = False
@@ -209,7 +207,7 @@ class ArmRegistry:
                 logger.warning("still serving the arms before set %d: %s", arm_set.seq, error)
                 self._attempts = 0
             self._unbuilt, self._attempts = arm_set.seq, self._attempts + 1
-            record(WorkFailure(Work.ARMS, self._point, str(error), self._attempts, time.time() + REBUILD_S))
+            record(WorkFailure(Work.ARMS, str(error), self._attempts, time.time() + REBUILD_S))
             self._retry_at = asyncio.get_running_loop().time() + REBUILD_S
 
     def _serve(self, config: AppConfig, seq: int, profiles: Mapping[str, Profile]) -> None:
@@ -220,7 +218,7 @@ class ArmRegistry:
         if self._router is not None:
             saved.warn_of_unknown(self._router, config.actions)
         self.config, self.seq = config, seq
-        clear(Work.ARMS, self._point)
+        clear(Work.ARMS)
         self._turns.former = {**self._turns.former, **self._turns.arms}
         self._turns.arms = self._switched(arm_infos(config, profiles))
         self._on_serve()

@@ -1,4 +1,4 @@
-"""Ask a decision point: check a question, reserve room for it, and run its turn.
+"""Ask the service: check a question, reserve room for it, and run its turn.
 
 This is the part that all deciding routes share, independent of HTTP. A request under an idempotency key that
 was used before resumes or repeats the earlier turn.
@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from armwise.agent.access import Caller, RateLimitedError, SpentError
 from armwise.agent.policies import FeatureSpec
 from armwise.agent.serving import outage
-from armwise.agent.serving.point import DecisionPoint
+from armwise.agent.serving.replica import Replica
 from armwise.agent.telemetry import log_turn
 from armwise.agent.turn import (
     Ask,
@@ -44,9 +44,6 @@ from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.errors import LOG_UNUSABLE, ConflictError
 from armwise.feedback.events import Execution, Status
 from armwise.feedback.log import LoggedDecision, erasures
-
-POINT = "point/"
-"""Prefix of a model that names a decision point; a slash and a model of that point may follow."""
 
 Context = Mapping[str, float | str | bool]
 
@@ -94,7 +91,7 @@ class ArmExcludedError(AskError):
 
 
 class NotReadyError(AskError):
-    """The decision point is still loading."""
+    """The replica is still loading."""
 
 
 class InProgressError(AskError):
@@ -183,7 +180,7 @@ class Asking(Protocol):
 
 
 def check_ask(
-    point: DecisionPoint,
+    replica: Replica,
     caller: Caller,
     question: str,
     body: Asking,
@@ -195,21 +192,21 @@ def check_ask(
     options = body.agent
     if not question.strip():
         raise InvalidAskError("the question is empty", param)
-    question = checked_question(question, point, param)
+    question = checked_question(question, replica, param)
     user = options.user or getattr(body, "user", None)
     groups = _groups(caller, options.groups)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
         question=question,
-        user_digest=user_digest(point, caller, user),
-        forced=forced_arm(point, body.model),
+        user_digest=user_digest(replica, caller, user),
+        forced=forced_arm(replica, body.model),
         allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
-        context=checked_context(options.context, point, "agent.context"),
-        incumbent=read_incumbent(point, options.incumbent, "agent.incumbent"),
-        cost_weight=_cost_weight(options.cost_weight, point.config.features),
-        episode_id=_episode(point, caller, body),
+        context=checked_context(options.context, replica, "agent.context"),
+        incumbent=read_incumbent(replica, options.incumbent, "agent.incumbent"),
+        cost_weight=_cost_weight(options.cost_weight, replica.config.features),
+        episode_id=_episode(replica, caller, body),
         deferred=options.defer_activation,
         request_digest=digest_request(body, groups) if key else "",
         where=_where(options.filters),
@@ -222,12 +219,12 @@ SESSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Form of session names that serve as episode ids unchanged; other names are hashed."""
 
 
-def _episode(point: DecisionPoint, caller: Caller, body: Asking) -> str | None:
+def _episode(replica: Replica, caller: Caller, body: Asking) -> str | None:
     """Return the stored episode id of a request.
 
     A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
     """
-    name, config = body.agent.episode_id, point.config
+    name, config = body.agent.episode_id, replica.config
     if name is None and (config.sticky.of == "session" or config.prices_caches):
         # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
         key = getattr(body, "prompt_cache_key", None) if config.sticky.of == "session" else None
@@ -272,16 +269,16 @@ def _where(where: Comparison | Compound | None) -> Comparison | Compound | None:
     return where
 
 
-def user_digest(point: DecisionPoint, caller: Caller, user: str | None) -> str | None:
+def user_digest(replica: Replica, caller: Caller, user: str | None) -> str | None:
     """Return the digest that the log stores for the end user of a request, if it names one."""
-    return erasures.user_digest(point.store, caller.project, user) if user else None
+    return erasures.user_digest(replica.store, caller.project, user) if user else None
 
 
-def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Mapping[str, float] | None:
+def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping[str, float] | None:
     """Return the distribution of the caller's own decider by arm; None if the request names none.
 
     Args:
-        point: The decision point; its `tap` maps names of arms.
+        replica: Has the `tap`, which maps names of arms.
         named: The arm or the distribution that the request names.
         param: The field that `named` comes from.
 
@@ -290,21 +287,21 @@ def read_incumbent(point: DecisionPoint, named: Named | None, param: str) -> Map
     """
     if named is None:
         return None
-    if point.config.tap is None:
-        message = f"no incumbent has a place at point {point.name!r}: `tap` is not configured there"
+    if replica.config.tap is None:
+        message = "no incumbent has a place here: `tap` is not configured"
         raise InvalidAskError(message, param)
     if (named.arm is None) == (named.distribution is None):
         raise InvalidAskError("either arm or distribution was expected, which is drawn from here", param)
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
-    p = validate_distribution(point, given, param)
+    p = validate_distribution(replica, given, param)
     total = math.fsum(p.values())
     return {arm: share / total for arm, share in p.items()}
 
 
-def find_arm(point: DecisionPoint, name: str, param: str) -> str:
+def find_arm(replica: Replica, name: str, param: str) -> str:
     """Return the live arm that `tap` maps another system's name to. Raises AskError."""
-    tap = point.config.tap
-    live = point.turns.arms
+    tap = replica.config.tap
+    live = replica.turns.arms
     arm = name if tap is None else tap.map_arm(name)
     if arm not in live and tap is not None:
         arm = tap.names.get("*", arm)
@@ -314,34 +311,34 @@ def find_arm(point: DecisionPoint, name: str, param: str) -> str:
     return arm
 
 
-def validate_distribution(point: DecisionPoint, given: Mapping[str, float], param: str) -> dict[str, float]:
+def validate_distribution(replica: Replica, given: Mapping[str, float], param: str) -> dict[str, float]:
     """Return a distribution by live arm, in the order of the request. Raises AskError."""
     distribution: dict[str, float] = {}
     for name, p in given.items():
         if not 0.0 <= p <= 1.0:
             message = f"the probability of arm {name!r} is {p:g}; a number from 0 to 1 was expected"
             raise InvalidAskError(message, param)
-        arm = find_arm(point, name, param)
+        arm = find_arm(replica, name, param)
         distribution[arm] = distribution.get(arm, 0.0) + p
     if abs((total := math.fsum(distribution.values())) - 1.0) > TOLERANCE:
         raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
     return distribution
 
 
-def checked_question(question: str, point: DecisionPoint, param: str) -> str:
+def checked_question(question: str, replica: Replica, param: str) -> str:
     """Check the length of a question, and return it redacted; `param` is its field. Raises AskError."""
-    limit = point.config.limits.question_chars
+    limit = replica.config.limits.question_chars
     if len(question) > limit:
         message = f"the question has {len(question)} characters; at most {limit} are read"
         raise InvalidAskError(message, param)
-    return point.service.redact(question)
+    return replica.redact(question)
 
 
 def checked_context(
-    context: Mapping[str, float | str | bool], point: DecisionPoint, within: str
+    context: Mapping[str, float | str | bool], replica: Replica, within: str
 ) -> Mapping[str, float | str | bool]:
     """Check a context against the limits, and return it redacted; `within` is its field. Raises AskError."""
-    limits = point.config.limits
+    limits = replica.config.limits
     if len(context) > limits.context_features:
         message = f"the context has {len(context)} names; at most {limits.context_features} are read"
         raise InvalidAskError(message, within)
@@ -363,17 +360,12 @@ def checked_context(
     if size > limits.context_bytes:
         message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
         raise InvalidAskError(message, within)
-    return redacted(context, point)
+    return redacted(context, replica)
 
 
-def redacted(
-    context: Mapping[str, float | str | bool], point: DecisionPoint
-) -> Mapping[str, float | str | bool]:
+def redacted(context: Mapping[str, float | str | bool], replica: Replica) -> Mapping[str, float | str | bool]:
     """Return a context with its text values redacted."""
-    return {
-        key: point.service.redact(value) if isinstance(value, str) else value
-        for key, value in context.items()
-    }
+    return {key: replica.redact(value) if isinstance(value, str) else value for key, value in context.items()}
 
 
 def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
@@ -401,26 +393,21 @@ def digest_request(body: Asking | BaseModel, groups: frozenset[str] = frozenset(
     return hashlib.sha256(explicit.encode()).hexdigest()
 
 
-def forced_arm(point: DecisionPoint, model: str) -> str | None:
-    """Return the arm that answers for a model; None for `auto`, or for a bare point. Raises AskError.
+def forced_arm(replica: Replica, model: str) -> str | None:
+    """Return the arm that answers for a model; None for `auto`. Raises AskError.
 
     It is the arm of that name, or while a first start still builds that one, the part of it that is live.
     """
-    if point.external:
-        message = f"the caller carries out the arms of point {point.name!r}: POST /v1/decisions"
+    if replica.external:
+        message = "the caller carries out the arms: POST /v1/decisions"
         raise InvalidAskError(message, "model")
-    if model.startswith(POINT):
-        name, _, model = model.removeprefix(POINT).partition("/")
-        if name != point.name:
-            message = f"this route takes no point by its model: ?point={name} was expected"
-            raise InvalidAskError(message, "model")
     if model in ("auto", ""):
         return None
     prefix, _, arm = model.partition("/")
     if prefix != "arm" or not arm:
-        message = f"model {model!r}: 'auto' or 'arm/<name>' was expected, or 'point/<name>' before it"
+        message = f"model {model!r}: 'auto' or 'arm/<name>' was expected"
         raise UnknownModelError(message, "model")
-    return arm if arm in point.turns.arms else point.arms.stand_ins().get(arm, arm)
+    return arm if arm in replica.turns.arms else replica.arms.stand_ins().get(arm, arm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,14 +424,14 @@ class Opening:
 
 
 async def stream_turn(
-    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
+    replica: Replica, caller: Caller, ask: Ask, key: str | None, timeout_s: float | None
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a new turn, or of the earlier turn under the same idempotency key.
 
     Overload is checked before the log is read. Ids are shown as the caller knows them.
 
     Args:
-        point: Runs the turn.
+        replica: Runs the turn.
         caller: The caller, whose limits and budgets apply.
         ask: The question.
         key: The idempotency key of the request.
@@ -454,40 +441,39 @@ async def stream_turn(
         AskError, OverloadedError: There is no room.
         UnansweredError: The turn was refused or failed.
     """
-    _require_room(point, caller, ask.decision_id)
+    _require_room(replica, caller, ask.decision_id)
     tracing.TURN.set(tracing.TracedTurn(ask.decision_id, ask.episode_id or "", ask.question))
     started = time.perf_counter()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
     commits: list[Commit] = []
-    served, log = "", partial(log_turn, point.config.telemetry, point.name, caller.key)
-    service, booking = point.service, point.booking(ask.decision_id)
-    service.under_way[booking] = caller.key
-    ask = replace(ask, asked_by=caller.identify(point.store.draw_secret))
+    served, log = "", partial(log_turn, replica.config.telemetry, caller.key)
+    replica.under_way[ask.decision_id] = caller.key
+    ask = replace(ask, asked_by=caller.identify(replica.store.draw_secret))
     try:
         async with asyncio.timeout_at(deadline):
-            opening = await _opened(point, caller, ask, key, commits)
+            opening = await _opened(replica, caller, ask, key, commits)
             if (most := opening.most) is not None:
-                await service.quota.book(caller, booking, most.tokens, most.usd)
-        async with aclosing(_placed(point, ask, opening.events)) as turn:
+                await replica.quota.book(caller, ask.decision_id, most.tokens, most.usd)
+        async with aclosing(_placed(replica, ask, opening.events)) as turn:
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
-                    point.signals.offer(ask, event.decision)
+                    replica.signals.offer(ask, event.decision)
                 elif isinstance(event, Finished):
                     execution, seconds = event.execution, time.perf_counter() - started
-                    point.telemetry.took(execution, seconds, logged=event.logged)
+                    replica.telemetry.took(execution, seconds, logged=event.logged)
                     log(seconds, arm=execution.served, status=execution.status.value)
                 elif served and event.text:
-                    point.telemetry.began(served, time.perf_counter() - started)
+                    replica.telemetry.began(served, time.perf_counter() - started)
                     served = ""  # only the first text is timed
-                yield _shown(event, caller) if caller.prefix or caller.point else event
+                yield _shown(event, caller) if caller.prefix else event
     except Exception as error:
         failure = _reason(error, ask, timeout_s)
-        code = service.choose_code(failure)
-        point.telemetry.failed(code)
+        code = replica.choose_code(failure)
+        replica.telemetry.failed(code)
         log(time.perf_counter() - started, status=code)
         if isinstance(error, RateLimitedError | SpentError):
-            point.telemetry.refused(code)
+            replica.telemetry.refused(code)
         if code == UNEXPECTED:
             raise
         # Once the failure is recorded, or will be, a retry under the key is refused.
@@ -495,8 +481,8 @@ async def stream_turn(
         kept = ask.decision_id if any(map(_durable, commits)) else None
         raise UnansweredError(caller, kept, final=final) from failure
     finally:
-        service.under_way.pop(booking, None)
-        service.quota.release(booking)  # unless it was charged
+        replica.under_way.pop(ask.decision_id, None)
+        replica.quota.release(ask.decision_id)  # unless it was charged
 
 
 def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
@@ -510,39 +496,39 @@ def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
 
 
 async def _opened(
-    point: DecisionPoint, caller: Caller, ask: Ask, key: str | None, commits: list[Commit]
+    replica: Replica, caller: Caller, ask: Ask, key: str | None, commits: list[Commit]
 ) -> Opening:
     """Open a new turn, or the earlier one under the same key; without the log, if it is away.
 
     The commit of its decision is added to `commits` as soon as it is queued.
     """
-    if point.outage.since is not None:
-        return _unlogged(point, caller, ask)
+    if replica.outage.since is not None:
+        return _unlogged(replica, caller, ask)
     try:
-        look_up = partial(asyncio.to_thread, point.store.record, ask.decision_id)
-        record = None if key is None else await point.outage.ask(look_up)
+        look_up = partial(asyncio.to_thread, replica.store.record, ask.decision_id)
+        record = None if key is None else await replica.outage.ask(look_up)
     except LOG_UNUSABLE:
-        if not point.outage.answers:
+        if not replica.outage.answers:
             raise
-        return _unlogged(point, caller, ask)
+        return _unlogged(replica, caller, ask)
     if record is not None:
-        return await Retry(point, ask, record).open(commits.append)
-    require_eligible(point, ask)
-    events, most = point.turns.turn(ask, commits.append), point.turns.most(ask)
+        return await Retry(replica, ask, record).open(commits.append)
+    require_eligible(replica, ask)
+    events, most = replica.turns.turn(ask, commits.append), replica.turns.most(ask)
     return Opening(
-        _or_unlogged(point, caller, ask, events, commits) if point.outage.answers else events, most
+        _or_unlogged(replica, caller, ask, events, commits) if replica.outage.answers else events, most
     )
 
 
-def _unlogged(point: DecisionPoint, caller: Caller, ask: Ask) -> Opening:
+def _unlogged(replica: Replica, caller: Caller, ask: Ask) -> Opening:
     """Open a turn that is answered without the log. Raises AskError, LogUnavailableError."""
-    require_eligible(point, ask)
-    turns, ask = outage.stand_in(point.turns, ask, caller, point.telemetry)
+    require_eligible(replica, ask)
+    turns, ask = outage.stand_in(replica.turns, ask, caller, replica.telemetry)
     return Opening(turns.turn(ask), turns.most(ask))
 
 
 async def _or_unlogged(
-    point: DecisionPoint,
+    replica: Replica,
     caller: Caller,
     ask: Ask,
     events: AsyncGenerator[Event, None],
@@ -561,22 +547,21 @@ async def _or_unlogged(
     else:
         return
     commits.clear()
-    opening = _unlogged(point, caller, ask)
-    quota, booking = point.service.quota, point.booking(ask.decision_id)
-    quota.release(booking)  # unless the turn was charged
+    opening = _unlogged(replica, caller, ask)
+    replica.quota.release(ask.decision_id)  # unless the turn was charged
     if (most := opening.most) is not None:
-        await quota.book(caller, booking, most.tokens, most.usd)
+        await replica.quota.book(caller, ask.decision_id, most.tokens, most.usd)
     async with aclosing(opening.events) as unlogged:
         async for event in unlogged:
             yield event
 
 
 def _shown(event: Event, caller: Caller) -> Event:
-    """Return an event with ids as the caller knows them: without the project, with the point."""
+    """Return an event with ids as the caller knows them: without the project."""
     match event:
         case Decided(decision):
-            episode_id = decision.episode_id and caller.shown_id(decision.episode_id)
-            shown = replace(decision, id=caller.shown_id(decision.id), episode_id=episode_id)
+            episode_id = decision.episode_id and caller.shown(decision.episode_id)
+            shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
             return replace(event, decision=shown)
         case Chunk() if event.tool_calls:
             calls = (
@@ -590,7 +575,7 @@ def _shown(event: Event, caller: Caller) -> Event:
 def _shown_call(name: str, caller: Caller) -> str:
     """Return the id of a function call, which ends in the id of its decision, as the caller knows it."""
     decision_id = decision_of_call(name) or ""
-    return name.removesuffix(decision_id) + caller.shown_id(decision_id) if decision_id else name
+    return name.removesuffix(decision_id) + caller.shown(decision_id) if decision_id else name
 
 
 async def begun(events: AsyncGenerator[Event, None]) -> Decided:
@@ -622,51 +607,50 @@ async def whole(events: AsyncGenerator[Event, None]) -> tuple[Decided, Choices, 
 
 
 @asynccontextmanager
-async def place(point: DecisionPoint, caller: Caller) -> AsyncIterator[None]:
+async def place(replica: Replica, caller: Caller) -> AsyncIterator[None]:
     """Reserve room for work other than a turn.
 
     Args:
-        point: Does the work.
+        replica: Does the work.
         caller: The caller, whose limits apply.
 
     Raises:
         AskError, OverloadedError: There is no room.
         RateLimitedError: The key has used too many tokens.
     """
-    service, name = point.service, caller.new_id()
-    _require_room(point, caller, name)
-    booking = point.booking(name)
-    service.under_way[booking] = caller.key
+    name = caller.new_id()
+    _require_room(replica, caller, name)
+    replica.under_way[name] = caller.key
     try:
-        await service.quota.book(caller, booking, 0, 0.0)
+        await replica.quota.book(caller, name, 0, 0.0)
         yield
     finally:
-        service.under_way.pop(booking, None)
-        service.quota.release(booking)
+        replica.under_way.pop(name, None)
+        replica.quota.release(name)
 
 
-def _require_room(point: DecisionPoint, caller: Caller, name: str) -> None:
+def _require_room(replica: Replica, caller: Caller, name: str) -> None:
     """Check that there is room for a turn or other work. Raises AskError, OverloadedError."""
-    if not point.decides:
+    if not replica.decides:
         raise NotReadyError(LOADING)
-    in_flight = [*point.service.under_way.values()]
-    if len(in_flight) >= point.config.limits.in_flight:
-        point.telemetry.shed()
+    in_flight = [*replica.under_way.values()]
+    if len(in_flight) >= replica.config.limits.in_flight:
+        replica.telemetry.shed()
         raise OverloadedError(f"{len(in_flight)} requests are in progress already")
     if caller.key is not None:
         requests = in_flight.count(caller.key)
-        if requests >= math.ceil(SHARE_OF_A_KEY * point.config.limits.in_flight):
-            point.telemetry.shed()
+        if requests >= math.ceil(SHARE_OF_A_KEY * replica.config.limits.in_flight):
+            replica.telemetry.shed()
             raise OverloadedError(f"{requests} requests of this key are in progress already")
-    if point.booking(name) in point.service.under_way:
+    if name in replica.under_way:
         raise in_progress(name)
 
 
 async def _placed(
-    point: DecisionPoint, ask: Ask, events: AsyncGenerator[Event, None]
+    replica: Replica, ask: Ask, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a turn, holding a place of the language model if it writes an answer."""
-    async with point.service.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
+    async with replica.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
         async for event in turn:
             yield event
 
@@ -686,12 +670,12 @@ class Retry:
     """A question under the idempotency key of an earlier turn.
 
     Attributes:
-        point: The decision point of both.
+        replica: Answers both.
         ask: The question.
         record: The earlier turn in the log.
     """
 
-    point: DecisionPoint
+    replica: Replica
     ask: Ask
     record: LoggedDecision
 
@@ -712,11 +696,13 @@ class Retry:
             return Opening(self._hand_over(), None)
         if execution is not None:
             return await self._reopen(execution)  # even if its arm was switched off since
-        ends_at = decision.decided_at + self.point.config.limits.answer_s
-        if (left_s := ends_at - self.point.decider.clock()) > 0:  # another replica may still be answering it
+        ends_at = decision.decided_at + self.replica.config.limits.answer_s
+        if (
+            left_s := ends_at - self.replica.decider.clock()
+        ) > 0:  # another replica may still be answering it
             raise in_progress(ask.decision_id, max(1, math.ceil(left_s)))
         self._require_known(decision.drawn, "decided on")
-        turns = self.point.turns
+        turns = self.replica.turns
         return Opening(turns.resume(ask, decision, on_commit), turns.most_to_resume(ask, decision))
 
     async def _hand_over(self) -> AsyncGenerator[Event, None]:
@@ -736,7 +722,7 @@ class Retry:
         served = execution.served or self.record.decision.drawn
         kept = await self._look_up(served, execution)
         decided = None if kept is None else Decided(self.record.decision, kept, served)
-        most = None if decided else self.point.turns.most_again(ask, served)
+        most = None if decided else self.replica.turns.most_again(ask, served)
         return Opening(self._repeat(served, execution, decided), most)
 
     async def _look_up(self, served: str, execution: Execution) -> Retrieval | None:
@@ -745,9 +731,9 @@ class Retry:
         Scores are not logged, so a passage gets the score 1 / rank.
         """
         ask = self.ask
-        if self.point.turns.known[served].bound == UNPROMPTED:
+        if self.replica.turns.known[served].bound == UNPROMPTED:
             return None
-        passages = {passage.id: passage for passage in await self.point.passages(execution.passages)}
+        passages = {passage.id: passage for passage in await self.replica.passages(execution.passages)}
         if not passages.keys() >= {*execution.passages}:
             return None
         ranked = (passages[name].scored(1 / rank) for rank, name in enumerate(execution.passages, start=1))
@@ -758,7 +744,7 @@ class Retry:
         self, served: str, execution: Execution, decided: Decided | None
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of the turn; without `decided`, its passages are searched again."""
-        ask, turns = self.ask, self.point.turns
+        ask, turns = self.ask, self.replica.turns
         yield decided or await turns.again(ask, self.record.decision, execution)
         # The log stores no finish reason for plain text: an answer of the greatest length counts as cut.
         most_tokens = ask.max_tokens or turns.known[served].answering.max_tokens
@@ -770,7 +756,7 @@ class Retry:
 
     def _require_known(self, arm: str | None, what: str) -> None:
         """Refuse to continue with an arm that was removed. Raises AskError."""
-        if arm not in self.point.turns.known:
+        if arm not in self.replica.turns.known:
             raise _conflict(f"{self.ask.decision_id!r} was {what} arm {arm!r}, which is gone")
 
 
@@ -778,33 +764,33 @@ def _conflict(message: str) -> AskError:
     return KeyReusedError(message, "Idempotency-Key")
 
 
-def require_eligible(point: DecisionPoint, ask: Ask) -> None:
+def require_eligible(replica: Replica, ask: Ask) -> None:
     """Check that all named arms are live, and that a forced arm can be drawn. Raises AskError."""
     for option, names in (("allowed_arms", ask.allowed or ()), ("excluded_arms", ask.excluded)):
         for name in sorted(names):
-            require_arm(point, name, f"agent.{option}")
+            require_arm(replica, name, f"agent.{option}")
     if ask.forced is not None:
-        require_model(point, ask.forced)
+        require_model(replica, ask.forced)
         allowed = ask.allowed is None or ask.forced in ask.allowed
         left_out = ask.forced in ask.excluded or not allowed
-        if left_out or not point.turns.arms[ask.forced].enabled:
+        if left_out or not replica.turns.arms[ask.forced].enabled:
             why = "excluded, or not allowed" if left_out else "switched off"
             raise ArmExcludedError(f"arm {ask.forced!r} is {why}", "model")
 
 
-def require_model(point: DecisionPoint, arm: str) -> None:
+def require_model(replica: Replica, arm: str) -> None:
     """Check that the arm of a model is live. Raises AskError."""
-    if arm not in point.turns.arms:
-        models = ", ".join(f"arm/{name}" for name in point.turns.arms)
+    if arm not in replica.turns.arms:
+        models = ", ".join(f"arm/{name}" for name in replica.turns.arms)
         raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {models}", "model")
 
 
-def require_arm(point: DecisionPoint, arm: str, param: str) -> None:
+def require_arm(replica: Replica, arm: str, param: str) -> None:
     """Check that an arm is live. Raises AskError, which names `param`."""
-    if arm not in point.turns.arms:
-        raise UnknownArmError(not_live(point, arm), param)
+    if arm not in replica.turns.arms:
+        raise UnknownArmError(not_live(replica, arm), param)
 
 
-def not_live(point: DecisionPoint, arm: str) -> str:
+def not_live(replica: Replica, arm: str) -> str:
     """Return the error message for an arm that is not live."""
-    return f"arm {arm!r} is not configured; there are: {', '.join(point.turns.arms)}"
+    return f"arm {arm!r} is not configured; there are: {', '.join(replica.turns.arms)}"

@@ -1,7 +1,7 @@
 """Answers while the log is away (`log_away: answer`): the fallback answers, and nothing is drawn or logged.
 
     closed -- a request waits for the log, which fails or takes `SLOW_S` --> open (`GroupCommit.trouble`)
-    open   -- the decision point probes the log in the background -------> closed
+    open   -- the replica probes the log in the background -------> closed
 
 While the circuit is open, no request waits for the log.
 
@@ -37,13 +37,12 @@ class LogOutage:
     Args:
         log: Commits facts, and knows whether it can.
         answers: Whether questions are answered while it cannot; False: they are refused.
-        point: Name of the decision point.
         clock: Seconds since the epoch.
     """
 
-    def __init__(self, log: GroupCommit, answers: bool, point: str, clock: Callable[[], float]) -> None:
+    def __init__(self, log: GroupCommit, answers: bool, clock: Callable[[], float]) -> None:
         self.answers = answers
-        self._log, self._point, self._clock = log, point, clock
+        self._log, self._clock = log, clock
         self._since: float | None = None
 
     @property
@@ -68,7 +67,7 @@ class LogOutage:
             return None
         at = datetime.fromtimestamp(since, UTC).isoformat(sep=" ", timespec="seconds")
         why = f"away since {at}: {self._log.trouble}"
-        return WorkFailure(Work.LOG, self._point, why, 1, self._clock())
+        return WorkFailure(Work.LOG, why, 1, self._clock())
 
     async def ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return what the log answers to a call; it is not called while the log is known to be away.
@@ -118,7 +117,7 @@ def stand_in(turns: TurnLoop, ask: Ask, caller: Caller, telemetry: Telemetry) ->
     Its cost is charged to the booking of the question.
 
     Args:
-        turns: The turns of the decision point.
+        turns: The turns of the replica.
         ask: The question.
         caller: Who asked.
         telemetry: Counts turns.

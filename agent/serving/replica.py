@@ -1,21 +1,151 @@
-"""One process of the ingress: its decision points and their shared resources."""
+"""The state of the service in a replica: its log, its live arms, the version that it serves and its turns.
+
+It decides with a read-only copy of the policy. Several times a second it polls the log for a newer version,
+a promotion, new arms and switches of arms.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from armwise.agent.access import Keyring, Quota
-from armwise.agent.config import DEFAULT_POINT, AppConfig
-from armwise.agent.serving.point import STOP_S, Backends, DecisionPoint, Gate, Service
-from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Places
+from armwise.agent.config import AppConfig
+from armwise.agent.policies import Exploration, describe
+from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
+from armwise.agent.serving.observe import Observer
+from armwise.agent.serving.outage import LogOutage
+from armwise.agent.serving.router_scores import Scorers
+from armwise.agent.serving.signals import Signals
+from armwise.agent.serving.telemetry import CountedRecall, Telemetry
+from armwise.agent.serving.versions import ReplicaState, Versions
+from armwise.agent.turn import (
+    ArmHealth,
+    CountedLog,
+    Decider,
+    Keeping,
+    LanguageModel,
+    Places,
+    Serving,
+    TurnLoop,
+    llm_key,
+)
+from armwise.arms.llm import Generator, catalog
+from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import LogUnavailableError, StoreError
-from armwise.feedback.log import SERVING_S, ChangeWatch, open_log
-from armwise.feedback.registry import usage
+from armwise.feedback.drift import read_alarms
+from armwise.feedback.errors import LogUnavailableError, StoreError, SupersededError
+from armwise.feedback.events import AnsweredTurn, Cost, KeptDraw
+from armwise.feedback.log import SERVING_S, ChangeWatch, GroupCommit, Store, conversations, open_log
+from armwise.feedback.registry import ActivePolicy, arm_sets, prices, usage
+from armwise.feedback.training_log import lag
 
-REPORT_S = 0.5
+if TYPE_CHECKING:
+    from armwise.arms.deployments import Embedders, HostedArms
+
+logger = logging.getLogger(__name__)
+
+LEARNING_S = 5.0
+"""Seconds between two checks that a learner reads the log, and that its newest rows are within limits."""
+
+REPORT_S = 1.0
 """Most seconds between two reports of the usage of keys: others know of a request within twice that."""
+
+STOP_S = 5.0
+"""Seconds that `stop` waits for a refresh under way."""
+
+WARM_UP = "Warm-up question?"
+
+
+async def _reached() -> None:
+    """Return at once: everything is in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The arms, encoders and language models that turns call, in this process or on other hosts.
+
+    Attributes:
+        arms: Builds and runs arms.
+        embedders: Embeds with any backbone.
+        generators: The language models by name.
+        reach: Returns once all of these can be called.
+    """
+
+    arms: "HostedArms"
+    embedders: "Embedders"
+    generators: Mapping[str, Generator]
+    reach: Callable[[], Awaitable[None]] = _reached
+
+
+class Gate(Protocol):
+    """Decides whether a version may be promoted."""
+
+    async def __call__(
+        self,
+        store: Store,
+        config_digest: str,
+        version: int,
+        active: ActivePolicy,
+        *,
+        force: bool,
+        clock: Callable[[], float],
+    ) -> Mapping[str, Any]:
+        """Return a verdict with the keys `promote`, `reasons`, and `evaluation`, its number.
+
+        Args:
+            store: The log.
+            config_digest: Digest of the configuration.
+            version: A published version.
+            active: The active policy.
+            force: Whether to use only a verdict that exists already.
+            clock: Seconds since the epoch.
+
+        Raises:
+            UndecidedError: The evaluation is under way; ask again later.
+            QueueFullError: Too many evaluations are queued already.
+        """
+        ...
+
+
+def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[str, LanguageModel]:
+    """Return the language models of a configuration by name, with their prices and options.
+
+    Args:
+        config: The configuration.
+        generators: The generators by the same names.
+    """
+    return {
+        name: LanguageModel(
+            generators[name],
+            spec.compute_usd,
+            catalog.list_options(spec),
+            spec,
+            isinstance(spec, catalog.AnthropicSpec),
+        )
+        for name, spec in config.models.items()
+    }
+
+
+def _caps(config: AppConfig) -> dict[str, int]:
+    """Return the most concurrent searches by arm, and the most answers by language model."""
+    of_models = {
+        llm_key(name): spec.concurrency
+        for name, spec in config.models.items()
+        if isinstance(spec, catalog.EndpointSpec) and spec.concurrency is not None
+    }
+    return {**config.limits.arm_caps, **of_models}
+
+
+def _keeping(config: AppConfig) -> Keeping | None:
+    """Return how long a conversation keeps its arm; None: every turn draws."""
+    sticky = config.sticky
+    if sticky.of == "off":
+        return None
+    return Keeping(sticky.turns, config.reward.wait_s if sticky.idle_s is None else sticky.idle_s)
 
 
 class Replica:
@@ -23,8 +153,8 @@ class Replica:
 
     Args:
         config: The configuration, with defaults resolved.
-        backends: Encoders, language models, and the arms of the default decision point.
-        clock: Seconds since the epoch.
+        backends: Arms, encoders and language models.
+        clock: Seconds since the epoch, shared with the log.
         telemetry: Metrics of the replica.
         gate: Decides whether a version may be promoted.
         choose_code: Returns the code under which a failed turn is counted and logged.
@@ -32,10 +162,25 @@ class Replica:
             all parts run in one process.
 
     Attributes:
-        service: The resources that the decision points share.
+        store: The log, which has the keys and their usage, too.
+        keyring: The valid keys, as of the last refresh.
+        quota: Usage and limits of the keys.
+        chats: Places of the language model.
+        redact: Redacts a question before it is used; the log redacts other texts.
+        under_way: Key that each turn under way was asked with, by the id of its decision.
+        versions: Versions of its policy; `versions.version` decides.
+        log: Commits facts in groups.
+        outage: Whether the log is away, and questions are answered without it.
+        turns: Answers questions.
+        decider: Draws arms.
+        arms: The live arms.
+        passages: Returns passages of the corpus by their ids.
+        observer: Observes finished turns in the background.
+        signals: Writes what turns say of the turns before them as feedback.
+        unread: Warning that facts wait while no learner reads them; None if one does.
 
     Raises:
-        LogUnavailableError: A log cannot be opened now.
+        LogUnavailableError: The log cannot be opened now.
     """
 
     def __init__(
@@ -49,84 +194,266 @@ class Replica:
         choose_code: Callable[[Exception], str],
         deployments: Callable[[], Mapping[str, tuple[bool, str]]] | None = None,
     ) -> None:
-        points, redact, limits = config.by_point, config.privacy.redactor(), config.limits
-        stores = {
-            name: open_log(
-                point_config.database_url,
-                point_config.reward,
-                clock,
-                point_config.limits.feedback_items,
-                redact,
-                answer_s=SERVING_S,
-            )
-            for name, point_config in points.items()
-        }
-        store = stores[DEFAULT_POINT]
-        keyring = Keyring(config.keys, clock)
-        keyring.refresh(store)  # before the first request: without keys the service would be open
-        self.service = Service(
-            config=config,
-            store=store,
-            clock=clock,
-            telemetry=telemetry,
-            keyring=keyring,
-            quota=Quota(usage.UsageLedger(store), clock),
-            chats=Places(
-                "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
-            ),
-            gate=gate,
-            deployments=deployments,
-            redact=redact or str,
-            choose_code=choose_code,
+        self.clock, self.telemetry, self.gate = clock, telemetry, gate
+        self.choose_code, self.deployments = choose_code, deployments
+        redact, limits = config.privacy.redactor(), config.limits
+        self.redact = redact or str
+        self.store = store = open_log(
+            config.database_url, config.reward, clock, limits.feedback_items, redact, answer_s=SERVING_S
         )
-        for name, point_config in points.items():
-            here = backends if name == DEFAULT_POINT else backends.of(point_config.arms)
-            self.service.points[name] = DecisionPoint(name, point_config, stores[name], here, self.service)
-        self.service.quota.outage = self.service.points[DEFAULT_POINT].outage
-        self._models = backends.generators.values()
+        self.keyring = Keyring(config.keys, clock)
+        self.keyring.refresh(store)  # before the first request: without keys the service would be open
+        self.chats = Places(
+            "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
+        )
+        self.under_way: dict[str, str | None] = {}
+        self.log = GroupCommit(store)
+        self.outage = LogOutage(self.log, config.log_away == "answer", clock)
+        self.quota = Quota(usage.UsageLedger(store), clock)
+        self.quota.outage = self.outage
+        arms, embedders, tap = backends.arms, backends.embedders, config.tap
+        self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
+        self.versions = Versions(store, config, self._scorers)
+        self.decider = Decider(
+            serving=Serving(self.versions.empty, 0, scorer=self._scorers.configured),
+            explores=config.explores,
+            salt=store.draw_secret.salt(config.salt),
+            wait_s=config.reward.wait_s,
+            clock=clock,
+            health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
+            share=1.0 if tap is None else tap.share,
+            incumbent=None if tap is None or tap.incumbent is None else {tap.incumbent: 1.0},
+            keeping=_keeping(config),
+        )
+        infos = arm_infos(config)
+        self.decider.health.loading = frozenset(
+            arm for arm, info in infos.items() if info.backbones & embedders.loading
+        )
+        self.turns = TurnLoop(
+            arms=infos,
+            decider=self.decider,
+            embed=embedders.embed,
+            search=arms.search,
+            recall=CountedRecall(arms.recall, telemetry, lambda arm: self.turns.known[arm].cached),
+            models=name_models(config, backends.generators),
+            templates=config.templates,
+            log=self.outage.limited(CountedLog(self.log, telemetry.decided, telemetry.finished)),
+            keeps_answers=self.outage.answers,
+            features=config.features,
+            cost_weight=config.reward.cost_weight,
+            fallback=config.fallback,
+            arm_timeout_s=limits.arm_timeout_s,
+            llm_timeout_s=limits.llm_timeout_s,
+            restricted=True,  # until the corpus is read
+            passages=arms.passages,
+            charge=self._charge,
+            find_draw=self._find_draw,
+            find_turns=self._find_turns,
+            weigh_usd=config.reward.weigh_usd,
+            cache_turns=config.cache_turns,
+        )
+        self.signals = Signals(
+            *(config.reward.signals, self.turns, store, self.log, telemetry, clock),
+            wait_s=config.reward.wait_s,
+        )
+        self.observer = Observer(
+            *(config.observations, self.turns, self.log, self.chats, telemetry, self.signals)
+        )
+        self.turns.on_answer = self.observer.offer
+        configured = self._scorers.configured
+        router = None if configured is None else configured.about
+        self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
+        self.passages = arms.passages
+        self.unread: str | None = None
+        self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
+        self._backends = backends
+        self._reaching: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
-        self._refreshing = asyncio.Lock()
+        self._key_poller: asyncio.Task[None] | None = None
+        self._refreshing, self._refreshing_keys = asyncio.Lock(), asyncio.Lock()
+
+    @property
+    def config(self) -> AppConfig:
+        """The configuration, with the live arms."""
+        return self.arms.config
+
+    @property
+    def external(self) -> bool:
+        """Whether its arms belong to another system, and callers carry decisions out."""
+        return self.config.external
+
+    async def _find_draw(self, episode: str) -> KeptDraw | None:
+        return await self.outage.ask(partial(asyncio.to_thread, conversations.kept_draw, self.store, episode))
+
+    async def _find_turns(self, episode: str) -> list[AnsweredTurn]:
+        find = partial(asyncio.to_thread, conversations.answered_turns, self.store, episode)
+        return await self.outage.ask(find)
+
+    def _charge(self, decision_id: str, cost: Cost) -> None:
+        self.quota.charge(decision_id, cost)
+        self.telemetry.charged(self.under_way.get(decision_id), cost.usd)
+
+    @property
+    def decides(self) -> bool:
+        """Whether all hosts were reached, and a version is served and refreshed."""
+        reached = self._reaching is not None and self._reaching.done() and not self._failure()
+        served = self.versions.served is not None
+        return reached and served and self._poller is not None and not self._poller.done()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decides among all live arms: every encoder is loaded."""
+        return self.decides and self._loading is not None and self._loading.done()
 
     def check(self) -> None:
         """Raise the exception that ended a background task, or an error if the clock has jumped."""
-        self.service.clock.check()
-        if self._poller is not None and self._poller.done() and not self._poller.cancelled():
-            self._poller.result()
-        for point in self.service.points.values():
-            point.check()
+        self.clock.check()
+        if failure := self._failure():
+            raise failure
 
-    async def start(self) -> None:
-        """Start every decision point, and the refreshes of the keys."""
-        self._poller = asyncio.create_task(self._poll(), name="key-poller")
-        for point in self.service.points.values():
-            point.start()
+    def _failure(self) -> BaseException | None:
+        ended = [
+            task
+            for task in (self._key_poller, self._poller, self._reaching, self._loading)
+            if task and task.done() and not task.cancelled()
+        ]
+        return next((error for task in ended if (error := task.exception())), None)
+
+    def start(self) -> None:
+        """Start to refresh, to reach the hosts and to load encoders."""
+        self._key_poller = asyncio.create_task(self._poll_keys(), name="key-poller")
+        self._poller = asyncio.create_task(self._poll(), name="version-poller")
+        self._reaching = asyncio.create_task(self._warm_up(), name="reach")
+        self._loading = asyncio.create_task(self._load(self._reaching), name="encoder-loader")
 
     async def stop(self) -> None:
         """Stop refreshing, and commit what is still queued."""
-        with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
-            await asyncio.wait_for(self._refreshing.acquire(), STOP_S)
-        if self._poller is not None:
-            self._poller.cancel()
-        for point in reversed(self.service.points.values()):
-            await point.stop()
-        for model in self._models:
+        for lock in (self._refreshing_keys, self._refreshing):
+            with suppress(TimeoutError):  # a refresh goes on in its thread, and would open the log again
+                await asyncio.wait_for(lock.acquire(), STOP_S)
+        for task in (self._key_poller, self._poller, self._reaching, self._loading):
+            if task is not None:
+                task.cancel()
+        await self.signals.stop()
+        await self.observer.stop()
+        self.arms.stop()
+        self.versions.history.close()
+        await asyncio.to_thread(self.log.close)
+        for model in self._backends.generators.values():
             await model.close()
         with suppress(StoreError):  # the usage of keys since the last report is lost
-            await self.service.quota.report()
-        await self.service.quota.settled()
-        for point in self.service.points.values():
-            point.store.close()
+            await self.quota.report()
+        await self.quota.settled()
+        self.store.close()
 
-    async def refresh(self) -> None:
+    async def _warm_up(self) -> None:
+        """Wait for the hosts, and describe one question, which fails if an encoder's dimension differs."""
+        backends, features = self._backends, self.config.features
+        await backends.reach()
+        self.turns.restricted = await backends.arms.restricted()
+        if features.embedding is not None:
+            backbone = features.embedding.backbone
+            vectors = await backends.embedders.embed(WARM_UP, frozenset({backbone}))
+            describe(WARM_UP, features, embedding=vectors[backbone])
+        await self._scorers.warm_up()
+
+    async def _load(self, reached: asyncio.Task[None]) -> None:
+        """Load the remaining encoders once the service decides, and unmask their arms."""
+        await asyncio.wait([reached])
+        await self._backends.embedders.load(self._backends.embedders.loading)
+        self.decider.health.loading = frozenset()
+
+    async def refresh_keys(self) -> None:
         """Read the keys from the log, and report their usage. Raises LogUnavailableError."""
-        async with self._refreshing:
-            await asyncio.to_thread(self.service.keyring.refresh, self.service.store)
-            await self.service.quota.report()
+        async with self._refreshing_keys:
+            await asyncio.to_thread(self.keyring.refresh, self.store)
+            await self.quota.report()
+
+    async def _poll_keys(self) -> None:
+        changes = ChangeWatch(self.store, longest_s=REPORT_S)
+        while True:
+            with suppress(LogUnavailableError):  # `_poll` warns of it
+                if changes.is_due():
+                    await self.refresh_keys()
+            await asyncio.sleep(self.config.learning.poll_s)
 
     async def _poll(self) -> None:
-        changes = ChangeWatch(self.service.store, longest_s=REPORT_S)
+        changes = ChangeWatch(self.store)
         while True:
-            with suppress(LogUnavailableError):  # the default point warns of it
+            try:
+                if self.log.trouble:
+                    await asyncio.to_thread(self.log.check)
                 if changes.is_due():
                     await self.refresh()
-            await asyncio.sleep(self.service.config.learning.poll_s)
+                await self._check_log()
+            except LogUnavailableError as error:
+                logger.warning("still serving version %d: %s", self.decider.serving.version, error)
+            await asyncio.sleep(self.config.learning.poll_s)
+
+    async def _check_log(self) -> None:
+        """Check, every few seconds, that a learner reads the log."""
+        if (now := asyncio.get_running_loop().time()) < self._check_at:
+            return
+        self._check_at = now + LEARNING_S
+        try:
+            await asyncio.to_thread(self._learning.check)
+        except SupersededError as error:
+            self.unread = str(error)
+        else:
+            self.unread = None
+
+    async def refresh(self) -> None:
+        """Serve the newest version of the active recipe, or the pinned one, and the live arms.
+
+        Policy, router and arms of a version that brings them are replaced together, once all of them are
+        loaded and built.
+        """
+        # A refresh that began before an arm was switched must not overwrite the switch.
+        async with self._refreshing:
+            state, logged, self.decider.price = await asyncio.to_thread(self._read)
+            await self.versions.follow(state)
+            newer = 0 if logged.newer is None else logged.newer.seq
+            arm_set, follows = self.versions.active.arm_set, self.versions.state.follows
+            if self.arms.seq and newer <= arm_set and not follows:
+                logged = replace(logged, newer=None)  # the arms of a version that cannot be served here
+            await self.arms.follow(logged)
+            self._switch()
+            await self._raise_exploration()
+
+    def _read(self) -> tuple[ReplicaState, LoggedArms, Price | None]:
+        # The arms first, so that a promotion that brought them is read as well.
+        logged, budget = self.arms.read(), self.config.budget
+        price = None if budget is None else prices.latest(self.store, budget)
+        return self.versions.read(self.versions.state.served), logged, price
+
+    def _switch(self) -> None:
+        """Serve the version read last, unless its arms are still being built; atomic in the event loop."""
+        versions = self.versions
+        served, canaries = versions.state.served, versions.state.canaries
+        building = versions.state.follows and versions.active.arm_set > self.arms.seq
+        if served is None or (versions.served is not None and building):
+            return
+        versions.served = served
+        self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)
+
+    async def _raise_exploration(self) -> None:
+        """Raise exploration for a while after an alarm."""
+        raised, drift, join = None, self.config.drift, self.config.reward.join
+        if drift is not None:
+            alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
+            self.versions.alarms, until = alarms, alarms.raised_until(drift)
+            self.decider.alarm_at = None if alarms.newest is None else alarms.newest.at
+            if until is not None and self.clock() < until:
+                raised = Exploration(drift.exploration, drift.floor)
+        self.decider.raised = raised
+
+    async def replace_arms(self, names: Collection[str]) -> None:
+        """Make these the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""
+        await self.arms.replace(names)
+        await self.refresh()
+
+    async def switch(self, arm: str, enabled: bool) -> None:
+        """Switch an arm on or off here at once, and in every replica at its next refresh."""
+        await asyncio.to_thread(arm_sets.switch, self.store, arm, enabled, self.clock())
+        await self.refresh()

@@ -129,7 +129,7 @@ class _Formed:
 
 @dataclass(slots=True)
 class Signals:
-    """Observes the turns of a decision point in the background.
+    """Observes turns in the background.
 
     Attributes:
         metrics: Metric of each signal that the reward names.

@@ -25,7 +25,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from armwise.agent.background import Work
-from armwise.agent.config import DEFAULT_POINT
 from armwise.agent.turn import NONE_SERVED, Recall
 from armwise.arms.base import Query, Retrieval
 from armwise.feedback.events import Decision, Execution, Feedback, Mode
@@ -52,8 +51,8 @@ VERSION = metadata.version("armwise")
 
 
 @dataclass(frozen=True, slots=True)
-class PointState:
-    """The state of the log and the learner of a decision point at a scrape.
+class ScrapedState:
+    """The state of the log and the learner at a scrape.
 
     Attributes:
         lag: How far the served version is behind the log; None: the log is unavailable.
@@ -92,7 +91,7 @@ class Telemetry:
         self._own = CollectorRegistry()
         counter = partial(Counter, registry=self._own)
         seconds = partial(Histogram, buckets=SECONDS, registry=self._own)
-        arm = ("point", "arm")
+        arm = ("arm",)
         self._decisions = counter("armwise_decisions", "Decisions committed.", (*arm, "mode"))
         self._propensity = Histogram(
             "armwise_propensity",
@@ -109,14 +108,13 @@ class Telemetry:
         self._overhead = seconds(
             "armwise_overhead_seconds",
             "Seconds of a turn outside of the arm and the language model.",
-            ("point",),
         )
         self._retrieval = seconds("armwise_retrieval_seconds", "Seconds in an arm.", arm)
-        self._llm = seconds("armwise_llm_seconds", "Seconds in the language model.", ("point",))
-        self._tokens = counter("armwise_tokens", "Tokens read and written.", ("point", "direction"))
+        self._llm = seconds("armwise_llm_seconds", "Seconds in the language model.")
+        self._tokens = counter("armwise_tokens", "Tokens read and written.", ("direction",))
         self._cost = counter("armwise_cost_usd", "US dollars that turns have cost, by drawn arm.", arm)
         self._key_cost = counter("armwise_key_cost_usd", "US dollars that turns have cost.", (KEY,))
-        self._feedback = counter("armwise_feedback", "Feedback committed.", ("point", "metric", "status"))
+        self._feedback = counter("armwise_feedback", "Feedback committed.", ("metric", "status"))
         self._failures = counter("armwise_failures", "Turns that failed.", ("code",))
         self._observed = counter(
             "armwise_observations",
@@ -136,46 +134,37 @@ class Telemetry:
         self._unlogged = counter(
             "armwise_answers_without_log",
             "Turns that are not in the log, or whose end is not, because it was away.",
-            ("point",),
         )
-        self._unlogged.labels(DEFAULT_POINT)  # from 0, so that an alert sees the first one
         self._keys = set[str]()
-        self._point = DEFAULT_POINT
-
-    def at(self, point: str) -> "Telemetry":
-        """Return the same counters for another decision point."""
-        other = copy.copy(self)
-        other._point = point  # noqa: SLF001 - of the same class
-        return other
 
     def decided(self, decision: Decision) -> None:
         """Count a decision."""
-        self._decisions.labels(self._point, decision.drawn, decision.mode.value).inc()
+        self._decisions.labels(decision.drawn, decision.mode.value).inc()
         if decision.mode is Mode.EXPLORE:
-            self._propensity.labels(self._point, decision.drawn).observe(decision.propensity)
+            self._propensity.labels(decision.drawn).observe(decision.propensity)
 
     def took(self, execution: Execution, seconds: float, *, logged: bool = True) -> None:
         """Record the duration of a turn, from admission to the last byte, and whether its end is logged."""
         if not logged:
             self.unlogged()
-        self._turns.labels(self._point, execution.served or NONE_SERVED).observe(seconds)
+        self._turns.labels(execution.served or NONE_SERVED).observe(seconds)
         rest = seconds - execution.cost.retrieval_s - execution.cost.llm_s
-        self._overhead.labels(self._point).observe(max(0.0, rest))  # arms that search at once add up to more
+        self._overhead.observe(max(0.0, rest))  # arms that search at once add up to more
 
     def began(self, served: str, seconds: float) -> None:
         """Record the time from admission to the first text of an answer."""
-        self._first_token.labels(self._point, served).observe(seconds)
+        self._first_token.labels(served).observe(seconds)
 
     def finished(self, execution: Execution, drawn: str) -> None:
         """Count the end of a turn by its status and the arm that was drawn."""
-        point, cost = self._point, execution.cost
-        self._executions.labels(point, drawn, execution.status.value).inc()
-        self._retrieval.labels(point, execution.served or NONE_SERVED).observe(cost.retrieval_s)
-        self._cost.labels(point, drawn).inc(cost.usd)
+        cost = execution.cost
+        self._executions.labels(drawn, execution.status.value).inc()
+        self._retrieval.labels(execution.served or NONE_SERVED).observe(cost.retrieval_s)
+        self._cost.labels(drawn).inc(cost.usd)
         if execution.answer is not None:
-            self._llm.labels(point).observe(cost.llm_s)
-            self._tokens.labels(point, "read").inc(cost.prompt_tokens)
-            self._tokens.labels(point, "written").inc(cost.completion_tokens)
+            self._llm.observe(cost.llm_s)
+            self._tokens.labels("read").inc(cost.prompt_tokens)
+            self._tokens.labels("written").inc(cost.completion_tokens)
 
     def charged(self, key: str | None, usd: float) -> None:
         """Add the cost of a turn to that of its key, by public id; a turn without a key is left out."""
@@ -188,7 +177,7 @@ class Telemetry:
     def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
         """Count an item of feedback by its metric, or else by its kind."""
         assert receipt.status is not None
-        self._feedback.labels(self._point, fact.metric or fact.kind.value, receipt.status.value).inc()
+        self._feedback.labels(fact.metric or fact.kind.value, receipt.status.value).inc()
 
     def failed(self, code: str) -> None:
         """Count a turn that failed."""
@@ -200,15 +189,15 @@ class Telemetry:
 
     def tapped(self, arm: str, status: str) -> None:
         """Count a decision of another system by its arm and its status here."""
-        self._tapped.labels(self._point, arm, status).inc()
+        self._tapped.labels(arm, status).inc()
 
     def recalled(self, arm: str, *, hit: bool) -> None:
         """Count a lookup in the cache of retrievals."""
-        self._recalled.labels(self._point, arm, "hit" if hit else "miss").inc()
+        self._recalled.labels(arm, "hit" if hit else "miss").inc()
 
     def unlogged(self) -> None:
         """Count a turn that is not in the log, or whose end is not."""
-        self._unlogged.labels(self._point).inc()
+        self._unlogged.inc()
 
     def shed(self) -> None:
         """Count a request that was refused for load."""
@@ -235,7 +224,7 @@ class Telemetry:
 
     def exposition(
         self,
-        states: Mapping[str, PointState],
+        state: ScrapedState,
         now: float,
         jump_s: float = 0.0,
         shows: Callable[[str], bool] = lambda _: False,
@@ -243,7 +232,7 @@ class Telemetry:
         """Return the text for a scrape, with the state of the log and of the learner.
 
         Args:
-            states: State of each decision point.
+            state: State of the log and the learner.
             now: Seconds since the epoch.
             jump_s: Seconds that the wall clock is ahead of the monotonic one.
             shows: Returns whether the caller may see the series of a key, by its public id.
@@ -251,9 +240,9 @@ class Telemetry:
         shown = CollectorRegistry()
         shown.register(_Shown(self._merged(), shows))
         text = generate_latest(shown)
-        state = CollectorRegistry()
-        state.register(_LogGauges(states, now, jump_s))
-        return text + generate_latest(state)
+        gauges = CollectorRegistry()
+        gauges.register(_LogGauges(state, now, jump_s))
+        return text + generate_latest(gauges)
 
 
 class _Shown(Collector):
@@ -307,42 +296,35 @@ GAUGES = {
     "armwise_policy_version": "The version that is served.",
     "armwise_drift_alarms": "Changes of the world that were noticed.",
 }
-"""Gauges of a decision point."""
+"""Gauges of the log and the learner."""
 
 
 class _LogGauges(Collector):
     """Gauges of the log and the learner, read at the scrape."""
 
-    def __init__(self, states: Mapping[str, PointState], now: float, jump_s: float) -> None:
-        self._states, self._now, self._jump_s = states, now, jump_s
+    def __init__(self, state: ScrapedState, now: float, jump_s: float) -> None:
+        self._state, self._now, self._jump_s = state, now, jump_s
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield each value."""
-        values = {point: self._of_point(state) for point, state in self._states.items()}
+        state, values = self._state, self._values()
         for name, what in GAUGES.items():
-            family = GaugeMetricFamily(name, what, labels=("point",))
-            for point, gauges in values.items():
-                if name in gauges:
-                    family.add_metric((point,), gauges[name])
-            yield family
+            yield GaugeMetricFamily(name, what, values.get(name))
         what = "Mean reward of the decisions of the last hour that have one, by drawn arm."
-        mean = GaugeMetricFamily("armwise_reward", what, labels=("point", "arm"))
+        mean = GaugeMetricFamily("armwise_reward", what, labels=("arm",))
         what = "How many these are."
-        number = GaugeMetricFamily("armwise_rewarded_decisions", what, labels=("point", "arm"))
-        for point, state in self._states.items():
-            for arm, (n, total) in state.rewards.items():
-                mean.add_metric((point, arm), total / n)
-                number.add_metric((point, arm), n)
+        number = GaugeMetricFamily("armwise_rewarded_decisions", what, labels=("arm",))
+        for arm, (n, total) in state.rewards.items():
+            mean.add_metric((arm,), total / n)
+            number.add_metric((arm,), n)
         what = "Share of a canary in the decisions in which it takes part."
-        share = GaugeMetricFamily("armwise_canary_share", what, labels=("point", "version"))
-        for point, state in self._states.items():
-            for canary, part in state.canaries.items():
-                share.add_metric((point, str(canary)), part)
+        share = GaugeMetricFamily("armwise_canary_share", what, labels=("version",))
+        for canary, part in state.canaries.items():
+            share.add_metric((str(canary),), part)
         what = "Failed attempts in a row of work in the background; 0 where it does not fail."
-        failed = GaugeMetricFamily("armwise_background_failures", what, labels=("point", "work"))
-        for point, state in self._states.items():
-            for work in Work:
-                failed.add_metric((point, work), state.failed.get(work, 0))
+        failed = GaugeMetricFamily("armwise_background_failures", what, labels=("work",))
+        for work in Work:
+            failed.add_metric((work,), state.failed.get(work, 0))
         yield mean
         yield number
         yield share
@@ -354,7 +336,8 @@ class _LogGauges(Collector):
         build.add_metric(tuple(labels.values()), 1)
         yield build
 
-    def _of_point(self, state: PointState) -> dict[str, float]:
+    def _values(self) -> dict[str, float]:
+        state = self._state
         version, lag = state.version, state.lag
         gauges: dict[str, float] = {
             "armwise_examples_seq": version.examples_seq if version else 0,

@@ -1,4 +1,4 @@
-"""The version that a decision point serves: the newest of the active recipe, or one pinned by a rollback."""
+"""The version that is served: the newest of the active recipe, or one pinned by a rollback."""
 
 import logging
 from contextlib import suppress
@@ -59,7 +59,7 @@ class ReplicaState:
 
 
 class Versions:
-    """The versions of a decision point: reads from the log which one to serve.
+    """The versions of the policy: reads from the log which one to serve.
 
     Args:
         store: The log.

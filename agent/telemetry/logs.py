@@ -94,19 +94,18 @@ class JsonFormatter(logging.Formatter):
         return text
 
 
-def log_turn(spec: TelemetrySpec, point: str, key: str | None, seconds: float, **facts: object) -> None:
+def log_turn(spec: TelemetrySpec, key: str | None, seconds: float, **facts: object) -> None:
     """Write the line of a turn, if the log is in JSON.
 
     Args:
         spec: Settings of the log.
-        point: Name of the decision point.
         key: Public id of the caller's key.
         seconds: Time from admission to the end.
         facts: Further fields, such as the outcome.
     """
     if spec.logs != "json":
         return
-    fields = {"point": point, "seconds": round(seconds, 6), **facts}
+    fields = {"seconds": round(seconds, 6), **facts}
     if spec.log_content:
         fields |= {"question": tracing.TURN.get().question, "key": key}
     turns.info("turn", extra={"fields": fields})

@@ -170,10 +170,6 @@ class HostedArms:
         self._arms: dict[str, HostedArm | CachedArm | NoRetrieval] = {}
         self.know(specs)
 
-    def of(self, specs: Specs) -> "HostedArms":
-        """Return a client of the same hosts that knows other arms. Raises ArmBuildError."""
-        return HostedArms(self._here, self._deployed, self._embedders, specs, self._cache)
-
     def _placed(self, graph: ArmGraph) -> dict[str, HostedArm]:
         """Return each arm in its host; `none` needs no host. Raises ArmBuildError."""
         placed: dict[str, HostedArm] = {}

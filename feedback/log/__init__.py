@@ -4,7 +4,7 @@ from . import conversations, erasures, listing, rows, schema, tables
 from .backend import dumps, storable, unindexed
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
-from .database import POINT, locate_url, point_url, without_password
+from .database import locate_url, without_password
 from .facts import Fact
 from .group_commit import SLOW_S, GroupCommit
 from .limits import LARGEST, Limited
@@ -15,7 +15,6 @@ from .store import DrawSecret, LoggedDecision, Store, insert, row_time
 __all__ = [
     "COPIED_IN_USE",
     "LARGEST",
-    "POINT",
     "SERVING_S",
     "SLOW_S",
     "ChangeWatch",
@@ -35,7 +34,6 @@ __all__ = [
     "listing",
     "locate_url",
     "open_log",
-    "point_url",
     "row_time",
     "rows",
     "schema",

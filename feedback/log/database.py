@@ -15,39 +15,6 @@ from armwise.feedback.log.sqlite import SQLite
 
 SUCH_AS = "sqlite:////var/lib/armwise/log.db or postgresql://armwise@localhost/armwise"
 
-POINT = re.compile(r"[a-z][a-z0-9-]{0,31}")
-"""The name of a decision point, of characters that are safe in file names, schemas and ids."""
-
-_PARAMETER = "armwise_point"
-"""Parameter in the URL of a point's log on a server; removed before the driver gets the URL."""
-
-
-def point_url(url: str, point: str) -> str:
-    """Return the URL of the log of a decision point: a separate file, or a separate schema of the database.
-
-    Args:
-        url: URL of the log of the service.
-        point: Name of the point.
-
-    Raises:
-        StoreError: The URL is malformed, the database is in memory, or the name is invalid.
-
-    >>> point_url("sqlite:////var/lib/armwise/log.db", "news")
-    'sqlite:////var/lib/armwise/log.news.db'
-    >>> point_url("postgresql://ada@db/log", "news")
-    'postgresql://ada@db/log?armwise_point=news'
-    """
-    if not POINT.fullmatch(point):
-        raise StoreError(f"{point!r} cannot name a decision point: use 1 to 32 of a-z 0-9 -, a letter first")
-    parsed = _parsed(url)
-    if parsed.get_backend_name() != "sqlite":
-        return parsed.update_query_dict({_PARAMETER: point}).render_as_string(hide_password=False)
-    if not parsed.database or parsed.database == ":memory:":
-        raise StoreError("decision points need a log in a file: a database in memory has no place for theirs")
-    file = Path(parsed.database)
-    beside = file.with_name(f"{file.stem}.{point}{file.suffix}")
-    return parsed.set(database=str(beside)).render_as_string(hide_password=False)
-
 
 def locate_url(url: str, folder: Path) -> str:
     """Return the URL of a log with its paths made absolute; one that is malformed is returned unchanged.
@@ -112,10 +79,7 @@ def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) 
         case "postgresql" | "postgresql+psycopg":
             from armwise.feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
 
-            point = parsed.query.get(_PARAMETER, "")
-            if point and (not isinstance(point, str) or not POINT.fullmatch(point)):
-                raise StoreError(f"{_PARAMETER} {point!r} cannot name a decision point")
-            return PostgreSQL(parsed.difference_update_query([_PARAMETER]), str(point), answer_s)
+            return PostgreSQL(parsed, answer_s)
     raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
 
 

@@ -40,9 +40,6 @@ OLDEST = 15
 GRACE_S = 5.0
 """Seconds beyond the longest statement within which the server must have cancelled it."""
 
-LONGEST_NAME = 63
-"""Largest length of the name of a schema in bytes; the server truncates longer ones."""
-
 _CONNECT = {
     "application_name": "armwise",
     "client_encoding": "utf8",
@@ -115,15 +112,14 @@ class PostgreSQL:
 
     Args:
         url: URL of the database; options in it override our defaults.
-        point: The decision point whose log it is, in a separate schema; empty: the current schema.
         answer_s: Longest time of a statement, in seconds. The server cancels a slower one; if it fails to,
             because it hangs, the connection is closed `GRACE_S` later.
     """
 
     snapshot: Mapping[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
-    def __init__(self, url: sa.URL, point: str = "", answer_s: float = ANSWER_S) -> None:
-        self._point, self._answer_s = point, answer_s
+    def __init__(self, url: sa.URL, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
         self.engine = sa.create_engine(
             url.set(drivername="postgresql+psycopg"),
             connect_args={name: value for name, value in _CONNECT.items() if name not in url.query},
@@ -255,8 +251,6 @@ class PostgreSQL:
             if "synchronous_commit" in off:  # the only one that a session can set
                 off.remove("synchronous_commit")
                 driver.execute("SET synchronous_commit = on")
-            if self._point:
-                _enter(driver, self._point)
             driver.autocommit = False
         except BaseException:
             driver.close()  # the pool does not have it yet
@@ -265,24 +259,6 @@ class PostgreSQL:
             self._warned = True
             settings = " and ".join(sorted(off))
             logger.warning("PostgreSQL may lose committed transactions in a crash: %s is off", settings)
-
-
-def _enter(driver: Any, point: str) -> None:
-    """Use the schema of a point, creating it if needed. Raises StoreError."""
-    name, quoted, exists, length = driver.execute(
-        "SELECT s, quote_ident(s), to_regnamespace(quote_ident(s)) IS NOT NULL, octet_length(s) "
-        "FROM (SELECT current_schema()::text || '_' || %s::text AS s) AS named",
-        [point],
-    ).fetchone()
-    if name is None:
-        raise StoreError("the search path of the user names no schema: there is no place for a log")
-    if length > LONGEST_NAME:
-        raise StoreError(f"the schema {name!r} of a decision point would have {length} bytes: at most 63 fit")
-    if not exists:
-        with driver.transaction():
-            driver.execute("SELECT pg_advisory_xact_lock(3, hashtext(%s))", [name])
-            driver.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
-    driver.execute(f"SET search_path = {quoted}")
 
 
 def _insertion(table: sa.Table) -> str:

@@ -58,7 +58,7 @@ def refused(
 
 
 async def rows(service: Service) -> dict[str, int]:
-    return await asyncio.to_thread(service.point.store.counts)
+    return await asyncio.to_thread(service.replica.store.counts)
 
 
 async def record(
@@ -67,7 +67,7 @@ async def record(
     """Return a record once it is as wanted: a turn that nobody waits for is written behind its back."""
     async with asyncio.timeout(10):
         while True:
-            found = await asyncio.to_thread(service.point.store.record, decision_id)
+            found = await asyncio.to_thread(service.replica.store.record, decision_id)
             if found is not None and when(found):
                 return found
 
@@ -91,7 +91,7 @@ def join(store: Store, config: AppConfig) -> None:
 def late_once_decided(service: Service, seconds: float) -> None:
     """Have every arm hang, and let `seconds` pass as soon as a decision is in the log."""
     service.arms.behaviour = dict.fromkeys(service.config.actions, hanging)
-    append = service.point.turns.log.append
+    append = service.replica.turns.log.append
 
     def appending(*facts: Any) -> "asyncio.Future[Any]":
         stored = append(*facts)
@@ -99,4 +99,4 @@ def late_once_decided(service: Service, seconds: float) -> None:
             stored.add_done_callback(lambda _: pass_time(seconds))
         return stored
 
-    service.point.turns.log.append = appending  # type: ignore[method-assign]
+    service.replica.turns.log.append = appending  # type: ignore[method-assign]

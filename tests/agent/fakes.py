@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
-from armwise.agent.config import DEFAULT_POINT, parse
+from armwise.agent.config import parse
 from armwise.agent.evaluation import Evaluations, verdict
 from armwise.agent.evaluation.job import evaluate_here
 from armwise.agent.jobs import Jobs
@@ -149,10 +149,6 @@ class FakeArms:
 
     async def restricted(self) -> bool:
         return False
-
-    def of(self, specs: Mapping[str, ArmSpec]) -> "FakeArms":
-        del specs
-        return self
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
         if self.unbuildable & specs.keys():
@@ -299,8 +295,6 @@ class Service:
         folder: Where its log is.
         client: Speaks to the application without a network.
         replica: The state behind it.
-        points: Its decision points by name.
-        point: The default one.
         clock: Clock of the replica, of the learner and of the evaluations.
         learner: Learns when it is told to.
         arms: What the replica searches with.
@@ -343,15 +337,13 @@ class Service:
             gate=promotion_gate or verdict,
             choose_code=choose_code,
         )
-        self.points = self.replica.service.points
-        self.point = self.points[DEFAULT_POINT]
         self.app = create_app(self.replica)
         self._store = Store(self.config.database_url, clock=self.clock)
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.configured(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
         self.client.event_hooks["response"].append(self._checked)
-        for store in (self._store, *(point.store for point in self.points.values())):
+        for store in (self._store, self.replica.store):
             weakref.finalize(self, store.close)  # a test that asks nothing does not stop what it has started
 
     async def _checked(self, response: httpx.Response) -> None:
@@ -360,34 +352,21 @@ class Service:
         if self.check is not None:
             self.check(response)
 
-    async def learn_at(self, point: str) -> None:
-        """Learn what is new at another decision point, and serve it."""
-        await asyncio.to_thread(self.step_at, point)
-        await self.points[point].refresh()
-
-    def step_at(self, point: str) -> None:
-        """Learn what is new at a decision point; its replica follows."""
-        config = self.config.of(point)
-        with closing(Store(config.database_url, config.reward.join, clock=self.clock)) as store:
-            recipe, epoch = active_recipe(store, config), take_epoch(store, "test", 0.0)
-            Learner(store, recipe, list(config.actions), epoch, self.clock).step()
-
     async def learn(self) -> None:
         """Learn what is new, as the recipe says that is active now, and serve it."""
         await asyncio.to_thread(self.step)
-        await self.point.refresh()
+        await self.replica.refresh()
 
-    async def settle(self, point: str = DEFAULT_POINT) -> None:
-        """Learn what is new at a point, and let the wait time of all of its decisions pass."""
-        await (self.learn() if point == DEFAULT_POINT else self.learn_at(point))
-        await asyncio.to_thread(self.settled, point)
-        config = self.config.of(point)
-        while rollups.advance(self.points[point].store, config.reward).left:
+    async def settle(self) -> None:
+        """Learn what is new, and let the wait time of all decisions pass."""
+        await self.learn()
+        await asyncio.to_thread(self.settled)
+        while rollups.advance(self.replica.store, self.config.reward).left:
             pass
 
-    def settled(self, point: str) -> None:
-        """Have a point read its log as if the wait time had passed: time itself cannot be moved."""
-        rule, store = self.config.of(point).reward, self.points[point].store
+    def settled(self) -> None:
+        """Read the log as if the wait time had passed: time itself cannot be moved."""
+        rule, store = self.config.reward, self.replica.store
         with store.writing() as connection:
             passed = t.progress.c.log_at + rule.wait_s + 60.0
             moved = sa.update(t.progress).where(t.progress.c.join == rule.join)
@@ -401,9 +380,9 @@ class Service:
         self.learner.step()
 
     async def refresh(self) -> None:
-        """Follow the log at once, as the replica does by itself: keys, and what the default point serves."""
-        await asyncio.to_thread(self.replica.service.keyring.refresh, self.point.store)
-        await self.point.refresh()
+        """Follow the log at once, as the replica does by itself: keys, and what it serves."""
+        await asyncio.to_thread(self.replica.keyring.refresh, self.replica.store)
+        await self.replica.refresh()
 
     def close(self) -> None:
         """Close the log of the learner, where `running` does not."""
@@ -414,13 +393,13 @@ class Service:
         return Learner(self._store, recipe, arms, self._epoch, self.clock, budget=budget)
 
     @contextmanager
-    def working(self, point: str = DEFAULT_POINT) -> Iterator[None]:
+    def working(self) -> Iterator[None]:
         """Answer evaluations meanwhile, in a thread where `armwise.agent.hosts.JobsHost` has processes."""
-        config = self.config.of(point)
+        config = self.config
         with closing(Store(config.database_url, clock=self.clock)) as store:
             evaluate, clock = partial(evaluate_here, config), self.clock
             make = partial(Evaluations, store, digest_configuration(config), "test", evaluate, clock)
-            jobs = Jobs({(Work.EVALUATION, point): make}, 0.005, clock)
+            jobs = Jobs({Work.EVALUATION: make}, 0.005, clock)
             try:
                 yield
             finally:
@@ -433,6 +412,4 @@ class Service:
             async with self.app.router.lifespan_context(self.app), self.client:
                 if ready:
                     await self.learn()
-                    for point in self.config.points:
-                        await self.learn_at(point)
                 yield self

@@ -25,7 +25,6 @@ ARGS = {
         "steps": {"kind": "multistep", "params": {"arm": "bm25"}},
         "far": {"kind": "bm25", "host": "Far"},
     },
-    "points": {"cheap": {"arms": {"other": {"kind": "bm25", "host": "Else"}}}},
     "backbones": {"tiny": {"model": "hashing:8", "host": "own"}, "here": {"model": "hashing:8"}},
     "llm": {"engine": "embedded"},
     "llms": {"second": {"engine": "embedded"}, "far": {"engine": "scripted"}},
@@ -126,17 +125,17 @@ def test_a_ray_with_a_token_says_how_to_deploy_into_it(
 
 def test_every_part_of_a_service_is_a_deployment_of_its_own(built: dict[str, Application]) -> None:
     assert sorted(built) == [
-        *("Arms", "Else", "Embedder-tiny", "Far", "Generator", "Generator-second"),
+        *("Arms", "Embedder-tiny", "Far", "Generator", "Generator-second"),
         *("Ingress", "Jobs", "Learner"),
     ]
     config, arms, embedders, generators, *_ = built["Ingress"]._bound_deployment.init_args  # noqa: SLF001
     assert Path(config.home_path).is_absolute()
-    assert (sorted(arms), sorted(embedders)) == (["Arms", "Else", "Far"], ["tiny"])
+    assert (sorted(arms), sorted(embedders)) == (["Arms", "Far"], ["tiny"])
     assert generators == {"default": built["Generator"], "second": built["Generator-second"]}
     *_, spec, generator = built["Arms"]._bound_deployment.init_args  # noqa: SLF001
     assert (spec, generator) == (config.models["default"], built["Generator"])
     placed = {host: set(built[host]._bound_deployment.init_args[1]) for host in arms}  # noqa: SLF001
-    assert placed == {"Arms": {"steps"}, "Far": {"far"}, "Else": set()}
+    assert placed == {"Arms": {"steps"}, "Far": {"far"}}
 
 
 def test_replicas_take_little_of_a_machine_and_queue_no_more_than_they_answer(
@@ -144,7 +143,7 @@ def test_replicas_take_little_of_a_machine_and_queue_no_more_than_they_answer(
 ) -> None:
     deployments = {name: one._bound_deployment for name, one in built.items()}  # noqa: SLF001
     assert {name: one.max_ongoing_requests for name, one in deployments.items()} == {
-        **dict.fromkeys(("Ingress", "Arms", "Far", "Else", "Generator", "Generator-second"), 20),
+        **dict.fromkeys(("Ingress", "Arms", "Far", "Generator", "Generator-second"), 20),
         "Embedder-tiny": 128,
         "Learner": 1,
         "Jobs": 1,
@@ -162,14 +161,14 @@ def test_what_cannot_be_read_is_refused_before_anything_is_deployed() -> None:
         build({**ARGS, "limits": {"in_flight": 0}})
 
 
-def test_what_a_point_alone_needs_and_is_not_installed_is_refused_before_anything_is_deployed(
+def test_what_is_needed_and_not_installed_is_refused_before_anything_is_deployed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("armwise.arms.extras.is_installed", lambda module: module != "xgboost")
     fused = {"kind": "learned_fusion", "params": {"arms": ["other", "more"]}}
     arms = {"other": {"kind": "bm25"}, "more": {"kind": "bm25", "params": {"k1": 2.0}}, "all": fused}
     with pytest.raises(ConfigError, match="not installed: xgboost, for arm 'all' of kind 'learned_fusion'"):
-        build({**PLAIN, "points": {"cheap": {"arms": arms}}})
+        build({**PLAIN, "arms": arms})
 
 
 BEYOND = (
@@ -221,14 +220,6 @@ NAMING: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "tool": (
         {"arms": {**PLAIN["arms"], "tool": {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}}},
-        "mcp, httpx2, for arm 'tool' of kind 'mcp'; `pip install 'armwise[mcp]'`",
-    ),
-    "a point's": (
-        {
-            "points": {
-                "cheap": {"arms": {"tool": {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}}}
-            }
-        },
         "mcp, httpx2, for arm 'tool' of kind 'mcp'; `pip install 'armwise[mcp]'`",
     ),
 }

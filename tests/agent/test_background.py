@@ -36,13 +36,12 @@ class Attempts:
         return "done"
 
     def wait(self, seconds: float) -> None:
-        self.seen.append(recorded("default"))
+        self.seen.append(recorded())
         self.waited_s.append(seconds)
 
     def retried(self) -> str:
         return retried(
             Work.FIRST_START,
-            "default",
             self.do,
             wait=self.wait,
             final=lambda error: isinstance(error, KeyError),
@@ -51,7 +50,7 @@ class Attempts:
 
 
 def failure(why: str, attempts: int, next_at: float | None) -> WorkFailure:
-    return WorkFailure(Work.FIRST_START, "default", why, attempts, next_at)
+    return WorkFailure(Work.FIRST_START, why, attempts, next_at)
 
 
 def test_what_fails_once_is_done_after_a_pause_in_which_the_failure_stands() -> None:
@@ -59,7 +58,7 @@ def test_what_fails_once_is_done_after_a_pause_in_which_the_failure_stands() -> 
     assert work.retried() == "done"
     assert work.waited_s == [PAUSES_S[0]]
     assert work.seen == [[failure("the disk is full", 1, NOW + PAUSES_S[0])]]
-    assert recorded("default") == []
+    assert recorded() == []
 
 
 def test_what_fails_at_every_attempt_is_given_up_and_the_failure_stays() -> None:
@@ -68,29 +67,27 @@ def test_what_fails_at_every_attempt_is_given_up_and_the_failure_stays() -> None
         work.retried()
     assert work.waited_s == list(PAUSES_S), "longer and longer"
     assert work.seen[0][0].why == "TimeoutError", "an error without a message has its type"
-    assert recorded("default") == [failure("full still", 3, None)]
-    assert "failed 3 times; given up" in str(recorded("default")[0])
+    assert recorded() == [failure("full still", 3, None)]
+    assert "failed 3 times; given up" in str(recorded()[0])
     assert Attempts().retried() == "done"
-    assert recorded("default") == [], "until it succeeds"
+    assert recorded() == [], "until it succeeds"
 
 
 def test_an_outcome_that_another_attempt_would_not_change_is_no_failure() -> None:
     work = Attempts(KeyError("arm"))
     with pytest.raises(KeyError):
         work.retried()
-    assert (work.waited_s, recorded("default")) == ([], [])
+    assert (work.waited_s, recorded()) == ([], [])
 
 
-def test_failures_of_other_works_and_decision_points_stand_side_by_side(run: Path) -> None:
+def test_failures_of_other_works_stand_side_by_side(run: Path) -> None:
     one = failure("a", 1, None)
-    other = WorkFailure(Work.CANARY, "default", "b", 2, NOW)
-    there = WorkFailure(Work.CANARY, "news", "c", 1, NOW)
-    for each in (one, other, there):
+    other = WorkFailure(Work.CANARY, "b", 2, NOW)
+    for each in (one, other):
         record(each)
-    assert recorded("default") == [one, other]
-    assert recorded("news") == [there]
-    clear(Work.CANARY, "default")
-    assert (recorded("default"), recorded("news")) == ([one], [there])
+    assert recorded() == [one, other]
+    clear(Work.CANARY)
+    assert recorded() == [one]
     assert not [path for path in (run / "failed").iterdir() if path.suffix != ".json"], "written as a whole"
 
 

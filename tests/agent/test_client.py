@@ -422,7 +422,7 @@ def test_arguments_win_over_the_environment_and_that_over_the_address_of_this_ma
     assert shown == [None, "Bearer given"]
 
 
-async def test_a_point_an_arm_and_an_id_go_where_the_service_looks_for_them() -> None:
+async def test_an_arm_and_an_id_go_where_the_service_looks_for_them() -> None:
     asked: list[tuple[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -431,12 +431,12 @@ async def test_a_point_an_arm_and_an_id_go_where_the_service_looks_for_them() ->
         return httpx.Response(200, json=FOUND if body else VERIFIED)
 
     client = a_client(answer)
-    await client.retrieve("Who?", point="news")
-    await client.retrieve("Who?", point="news", arm="bm25")
+    await client.retrieve("Who?")
+    await client.retrieve("Who?", arm="bm25")
     assert (await client.verify("a/b?c")).why == []
     assert asked == [
-        ("/v1/retrieve", "point/news/auto"),
-        ("/v1/retrieve", "point/news/arm/bm25"),
+        ("/v1/retrieve", "auto"),
+        ("/v1/retrieve", "arm/bm25"),
         ("/v1/decisions/a%2Fb%3Fc/verify", None),
     ]
 
@@ -519,7 +519,6 @@ def test_a_client_that_blocks_sends_the_same_and_types_the_answer(monkeypatch: p
 
 CHOSEN = {
     "object": "decision",
-    "point": "models",
     "decision_id": "d3",
     "episode_id": None,
     "mode": "explore",
@@ -546,14 +545,14 @@ async def test_a_choice_among_arms_of_another_system_has_the_callers_own(incumbe
         seen.append(request)
         return httpx.Response(200, json=CHOSEN)
 
-    one = a_blocking_client(answer).choose("who?", incumbent=incumbent, point="models", key="k-1")
+    one = a_blocking_client(answer).choose("who?", incumbent=incumbent, key="k-1")
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     async with AsyncClient("http://service", http=http) as client:
-        other = await client.choose("who?", incumbent=incumbent, point="models", key="k-1")
+        other = await client.choose("who?", incumbent=incumbent, key="k-1")
     assert one == other
     assert (one.chosen, one.propensity) == ("small", 0.05)
     for request in seen:
-        assert orjson.loads(request.content) == {"question": "who?", "point": "models", **sent}
+        assert orjson.loads(request.content) == {"question": "who?", **sent}
         assert (request.url.path, request.headers["idempotency-key"]) == ("/v1/decisions", "k-1")
 
 
@@ -568,14 +567,14 @@ async def test_observations_are_sent_under_a_key_and_each_has_its_outcome() -> N
         return httpx.Response(202, json={"items": [kept, {"error": error}]})
 
     items = {"id": "o-1", "arm": "large"}, {"arm": "huge"}
-    one = a_blocking_client(answer).observe(*items, point="models")
+    one = a_blocking_client(answer).observe(*items)
     http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     async with AsyncClient("http://service", http=http) as client:
         other = await client.observe(*items, key="mine")
     assert one == other
     assert ([receipt.decision_id for receipt in one.kept], one.log_seq) == (["o-1"], 7)
     assert [orjson.loads(request.content) for request in seen] == [{"items": [*items]}] * 2
-    assert [str(request.url.query, "ascii") for request in seen] == ["point=models", ""]
+    assert [str(request.url.query, "ascii") for request in seen] == ["", ""]
     assert len(seen[0].headers["idempotency-key"]) == 32
     assert seen[1].headers["idempotency-key"] == "mine"
     with pytest.raises(ValueError, match="no decision"):

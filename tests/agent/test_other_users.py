@@ -111,10 +111,9 @@ def test_a_log_outside_of_the_home_is_closed_but_not_its_folder(tmp_path: Path) 
     document = {**CONFIG, "home": str(tmp_path / "home"), "log_url": f"sqlite:///{folder}/log.db"}
     closed = "closed to other users of this machine:"
     assert make_home(configured(document)) == [f"{closed} {folder}/log.db (mode 666)"]
-    (folder / "log.cheap.db-wal").touch()
-    (folder / "log.cheap.db-wal").chmod(0o604)
-    of_points = configured({**document, "points": {"cheap": {}}})
-    assert make_home(of_points) == [f"{closed} {folder}/log.cheap.db-wal (mode 604)"]
+    (folder / "log.db-wal").touch()
+    (folder / "log.db-wal").chmod(0o604)
+    assert make_home(configured(document)) == [f"{closed} {folder}/log.db-wal (mode 604)"]
     assert folder.stat().st_mode & 0o777 == 0o755
 
 

@@ -1,4 +1,4 @@
-"""A week of clicks, stars and rare events at one service: all that it says agrees with the truth.
+"""A week of clicks, of stars and of rare events at a service each: all that it says agrees with the truth.
 
 Time is the service's own and is moved; the week ended the day before yesterday. All else is as it runs:
 requests and feedback over its API, a learner woken every hour, and the console and the verbs over what
@@ -36,7 +36,7 @@ KINDS, ARMS, FLOOR = ("who", "how"), ("none", "bm25"), 0.02
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is asked at a point, and what its users do.
+    """What is asked of a service, and what its users do.
 
     Attributes:
         reward: The rule.
@@ -69,8 +69,8 @@ def stars(rng: np.random.Generator, mean: float) -> float | None:
     return 1.0 + float(rng.binomial(4, mean)) if rng.random() < 1 / 3 else None
 
 
-POINTS = {
-    "default": Traffic(
+SERVICES = {
+    "clicks": Traffic(
         {"metrics": {"click": {"type": "boolean"}}, "cost_weight": 0.0, "wait_time": "PT30M", "default": 0.0},
         "click",
         {"who": {"none": 0.35, "bm25": 0.2}, "how": {"none": 0.15, "bm25": 0.4}},
@@ -107,7 +107,7 @@ class Clock:
 
 @dataclass
 class Lived:
-    """What happened at a point, as its users know it.
+    """What happened at a service, as its users know it.
 
     Attributes:
         drawn: Questions by kind, day and the arm that answered.
@@ -118,115 +118,97 @@ class Lived:
     given: int = 0
 
 
-async def live(service: Service, clock: Clock, days: int, seed: int) -> dict[str, Lived]:
+async def live(service: Service, clock: Clock, traffic: Traffic, days: int, seed: int) -> Lived:
     """Ask, report and learn until the clock has gone on by so many days and the longest wait time."""
     rng = np.random.default_rng(seed)
     begin, end = clock.now, clock.now + days * DAY
-    lived = {name: Lived() for name in POINTS}
-    due: list[tuple[float, int, str, dict[str, Any] | None]] = [
-        (begin, n, name, None) for n, name in enumerate(POINTS)
-    ]
-    n, learned = len(due), begin
+    lived = Lived()
+    due: list[tuple[float, int, dict[str, Any] | None]] = [(begin, 0, None)]
+    n, learned = 1, begin
     while due:
-        clock.now, _, name, report = heapq.heappop(due)
-        traffic = POINTS[name]
+        clock.now, _, report = heapq.heappop(due)
         if report is not None:
             assert (await service.client.post("/v1/feedback", json=report)).status_code == 202
-            lived[name].given += 1
+            lived.given += 1
             continue
         if clock.now - learned > 3600.0:
             learned = clock.now
             await service.learn()
-            for point in service.config.points:
-                await service.learn_at(point)
         kind, n = KINDS[int(rng.integers(2))], n + 1
-        body = {"model": f"point/{name}", "messages": [{"role": "user", "content": f"{kind} is it {n}?"}]}
-        key = {"Idempotency-Key": f"{name}-{n}"}  # the draw is a function of the id that it gives
+        body = {"messages": [{"role": "user", "content": f"{kind} is it {n}?"}]}
+        key = {"Idempotency-Key": f"q-{n}"}  # the draw is a function of the id that it gives
         answered = await service.client.post("/v1/chat/completions", json=body, headers=key)
         assert answered.status_code == 200, answered.text
         told = answered.json()["agent"]
-        lived[name].drawn[kind, int((clock.now - begin) // DAY), told["arm_drawn"]] += 1
+        lived.drawn[kind, int((clock.now - begin) // DAY), told["arm_drawn"]] += 1
         value = traffic.value(rng, traffic.mean[kind][told["arm_drawn"]])
         if value is not None:
             said_at = clock.now + min(float(rng.exponential(traffic.delay_s)), 5 * traffic.delay_s)
             one = {"decision_id": told["decision_id"], "metric_name": traffic.metric, "value": value}
-            heapq.heappush(due, (said_at, n, name, one))
+            heapq.heappush(due, (said_at, n, one))
         busy = 1.0 + 0.8 * np.sin(2 * np.pi * clock.now / DAY)
         following = clock.now + float(rng.exponential(traffic.every_s / busy))
         if following < end:
-            heapq.heappush(due, (following, n, name, None))
+            heapq.heappush(due, (following, n, None))
     clock.now = end + DAY + 60.0
     return lived
 
 
-async def settle(service: Service, name: str) -> None:
-    """Learn all that is known at a point, and add it up for the console."""
-    await (service.learn() if name == "default" else service.learn_at(name))
-    while rollups.advance(service.points[name].store, service.config.of(name).reward).left:
-        pass
-
-
 @dataclass(frozen=True)
 class Week:
-    """The service after its week: its configuration, what happened, and its console at each point."""
+    """A service after its week: its configuration, its traffic, what happened, and its console."""
 
     config: Path
-    lived: dict[str, Lived]
-    consoles: dict[str, str]
+    traffic: Traffic
+    lived: Lived
+    console: str
 
 
-@pytest.fixture(scope="module")
-def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
-    folder = tmp_path_factory.mktemp("week")
+@pytest.fixture(scope="module", params=SERVICES)
+def week(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Week:
+    folder, traffic = tmp_path_factory.mktemp("week"), SERVICES[request.param]
     clock = Clock((time.time() // DAY - DAYS - 2) * DAY)  # midnight: questions come by the time of the day
     settings: dict[str, Any] = {
         "arms": {arm: {"kind": arm} for arm in ARMS},
         "backbones": {},
         "policy": {"kind": "adaptive"},
         "floor": FLOOR,
-        "reward": POINTS["default"].reward,
-        "points": {name: {"reward": POINTS[name].reward} for name in POINTS if name != "default"},
+        "reward": traffic.reward,
     }
 
-    async def lived() -> tuple[dict[str, Lived], dict[str, str]]:
+    async def lived() -> tuple[Lived, str]:
         service = Service(folder, clock=SteadyClock(clock, clock), **settings)
-        consoles = {}
         async with service.running():
-            happened = await live(service, clock, DAYS, seed=7)
-            for name in POINTS:
-                await settle(service, name)
-                page = await service.client.get("/console", params={"point": name, "window": "30d"})
-                consoles[name] = page.text
-        return happened, consoles
+            happened = await live(service, clock, traffic, DAYS, seed=7)
+            await service.learn()
+            while rollups.advance(service.replica.store, service.config.reward).left:
+                pass
+            page = await service.client.get("/console", params={"window": "30d"})
+        return happened, page.text
 
-    happened, consoles = asyncio.run(lived())
+    happened, console = asyncio.run(lived())
     config = folder / "config.yaml"
     application = {"name": "armwise", "import_path": "armwise.agent.app:build"}
     log = {"home": str(folder / "home"), "log_url": f"sqlite:///{folder / 'log.db'}"}
     config.write_text(
         yaml.safe_dump({"applications": [application | {"args": {**CONFIG, **log, **settings}}]})
     )
-    return Week(config, happened, consoles)
+    return Week(config, traffic, happened, console)
 
 
-def run(week: Week, verb: str, point: str, *words: str) -> str:
-    return said(CliRunner().invoke(app, [verb, "-c", str(week.config), "--point", point, *words]), 0)
-
-
-@pytest.fixture(scope="module", params=POINTS)
-def at(week: Week, request: pytest.FixtureRequest) -> tuple[str, Traffic, Lived]:
-    return request.param, POINTS[request.param], week.lived[request.param]
+def run(week: Week, verb: str, *words: str) -> str:
+    return said(CliRunner().invoke(app, [verb, "-c", str(week.config), *words]), 0)
 
 
 @pytest.fixture(scope="module")
-def replayed(week: Week, at: tuple[str, Traffic, Lived], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def replayed(week: Week, tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("replay") / "replay.json"
-    run(week, "replay", at[0], "-o", str(file))
+    run(week, "replay", "-o", str(file))
     return json.loads(file.read_text())
 
 
-def test_the_better_arm_of_each_kind_gets_the_traffic(at: tuple[str, Traffic, Lived]) -> None:
-    _, traffic, lived = at
+def test_the_better_arm_of_each_kind_gets_the_traffic(week: Week) -> None:
+    traffic, lived = week.traffic, week.lived
     for kind in KINDS:
         best = max(ARMS, key=traffic.mean[kind].__getitem__)
         last_days = Counter[str]()
@@ -235,11 +217,9 @@ def test_the_better_arm_of_each_kind_gets_the_traffic(at: tuple[str, Traffic, Li
         assert last_days[best] > 0.75 * last_days.total(), (kind, last_days)
 
 
-def test_a_replay_estimates_what_each_arm_would_have_earned(
-    at: tuple[str, Traffic, Lived], replayed: Any
-) -> None:
+def test_a_replay_estimates_what_each_arm_would_have_earned(week: Week, replayed: Any) -> None:
     """Twice a 95 % interval holds the truth, and so does that of what was served."""
-    _, traffic, lived = at
+    traffic, lived = week.traffic, week.lived
     n = lived.drawn.total()
     served = sum(traffic.mean[kind][arm] * times for (kind, _, arm), times in lived.drawn.items()) / n
     truth = {"served": served} | {f"fixed:{arm}": traffic.truth(arm) for arm in ARMS}
@@ -253,14 +233,12 @@ def test_a_replay_estimates_what_each_arm_would_have_earned(
     assert checked == 9
 
 
-def test_report_console_and_replay_say_the_same_of_what_was_served(
-    week: Week, at: tuple[str, Traffic, Lived], replayed: Any
-) -> None:
-    name, traffic, lived = at
+def test_report_console_and_replay_say_the_same_of_what_was_served(week: Week, replayed: Any) -> None:
+    traffic, lived = week.traffic, week.lived
     n = lived.drawn.total()
     rewarded = n if "default" in traffic.reward else lived.given
     assert replayed["rows"] == rewarded
-    report, console = run(week, "report", name, "--since", "30d"), week.consoles[name]
+    report, console = run(week, "report", "--since", "30d"), week.console
     assert f"* {n:,} decisions, {rewarded:,} with feedback." in report
     assert f"{replayed['earned']:.3f} a decision" in report
     assert f"{replayed['earned']:.3f} a decision" in console

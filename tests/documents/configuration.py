@@ -95,11 +95,6 @@ SUBJECTS = {
         "How labels become a candidate before there is traffic.",
         ("warm_start",),
     ),
-    "points": (
-        "Decision points",
-        "Decisions besides answering questions, each with its own log.",
-        ("points",),
-    ),
 }
 """Title, first sentence and keys of each page, by file."""
 

@@ -124,16 +124,16 @@ class Live:
         assert response.status_code == 202, response.text
         return max(int(row["log_seq"]) for row in response.json()["items"])
 
-    def policy(self, point: str = "default") -> dict[str, Any]:
+    def policy(self) -> dict[str, Any]:
         """Return the policy as one of the replicas serves it."""
-        found: dict[str, Any] = self.client.get("/v1/policy", params={"point": point}).json()
+        found: dict[str, Any] = self.client.get("/v1/policy").json()
         return found
 
-    def learned(self, log_seq: int, timeout_s: float = 30.0, point: str = "default") -> int:
+    def learned(self, log_seq: int, timeout_s: float = 30.0) -> int:
         """Wait until all replicas serve a version that has seen a position; return the version."""
 
         def everywhere() -> int | None:
-            seen = [self.policy(point) for _ in range(8)]
+            seen = [self.policy() for _ in range(8)]
             return min(p["version"] for p in seen) if all(p["applied_seq"] >= log_seq for p in seen) else None
 
         return until(everywhere, timeout_s)
@@ -193,7 +193,6 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
         "policy": {"kind": "vowpal", "params": {"args": "--cb_explore_adf --epsilon 0.1"}},
         "router": {"path": str(kept(folder / "router", "max_sim", ROUTED, dim=64)), "k": 3},
         "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "cost_weight": 0.05},
-        "points": {"news": {"arms": {"a": {"kind": "external"}}, "reward": {"metrics": {"click": {}}}}},
         **settings,
     }
     application = {

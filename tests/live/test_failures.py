@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_path: Path) -> None:
     arms = {"none": {"kind": "none"}, "lost": {"kind": "tests.live.arm:Lost", "params": {"path": "gone.idx"}}}
-    config = configuration(tmp_path, free_port(), arms=arms, router=None, backbones={}, points={})
+    config = configuration(tmp_path, free_port(), arms=arms, router=None, backbones={})
     command = [sys.executable, "-m", "armwise", "serve", "--cold", "-c", str(config)]
     once = {**os.environ, "RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}  # not thrice, each in a new process
     done = subprocess.run(

@@ -14,7 +14,7 @@ from tests.live.conftest import ROOT, START_S, STOP_S, Live, free_port, started,
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SMALL = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}, "router": None, "points": {}}
+SMALL = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}, "router": None}
 
 
 class Traffic:

@@ -385,7 +385,7 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(each: Live, store: St
             "armwise_policy_version": "gauge",
         }.items()
     )
-    samples = [one for one in families["armwise_decisions"].samples if one.labels["point"] == "default"]
+    samples = families["armwise_decisions"].samples
     assert sum(sample.value for sample in samples) == store.counts()["decisions"]
     arms = {sample.labels["arm"] for sample in samples}
     assert arms <= {*ARMS, "words", "near"}

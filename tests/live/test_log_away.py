@@ -32,7 +32,6 @@ def test_a_service_answers_while_its_database_hangs_or_is_down(tmp_path: Path) -
             arms=arms,
             llm={"engine": "scripted", "default": "Yes."},
             router=None,
-            points={},
             log_url=server.fresh(),
             **away,
         ) as live,

@@ -44,7 +44,7 @@ def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged
 
 def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> None:
     arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
-    with single(tmp_path, arms=arms, llm={"engine": "scripted"}, router=None, points={}) as live:
+    with single(tmp_path, arms=arms, llm={"engine": "scripted"}, router=None) as live:
         (serving,) = live.serving()
         log, output = tmp_path / "home" / "log.db", tmp_path / "output.txt"
         move_head(log, 3600.0)

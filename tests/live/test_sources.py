@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 PAGES = {"guides": ("feedback.md", "keys.md"), "reference": ("estimators.md", "glossary.md")}
 """What the two folders of pages are cut down to."""
 
-OF_NO_ONE_SOURCE = {"router": None, "points": {}, "warm_start": None}
+OF_NO_ONE_SOURCE = {"router": None, "warm_start": None}
 """What the service of the other tests has beside its corpus."""
 
 

@@ -164,7 +164,7 @@ def test_the_log_has_a_line_of_json_for_each_turn_with_its_ids_and_no_text(watch
 def queries() -> list[str]:
     """Return every query of the board, as Grafana would send it."""
     found = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
-    return [one.replace("$__rate_interval", "1m").replace("$point", ".*") for one in found]
+    return [one.replace("$__rate_interval", "1m").replace("$job", ".*") for one in found]
 
 
 def test_every_query_of_the_board_finds_something_in_a_prometheus_that_scrapes_the_service(

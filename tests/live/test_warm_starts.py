@@ -34,7 +34,6 @@ SETTINGS: dict[str, Any] = {
     "policy": {"kind": "adaptive"},
     "reward": {"metrics": {"thumb": {"range": [-1, 1]}}, "complete": "any"},
     "router": None,
-    "points": {},
     "warm_start": {
         "first": "promote",
         "cron": "* * * * *",

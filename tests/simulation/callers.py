@@ -34,26 +34,21 @@ class Callers:
     """All callers of a world.
 
     Attributes:
-        histories: What they were told of each decision point, by its name; the default one is first.
+        history: What they were told.
         keys: Secrets, by name of the key.
-        said: Point and text of each decision by its id in the log, for erasures.
+        said: Text of each decision by its id in the log, for erasures.
         unfinished: Callers that have not ended.
     """
 
     world: World
     service: Service
-    histories: Mapping[str, History]
+    history: History
     keys: Mapping[str, str]
     public: Mapping[str, str]
-    look: Callable[[Answered, str], None]
+    look: Callable[[Answered], None]
     clocks_agree: bool
-    said: dict[str, tuple[str, str]] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     unfinished: int = 0
-
-    @property
-    def history(self) -> History:
-        """What they were told of the default point, and of what all points share."""
-        return next(iter(self.histories.values()))
 
     def act(self, event: Event, seed: int) -> None:
         """Do what an event says; in a thread of its own."""
@@ -160,10 +155,9 @@ class Callers:
         if not self.said:
             return
         name = rng.choice([*self.said][-RECENT:])
-        point, word = self.said[name]
-        response = self.operate(rng, "DELETE", f"/v1/decisions/{name}?point={point}")
+        response = self.operate(rng, "DELETE", f"/v1/decisions/{name}")
         done = response is not None and response.status == 200
-        self.histories[point].erased.append(Erased(name, (word,), done))
+        self.history.erased.append(Erased(name, (self.said[name],), done))
         self.world.note(f"{name} {'was' if done else 'may have been'} erased")
 
     def send(
@@ -207,8 +201,7 @@ class Talk:
         self._callers, self._rng, self._name = callers, rng, name
         self._key = rng.choice(TENANTS)
         self._stored = f"{self._key}~{name}"
-        self._point = rng.choice([*callers.histories])
-        self._history = callers.histories[self._point]
+        self._history = callers.history
         self._word = f"secretword{name}x{rng.randrange(10**6)}"
         self._chat = rng.random() < 0.6
         self._streamed = self._chat and rng.random() < 0.4
@@ -280,8 +273,7 @@ class Talk:
             )
         else:
             path, body = "/v1/retrieve", {"query": question, "model": "auto", "agent": options}
-        path += f"?point={self._point}"
-        self._callers.said[self._stored] = self._point, self._word
+        self._callers.said[self._stored] = self._word
         self._begun = self._callers.world.now
 
         def attempt() -> bool | None:
@@ -353,7 +345,7 @@ class Talk:
         served = agent.get("arm_served") if done else None
         answered = Answered(self._stored, fields, served, text, done, None, self._begun, now)
         self._history.answered.append(answered)
-        self._callers.look(answered, self._point)
+        self._callers.look(answered)
         return True
 
     # -- telling -----------------------------------------------------------------------------------
@@ -372,8 +364,7 @@ class Talk:
             body["comment"] = f"on {self._word}"
 
         def attempt() -> bool | None:
-            path = f"/v1/feedback?point={self._point}"
-            response = self._callers.send(self._part(), "POST", path, body, key=self._key)
+            response = self._callers.send(self._part(), "POST", "/v1/feedback", body, key=self._key)
             if response is None or not response.whole:
                 return None
             if response.status != 202:
@@ -404,7 +395,7 @@ class Talk:
 
     def _look_as(self, other: str) -> None:
         """Try to read the decision with the key of another tenant."""
-        path = f"/v1/decisions/{self._name}?point={self._point}"
+        path = f"/v1/decisions/{self._name}"
         response = self._callers.send(self._part(), "GET", path, key=other)
         if response is not None and response.status == 200 and self._word.encode() in response.body:
             what = f"{other} was shown {self._stored}"

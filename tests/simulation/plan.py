@@ -53,8 +53,8 @@ EVALUATING = 0.2
 """Share of the worlds in which evaluations are asked for, and a worker runs them."""
 
 
-PACED, TWO_POINTS, STORMY = 0.3, 0.1, 0.1
-"""Shares of the worlds with a budget, with a second decision point, and with more requests than may be."""
+PACED, STORMY = 0.3, 0.1
+"""Shares of the worlds with a budget, and with more requests than may be."""
 
 STORM = 30
 """Requests of a storm."""
@@ -96,7 +96,6 @@ class Plan:
         at_once: Whether decisions are learned with their first value, and else after their wait time.
         remote: Whether a link lies before the log.
         paced: Whether the mean cost of a request has a ceiling.
-        two_points: Whether there is a second decision point, with a log of its own.
         events: In order of time.
     """
 
@@ -106,7 +105,6 @@ class Plan:
     at_once: bool
     remote: bool
     paced: bool
-    two_points: bool
     events: tuple[Event, ...]
 
     @property
@@ -123,7 +121,7 @@ class Plan:
         form = "one process" if self.together else f"{self.replicas} replicas and a learner"
         learned = "with the first value" if self.at_once else "after the wait time"
         log = "behind a link" if self.remote else "on a disk of the machine"
-        more = ", a budget" * self.paced + ", two points" * self.two_points
+        more = ", a budget" * self.paced
         head = f"seed {self.seed}: {form}, learned {learned}, log {log}{more}"
         return "\n".join([head, *map(str, self.events)])
 
@@ -156,7 +154,6 @@ def draw(seed: int) -> Plan:
         at_once=rng.random() < 0.5,
         remote=remote,
         paced=rng.random() < PACED,
-        two_points=rng.random() < TWO_POINTS,
         events=numbered,
     )
 

@@ -135,7 +135,7 @@ SABOTAGE = {
         "active = ActivePolicy(active.recipe, active.promotion, None, tuple(canaries), row)",
     ),
     "promotion: decisions name another version than the one that decides": Sabotage(
-        "agent/serving/point.py",
+        "agent/serving/replica.py",
         "self.decider.serving = Serving(served.policy, served.version.version, canaries, served.scorer)",
         "number = served.version.version - (served.version.version > 2)\n"
         "        self.decider.serving = Serving(served.policy, number, canaries, served.scorer)",
@@ -152,7 +152,7 @@ SABOTAGE = {
         "feedback/registry/prices.py", "        confirm_epoch(connection, price.epoch)\n", ""
     ),
     "budget: replicas ignore its price": Sabotage(
-        "agent/serving/point.py",
+        "agent/serving/replica.py",
         "price = None if budget is None else prices.latest(self.store, budget)",
         "price = None",
     ),
@@ -162,7 +162,7 @@ SABOTAGE = {
         "            pass\n\n    def over",
     ),
     "load: nothing is shed": Sabotage(
-        "agent/serving/ask.py", "if len(in_flight) >= point.config.limits.in_flight:", "if False:"
+        "agent/serving/ask.py", "if len(in_flight) >= replica.config.limits.in_flight:", "if False:"
     ),
     "jobs: what a dead worker began stays with it": Sabotage(
         "feedback/registry/evaluations.py",

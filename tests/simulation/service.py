@@ -24,7 +24,7 @@ from armwise.agent.access import keyring as keyrings
 from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation import Evaluations
+from armwise.agent.evaluation import RETRIES_S, Evaluations
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.jobs import Jobs, ProgressCallback, this_process
 from armwise.agent.learning import Recipe, digest_configuration, known_arms, publish_candidate
@@ -76,16 +76,13 @@ MEANS = Means(
 )
 """The configured policy, so simple that its distributions can be computed from the log with a pencil."""
 
-SECOND = "second"
-"""Name of the second decision point, where there is one."""
-
 
 def build_nervous_detector() -> PageHinkley:
     """Return a detector so nervous that changes are detected while a world lasts."""
     return PageHinkley(min_instances=1, delta=0.0, threshold=0.3, alpha=1.0)
 
 
-def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> dict[str, Any]:
+def make_document(url: str, *, at_once: bool, paced: bool) -> dict[str, Any]:
     """Return a configuration with short waits, in which decisions are closed while the world lasts.
 
     From then on, the second reward of an arm is monitored already.
@@ -96,7 +93,6 @@ def make_document(url: str, *, at_once: bool, paced: bool, two_points: bool) -> 
         **CONFIG,
         "arms": {**CONFIG["arms"], "again": {"kind": "bm25", "params": {"b": 0.5}, "action": False}},
         "budget": {"steps_per_request": CEILING.steps, "window": CEILING.window} if paced else None,
-        "points": {SECOND: {"policy": {"kind": "epsilon_greedy"}}} if two_points else {},
         "log_url": url,
         "policy": MEANS.policy,
         "reward": {
@@ -357,9 +353,11 @@ class Service:
         def make() -> Evaluations:
             digest, changed = digest_configuration(config), ChangeWatch(store).is_due
             worker = this_process()
-            return Evaluations(store, digest, worker, self._evaluate, clock, point="default", changed=changed)
+            return Evaluations(
+                store, digest, worker, self._evaluate, clock, pauses_s=RETRIES_S, changed=changed
+            )
 
-        jobs = Jobs({(Work.EVALUATION, "default"): make}, config.learning.poll_s, clock)
+        jobs = Jobs({Work.EVALUATION: make}, config.learning.poll_s, clock)
         while True:
             clock.check()
             jobs.check()

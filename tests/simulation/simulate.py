@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from armwise.agent.config import DEFAULT_POINT, AppConfig, parse
+from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import verify_states
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.drift import Monitor
-from armwise.feedback.log import Store, point_url
+from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from armwise.feedback.registry.evaluations import LEASE_S
 from armwise.feedback.training_log import learned_examples
@@ -50,7 +50,6 @@ from tests.simulation.service import (
     IN_FLIGHT,
     INTERVAL_S,
     MEANS,
-    SECOND,
     WAIT_S,
     Part,
     Service,
@@ -92,7 +91,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The logs of two decision points before the first decision, under the laws, and the keys in them."""
+    """The log before the first decision, under the laws, and the keys in it."""
 
     files: Mapping[str, bytes]
     keys: Mapping[str, str]
@@ -102,11 +101,9 @@ class Image:
 
 @cache
 def make_image() -> Image:
-    """Return logs with the keys of two tenants and of an operator."""
+    """Return a log with the keys of two tenants and of an operator."""
     url = f"sqlite:///{tempfile.mkdtemp()}/log.db"  # our code makes its folder on the real disk
-    second = point_url(url, SECOND)
     with running(World(0), {}) as (world, files):
-        Store(second).close()
         store = Store(url)
         settings = {
             "red": KeySettings("red", ("decide", "feedback", "read"), "red"),
@@ -118,9 +115,8 @@ def make_image() -> Image:
         }
         made = {name: keys.create(store, setting, EPOCH + world.now) for name, setting in settings.items()}
         store.close()
-        for each in (url, second):
-            with contextlib.closing(sqlite3.connect(find_path(each), timeout=0, isolation_level=None)) as log:
-                laws.enact(log)
+        with contextlib.closing(sqlite3.connect(find_path(url), timeout=0, isolation_level=None)) as log:
+            laws.enact(log)
         content = {path: bytes(file.data) for path, file in files.files.items()}
     secrets = {name: secret for name, (_, secret) in made.items()}
     return Image(content, secrets, {name: key.public_id for name, (key, _) in made.items()}, url)
@@ -152,10 +148,9 @@ def running(world: World, files: Mapping[str, bytes]) -> Iterator[tuple[World, D
 
 
 @cache
-def make_configs(*, at_once: bool, paced: bool, two_points: bool) -> Mapping[str, AppConfig]:
-    """Return the configurations of the decision points of a world; the first one is that of the service."""
-    document = make_document(make_image().url, at_once=at_once, paced=paced, two_points=two_points)
-    return parse(document).by_point
+def make_config(*, at_once: bool, paced: bool) -> AppConfig:
+    """Return the configuration of a world."""
+    return parse(make_document(make_image().url, at_once=at_once, paced=paced))
 
 
 class Simulation:
@@ -168,11 +163,11 @@ class Simulation:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.image = make_image()
-        self._configs = make_configs(at_once=plan.at_once, paced=plan.paced, two_points=plan.two_points)
-        self.histories = {point: History() for point in self._configs}
-        self._paths = {point: find_path(config.database_url) for point, config in self._configs.items()}
+        self._config = make_config(at_once=plan.at_once, paced=plan.paced)
+        self.history = History()
+        self._path = find_path(self._config.database_url)
         self._broken: list[Fault] = []
-        self._readers: dict[str, sqlite3.Connection] = {}
+        self._reader: sqlite3.Connection | None = None
         self._rows = 0  # checksum of the tables at the end
         self._troubled_until = 0.0  # until when a replica may have been unable to follow the log
         self._calm_from: list[float] = []  # moments from which on every replica can
@@ -186,7 +181,7 @@ class Simulation:
             self._link = connections.LINK[-1]
             self._usual_delay_s = self._link.delay_s = REMOTE_S if plan.remote else 0.0
             self._service = Service(
-                *(world, self._configs[DEFAULT_POINT], plan.replicas),
+                *(world, self._config, plan.replicas),
                 together=plan.together,
                 evaluates=plan.evaluates,
                 rng=random.Random(f"{plan.seed}/upstream"),
@@ -194,7 +189,7 @@ class Simulation:
             )
             clocks_agree = not any(event.kind is Kind.CLOCK for event in plan.events)
             self._callers = Callers(
-                *(world, self._service, self.histories, self.image.keys, self.image.public),
+                *(world, self._service, self.history, self.image.keys, self.image.public),
                 *(self._look, clocks_agree),
             )
             try:
@@ -203,10 +198,10 @@ class Simulation:
                 self._broken.append(Fault("stuck", str(error)))
             trace = [f"{at:9.3f} {who:14} {what}" for at, who, what in world.trace]
             counts = {
-                "answers": sum(len(history.answered) for history in self.histories.values()),
-                "feedback": sum(len(history.kept) for history in self.histories.values()),
+                "answers": len(self.history.answered),
+                "feedback": len(self.history.kept),
                 "starts": sum(part.starts for part in self._service.parts),
-                "erasures": sum(one.done for history in self.histories.values() for one in history.erased),
+                "erasures": sum(one.done for one in self.history.erased),
             }
             faults = self._broken or self._find_faults()
             digest = f"{world.digest:08x}{self._rows:08x}"
@@ -252,7 +247,7 @@ class Simulation:
                 self._break_part(event.kind, self._part(event), event.settings)
             case Kind.POWER:
                 self._kill_all()
-                self._readers.clear()
+                self._reader = None
                 self._disk.kill(self._world.outside)
                 self._disk.lose_power()
             case _:
@@ -337,7 +332,7 @@ class Simulation:
                 return False
         world.now += WAIT_S + GRACE_S + 1.0  # the machine was asleep
         self._calm_from.append(world.now)
-        pins = any(change.version is not None for change in self.histories[DEFAULT_POINT].changes)
+        pins = any(change.version is not None for change in self.history.changes)
         if pins or self.plan.paced:
             world.sleep(FOLLOWED_S + 1.0)  # from now on they must follow
         for number, part in enumerate(self._service.replicas):
@@ -368,7 +363,7 @@ class Simulation:
 
     def _verify(self) -> None:
         """Let the service compute some decisions again."""
-        answered = sorted({answer.id for answer in self.histories[DEFAULT_POINT].answered})
+        answered = sorted({answer.id for answer in self.history.answered})
         for name in random.Random(self.plan.seed).sample(answered, min(2, len(answered))):
             part = self._service.replicas[0]
             response = self._callers.send(part, "GET", f"/v1/decisions/{name}/verify", key="operator")
@@ -401,7 +396,7 @@ class Simulation:
             "SELECT (SELECT max(seq) FROM executions) <= (SELECT max(log_seq) FROM prices) "
             "OR NOT EXISTS (SELECT 1 FROM prices)"
         )
-        return all(self._ask(sql, point)[0] for sql in (facts, costs) for point in self._paths)
+        return all(self._ask(sql)[0] for sql in (facts, costs))
 
     def _answers(self, part: Part, name: str, deadline: float) -> bool:
         world = self._world
@@ -412,47 +407,46 @@ class Simulation:
             response = self._callers.send(part, "POST", "/v1/retrieve", body, key="operator", headers=headers)
             if response is not None and response.status == 200:
                 told = {"policy_version": response.document["agent"]["policy_version"]}
-                history = self.histories[DEFAULT_POINT]
-                history.answered.append(Answered(name, told, begun=begun, at=world.now))
+                self.history.answered.append(Answered(name, told, begun=begun, at=world.now))
                 return True
             world.sleep(0.5)
         return False
 
     # -- what is checked ---------------------------------------------------------------------------
 
-    def _look(self, answered: Answered, point: str) -> None:
+    def _look(self, answered: Answered) -> None:
         """Check at once that an answered decision is in the log: what is only queued would be missing."""
-        (times,) = self._ask("SELECT count(*) FROM decisions WHERE id = ?", point, answered.id)
+        (times,) = self._ask("SELECT count(*) FROM decisions WHERE id = ?", answered.id)
         if times != 1:
             what = f"decision {answered.id} is in the log {times} times as it is answered"
             self._broken.append(Fault("lost", what))
 
-    def _ask(self, sql: str, point: str = DEFAULT_POINT, *values: object) -> tuple[Any, ...]:
+    def _ask(self, sql: str, *values: object) -> tuple[Any, ...]:
         """Return the first row of a query."""
-        with self._opened(point) as connection:
+        with self._opened() as connection:
             row: tuple[Any, ...] = connection.execute(sql, values).fetchone()
         return row
 
     @contextlib.contextmanager
-    def _opened(self, point: str) -> Iterator[sqlite3.Connection]:
-        """Read a log beside everybody else."""
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Read the log beside everybody else."""
         current, self._world.current = self._world.current, None
-        if point not in self._readers:
-            self._readers[point] = sqlite3.connect(self._paths[point], timeout=0, isolation_level=None)
+        if self._reader is None:
+            self._reader = sqlite3.connect(self._path, timeout=0, isolation_level=None)
+        reader = self._reader
         try:
-            yield self._readers[point]
+            yield reader
         finally:
             if self._asides.random() < 0.2:  # the last one that closes a log removes what is beside it
-                self._readers.pop(point).close()
+                reader.close()
+                self._reader = None
             self._world.current = current
 
     def _find_faults(self) -> list[Fault]:
         faults = [*self._find_waiting()]
-        tables = {point: self._read_tables(point) for point in self._configs}
+        tables = self._read_tables()
         self._kill_all()
-        for point, config in self._configs.items():
-            faults += self._find_faults_of(point, config, tables[point])
-        return faults
+        return faults + self._find_faults_in(tables)
 
     def _find_waiting(self) -> Iterator[Fault]:
         """Yield processes in which more was under way, or waited, than may."""
@@ -462,14 +456,14 @@ class Simulation:
                 what = f"{process} had {process.most_threads} threads, and {calls} calls, at once"
                 yield Fault("waiting", what)
 
-    def _read_tables(self, point: str) -> Tables:
-        with self._opened(point) as connection:
+    def _read_tables(self) -> Tables:
+        with self._opened() as connection:
             tables = read_tables(connection)
         self._rows = zlib.crc32(repr(tables).encode(), self._rows)
         return tables
 
-    def _find_faults_of(self, point: str, config: AppConfig, tables: Tables) -> list[Fault]:
-        history = self.histories[point]
+    def _find_faults_in(self, tables: Tables) -> list[Fault]:
+        config, history = self._config, self.history
         faults = find_faults(history, tables, Rule(AGGREGATION, self.plan.at_once, GRACE_S), settled=True)
         faults += find_disobeyed(history, self._calm_from)
         faults += find_lost_evaluations(history, tables, settled=True)
@@ -481,7 +475,7 @@ class Simulation:
                 faults += find_other_prices(tables, calm_from)
         faults += find_other_alarms(tables, self._detect(config))
         faults += self._rebuild(config)
-        with self._opened(point) as connection:
+        with self._opened() as connection:
             faults += [Fault("law", what) for what in laws.read_broken(connection)]
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for erased in (one for one in history.erased if one.done):

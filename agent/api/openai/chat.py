@@ -23,7 +23,7 @@ from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api import errors, plain, question, responses
 from armwise.agent.api.documented import ANSWER, documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import AppConfig
@@ -38,7 +38,7 @@ from armwise.agent.replies import (
     Usage,
     construct,
 )
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choice, Choices, Decided, Event, Finished, decision_of_call
 from armwise.arms.llm import Chunk, Message, base, catalog, prompts
@@ -61,9 +61,9 @@ _BODY = TypeAdapter(ChatRequest)
 
 
 async def _serve(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "decide")
+    replica, caller = plain.read_caller(request, "decide")
     key, timeout_s = plain.read_key(request), plain.read_timeout(request)
-    return await chat(request, point, caller, await plain.read_body(request, _BODY), key, timeout_s)
+    return await chat(request, replica, caller, await plain.read_body(request, _BODY), key, timeout_s)
 
 
 router.add_route("/v1/chat/completions", _serve, ["POST"])
@@ -82,47 +82,46 @@ router.add_route("/v1/chat/completions", _serve, ["POST"])
 )
 async def chat(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     body: ChatRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
-    point, caller = at_model(point, caller, body.model)
-    ask = await read_ask(point, caller, body, key)
-    events = asking.stream_turn(point, caller, ask, key, timeout_s)
+    ask = await read_ask(replica, caller, body, key)
+    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
         usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        stream = sse(first, events, point.config, returns=body.agent.returns, include_usage=usage)
+        stream = sse(first, events, replica.config, returns=body.agent.returns, include_usage=usage)
         return responses.EventStream(stream, events, responses.headers(first.decision, first.served))
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
-    return completion(decided, written, finished, point.config, body.agent.returns)
+    return completion(decided, written, finished, replica.config, body.agent.returns)
 
 
-async def read_ask(point: DecisionPoint, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
+async def read_ask(replica: Replica, caller: Caller, body: ChatRequest, key: str | None) -> Ask:
     """Return the turn that a chat asks for. Raises ApiError."""
     asked, since = read_question(body.messages)
     given = options_of_chat(body) | {"max_completion_tokens": body.max_completion_tokens}
     ask = asking.check_ask(
-        point,
+        replica,
         caller,
         asked,
         body,
         key,
         messages=read_by_model(body.messages),
-        options=options_asked(point, body.model, given),
-        **_read_sampling(point, body),
+        options=options_asked(replica, body.model, given),
+        **_read_sampling(replica, body),
     )
-    ask = leave_out_blind(point, ask)
-    return await in_its_round(point, caller, ask, since, same_arm=body.agent.same_arm)
+    ask = leave_out_blind(replica, ask)
+    return await in_its_round(replica, caller, ask, since, same_arm=body.agent.same_arm)
 
 
-def _read_sampling(point: DecisionPoint, body: ChatRequest) -> dict[str, Any]:
+def _read_sampling(replica: Replica, body: ChatRequest) -> dict[str, Any]:
     """Return how the model samples an answer, as `Ask` has it. Raises ApiError."""
-    limit = point.config.limits.completion_tokens
+    limit = replica.config.limits.completion_tokens
     max_tokens = body.max_completion_tokens or body.max_tokens or None
     if max_tokens is not None and max_tokens > limit:
         message = f"{max_tokens} tokens were requested; the limit is {limit}"
@@ -214,16 +213,16 @@ def _parts(message: ChatMessage, i: int) -> list[dict[str, Any]]:
     return parts if any(part["type"] != "text" or "cache_control" in part for part in parts) else []
 
 
-def leave_out_blind(point: DecisionPoint, ask: Ask) -> Ask:
+def leave_out_blind(replica: Replica, ask: Ask) -> Ask:
     """Return a turn without the arms whose language model cannot read its images and files. Raises ApiError.
 
     Args:
-        point: Has the arms and their models.
+        replica: Has the arms and their models.
         ask: The turn.
     """
     if not (needed := base.list_inputs(ask.messages)):
         return ask
-    models, arms = point.config.models, point.turns.arms
+    models, arms = replica.config.models, replica.turns.arms
     blind = {
         name: llm
         for name, llm in ((name, info.answering.llm) for name, info in arms.items())
@@ -239,7 +238,7 @@ def leave_out_blind(point: DecisionPoint, ask: Ask) -> Ask:
 
 
 async def in_its_round(
-    point: DecisionPoint, caller: Caller, ask: Ask, since: Sequence[ChatMessage], *, same_arm: bool
+    replica: Replica, caller: Caller, ask: Ask, since: Sequence[ChatMessage], *, same_arm: bool
 ) -> Ask:
     """Return the question in the round of tools that it continues, if it does.
 
@@ -249,7 +248,7 @@ async def in_its_round(
     a client writes them, it counts only if the same caller asked, in the same episode.
 
     Args:
-        point: Reads the log.
+        replica: Reads the log.
         caller: Who asks.
         ask: The question.
         since: The messages after the question.
@@ -259,11 +258,11 @@ async def in_its_round(
     named = [name for name in map(decision_of_call, reversed(results)) if name]
     record = None
     if named:
-        tolerated = LOG_UNUSABLE if point.outage.answers else ()
+        tolerated = LOG_UNUSABLE if replica.outage.answers else ()
         with suppress(ForeignIdError, *tolerated):
-            look_up = partial(asyncio.to_thread, point.store.record, caller.stored(named[0]))
-            record = await point.outage.ask(look_up)
-    asked = ask.question, caller.identify(point.store.draw_secret)
+            look_up = partial(asyncio.to_thread, replica.store.record, caller.stored(named[0]))
+            record = await replica.outage.ask(look_up)
+    asked = ask.question, caller.identify(replica.store.draw_secret)
     if (
         record is None
         or (record.decision.context.question, record.decision.asked_by) != asked
@@ -274,7 +273,7 @@ async def in_its_round(
     decision, execution = record.decision, record.execution
     ask = replace(ask, episode_id=ask.episode_id or decision.episode_id, called=decision.id)
     arm = (execution and execution.served) or decision.drawn
-    info = point.turns.arms.get(arm)
+    info = replica.turns.arms.get(arm)
     allowed = ask.allowed is None or arm in ask.allowed
     if ask.forced or not same_arm or info is None or not info.enabled or arm in ask.excluded or not allowed:
         return ask
@@ -293,15 +292,15 @@ _ELSEWHERE = {
 }
 
 
-def options_asked(point: DecisionPoint, model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_asked(replica: Replica, model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that ask for something and that an engine is given. Raises ApiError, AskError.
 
     Args:
-        point: Has the language models.
+        replica: Has the language models.
         model: That of the request, which may name the only arm that may answer.
         given: The options of the request.
     """
-    config, forced = point.config, asking.forced_arm(point, model)
+    config, forced = replica.config, asking.forced_arm(replica, model)
     arms = config.actions if forced not in config.actions else [forced]
     engines = {name: config.models[name] for name in (config.find_answering(arm).llm for arm in arms)}
     supported = frozenset[str]().union(*map(catalog.list_options, engines.values()))

@@ -6,12 +6,11 @@ from fastapi import APIRouter, Path, Response
 
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import Name
 from armwise.agent.replies import Reply, construct
-from armwise.agent.serving import Service
-from armwise.agent.serving import ask as asking
+from armwise.agent.serving import Replica
 
 router = APIRouter()
 
@@ -33,9 +32,9 @@ class Models(Reply):
 
 
 @router.get("/v1/models", tags=["service"], **documented("listModels", Models, scopes=("decide", "read")))
-async def models(service: AppService) -> Response:
-    """What a client can name: `auto`, an arm, and the same at other points."""
-    return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(service)]))
+async def models(replica: AppReplica) -> Response:
+    """What a client can name: `auto`, or an arm."""
+    return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
 
 
 @router.get(
@@ -44,10 +43,10 @@ async def models(service: AppService) -> Response:
     **documented("getModel", Model, "model_not_found", scopes=("decide", "read")),
 )
 async def model(
-    service: AppService, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
+    replica: AppReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
 ) -> Response:
     """One of them; an arm is `arm/<name>`."""
-    names = _names(service)
+    names = _names(replica)
     if model not in names:
         raise ApiError(
             "model_not_found", f"there is no model {model!r}; there are: {', '.join(names)}", "model"
@@ -55,13 +54,8 @@ async def model(
     return StdlibJson(_model(model))
 
 
-def _names(service: Service) -> list[str]:
-    default, *others = service.points.values()
-    names = ["auto", *(f"arm/{name}" for name in (*default.turns.arms, *default.arms.stand_ins()))]
-    for other in others:
-        point = f"{asking.POINT}{other.name}"
-        names += [point, *(f"{point}/arm/{name}" for name in other.turns.arms)]
-    return names
+def _names(replica: Replica) -> list[str]:
+    return ["auto", *(f"arm/{name}" for name in (*replica.turns.arms, *replica.arms.stand_ins()))]
 
 
 def _model(name: str) -> Model:

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from armwise.agent.api import responses
 from armwise.agent.api.documented import ANSWER, documented
 from armwise.agent.api.errors import ApiError, translate
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest, ResponsesRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
@@ -251,26 +251,25 @@ class GrowingResponse:
 )
 async def respond(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     body: ResponsesRequest,
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
     """Answer as chat does, with items and their events."""
-    point, caller = at_model(point, caller, body.model)
     conversation, origins = _messages(body)
     try:
-        ask = await chat.read_ask(point, caller, _chat(body, conversation), key)
+        ask = await chat.read_ask(replica, caller, _chat(body, conversation), key)
     except (ApiError, asking.AskError) as error:
         raise _of_response(translate(error), origins) from None
-    events = asking.stream_turn(point, caller, ask, key, timeout_s)
+    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
     if body.stream:
         first = await asking.begun(events)
-        growing = GrowingResponse(first, body, point.config)
+        growing = GrowingResponse(first, body, replica.config)
         headers = responses.headers(first.decision, first.served)
         return responses.EventStream(_sse(growing, events), events, headers)
-    answering = _whole(events, body, point.config)  # under a key, it can be asked for again
+    answering = _whole(events, body, replica.config)  # under a key, it can be asked for again
     return await (answering if key else responses.unless_left(request, answering))
 
 

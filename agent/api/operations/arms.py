@@ -8,12 +8,12 @@ from pydantic import Field
 
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import ArmName, ArmsReplacement, ArmSwitch
 from armwise.agent.config import ConfigError
 from armwise.agent.replies import Reply, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import ArmInfo
 from armwise.arms.base import ArmBuildError, ArmError
@@ -51,12 +51,12 @@ class ArmList(Reply):
 
 
 @router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
-async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
+async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
     """The live arms, as configured and as switched, and the other arms of the configuration."""
-    live, specs = point.turns.arms, point.config.arms
+    live, specs = replica.turns.arms, replica.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
     parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
-    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=point.arms.seq))
+    return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=replica.arms.seq))
 
 
 @router.put(
@@ -69,32 +69,32 @@ async def arms(point: RequestPoint) -> StdlibJson[ArmList]:
         example={"arms": ["none", "bm25"]},
     ),
 )
-async def replace_arms(point: RequestPoint, body: ArmsReplacement) -> StdlibJson[ArmList]:
+async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> StdlibJson[ArmList]:
     """Choose which declared arms are live; returns once they are built. Replicas follow within a second."""
     try:
-        await point.replace_arms(body.arms)
+        await replica.replace_arms(body.arms)
     except (ConfigError, ArmBuildError) as error:
         raise ApiError("invalid_value", str(error), "arms") from None
     except ArmError as error:
         raise ApiError("arm_failed", str(error)) from None
-    return await arms(point)
+    return await arms(replica)
 
 
 @router.patch(
     "/v1/arms/{name}",
     **documented("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
 )
-async def switch(point: RequestPoint, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
+async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
     """Switch an arm on or off; a disabled arm is not drawn."""
-    _require_live(point, name)
-    await point.switch(name, body.enabled)
-    _require_live(point, name)  # the arms may have been replaced meanwhile
-    return StdlibJson(_described(name, point.config.arms[name], point.turns.arms[name]))
+    _require_live(replica, name)
+    await replica.switch(name, body.enabled)
+    _require_live(replica, name)  # the arms may have been replaced meanwhile
+    return StdlibJson(_described(name, replica.config.arms[name], replica.turns.arms[name]))
 
 
-def _require_live(point: DecisionPoint, name: str) -> None:
-    if name not in point.turns.arms:
-        raise ApiError("arm_not_found", asking.not_live(point, name), "name")
+def _require_live(replica: Replica, name: str) -> None:
+    if name not in replica.turns.arms:
+        raise ApiError("arm_not_found", asking.not_live(replica, name), "name")
 
 
 def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from armwise.agent.api.documented import documented
-from armwise.agent.api.middleware import AppService, RequestCaller, RequestPoint, ServiceCaller
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, LoggedId
 from armwise.agent.config import Project
@@ -25,7 +25,6 @@ User = Annotated[str, Path(min_length=1, max_length=1000, description="As `user`
 class ErasureState(Reply):
     """A record of texts that were erased; it names neither the user nor an id."""
 
-    point: str
     number: int
     at: Time
     scope: Annotated[str, among("user", "episode", "decision", "age")]
@@ -45,64 +44,58 @@ class ErasureList(Reply):
     erasures: list[ErasureState]
 
 
-@router.delete("/v1/users/{user:path}", **documented("eraseUser", ErasureList, scopes=("admin",)))
+@router.delete("/v1/users/{user:path}", **documented("eraseUser", ErasureState, scopes=("admin",)))
 async def erase_user(
-    service: AppService,
-    caller: ServiceCaller,
+    replica: AppReplica,
+    caller: RequestCaller,
     user: User,
     project: Annotated[Project, Query(description="Whose keys sent the requests.")] = "default",
 ) -> Response:
-    """Erase the texts of all decisions of an end user, at every decision point, and of their episodes.
+    """Erase the texts of all decisions of an end user, and of their episodes.
 
     Questions, answers, passages shown, comments, corrections and tags are overwritten, names of features
     and ids of feedback become pseudonyms, and the user is forgotten. Arms, probabilities, values of features,
     costs and values stay. It is recorded without the user. A turn that is under way loses its texts, too.
     """
-    done = [
-        (
-            point,
-            await asyncio.to_thread(
-                erasures.erase_user, decision_point.store, project, user, _by(caller.key), service.clock()
-            ),
-        )
-        for point, decision_point in service.points.items()
-    ]
-    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point) for point, erasure in done]))
+    erasure = await asyncio.to_thread(
+        erasures.erase_user, replica.store, project, user, _by(caller.key), replica.clock()
+    )
+    return StdlibJson(_state(erasure))
 
 
 @router.delete("/v1/episodes/{episode_id}", **documented("eraseEpisode", ErasureState, scopes=("admin",)))
-async def erase_episode(point: RequestPoint, caller: RequestCaller, episode_id: EpisodeId) -> Response:
+async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> Response:
     """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
 
     Feedback that names the episode is erased also where there is no decision of it.
     """
     name = caller.stored(episode_id, "episode")
     erasure = await asyncio.to_thread(
-        erasures.erase_episode, point.store, name, _by(caller.key), point.service.clock()
+        erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
     )
-    return StdlibJson(_state(erasure, point.name))
+    return StdlibJson(_state(erasure))
 
 
 @router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
-async def erase_decision(point: RequestPoint, caller: RequestCaller, decision_id: DecisionId) -> Response:
+async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
     name = caller.stored(decision_id)
     erasure = await asyncio.to_thread(
-        erasures.erase_decision, point.store, name, _by(caller.key), point.service.clock()
+        erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()
     )
-    return StdlibJson(_state(erasure, point.name))
+    return StdlibJson(_state(erasure))
 
 
 @router.get("/v1/erasures", **documented("listErasures", ErasureList, scopes=("admin",)))
-async def listed(point: RequestPoint) -> Response:
-    """What was erased from the log of a decision point, newest first."""
-    erased = await asyncio.to_thread(erasures.erasures, point.store)
-    return StdlibJson(construct(ErasureList, erasures=[_state(erasure, point.name) for erasure in erased]))
+async def listed(replica: AppReplica) -> Response:
+    """What was erased from the log, newest first."""
+    erased = await asyncio.to_thread(erasures.erasures, replica.store)
+    return StdlibJson(construct(ErasureList, erasures=[_state(erasure) for erasure in erased]))
 
 
 def _by(key: str | None) -> str:
     return key or "anybody"
 
 
-def _state(erasure: erasures.Erasure, point: str) -> ErasureState:
-    return construct(ErasureState, point=point, **asdict(erasure))
+def _state(erasure: erasures.Erasure) -> ErasureState:
+    return construct(ErasureState, **asdict(erasure))

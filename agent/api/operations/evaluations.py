@@ -10,13 +10,13 @@ from pydantic import Field
 from armwise.agent.access import Caller
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, locate
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
 from armwise.agent.evaluation import CandidateError, EvaluationRequest, refuse_untrusted
 from armwise.agent.learning import digest_configuration
 from armwise.agent.replies import Reply, Time, among, construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.log import dumps
 from armwise.feedback.registry import EvaluationRow
 from armwise.feedback.registry import evaluations as registry_evaluations
@@ -65,31 +65,31 @@ class EvaluationList(Reply):
     ),
 )
 async def submit(
-    point: RequestPoint, caller: RequestCaller, body: EvaluationRequest
+    replica: AppReplica, caller: RequestCaller, body: EvaluationRequest
 ) -> StdlibJson[EvaluationState]:
     """Request an evaluation of other policies on the log; the response has its number.
 
     It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
-    submitted = await asyncio.to_thread(_submit, point, caller, body)
+    submitted = await asyncio.to_thread(_submit, replica, caller, body)
     return StdlibJson(
         construct(EvaluationState, **_state(submitted)),
         202,
-        locate(point, f"/v1/evaluations/{submitted.seq}"),
+        {"location": f"/v1/evaluations/{submitted.seq}"},
     )
 
 
 @router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
 async def evaluations(
-    point: RequestPoint, caller: RequestCaller, limit: PageLimit = 50, before: PageBefore = None
+    replica: AppReplica, caller: RequestCaller, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[EvaluationList]:
     """The evaluations, newest first, without their results; none of the decisions of another project alone.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
     """
     project = None if caller.sees_all else caller.project
-    listed = await asyncio.to_thread(registry_evaluations.page, point.store, limit, before, project)
+    listed = await asyncio.to_thread(registry_evaluations.page, replica.store, limit, before, project)
     states = [construct(EvaluationState, **_state(evaluation)) for evaluation in listed]
     return StdlibJson(construct(EvaluationList, evaluations=states))
 
@@ -99,21 +99,21 @@ async def evaluations(
     **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
 async def evaluation(
-    point: RequestPoint, caller: RequestCaller, number: PathNumber
+    replica: AppReplica, caller: RequestCaller, number: PathNumber
 ) -> StdlibJson[EvaluationResult]:
     """One evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
     """
-    return StdlibJson(await read_result(point, caller, number))
+    return StdlibJson(await read_result(replica, caller, number))
 
 
-async def read_result(point: DecisionPoint, caller: Caller, number: int) -> EvaluationResult:
+async def read_result(replica: Replica, caller: Caller, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
-    state, result = await _found(point, caller, number), None
+    state, result = await _found(replica, caller, number), None
     if state.status is registry_evaluations.EvaluationStatus.DONE:
-        result = await asyncio.to_thread(registry_evaluations.read_result, point.store, number)
+        result = await asyncio.to_thread(registry_evaluations.read_result, replica.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
 
 
@@ -122,35 +122,35 @@ async def read_result(point: DecisionPoint, caller: Caller, number: int) -> Eval
     response_class=HTMLResponse,
     **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
-async def report(point: RequestPoint, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
+async def report(replica: AppReplica, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
     """The result of an evaluation that is done, as one self-contained HTML page with plots."""
-    state = await _found(point, caller, number)
-    html = await asyncio.to_thread(registry_evaluations.read_html, point.store, number)
+    state = await _found(replica, caller, number)
+    html = await asyncio.to_thread(registry_evaluations.read_html, replica.store, number)
     if html is None:
         message = f"evaluation {number} is {state.status}: only one that is done has a report"
         raise ApiError("not_done", message, "number")
     return HTMLResponse(html, headers=PAGE_POLICY)
 
 
-def _submit(point: DecisionPoint, caller: Caller, body: EvaluationRequest) -> EvaluationRow:
+def _submit(replica: Replica, caller: Caller, body: EvaluationRequest) -> EvaluationRow:
     """Queue an evaluation in the share of the caller's project; blocks. Raises ApiError, QueueFullError."""
-    now, body = point.service.clock(), _within_project(caller, body)
+    now, body = replica.clock(), _within_project(caller, body)
     try:
-        refuse_untrusted(body, point.config, point.store)
+        refuse_untrusted(body, replica.config, replica.store)
     except CandidateError as error:
         raise ApiError("invalid_value", str(error), "candidates") from None
     if body.since is not None and body.since.timestamp() > now:
         message = f"since {body.since.isoformat()} is in the future: the window is empty"
         raise ApiError("empty_window", message, "since")
-    if not point.store.newest(1):
+    if not replica.store.newest(1):
         raise ApiError("empty_window", "the log holds no decision yet", None)
     request = body.model_dump(mode="json")
     try:
         dumps(request)
     except TypeError as error:  # valid JSON that a log cannot hold: half a surrogate pair, a huge number
         raise ApiError("invalid_value", f"the request cannot be stored: {error}") from None
-    config_digest = digest_configuration(point.config)
-    return registry_evaluations.submit(point.store, config_digest, request, now, project=caller.project)
+    config_digest = digest_configuration(replica.config)
+    return registry_evaluations.submit(replica.store, config_digest, request, now, project=caller.project)
 
 
 def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationRequest:
@@ -166,8 +166,8 @@ def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationReques
     return body.model_copy(update={"project": caller.project}) if body.features else body
 
 
-async def _found(point: DecisionPoint, caller: Caller, number: int) -> EvaluationRow:
-    state = await asyncio.to_thread(registry_evaluations.find, point.store, number)
+async def _found(replica: Replica, caller: Caller, number: int) -> EvaluationRow:
+    state = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
     if state is None or not (caller.sees_all or state.request.get("project") in (None, caller.project)):
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")
     return state

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.evaluation import Moment
 from armwise.agent.wings import WRITE_DSJSON, load
 from armwise.arms.base import Progress
@@ -153,7 +153,7 @@ async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
     ),
 )
 async def export(
-    point: RequestPoint,
+    replica: AppReplica,
     under_way: Annotated[WeakSet[Iterator[bytes]], Depends(_under_way)],
     form: Annotated[Format, Query(alias="format", description="Layout of the reply.")] = "jsonl",
     since: Annotated[Moment | None, Query(description="Decisions of then or later.")] = None,
@@ -171,7 +171,7 @@ async def export(
     if under_way:
         raise ApiError("overloaded", "another export is under way here", retry_after_s=10)
     window = ExportWindow(since=since, until=until)
-    blocks = _blocks(point.store, point.config.reward, list(point.config.actions), window, form)
+    blocks = _blocks(replica.store, replica.config.reward, list(replica.config.actions), window, form)
     under_way.add(blocks)
     try:
         first = await asyncio.to_thread(next, blocks, b"")

@@ -11,7 +11,7 @@ from pydantic import Field
 from armwise.agent.access import Caller, NewKey
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import AppService
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PublicId
 from armwise.agent.config import Scope
@@ -103,31 +103,31 @@ UNUSED = {"day": usage.UsageAmount(), "month": usage.UsageAmount(), "total": usa
         example={"name": "shop", "scopes": ["decide", "feedback"], "rpm_limit": 600},
     ),
 )
-async def create(service: AppService, body: NewKey) -> StdlibJson[NewKeyState]:
+async def create(replica: AppReplica, body: NewKey) -> StdlibJson[NewKeyState]:
     """Make a key. Only this response has its secret; every replica knows it within a second."""
-    if service.keyring.is_open and "admin" not in body.scopes:
+    if replica.keyring.is_open and "admin" not in body.scopes:
         message = f"the first key closes the service: with {list(body.scopes)} nobody could make another one"
         raise ApiError("invalid_value", f"{message}; give it the scope 'admin'", "scopes")
-    now = service.clock()
+    now = replica.clock()
     try:
         settings = body.settings(now)
     except ValueError as error:
         raise ApiError("invalid_value", str(error), "expires") from None
-    key, token = await asyncio.to_thread(keys.create, service.store, settings, now)
-    await asyncio.to_thread(service.keyring.refresh, service.store)
+    key, token = await asyncio.to_thread(keys.create, replica.store, settings, now)
+    await asyncio.to_thread(replica.keyring.refresh, replica.store)
     return StdlibJson(construct(NewKeyState, key=token, **_state(key)), 201, {"cache-control": "no-store"})
 
 
 @router.get("/v1/keys", **documented("listKeys", KeyList, scopes=("admin",)))
-async def listed(service: AppService) -> StdlibJson[KeyList]:
+async def listed(replica: AppReplica) -> StdlibJson[KeyList]:
     """Every key, without its secret, with what it has used: today, this month and in total."""
-    await service.quota.report()
-    made = await asyncio.to_thread(keys.read, service.store)
-    spent = await asyncio.to_thread(usage.spend, service.store, service.clock())
+    await replica.quota.report()
+    made = await asyncio.to_thread(keys.read, replica.store)
+    spent = await asyncio.to_thread(usage.spend, replica.store, replica.clock())
     rows: list[UsedKey | ConfiguredKey] = [
         *(
             _configured(caller, _spend(spent.get(caller.key or "", UNUSED)))
-            for caller in service.keyring.configured
+            for caller in replica.keyring.configured
         ),
         *(construct(UsedKey, **_state(key), spend=_spend(spent.get(key.public_id, UNUSED))) for key in made),
     ]
@@ -138,12 +138,12 @@ async def listed(service: AppService) -> StdlibJson[KeyList]:
     "/v1/keys/{public_id}",
     **documented("disableKey", KeyState, "key_not_found", scopes=("admin",)),
 )
-async def disable(service: AppService, public_id: PublicId) -> StdlibJson[KeyState]:
+async def disable(replica: AppReplica, public_id: PublicId) -> StdlibJson[KeyState]:
     """Disable a key for good; every replica refuses it within a second."""
-    key = await asyncio.to_thread(keys.disable, service.store, public_id, service.clock())
+    key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())
     if key is None:
         raise ApiError("key_not_found", f"there is no key {public_id!r} in the log", "public_id")
-    await asyncio.to_thread(service.keyring.refresh, service.store)
+    await asyncio.to_thread(replica.keyring.refresh, replica.store)
     return StdlibJson(construct(KeyState, **_state(key)))
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from armwise.agent.api.decisions import with_policies
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestPoint
+from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import (
     CanaryChoice,
@@ -41,7 +41,7 @@ from armwise.agent.replies import (
     among,
     construct,
 )
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.feedback.drift import Alarms, DriftSpec
 from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError
 from armwise.feedback.ope import prediction_powered
@@ -100,7 +100,7 @@ COMPARED = 1000
 
 
 @router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
-async def policy(point: RequestPoint) -> StdlibJson[Policy]:
+async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     """The policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
@@ -109,17 +109,17 @@ async def policy(point: RequestPoint) -> StdlibJson[Policy]:
     grades with feedback, and names what keeps them from being learned.
     """
     # read once: the replica may refresh while the log is read
-    version, active = point.versions.version, point.versions.active
-    deciding = {canary.version for canary in point.decider.canaries}
+    version, active = replica.versions.version, replica.versions.active
+    deciding = {canary.version for canary in replica.decider.canaries}
     learned = None if version is None else version.examples_seq
     lag = await asyncio.to_thread(
-        training_log_lag.measure_lag, point.store, point.config.reward.join, learned
+        training_log_lag.measure_lag, replica.store, replica.config.reward.join, learned
     )
-    newest = await asyncio.to_thread(registry_versions.latest, point.store, active.recipe)
-    judged = await asyncio.to_thread(_judge, point)
-    feedback = await asyncio.to_thread(_feedback, point)
-    config, n_arms = point.config, len(point.config.actions)
-    router_info = None if point.versions.scorer is None else point.versions.scorer.about
+    newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
+    judged = await asyncio.to_thread(_judge, replica)
+    feedback = await asyncio.to_thread(_feedback, replica)
+    config, n_arms = replica.config, len(replica.config.actions)
+    router_info = None if replica.versions.scorer is None else replica.versions.scorer.about
     configured = config.policy.model_dump(mode="json")
     pin, promotion = active.pin, active.promotion
     reply = construct(
@@ -167,9 +167,9 @@ async def policy(point: RequestPoint) -> StdlibJson[Policy]:
         if config.drift is None
         else _drift(
             config.drift,
-            point.versions.alarms,
-            point.decider.floor(n_arms),
-            raised=point.decider.raised is not None,
+            replica.versions.alarms,
+            replica.decider.floor(n_arms),
+            raised=replica.decider.raised is not None,
         ),
         reward=config.reward,
         router=None
@@ -224,10 +224,10 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
     )
 
 
-def _feedback(point: DecisionPoint) -> FeedbackState:
+def _feedback(replica: Replica) -> FeedbackState:
     """Return how long feedback takes, and what waits for it."""
-    rule = point.config.reward
-    found, taken = settled.read(point.store, rule), delays.read(point.store, rule)
+    rule = replica.config.reward
+    found, taken = settled.read(replica.store, rule), delays.read(replica.store, rule)
     return construct(
         FeedbackState,
         complete=rule.learned_at.value,
@@ -242,12 +242,12 @@ def _feedback(point: DecisionPoint) -> FeedbackState:
     )
 
 
-def _judge(point: DecisionPoint) -> JudgeState | None:
+def _judge(replica: Replica) -> JudgeState | None:
     """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
-    config, also = point.config, point.config.learning.also
+    config, also = replica.config, replica.config.learning.also
     if not config.observations.judge and not (also and also.judge):
         return None
-    judged = observed.graded(point.store, config.reward, COMPARED)
+    judged = observed.graded(replica.store, config.reward, COMPARED)
     pairs = [(graded.grade, graded.value) for graded in judged if graded.value is not None]
     grades = np.array([graded.grade for graded in judged], dtype=np.float64)
     values = np.array(
@@ -269,15 +269,15 @@ def _judge(point: DecisionPoint) -> JudgeState | None:
 
 @router.get("/v1/policies", **documented("listPolicies", PolicyVersions, scopes=("read",)))
 async def policies(
-    point: RequestPoint, limit: PageLimit = 50, before: PageBefore = None
+    replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[PolicyVersions]:
     """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
     A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
     are not `kept` is learned again from the log when it is needed.
     """
-    listed = await asyncio.to_thread(registry_versions.page, point.store, limit, before)
-    recorded = await asyncio.to_thread(promotions.newest, point.store, limit)
+    listed = await asyncio.to_thread(registry_versions.page, replica.store, limit, before)
+    recorded = await asyncio.to_thread(promotions.newest, replica.store, limit)
     records = [
         construct(
             PromotionRecord,
@@ -293,7 +293,7 @@ async def policies(
         )
         for promotion in recorded
     ]
-    versions = [_version(version, kept, point.versions.version) for version, kept in listed]
+    versions = [_version(version, kept, replica.versions.version) for version, kept in listed]
     return StdlibJson(construct(PolicyVersions, versions=versions, promotions=records))
 
 
@@ -329,7 +329,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
         example={"reason": "better by 0.03"},
     ),
 )
-async def promote(point: RequestPoint, version: PathNumber, body: PromotionChoice) -> StdlibJson[Policy]:
+async def promote(replica: AppReplica, version: PathNumber, body: PromotionChoice) -> StdlibJson[Policy]:
     """Learn and serve the recipe of this version from now on, always its newest version.
 
     If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
@@ -338,22 +338,22 @@ async def promote(point: RequestPoint, version: PathNumber, body: PromotionChoic
     `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response is
     that of `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
-    chosen, recipe = await _servable(point, version)
-    active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+    chosen, recipe = await _servable(replica, version)
+    active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
-        await _require_servable(point, recipe, version)
-        forced, evaluation = await _judged(point, version, active, force=body.force)
-        state = await _state(point, chosen)
+        await _require_servable(replica, recipe, version)
+        forced, evaluation = await _judged(replica, version, active, force=body.force)
+        state = await _state(replica, chosen)
     promotion = promotions.Promotion(
-        0, version, promotions.Action.PROMOTE, body.reason, point.service.clock(), forced, 0.0, evaluation
+        0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
     )
-    await _record(point, promotion, state, after=active.seq)
-    served, active = point.versions.version, point.versions.active
+    await _record(replica, promotion, state, after=active.seq)
+    served, active = replica.versions.version, replica.versions.active
     if active.pin is None and (served is None or served.recipe != active.recipe):
         promoted = active.promotion.version if active.promotion else version
-        raise _unreadable(point, promoted, "promoted")
-    return await policy(point)
+        raise _unreadable(replica, promoted, "promoted")
+    return await policy(replica)
 
 
 @router.post(
@@ -366,7 +366,7 @@ async def promote(point: RequestPoint, version: PathNumber, body: PromotionChoic
         example={"reason": "worse answers since noon"},
     ),
 )
-async def rollback(point: RequestPoint, version: PathNumber, body: VersionChoice) -> StdlibJson[Policy]:
+async def rollback(replica: AppReplica, version: PathNumber, body: VersionChoice) -> StdlibJson[Policy]:
     """Serve exactly this version until the next promotion or rollback; every replica follows in a second.
 
     Learning continues and publishes newer versions, which wait for a promotion. It must be a version
@@ -374,24 +374,22 @@ async def rollback(point: RequestPoint, version: PathNumber, body: VersionChoice
     ends. The response is that of `GET /v1/policy`: it shows what is active, which may be what another
     operator has just set.
     """
-    chosen, recipe = await _servable(point, version)
-    configured = point.versions.configured.digest
-    if not await asyncio.to_thread(promotions.was_active, point.store, configured, recipe.digest):
+    chosen, recipe = await _servable(replica, version)
+    configured = replica.versions.configured.digest
+    if not await asyncio.to_thread(promotions.was_active, replica.store, configured, recipe.digest):
         message = (
             f"version {version} is of recipe {recipe.digest[:DIGEST_CHARS]}, which has never decided "
             "here: promote it, or give it a share as a canary"
         )
         raise ApiError("promotion_refused", message, "version")
-    await _require_servable(point, recipe, version)
-    state = await _state(point, chosen)
-    promotion = promotions.Promotion(
-        0, version, promotions.Action.ROLLBACK, body.reason, point.service.clock()
-    )
-    await _record(point, promotion, state)
-    pin, served = point.versions.active.pin, point.versions.version
+    await _require_servable(replica, recipe, version)
+    state = await _state(replica, chosen)
+    promotion = promotions.Promotion(0, version, promotions.Action.ROLLBACK, body.reason, replica.clock())
+    await _record(replica, promotion, state)
+    pin, served = replica.versions.active.pin, replica.versions.version
     if pin is not None and (served is None or served.version != pin.version):
-        raise _unreadable(point, pin.version, "chosen")
-    return await policy(point)
+        raise _unreadable(replica, pin.version, "chosen")
+    return await policy(replica)
 
 
 @router.post(
@@ -405,7 +403,7 @@ async def rollback(point: RequestPoint, version: PathNumber, body: VersionChoice
         example={"reason": "new labels", "share": 0.05},
     ),
 )
-async def canary(point: RequestPoint, version: PathNumber, body: CanaryChoice) -> StdlibJson[Policy]:
+async def canary(replica: AppReplica, version: PathNumber, body: CanaryChoice) -> StdlibJson[Policy]:
     """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
 
     A distribution is a mixture of both, and decisions record the share. Of several canaries one takes part in
@@ -413,17 +411,17 @@ async def canary(point: RequestPoint, version: PathNumber, body: CanaryChoice) -
     any more, and `deciding` is false. A promotion and a rollback end it. The response is that of
     `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
-    chosen, recipe = await _servable(point, version)
+    chosen, recipe = await _servable(replica, version)
     state, after = None, None
     if body.share:
-        await _require_servable(point, recipe, version)
-        if recipe.arms is not None and {*recipe.arms} != point.config.actions.keys():
+        await _require_servable(replica, recipe, version)
+        if recipe.arms is not None and {*recipe.arms} != replica.config.actions.keys():
             message = (
                 f"version {version} brings other arms than the live ones, among which a canary decides: make "
                 "them live first (`armwise apply`), or promote it"
             )
             raise ApiError("promotion_refused", message, "version")
-        active = await asyncio.to_thread(active_policy, point.store, point.versions.configured.digest)
+        active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
         others = [canary.version for canary in active.canaries if canary.version != version]
         if len(others) >= promotions.MOST_CANARIES:
             message = (
@@ -431,42 +429,42 @@ async def canary(point: RequestPoint, version: PathNumber, body: CanaryChoice) -
                 f"{promotions.MOST_CANARIES} may be: end one of them with a share of 0"
             )
             raise ApiError("promotion_refused", message, "version")
-        state, after = await _state(point, chosen), active.seq
+        state, after = await _state(replica, chosen), active.seq
     promotion = promotions.Promotion(
-        0, version, promotions.Action.CANARY, body.reason, point.service.clock(), share=body.share
+        0, version, promotions.Action.CANARY, body.reason, replica.clock(), share=body.share
     )
-    await _record(point, promotion, state, after)
-    return await policy(point)
+    await _record(replica, promotion, state, after)
+    return await policy(replica)
 
 
-async def _servable(point: DecisionPoint, number: int) -> tuple[Version, Recipe]:
+async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
     """Return a version that may be served, and its recipe. Raises ApiError."""
-    version = await asyncio.to_thread(registry_versions.find, point.store, number)
+    version = await asyncio.to_thread(registry_versions.find, replica.store, number)
     if version is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     try:
-        return version, Recipe.of(version, point.config.reward)
+        return version, Recipe.of(version, replica.config.reward)
     except PolicyError as error:
         raise ApiError("promotion_refused", str(error), "version") from None
 
 
-async def _require_servable(point: DecisionPoint, recipe: Recipe, number: int) -> None:
+async def _require_servable(replica: Replica, recipe: Recipe, number: int) -> None:
     """Refuse a version whose policy, router or arms cannot be built here. Raises ApiError."""
     try:
-        await asyncio.to_thread(point.versions.require_servable, recipe)
+        await asyncio.to_thread(replica.versions.require_servable, recipe)
     except PolicyError as error:
         raise ApiError(
             "promotion_refused", f"version {number} cannot serve here: {error}", "version"
         ) from None
 
 
-async def _state(point: DecisionPoint, version: Version) -> bytes:
+async def _state(replica: Replica, version: Version) -> bytes:
     """Return the state of a version, which is learned again where it was pruned. Raises ApiError."""
-    return await with_policies(point, [version], lambda restored: restored.save(), "version")
+    return await with_policies(replica, [version], lambda restored: restored.save(), "version")
 
 
 async def _judged(
-    point: DecisionPoint, number: int, active: ActivePolicy, *, force: bool
+    replica: Replica, number: int, active: ActivePolicy, *, force: bool
 ) -> tuple[bool, int | None]:
     """Consult the gate; return whether the promotion is forced, and the evaluation behind the verdict.
 
@@ -476,10 +474,8 @@ async def _judged(
         QueueFullError: The queue of evaluations is full.
     """
     try:
-        config_digest, clock = digest_configuration(point.config), point.service.clock
-        verdict = await point.service.gate(
-            point.store, config_digest, number, active, force=force, clock=clock
-        )
+        config_digest, clock = digest_configuration(replica.config), replica.clock
+        verdict = await replica.gate(replica.store, config_digest, number, active, force=force, clock=clock)
     except (UndecidedError, QueueFullError):
         if not force:
             raise
@@ -492,24 +488,24 @@ async def _judged(
 
 
 async def _record(
-    point: DecisionPoint, promotion: promotions.Promotion, state: bytes | None, after: int | None = None
+    replica: Replica, promotion: promotions.Promotion, state: bytes | None, after: int | None = None
 ) -> None:
     """Record a promotion, rollback or canary, and follow it here at once. Raises ApiError."""
-    configured = point.versions.configured.digest
+    configured = replica.versions.configured.digest
     try:
         await asyncio.to_thread(
             promotions.record,
-            *(point.store, configured, promotion, state),
+            *(replica.store, configured, promotion, state),
             after=after,
         )
     except ChangedMeanwhileError as error:
         raise ApiError("changed_meanwhile", str(error), "version") from None
-    await point.refresh()
+    await replica.refresh()
 
 
-def _unreadable(point: DecisionPoint, number: int, action: str) -> ApiError:
+def _unreadable(replica: Replica, number: int, action: str) -> ApiError:
     """Return the error for an active version that this replica cannot load."""
-    served = point.versions.version
+    served = replica.versions.version
     message = f"version {number} was {action} and cannot be read here: " + (
         "none decides" if served is None else f"version {served.version} still decides"
     )

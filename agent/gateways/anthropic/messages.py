@@ -12,7 +12,7 @@ from armwise.agent.access import Caller
 from armwise.agent.api import plain, responses
 from armwise.agent.api.documented import ANSWER, documented
 from armwise.agent.api.errors import ApiError, translate
-from armwise.agent.api.middleware import RequestCaller, RequestPoint, at_model
+from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.openai import chat
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.gateways.anthropic.replies import (
@@ -25,7 +25,7 @@ from armwise.agent.gateways.anthropic.replies import (
 )
 from armwise.agent.gateways.anthropic.requests import Conversation, MessagesRequest, ReadChat, read_chat
 from armwise.agent.replies import construct
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Event, Finished, attached_tokens, tokens_in
 from armwise.arms.llm import Chunk, Message
@@ -50,18 +50,18 @@ _VERSION, _MESSAGES, _CONVERSATION = (
 
 
 async def _serve(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "decide")
+    replica, caller = plain.read_caller(request, "decide")
     key, timeout_s = plain.read_key(request), plain.read_timeout(request)
     plain.read_header(request, "anthropic-version", _VERSION)
     return await create_message(
-        request, point, caller, await plain.read_body(request, _MESSAGES), key, timeout_s
+        request, replica, caller, await plain.read_body(request, _MESSAGES), key, timeout_s
     )
 
 
 async def _serve_count(request: Request) -> Response:
-    point, caller = plain.read_caller(request, "decide")
+    replica, _ = plain.read_caller(request, "decide")
     plain.read_header(request, "anthropic-version", _VERSION)
-    return await count_tokens(request, point, caller, await plain.read_body(request, _CONVERSATION))
+    return await count_tokens(request, replica, await plain.read_body(request, _CONVERSATION))
 
 
 router.add_route(PATH, _serve, ["POST"])
@@ -86,7 +86,7 @@ router.add_route(f"{PATH}/count_tokens", _serve_count, ["POST"])
 )
 async def create_message(
     request: Request,
-    point: RequestPoint,
+    replica: AppReplica,
     caller: RequestCaller,
     body: MessagesRequest,
     key: IdempotencyKey = None,
@@ -95,20 +95,19 @@ async def create_message(
 ) -> Response:
     """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
     del version  # one is answered
-    read = await plain.call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
-    point, caller = at_model(point, caller, read.body.model)
-    ask = await _read_ask(point, caller, read, key)
-    events = asking.stream_turn(point, caller, ask, key, timeout_s)
+    read = await plain.call_beside(request, partial(read_chat, body, replica.config.limits.completion_tokens))
+    ask = await _read_ask(replica, caller, read, key)
+    events = asking.stream_turn(replica, caller, ask, key, timeout_s)
     named = {"request-id": request.headers.get("x-request-id", "")}
     if body.stream:
         first = await asking.begun(events)
         read_tokens = _count(ask.messages, ask.options.get("tools", ()))
-        growing = MessageEvents(first, point.config, body.agent.returns, read_tokens)
+        growing = MessageEvents(first, replica.config, body.agent.returns, read_tokens)
         headers = responses.headers(first.decision, first.served) | named
         return responses.EventStream(_sse(growing, events), events, headers)
     answering = asking.whole(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(request, answering))
-    message = write_message(decided, written, finished, point.config, body.agent.returns)
+    message = write_message(decided, written, finished, replica.config, body.agent.returns)
     return responses.Json(
         message, headers=responses.headers(decided.decision, decided.served, finished) | named
     )
@@ -126,14 +125,13 @@ async def create_message(
     ),
 )
 async def count_tokens(
-    request: Request, point: RequestPoint, caller: RequestCaller, body: Conversation, version: Version = None
+    request: Request, replica: AppReplica, body: Conversation, version: Version = None
 ) -> Response:
     """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
     del version
-    read = await plain.call_beside(request, partial(read_chat, body, point.config.limits.completion_tokens))
-    point, _ = at_model(point, caller, read.body.model)
-    if (arm := asking.forced_arm(point, read.body.model)) is not None:
-        asking.require_model(point, arm)
+    read = await plain.call_beside(request, partial(read_chat, body, replica.config.limits.completion_tokens))
+    if (arm := asking.forced_arm(replica, read.body.model)) is not None:
+        asking.require_model(replica, arm)
     try:
         messages = chat.read_by_model(read.body.messages)
     except ApiError as error:
@@ -142,10 +140,10 @@ async def count_tokens(
     return responses.StdlibJson(construct(CountedTokens, input_tokens=_count(messages, tools)))
 
 
-async def _read_ask(point: DecisionPoint, caller: Caller, read: ReadChat, key: str | None) -> Ask:
+async def _read_ask(replica: Replica, caller: Caller, read: ReadChat, key: str | None) -> Ask:
     """Return the turn that a request asks for. Raises ApiError, which names the field of the request."""
     try:
-        return await chat.read_ask(point, caller, read.body, key)
+        return await chat.read_ask(replica, caller, read.body, key)
     except (ApiError, asking.AskError) as error:
         raise read.name_field(translate(error)) from None
 

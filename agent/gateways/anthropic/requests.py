@@ -135,7 +135,7 @@ class Conversation(Nullable):
 
     model: Name = Field(
         default="auto",
-        description="`auto`, `arm/<name>` or `point/<name>`; a name of Anthropic's models is `auto`.",
+        description="`auto` or `arm/<name>`; a name of Anthropic's models is `auto`.",
     )
     messages: Many[MessageParam] = Field(min_length=1, max_length=4000)
     system: InnerBlocks | None = None

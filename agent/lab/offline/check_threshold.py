@@ -224,10 +224,10 @@ def _candidates(score: Floats, present: float) -> list[float]:
 
 
 def fit_logged_threshold(config: AppConfig, arm: str) -> ThresholdFit:
-    """Fit the threshold of a checked arm to the log of a decision point.
+    """Fit the threshold of a checked arm to the log.
 
     Args:
-        config: Configuration of the point.
+        config: The configuration.
         arm: Name of the arm.
 
     Raises:

@@ -37,8 +37,8 @@ METHOD_VERSION = 1
 LARGEST_FILE = 1 << 20
 """Most bytes of a receipt."""
 
-RECEIPTS = "receipts"
-"""Folder of the home with the newest receipt of each decision point."""
+RECEIPT = "receipt.json"
+"""File of the home with the newest receipt."""
 
 DIGITS = 1e-9
 """Relative difference up to which two figures are the same: processors round sums differently."""
@@ -268,21 +268,21 @@ def write_receipt(receipt: SavingsReceipt, path: Path) -> None:
         file.write((json.dumps(receipt.as_json(), indent=2) + "\n").encode())
 
 
-def locate_kept(config: "AppConfig", point: str) -> Path:
-    """Return where the newest receipt of a decision point is kept."""
-    return config.home_path / RECEIPTS / f"{point}.json"
+def locate_kept(config: "AppConfig") -> Path:
+    """Return where the newest receipt is kept."""
+    return config.home_path / RECEIPT
 
 
-def keep_receipt(receipt: SavingsReceipt, config: "AppConfig", point: str) -> None:
-    """Keep a receipt as the newest of a decision point, for the console."""
-    path = locate_kept(config, point)
+def keep_receipt(receipt: SavingsReceipt, config: "AppConfig") -> None:
+    """Keep a receipt as the newest, for the console."""
+    path = locate_kept(config)
     path.parent.mkdir(exist_ok=True, parents=True, mode=0o700)
     write_receipt(receipt, path)
 
 
-def read_kept(config: "AppConfig", point: str) -> SavingsReceipt | None:
-    """Return the newest receipt of the log of a decision point; None: there is none that can be read."""
-    path = locate_kept(config, point)
+def read_kept(config: "AppConfig") -> SavingsReceipt | None:
+    """Return the newest receipt of the log; None: there is none that can be read."""
+    path = locate_kept(config)
     try:
         receipt = read_receipt(path) if path.is_file() else None
     except (ExchangeError, OSError):

@@ -166,7 +166,7 @@ def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Logg
 
     Args:
         store: The log.
-        config: The configuration of its decision point.
+        config: The configuration.
         on_progress: Called with the progress.
 
     Raises:
@@ -182,13 +182,12 @@ def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Logg
     raise NoTrafficError(f"{source}: it has no decision yet")
 
 
-def read_service(url: str, key: str | None, point: str, on_progress: Progress) -> LoggedTraffic:
+def read_service(url: str, key: str | None, on_progress: Progress) -> LoggedTraffic:
     """Read the export of a running service. The key needs the scope `admin`.
 
     Args:
         url: Address of the service.
         key: Key, where the service requires one.
-        point: The decision point.
         on_progress: Called with the progress.
 
     Raises:
@@ -200,7 +199,7 @@ def read_service(url: str, key: str | None, point: str, on_progress: Progress) -
     name = str(address.copy_with(userinfo=b""))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "export.jsonl")
-        _download(address, name, key, point, path)
+        _download(address, name, key, path)
         try:
             return read_file(path, on_progress, source=name)
         except ExchangeError as error:
@@ -218,10 +217,10 @@ def _read_address(url: str) -> httpx.URL:
     return address
 
 
-def _download(address: httpx.URL, name: str, key: str | None, point: str, path: Path) -> None:
+def _download(address: httpx.URL, name: str, key: str | None, path: Path) -> None:
     """Write the export of a service to a file. Raises ClientError."""
     headers = UNCOMPRESSED | ({"authorization": f"Bearer {key}"} if key else {})
-    asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export", params={"point": point})
+    asked = address.copy_with(path=f"{address.path.rstrip('/')}/v1/export")
     here = address.host in THIS_MACHINE  # no proxy of the network is asked for it
     try:
         with (
@@ -253,15 +252,14 @@ def _counted(parts: Iterator[Decisions], on_progress: Progress) -> Iterator[Deci
 
 
 def open_traffic(
-    named: str | None, settings: "AppConfig | None", key: str | None, point: str, on_progress: Progress
+    named: str | None, settings: "AppConfig | None", key: str | None, on_progress: Progress
 ) -> LoggedTraffic:
     """Read the decisions that a command line names.
 
     Args:
         named: A file, or the address of a service; None: the log of `settings`.
-        settings: The configuration of the decision point, where no log is named.
+        settings: The configuration, where no log is named.
         key: Key of the service.
-        point: The decision point.
         on_progress: Called with the progress.
 
     Raises:
@@ -283,4 +281,4 @@ def open_traffic(
             f"{scheme}://...: a file or the address of a service was expected; for the database of a service "
             "name its configuration with -c, and no log"
         )
-    return read_service(named, key, point, on_progress)
+    return read_service(named, key, on_progress)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
-from armwise.agent.cli.options import CONFIG, POINT, ConfigPath, Key, Point, with_log
+from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
     SavingsReceipt,
@@ -46,7 +46,6 @@ def prove(
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt, and nothing else.")] = False,
     key: Key = None,
     config: ConfigPath = CONFIG,
-    point: Point = POINT,
 ) -> None:
     """State savings and quality beside one arm, with intervals that hold however often one looks.
 
@@ -54,7 +53,7 @@ def prove(
     """
     with explained():
         _require(output, badge, markdown=markdown, as_json=as_json)
-        traffic, settings = _open(log, key, config, point)
+        traffic, settings = _open(log, key, config)
         settlement = traffic.settlement
         sessions = traffic.sessions(settlement)
         remarks = assess(traffic, settlement, sessions)
@@ -76,7 +75,7 @@ def prove(
             console.print(write_sentence(receipt), **PLAIN)
         _write(receipt, output, badge)
         if settings is not None:
-            keep_receipt(receipt, settings, point)
+            keep_receipt(receipt, settings)
 
 
 def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json: bool) -> None:
@@ -90,13 +89,11 @@ def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json
         raise ValueError("--markdown and --json: name one of them")
 
 
-def _open(
-    log: str | None, key: str | None, config: Path, point: str
-) -> tuple[LoggedTraffic, "AppConfig | None"]:
+def _open(log: str | None, key: str | None, config: Path) -> tuple[LoggedTraffic, "AppConfig | None"]:
     """Read a log, and the configuration where it is that of a service."""
-    settings = with_log(config, point)[1] if log is None else None
+    settings = with_log(config) if log is None else None
     with progress(errors) as on_progress:
-        return open_traffic(log, settings, key, point, on_progress), settings
+        return open_traffic(log, settings, key, on_progress), settings
 
 
 def _print_remarks(remarks: list[Remark], *, quiet: bool) -> None:
@@ -119,9 +116,7 @@ def _write(receipt: SavingsReceipt, output: Path | None, badge: Path | None) -> 
             file.write(write_badge(receipt).encode())
 
 
-def verify_receipt(
-    path: Path, log: str | None, key: str | None, config: Path = CONFIG, point: str = POINT
-) -> None:
+def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = CONFIG) -> None:
     """Compute a receipt again from a log, and print whether it is the same; exit with 1 where it differs.
 
     Args:
@@ -129,11 +124,10 @@ def verify_receipt(
         log: A file, or the address of a service; None: the log of a configuration.
         key: Key of the service.
         config: The configuration, where no log is named.
-        point: The decision point.
     """
     with explained():
         receipt = read_receipt(path)
-        traffic, _ = _open(log, key, config, point)
+        traffic, _ = _open(log, key, config)
         differences = verify(receipt, traffic)
         for difference in differences:
             errors.print(difference, style="red", **PLAIN)

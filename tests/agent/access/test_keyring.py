@@ -309,24 +309,9 @@ def test_the_default_project_cannot_name_the_ids_of_another() -> None:
     default = Caller("k", frozenset({"feedback"}))
     assert default.stored("d-1") == "d-1"
     assert default.stored("A~b", "feedback") == "A~b", "no project has this name"
-    assert default.stored("talk:1", "episode") == "talk:1", "no point has this name"
     with pytest.raises(ForeignIdError, match="feedback 'acme~f-1' names a project"):
         default.stored("acme~f-1", "feedback")
     assert Caller("k", frozenset({"admin"})).stored("acme~f-1", "feedback") == "acme~f-1"
-
-
-def test_ids_of_a_point_begin_with_its_name_for_its_callers_and_not_in_its_log() -> None:
-    points = frozenset({"news", "cheap"})
-    news, default = (Caller("k", frozenset()).at(point, points) for point in ("news", ""))
-    assert [news.stored(name) for name in ("news:d-1", "d-1", "news:", "cheap:d-1")] == [
-        *("d-1", "d-1", "news:", "cheap:d-1")
-    ]
-    for caller in (news, default):
-        assert caller.stored("news:f-1", "feedback") == "news:f-1"
-    with pytest.raises(ForeignIdError, match="episode 'cheap:1' begins with the name of the decision point"):
-        default.stored("cheap:1", "episode")
-    assert default.stored("news") == "news", "it is an id of its own, and begins with no point"
-    assert (news.shown_id("d-1"), default.shown_id("d-1")) == ("news:d-1", "d-1")
 
 
 @pytest.mark.parametrize("caller", [Caller("k", frozenset({"admin"})), Caller("k", frozenset(), "acme")])

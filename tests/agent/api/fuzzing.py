@@ -13,7 +13,6 @@ from schemathesis.engine import events, from_schema
 from schemathesis.python import asgi
 
 from tests.agent.api.contract import published
-from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import CONFIG, Service
 
 KEY = "a-secret"
@@ -83,13 +82,10 @@ def started(folder: Path) -> Service:
         limits = CONFIG["limits"] | {"body_bytes": 2**20}
         changed: dict[str, Any] = {
             "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
-            "points": POINTS,
             "tap": {},
         }
         service = Service(folder, limits=limits, **changed)
     service.learner.step()
-    for point in POINTS:
-        service.step_at(point)
     service.app.openapi_schema = published()
     deadline = time.monotonic() + START_S
     with asgi.get_client(service.app) as client:

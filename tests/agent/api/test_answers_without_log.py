@@ -52,13 +52,13 @@ def log_away(service: Service) -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("append", "probe", "reading", "writing"):
-            patch.setattr(service.point.store, name, refuse(name))
+            patch.setattr(service.replica.store, name, refuse(name))
         yield asked
 
 
 async def come_back(service: Service) -> None:
     """Probe the log, as the service does by itself."""
-    await asyncio.to_thread(service.point.log.check)
+    await asyncio.to_thread(service.replica.log.check)
 
 
 def is_unlogged(response: httpx.Response) -> bool:
@@ -106,7 +106,7 @@ async def test_a_log_known_to_be_away_is_not_asked_by_requests(answering: Servic
         assert is_unlogged(await look_up(answering, {"idempotency-key": "k-1"}))
         assert is_unlogged(await ask(answering))
         assert set(asked) <= {"probe", "reading", "writing"}, "no commit is tried"
-        assert answering.point.outage.since is not None
+        assert answering.replica.outage.since is not None
 
 
 async def test_without_the_setting_questions_are_refused(service: Service) -> None:
@@ -174,7 +174,7 @@ async def test_a_failed_fallback_may_be_retried_under_the_key(
         raise LogUnavailableError("the disk is full")
 
     answering.arms.behaviour["bm25"] = failing
-    monkeypatch.setattr(answering.point.store, "append", refuse)  # the log can be read
+    monkeypatch.setattr(answering.replica.store, "append", refuse)  # the log can be read
     refused(await ask(answering, {"idempotency-key": "k-1"}), 502, "arm_failed")
 
 
@@ -188,21 +188,21 @@ async def test_the_service_stays_ready_and_names_the_outage(answering: Service) 
         assert failure["work"] == "log"
         assert failure["why"].startswith("away since 20")
         assert failure["why"].endswith("+00:00: the server is gone")
-        assert 'armwise_answers_without_log_total{point="default"} 1.0' in metrics
-        assert 'armwise_background_failures{point="default",work="log"} 1.0' in metrics
+        assert "armwise_answers_without_log_total 1.0" in metrics
+        assert 'armwise_background_failures{work="log"} 1.0' in metrics
     await come_back(answering)
     assert (await answering.client.get("/ready")).json()["failed"] == []
     metrics = (await answering.client.get("/metrics")).text
-    assert 'armwise_background_failures{point="default",work="log"} 0.0' in metrics
+    assert 'armwise_background_failures{work="log"} 0.0' in metrics
     assert 'armwise_decisions_total{arm="bm25"' not in metrics, "nothing was drawn"
 
 
 async def test_a_probe_that_finds_the_log_away_leaves_the_service_ready(answering: Service) -> None:
     with log_away(answering):
-        answering.point.log.suspect("a stranger says so")
+        answering.replica.log.suspect("a stranger says so")
         assert (await answering.client.get("/ready")).status_code == 200
     with log_away(answering):
-        answering.point.log._wrote_at = -1e9  # noqa: SLF001  # so that it is probed
+        answering.replica.log._wrote_at = -1e9  # noqa: SLF001  # so that it is probed
         await come_back_in_vain(answering)
         assert (await answering.client.get("/ready")).json()["failed"][0]["work"] == "log"
 
@@ -226,7 +226,7 @@ async def test_a_repeated_key_is_answered_again_and_drawn_once_the_log_is_back(a
 
 
 async def test_a_full_disk_leaves_an_answer_until_there_is_room(answering: Service) -> None:
-    store = answering.point.store
+    store = answering.replica.store
     at_most(store, 1)
     query = {"query": "Who?" * 200}
     while not is_unlogged(await answering.client.post("/v1/retrieve", json=query)):
@@ -246,7 +246,7 @@ async def test_a_log_that_flaps_loses_no_logged_answer(answering: Service) -> No
         response = await look_up(answering)
         assert not is_unlogged(response)
         logged.append(response.headers["x-decision-id"])
-    store = answering.point.store
+    store = answering.replica.store
     assert all(store.record(name) is not None for name in logged)
     assert (await rows(answering))["decisions"] == 5
 
@@ -255,8 +255,8 @@ class Hanging:
     """A log that neither commits nor fails until it may."""
 
     def __init__(self, service: Service, patch: pytest.MonkeyPatch) -> None:
-        self.go_on, self._append = threading.Event(), service.point.store.append
-        patch.setattr(service.point.store, "append", self.append)
+        self.go_on, self._append = threading.Event(), service.replica.store.append
+        patch.setattr(service.replica.store, "append", self.append)
 
     def append(self, facts: Any) -> Any:
         self.go_on.wait(60)
@@ -277,9 +277,9 @@ async def test_a_log_that_hangs_is_given_up_and_used_again_once_it_answers(
     assert loop.time() - began < 0.2, "the second one knows"
     hanging.go_on.set()
     async with asyncio.timeout(20):
-        while answering.point.outage.since is not None:
+        while answering.replica.outage.since is not None:
             await asyncio.sleep(0)
-    late = await asyncio.to_thread(answering.point.store.record, "k-1")
+    late = await asyncio.to_thread(answering.replica.store.record, "k-1")
     assert late is not None, "what was given up is written nevertheless"
     assert late.execution is None
     assert not is_unlogged(await ask(answering))
@@ -288,8 +288,8 @@ async def test_a_log_that_hangs_is_given_up_and_used_again_once_it_answers(
 async def test_a_read_that_hangs_is_given_up_too(answering: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "SLOW_S", 0.2)
     go_on = threading.Event()
-    monkeypatch.setattr(answering.point.store, "record", lambda _: go_on.wait(60) and None)
-    monkeypatch.setattr(answering.point.store, "probe", lambda: go_on.wait(60) and None)
+    monkeypatch.setattr(answering.replica.store, "record", lambda _: go_on.wait(60) and None)
+    monkeypatch.setattr(answering.replica.store, "probe", lambda: go_on.wait(60) and None)
     assert is_unlogged(await look_up(answering, {"idempotency-key": "k-1"}))
     assert is_unlogged(await look_up(answering))
     go_on.set()
@@ -309,9 +309,9 @@ async def test_an_answer_outlasts_the_log_and_says_so(tmp_path: Path, stream: bo
         assert ("x-armwise-log" in response.headers) != stream, "headers of a stream were sent before"
         assert response.headers["x-decision-id"] == "k-1"
         metrics = (await service.client.get("/metrics")).text
-        assert 'armwise_answers_without_log_total{point="default"} 1.0' in metrics
+        assert "armwise_answers_without_log_total 1.0" in metrics
         await come_back(service)
-        record = await asyncio.to_thread(service.point.store.record, "k-1")
+        record = await asyncio.to_thread(service.replica.store.record, "k-1")
         assert record is not None
         assert record.execution is None
         assert (await tell(service, "k-1")).status_code == 202
@@ -333,7 +333,7 @@ async def test_a_round_of_tools_goes_on_without_the_log(answering: Service) -> N
 
 async def a_key(service: Service, **limits: Any) -> tuple[str, dict[str, str]]:
     settings = KeySettings("app", ("decide",), limits=KeyLimits(**limits))
-    store = service.point.store
+    store = service.replica.store
     key, token = await asyncio.to_thread(keys.create, store, settings, service.clock())
     await service.refresh()
     return key.public_id, {"authorization": f"Bearer {token}"}
@@ -350,8 +350,8 @@ async def test_a_budget_holds_without_the_log_and_is_charged_once_it_is_back(ans
         refused(response, 429, "insufficient_quota", final=True)
     assert len(statuses) > 2
     await come_back(answering)
-    await answering.replica.refresh()
-    used = await asyncio.to_thread(spend, answering.point.store, answering.clock())
+    await answering.replica.refresh_keys()
+    used = await asyncio.to_thread(spend, answering.replica.store, answering.clock())
     assert used[name]["month"].requests == len(statuses) + 1
     assert used[name]["month"].tokens >= 200
     refused(await ask(answering, key), 429, "insufficient_quota", final=True)
@@ -361,30 +361,30 @@ async def test_an_answer_that_finds_the_log_away_is_charged_once(answering: Serv
     assert isinstance(answering.generator, base.ScriptedGenerator)
     name, key = await a_key(answering, token_budget=10**6, budget_duration="1mo")
     await ask(answering, key)
-    await answering.replica.refresh()
-    used = (await asyncio.to_thread(spend, answering.point.store, answering.clock()))[name]["month"].tokens
+    await answering.replica.refresh_keys()
+    used = (await asyncio.to_thread(spend, answering.replica.store, answering.clock()))[name]["month"].tokens
     with log_away(answering):
         response = await ask(answering, key)
     await come_back(answering)
-    await answering.replica.refresh()
-    after = (await asyncio.to_thread(spend, answering.point.store, answering.clock()))[name]["month"].tokens
+    await answering.replica.refresh_keys()
+    after = (await asyncio.to_thread(spend, answering.replica.store, answering.clock()))[name]["month"].tokens
     assert after - used == response.json()["usage"]["total_tokens"]
 
 
 async def test_keys_hold_as_they_were_known_last(answering: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     _, valid = await a_key(answering)
     gone, disabled = await a_key(answering)
-    await asyncio.to_thread(keys.disable, answering.point.store, gone, answering.clock())
+    await asyncio.to_thread(keys.disable, answering.replica.store, gone, answering.clock())
     expires = answering.clock() + 3600
     settings = KeySettings("app", ("decide",), expires=expires)
-    _, token = await asyncio.to_thread(keys.create, answering.point.store, settings, answering.clock())
+    _, token = await asyncio.to_thread(keys.create, answering.replica.store, settings, answering.clock())
     await answering.refresh()
     expiring = {"authorization": f"Bearer {token}"}
     with log_away(answering):
         assert is_unlogged(await ask(answering, valid))
         assert is_unlogged(await ask(answering, expiring))
         assert refused(await ask(answering, disabled), 401, "invalid_api_key").endswith("is disabled")
-        monkeypatch.setattr(answering.replica.service.keyring, "_clock", lambda: expires + 1)
+        monkeypatch.setattr(answering.replica.keyring, "_clock", lambda: expires + 1)
         assert refused(await ask(answering, expiring), 401, "invalid_api_key").endswith("has expired")
 
 
@@ -413,7 +413,7 @@ async def test_a_database_that_stops_is_given_up_and_used_again(
                 pass
         logged.append(response.headers["x-decision-id"])
         for name in logged:
-            assert await asyncio.to_thread(service.point.store.record, name) is not None
+            assert await asyncio.to_thread(service.replica.store.record, name) is not None
 
 
 async def test_the_console_names_the_outage(answering: Service) -> None:
@@ -430,8 +430,8 @@ async def test_a_read_that_fails_opens_the_circuit(
     def refuse(*_: object) -> None:
         raise LogUnavailableError("the server is gone")
 
-    monkeypatch.setattr(answering.point.store, "record", refuse)
-    monkeypatch.setattr(answering.point.store, "probe", refuse)
+    monkeypatch.setattr(answering.replica.store, "record", refuse)
+    monkeypatch.setattr(answering.replica.store, "probe", refuse)
     assert is_unlogged(await look_up(answering, {"idempotency-key": "k-1"}))
     assert is_unlogged(await look_up(answering))
 
@@ -444,9 +444,9 @@ async def test_no_signal_is_read_from_an_unlogged_answer(tmp_path: Path) -> None
             await look_up(service)
             asked.clear()
             assert is_unlogged(await ask(service, response_format=form))
-            await service.point.signals.drain()
+            await service.replica.signals.drain()
             assert "append" not in asked
         await come_back(service)
         await ask(service, response_format=form)
-        await service.point.signals.drain()
+        await service.replica.signals.drain()
         assert (await rows(service))["feedback"] == 1

@@ -39,8 +39,8 @@ async def warmed(tmp_path: Path) -> AsyncIterator[Service]:
 
 def fails(service: Service, trigger: runs.Trigger) -> None:
     """Do a run that fails."""
-    store, now = service.point.store, service.clock()
-    run = runs.claim(store, service.point.versions.configured.digest, trigger, "here:1", now)
+    store, now = service.replica.store, service.clock()
+    run = runs.claim(store, service.replica.versions.configured.digest, trigger, "here:1", now)
     runs.finish(store, run, runs.RunState.FAILED, now, WHY)
 
 
@@ -57,7 +57,7 @@ async def page(service: Service) -> str:
 
 
 async def gauges(service: Service) -> dict[str, float]:
-    """The failed attempts of each work of the default point."""
+    """The failed attempts of each work."""
     families = text_string_to_metric_families((await service.client.get("/metrics")).text)
     (family,) = (one for one in families if one.name == "armwise_background_failures")
     return {sample.labels["work"]: sample.value for sample in family.samples}
@@ -77,8 +77,8 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
 ) -> None:
     fails(warmed, runs.Trigger.FIRST)
     (found,) = await failures(warmed)
-    last = runs.page(warmed.point.store, 1)[0]
-    assert (found["work"], found["point"], found["attempts"]) == ("warm_start", "default", 1)
+    last = runs.page(warmed.replica.store, 1)[0]
+    assert (found["work"], found["attempts"]) == ("warm_start", 1)
     assert found["why"] == f"run 1: {WHY}"
     assert "`armwise lab warm-start`" in str(found["remedy"])
     assert found["next_attempt_at"] == pytest.approx(last.alive_at + RETRIES_S[0])
@@ -92,7 +92,7 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
     assert "given up" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "warm_start": len(RETRIES_S) + 1.0}
 
-    store, ours = warmed.point.store, warmed.point.versions.configured.digest
+    store, ours = warmed.replica.store, warmed.replica.versions.configured.digest
     again = runs.claim(store, ours, runs.Trigger.REQUEST, "here:1", warmed.clock())
     runs.finish(store, again, runs.RunState.HELD, warmed.clock())
     assert await failures(warmed) == []
@@ -101,21 +101,21 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
 
 
 async def test_what_another_process_has_recorded_is_shown_until_it_clears_it(warmed: Service) -> None:
-    record(WorkFailure(Work.FIRST_START, "default", "<b>the disk is full</b>", 2, 60.0))
+    record(WorkFailure(Work.FIRST_START, "<b>the disk is full</b>", 2, 60.0))
     (found,) = await failures(warmed)
     assert (found["what"], found["attempts"]) == ("arms behind the first start", 2)
     shown = await page(warmed)
     assert "arms behind the first start not well" in shown
     assert "<b>the disk is full</b> (failed 2 times; next attempt 1970-01-01 00:01:00 UTC)" in shown
     assert await gauges(warmed) == {**NONE, "first_start": 2.0}
-    clear(Work.FIRST_START, "default")
+    clear(Work.FIRST_START)
     assert await failures(warmed) == []
 
 
 async def test_why_something_fails_is_for_keys_that_may_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(WorkFailure(Work.CANARY, "default", "/home/of/the/service is full", 1, None))
+    record(WorkFailure(Work.CANARY, "/home/of/the/service is full", 1, None))
     scopes = {"READER": ["read"], "ASKER": ["decide"]}
     for name in scopes:
         monkeypatch.setenv(name, name.lower())
@@ -138,31 +138,31 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    warmed.point._learning = SuccessorCheck(warmed.point.store, lambda: now)  # noqa: SLF001 - its clock
-    monkeypatch.setattr("armwise.agent.serving.point.LEARNING_S", 0.0)
-    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
-    epoch = take_epoch(warmed.point.store, "here:1", 0.0)
-    warmed.point.store.append([Tick(100.0)])
-    await warmed.point._check_log()  # noqa: SLF001 - as the poller does
+    warmed.replica._learning = SuccessorCheck(warmed.replica.store, lambda: now)  # noqa: SLF001 - its clock
+    monkeypatch.setattr("armwise.agent.serving.replica.LEARNING_S", 0.0)
+    monkeypatch.setattr(warmed.replica, "_check_at", 0.0)
+    epoch = take_epoch(warmed.replica.store, "here:1", 0.0)
+    warmed.replica.store.append([Tick(100.0)])
+    await warmed.replica._check_log()  # noqa: SLF001 - as the poller does
     now = ABANDONED_S
-    await warmed.point._check_log()  # noqa: SLF001
+    await warmed.replica._check_log()  # noqa: SLF001
     assert await failures(warmed) == []
     now += 1.0
-    await warmed.point._check_log()  # noqa: SLF001
+    await warmed.replica._check_log()  # noqa: SLF001
     (found,) = await failures(warmed)
-    assert (found["work"], found["point"], found["attempts"]) == ("learner", "default", 1)
+    assert (found["work"], found["attempts"]) == ("learner", 1)
     why = f"1 facts wait for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
     assert found["why"] == why
     assert f"learning not well learning: {why}" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "learner": 1.0}
 
-    record(WorkFailure(Work.LEARNER, "default", "the disk is full", 3, None))
+    record(WorkFailure(Work.LEARNER, "the disk is full", 3, None))
     (found,) = await failures(warmed)
     assert (found["why"], found["attempts"]) == ("the disk is full", 3), "why, where that is known"
-    clear(Work.LEARNER, "default")
+    clear(Work.LEARNER)
 
-    Joiner(warmed.point.store, warmed.point.config.reward, epoch).advance(110.0)
-    await warmed.point._check_log()  # noqa: SLF001
+    Joiner(warmed.replica.store, warmed.replica.config.reward, epoch).advance(110.0)
+    await warmed.replica._check_log()  # noqa: SLF001
     assert await failures(warmed) == []
     assert await gauges(warmed) == NONE
 
@@ -171,8 +171,8 @@ async def test_whether_a_learner_reads_the_log_is_looked_at_every_few_seconds(
     warmed: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = list[int]()
-    monkeypatch.setattr(warmed.point, "_learning", SimpleNamespace(check=lambda: looks.append(1)))
-    monkeypatch.setattr(warmed.point, "_check_at", 0.0)
+    monkeypatch.setattr(warmed.replica, "_learning", SimpleNamespace(check=lambda: looks.append(1)))
+    monkeypatch.setattr(warmed.replica, "_check_at", 0.0)
     for _ in range(5):
-        await warmed.point._check_log()  # noqa: SLF001 - as the poller does at each refresh
+        await warmed.replica._check_log()  # noqa: SLF001 - as the poller does at each refresh
     assert len(looks) == 1

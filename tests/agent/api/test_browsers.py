@@ -34,14 +34,14 @@ async def test_an_open_service_does_nothing_for_the_page_of_another_site_on_any_
     service: Service, subtests: pytest.Subtests
 ) -> None:
     await look_up(service)
-    before = service.point.store.log_seq()
+    before = service.replica.store.log_seq()
     closed = [(method, path) for method, path in operations() if path not in ANY_SITE]
     assert len(closed) > 80
     for method, path in closed:
         with subtests.test(f"{method} {path}"):
             response = await service.client.request(method, path, headers=EVIL)
             assert response.status_code == 403, response.text
-    assert service.point.store.log_seq() == before
+    assert service.replica.store.log_seq() == before
 
 
 async def test_activation_is_accepted_from_a_program_and_refused_from_another_site(service: Service) -> None:
@@ -120,7 +120,7 @@ async def test_metrics_show_what_keys_have_cost_to_those_who_may_read_it(
     ]
     async with Service(tmp_path, keys=keys).running() as service:
         for name in ("SHOP_DECIDE", "OTHER_OPERATE", "gone", "others"):
-            service.replica.service.telemetry.charged(name, 0.25)
+            service.replica.telemetry.charged(name, 0.25)
         response = await service.client.get(
             "/metrics", headers={} if key is None else bearer(f"{key}-secret")
         )

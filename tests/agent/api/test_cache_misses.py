@@ -152,7 +152,7 @@ async def test_where_nothing_counts_the_log_is_not_read(tmp_path: Path, changes:
     async def fail(_: str) -> Any:
         raise AssertionError("read")
 
-    service.point.turns.find_turns = fail
+    service.replica.turns.find_turns = fail
     async with service.running():
         await ask(service, 0)
         assert (await ask(service, 1))["cache_misses"] is None
@@ -203,7 +203,7 @@ async def test_a_cache_lapses_with_time(tmp_path: Path) -> None:
 async def test_models_of_anthropics_protocol_say_what_they_cache(tmp_path: Path) -> None:
     large = {"engine": "anthropic", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
     service = serve(tmp_path, llms={"large": {**large, "usd_per_kilotoken_cached": 0.5}})
-    models = service.point.turns.models
+    models = service.replica.turns.models
     assert [models[name].marked for name in ("default", "large")] == [False, True]
     assert models["large"].prices.usd_per_kilotoken_cached == 0.5
     service.close()

@@ -48,7 +48,7 @@ def stamps(service: Service) -> list[float]:
         sa.select(t.feedback.c.seq, t.feedback.c.received_at.label("at")),
     )
     both = sa.union_all(*columns).subquery()
-    with service.point.store.reading() as connection:
+    with service.replica.store.reading() as connection:
         return [at for _, at in connection.execute(sa.select(both).order_by(both.c.seq))]
 
 
@@ -70,7 +70,7 @@ async def test_decisions_feedback_and_keys_go_on_in_order_over_a_jump(
     assert made.status_code == 201
     assert stamps(clocked) == sorted(stamps(clocked))
     assert after["reward_deadline"] - before["reward_deadline"] == pytest.approx(2.0, abs=0.5)
-    with clocked.point.store.reading() as connection:
+    with clocked.replica.store.reading() as connection:
         head = connection.scalar(sa.select(t.log_head.c.at))
     assert head == pytest.approx(hands.wall_at - jump_s, abs=1.0), "elapsed time, and not the wall clock"
     row = next(one for one in (await clocked.client.get("/v1/keys")).json()["keys"] if one["name"] == "app")
@@ -138,10 +138,10 @@ async def test_a_replica_whose_clock_is_behind_the_log_of_others_writes_nothing_
     clocked: Service,
 ) -> None:
     decision_id = (await look_up(clocked)).json()["agent"]["decision_id"]
-    with clocked.point.store.writing() as connection:  # as another machine has moved it
+    with clocked.replica.store.writing() as connection:  # as another machine has moved it
         connection.execute(sa.update(t.log_head).values(at=time.time() + 3600.0))
-    seq = clocked.point.store.log_seq()
+    seq = clocked.replica.store.log_seq()
     message = refused(await look_up(clocked), 503, "log_unavailable")
     assert "one of the clocks is or was wrong" in message
     refused(await tell(clocked, decision_id), 503, "log_unavailable")
-    assert clocked.point.store.log_seq() == seq
+    assert clocked.replica.store.log_seq() == seq

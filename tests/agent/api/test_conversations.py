@@ -61,7 +61,7 @@ async def test_later_turns_keep_the_arm_and_refer_to_the_draw(sticky: Service) -
 async def test_a_continued_arm_that_its_draw_did_not_draw_is_not_verified(sticky: Service) -> None:
     first, second = await turn(sticky), await turn(sticky)
     other = next(arm for arm in first["pmf"] if arm != first["arm_drawn"])
-    with sticky.point.store.writing() as connection:
+    with sticky.replica.store.writing() as connection:
         d = t.decisions
         connection.execute(sa.update(d).where(d.c.id == first["decision_id"]).values(drawn=other))
     verified = (await sticky.client.get(f"/v1/decisions/{second['decision_id']}/verify")).json()
@@ -74,7 +74,7 @@ async def test_a_continued_arm_whose_draw_is_none_of_its_episode_is_not_verified
     sticky: Service, changed: dict[str, Any]
 ) -> None:
     first, second = await turn(sticky), await turn(sticky)
-    with sticky.point.store.writing() as connection:
+    with sticky.replica.store.writing() as connection:
         d = t.decisions
         connection.execute(sa.update(d).where(d.c.id == first["decision_id"]).values(**changed))
     verified = (await sticky.client.get(f"/v1/decisions/{second['decision_id']}/verify")).json()
@@ -93,8 +93,8 @@ async def test_requests_of_no_episode_or_of_another_one_draw(sticky: Service, ep
 async def test_without_the_setting_every_turn_draws(tmp_path: Path) -> None:
     async with Service(tmp_path, policy=UNIFORM).running() as service:
         assert {(await turn(service))["mode"] for _ in range(4)} == {"explore"}
-        assert set(service.point.store.newest(4)[0].__slots__) >= {"draw_id"}
-        assert {one.draw_id for one in service.point.store.newest(4)} == {None}
+        assert set(service.replica.store.newest(4)[0].__slots__) >= {"draw_id"}
+        assert {one.draw_id for one in service.replica.store.newest(4)} == {None}
 
 
 async def test_any_replica_and_a_restarted_one_find_the_draw(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ async def test_the_limit_of_turns_counts_the_draw_and_then_another_draw_is_made(
 
 async def test_a_conversation_that_was_idle_draws_again(sticky: Service) -> None:
     now = sticky.clock()
-    sticky.point.decider.clock = lambda: now
+    sticky.replica.decider.clock = lambda: now
     await turn(sticky)
-    sticky.point.decider.keeping = Keeping(20, 10.0)
+    sticky.replica.decider.keeping = Keeping(20, 10.0)
     now += 10.0
     assert (await turn(sticky))["mode"] == "continued", "until then, and since the newest turn"
     now += 10.0
@@ -132,25 +132,25 @@ async def test_a_drift_alarm_since_the_draw_ends_it(sticky: Service) -> None:
     await sticky.learn()
     await turn(sticky)
     assert (await turn(sticky))["mode"] == "continued"
-    store, at = sticky.point.store, sticky.clock()
+    store, at = sticky.replica.store, sticky.clock()
     alarm = Alarm(sticky.learner.recipe.digest, "reward of none", "adwin", 0.8, 0.1, 1, at)
     raise_alarms(store, take_epoch(store, "test", 0.0), [alarm])
     await sticky.refresh()
-    assert sticky.point.decider.alarm_at == at
+    assert sticky.replica.decider.alarm_at == at
     assert [(await turn(sticky))["mode"] for _ in range(2)] == ["explore", "continued"], "drawn after it"
 
 
 async def test_turns_since_a_drift_alarm_keep_no_draw_from_before_it(sticky: Service) -> None:
     await sticky.learn()
     await turn(sticky)
-    store, at = sticky.point.store, sticky.clock()
+    store, at = sticky.replica.store, sticky.clock()
     now = at + 1.0
-    sticky.point.decider.clock = lambda: now
+    sticky.replica.decider.clock = lambda: now
     assert (await turn(sticky))["mode"] == "continued"
     alarm = Alarm(sticky.learner.recipe.digest, "reward of none", "adwin", 0.8, 0.1, 1, at)
     raise_alarms(store, take_epoch(store, "test", 0.0), [alarm])
     await sticky.refresh()
-    assert sticky.point.decider.alarm_at == at
+    assert sticky.replica.decider.alarm_at == at
     assert (await turn(sticky))["mode"] == "explore"
 
 
@@ -175,7 +175,7 @@ async def test_an_arm_that_the_request_leaves_out_is_not_kept_and_the_next_draw_
 
 async def test_an_arm_that_was_switched_off_is_not_kept(sticky: Service) -> None:
     first = await turn(sticky)
-    await sticky.point.switch(first["arm_drawn"], enabled=False)
+    await sticky.replica.switch(first["arm_drawn"], enabled=False)
     assert (await turn(sticky))["mode"] == "explore"
 
 
@@ -192,17 +192,17 @@ async def test_a_forced_or_greedy_turn_neither_continues_nor_ends_it(
 
 
 async def test_two_first_turns_at_once_both_draw_and_the_next_keeps_the_later_one(sticky: Service) -> None:
-    find, reached = sticky.point.turns.find_draw, asyncio.Barrier(2)
+    find, reached = sticky.replica.turns.find_draw, asyncio.Barrier(2)
 
     async def together(episode: str) -> Any:
         found = await find(episode)
         await reached.wait()
         return found
 
-    sticky.point.turns.find_draw = together
+    sticky.replica.turns.find_draw = together
     await asyncio.gather(turn(sticky), turn(sticky))
-    sticky.point.turns.find_draw = find
-    newest, before = sticky.point.store.newest(2)
+    sticky.replica.turns.find_draw = find
+    newest, before = sticky.replica.store.newest(2)
     assert {newest.mode, before.mode} == {Mode.EXPLORE}
     third = await turn(sticky)
     assert (third["mode"], third["arm_drawn"]) == ("continued", newest.drawn)
@@ -239,7 +239,7 @@ async def test_a_session_is_no_conversation_where_the_setting_says_episode(stick
 async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Path) -> None:
     reward = {"metrics": {"thumb": {"range": [-1, 1]}}, "wait_time": "PT3M", "cost_weight": 0.1}
     async with Service(tmp_path, policy=UNIFORM, sticky="episode", reward=reward).running() as service:
-        store, clock = service.point.store, service.clock
+        store, clock = service.replica.store, service.clock
         searching = {"excluded_arms": ["none"]}  # whose steps are 0
         turns = [await turn(service, agent=searching) for _ in range(3)]
         for one, value in zip(turns, (1.0, 0.0, -0.25), strict=True):

@@ -12,7 +12,6 @@ import pytest
 from armwise.agent.api.documented import TAGS
 from armwise.agent.api.middleware import METRICS, WITHOUT_KEY
 from tests.agent.api.contract import published
-from tests.agent.api.test_points import POINTS
 from tests.agent.asking import look_up
 from tests.agent.fakes import Service
 
@@ -72,7 +71,6 @@ async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     changed: dict[str, Any] = {
         "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
-        "points": POINTS,
         "tap": {},
     }
     async with Service(tmp_path, **changed).running() as service:

@@ -57,8 +57,8 @@ async def keys_of(service: Service, *holders: tuple[str, Scope]) -> dict[str, di
     headers = {}
     for project, scope in holders:
         settings = KeySettings(f"{project} {scope}", (scope,), project=project)
-        now = service.replica.service.clock()
-        _, token = await asyncio.to_thread(keys.create, service.point.store, settings, now)
+        now = service.replica.clock()
+        _, token = await asyncio.to_thread(keys.create, service.replica.store, settings, now)
         headers[f"{project} {scope}"] = {"authorization": f"Bearer {token}"}
     await service.refresh()
     return headers
@@ -125,8 +125,8 @@ async def test_an_error_of_the_worker_is_the_error_of_the_evaluation(judged: Ser
 
 async def test_evaluations_are_listed_newest_first_in_pages(judged: Service) -> None:
     numbers = [(await submitted(judged, seed=seed)).json()["id"] for seed in range(4)]
-    store = judged.point.store
-    ours = digest_configuration(judged.point.config)
+    store = judged.replica.store
+    ours = digest_configuration(judged.replica.config)
     mine, other = evaluations.claim(store, ours, "w", 1.0), evaluations.claim(store, ours, "other", 1.0)
     assert mine is not None
     assert other is not None
@@ -309,7 +309,7 @@ async def test_an_evaluation_of_an_empty_log_is_refused(service: Service) -> Non
 
 async def test_an_evaluation_of_a_log_of_labels_alone_is_refused(service: Service) -> None:
     await look_up(service)
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(sa.update(t.decisions).values(policy=LABELS))
     refused(await submitted(service), 400, "empty_window")
 
@@ -346,7 +346,7 @@ async def test_a_project_with_its_share_of_the_queue_is_refused_while_another_ma
 async def test_features_of_other_projects_select_nothing_for_a_key_without_admin(judged: Service) -> None:
     """Each word of a question of others would say what its answer has earned."""
     headers = await keys_of(judged, ("acme", "operate"), ("default", "operate"), ("default", "admin"))
-    with judged.point.store.writing() as connection:
+    with judged.replica.store.writing() as connection:
         columns = t.decisions.c.id, t.executions.c.decision_id, t.examples.c.decision_id
         for column in columns:
             theirs = column.in_([f"judged-{n}" for n in range(20)])

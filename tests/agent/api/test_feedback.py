@@ -214,7 +214,7 @@ async def test_a_batch_of_which_every_id_is_taken_is_a_conflict(service: Service
 async def test_an_activation_is_counted(service: Service) -> None:
     await activate(service, await turn(service, defer_activation=True))
     lines = (await service.client.get("/metrics")).text.splitlines()
-    assert 'armwise_feedback_total{metric="activation",point="default",status="accepted"} 1.0' in lines
+    assert 'armwise_feedback_total{metric="activation",status="accepted"} 1.0' in lines
 
 
 async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
         found = await read_decision(service, name)
         assert (len(found["feedback"]), found["metrics"], found["reward"]) == (1, {}, None), "it was before"
         await tell(service, name, 0.5, feedback_id="f-1")
-        store, config = service.point.store, service.config
+        store, config = service.replica.store, service.config
         record = store.record(name)
         assert record is not None
         late = Feedback(
@@ -295,7 +295,7 @@ async def test_the_policy_says_what_waits_for_feedback_and_how_long_it_takes(ser
     await tell(service, asked[0], 1.0)
     await service.learn()
     state = (await service.client.get("/v1/policy")).json()["feedback"]
-    record = service.point.store.record(asked[0])
+    record = service.replica.store.record(asked[0])
     assert record is not None
     first = record.decision.decided_at
     assert (state["waiting"], state["settled_before"], state["values"]) == (3, first, 0)

@@ -14,7 +14,6 @@ import pytest
 
 from armwise.agent.api.documented import TAGS
 from tests.agent.api.contract import published
-from tests.agent.api.test_points import POINTS
 from tests.agent.fakes import Service
 
 NAME = "client_of_armwise"
@@ -27,7 +26,7 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("answers.create_chat_completion", "ChatRequest", CHAT, "Completion"),
     ("answers.create_chat_completion", "ChatRequest", CHAT | {"model": "arm/bm52"}, "Envelope"),
     ("answers.create_response", "ResponsesRequest", {"input": "which river?"}, "ResponseObject"),
-    ("decisions.decide", "DecisionRequest", {"point": "news", "question": "which page?"}, "ArmChoice"),
+    ("decisions.decide", "DecisionRequest", {"question": "which page?"}, "ArmChoice"),
     ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),
     ("decisions.get_decision", "", {"decision_id": "d-1"}, "DecisionRecord"),
     ("decisions.get_decision", "", {"decision_id": "nope"}, "Envelope"),
@@ -99,7 +98,7 @@ async def test_a_generated_client_calls_each_group_of_operations(
     assert {call.partition(".")[0] for call, *_ in CALLS} == {tag.replace(" ", "_") for tag in TAGS}
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     keys = [{"env": "ADMIN_KEY", "scopes": ["admin"]}]
-    async with Service(tmp_path, keys=keys, points=POINTS).running() as service:
+    async with Service(tmp_path, keys=keys).running() as service:
         client = generated.AuthenticatedClient(base_url="http://service", token="a-secret")
         client.set_async_httpx_client(
             httpx.AsyncClient(

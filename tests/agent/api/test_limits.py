@@ -27,13 +27,13 @@ async def two(log_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             service = Service(tmp_path, log_url=log_url)
             services.append(service)
             # one minute, however long it takes
-            monkeypatch.setattr(service.replica.service.quota, "_clock", lambda: NOON)
+            monkeypatch.setattr(service.replica.quota, "_clock", lambda: NOON)
             await stack.enter_async_context(service.running())
         yield services
 
 
 async def a_key(services: list[Service], **limits: Any) -> dict[str, str]:
-    store, now = services[0].point.store, services[0].replica.service.clock()
+    store, now = services[0].replica.store, services[0].replica.clock()
     settings = KeySettings("app", ("admin",), limits=KeyLimits(**limits))
     _, token = await asyncio.to_thread(keys.create, store, settings, now)
     for service in services:
@@ -46,13 +46,13 @@ async def ask(service: Service, key: dict[str, str], **fields: Any) -> httpx.Res
 
 
 def decisions(service: Service) -> int:
-    return service.point.store.counts()["decisions"]
+    return service.replica.store.counts()["decisions"]
 
 
 async def exchange(services: list[Service]) -> None:
     """Let all replicas know what each has used, as they do within a second."""
     for service in (*services, *services):
-        await service.replica.service.quota.report()
+        await service.replica.quota.report()
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ async def test_a_cancelled_stream_is_charged_with_what_it_wrote(service: Service
         "POST", "/v1/chat/completions", json=CHAT | {"stream": True}, headers=key
     ):
         pass
-    await service.replica.service.quota.report()
+    await service.replica.quota.report()
     refused(await ask(service, key), 429, "insufficient_quota", final=True)
 
 
@@ -158,7 +158,7 @@ async def test_what_cannot_be_reserved_while_the_log_is_away_is_a_503(
 ) -> None:
     key = await a_key([service], rpm_limit=100)
     with monkeypatch.context() as patch:
-        patch.setattr(service.point.store, "reading", away)
+        patch.setattr(service.replica.store, "reading", away)
         refused(await ask(service, key), 503, "log_unavailable")
     assert (await ask(service, key)).status_code == 200
 
@@ -173,7 +173,7 @@ async def test_one_key_leaves_room_for_another(two: list[Service]) -> None:
         return asyncio.create_task(service.client.post("/v1/retrieve", json=body, headers=key))
 
     held = [look_up(greedy, "bm25") for _ in range(3)]  # of four
-    while len(service.replica.service.under_way) < 3:
+    while len(service.replica.under_way) < 3:
         await asyncio.sleep(0)
     assert "3 requests of this key" in refused(await look_up(greedy, "none"), 503, "overloaded")
     assert (await look_up(other, "none")).status_code == 200

@@ -28,7 +28,7 @@ async def test_a_full_disk_is_a_503_and_not_ready_until_there_is_room(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("armwise.feedback.log.group_commit.PROBE_S", 0.0)
-    client, store = service.client, service.point.store
+    client, store = service.client, service.replica.store
     at_most(store, 1)  # as large as it is by now
     acknowledged = []
     while (response := await client.post("/v1/retrieve", json={"query": "Who?" * 200})).status_code == 200:
@@ -61,7 +61,7 @@ async def test_a_batch_is_a_503_while_the_log_is_away_and_can_be_sent_again(
         return await service.client.post("/v1/feedback", json={"items": items})
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.point.store, "append", away)
+        patch.setattr(service.replica.store, "append", away)
         response = await send()
         assert "items.1: gone" in refused(response, 503, "log_unavailable")
         assert [reason.split(": ")[1] for reason in response.json()["error"]["reasons"]] == [
@@ -122,7 +122,7 @@ async def test_a_log_without_its_head_is_not_ready(on_each: Service) -> None:
 
 async def execute(service: Service, *statements: str) -> None:
     def run() -> None:
-        with service.point.store.engine.begin() as connection:
+        with service.replica.store.engine.begin() as connection:
             for statement in statements:
                 connection.exec_driver_sql(statement)
 
@@ -133,7 +133,7 @@ async def test_a_service_whose_clock_was_set_back_does_not_open_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Service(tmp_path).running() as service:
-        service.point.store.append([Tick(time.time())])
+        service.replica.store.append([Tick(time.time())])
     monkeypatch.setattr("tests.agent.fakes.SteadyClock", lambda: SteadyClock(lambda: time.time() - 3600.0))
     with pytest.raises(ClockError, match="one of the clocks is or was wrong"):
         Service(tmp_path)

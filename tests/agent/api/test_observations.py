@@ -143,7 +143,7 @@ async def test_no_probability_is_made_up(
     assert (row["propensity"], row["pmf"]) == (propensity, pmf)
     named = fields.get("arms") or fields.get("distribution") or ["small", "large", "tiny"]
     assert sorted(row["shadow"]) == sorted(named)
-    with on_each.point.store.reading() as connection:
+    with on_each.replica.store.reading() as connection:
         stored = connection.scalar(sa.select(t.decisions.c.propensity))
     assert stored == propensity
 
@@ -157,18 +157,18 @@ async def test_a_failed_decision_is_kept_as_failed(service: Service) -> None:
 async def test_an_item_that_is_sent_again_is_the_same_one_and_another_is_a_conflict(service: Service) -> None:
     first, other = item("o-1", metrics={"right": True}), item("o-2", "small")
     assert [one["status"] for one in await kept(service, first, other)] == ["accepted"] * 2
-    before = service.point.store.counts()
+    before = service.replica.store.counts()
     assert [one["status"] for one in await kept(service, other, first)] == ["duplicate"] * 2
     answer = await send(service, {**first, "arm": "tiny"})
     refused(answer, 409, "idempotency_conflict", "items.0.id")
-    assert service.point.store.counts() == before
+    assert service.replica.store.counts() == before
 
 
 async def test_one_id_twice_in_a_batch_is_kept_once(service: Service) -> None:
     found = await kept(service, item("o-1"), item("o-1"), item("o-1", "tiny"))
     assert [one.get("status") for one in found[:2]] == ["accepted", "duplicate"]
     assert found[2]["error"]["code"] == "idempotency_conflict"
-    assert service.point.store.counts()["decisions"] == 1
+    assert service.replica.store.counts()["decisions"] == 1
 
 
 async def test_items_without_an_id_are_named_by_the_key_of_the_request(service: Service) -> None:
@@ -223,7 +223,6 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     (item(metrics={"right": 2}), "invalid_value", "value", "neither true nor false"),
     (item(metrics={"right": 1}, reward=1), "invalid_value", "reward", "a value of 'right' already"),
     (item("a b"), "invalid_value", "id", "pattern"),
-    (item(point="nwes"), "point_not_found", "point", "there are: default"),
     (item(status="running"), "invalid_value", "status", "'ok' or 'failed'"),
     ("nothing", "invalid_value", "", "valid dictionary"),
 ]
@@ -244,7 +243,7 @@ async def test_what_is_out_of_bounds_is_named_and_the_rest_is_kept(
                 alone = await send(service, bad)
                 assert alone.status_code >= 400
                 assert alone.json()["error"]["code"] == code
-        assert service.point.store.counts()["decisions"] == len(BAD)
+        assert service.replica.store.counts()["decisions"] == len(BAD)
 
 
 @pytest.mark.parametrize(("ago", "kept_there"), [(1790, True), (1810, False), (-50, True), (-70, False)])
@@ -287,20 +286,10 @@ async def test_probabilities_of_names_of_one_arm_add_up(tmp_path: Path) -> None:
         assert (await record(service, "o-1"))["pmf"] == {"large": 0.75, "tiny": 0.25}
 
 
-async def test_a_point_without_a_tap_takes_no_observations(tmp_path: Path) -> None:
+async def test_a_service_without_a_tap_takes_no_observations(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        message = refused(await send(service, item(arm="bm25")), 400, "invalid_value", "items.0.point")
-        assert "takes no observations; those with `tap` configured: none" in message
-
-
-async def test_an_observation_goes_to_the_point_that_it_or_its_id_names(tmp_path: Path) -> None:
-    models = {"models": {"arms": ARMS, "tap": {}, "reward": TAPPED["reward"]}}
-    async with Service(tmp_path, points=models).running() as service:
-        await kept(service, item("models:o-1"), item("o-2", point="models"), point="default")
-        await kept(service, item("o-3"), point="models")
-        for name in ("o-1", "o-2", "o-3"):
-            assert (await record(service, f"models:{name}"))["policy"] == OBSERVED
-        assert service.point.store.counts()["decisions"] == 0
+        message = refused(await send(service, item(arm="bm25")), 400, "invalid_value", "items.0")
+        assert "no observations are taken: `tap` is not configured" in message
 
 
 # -- whose they are ------------------------------------------------------------------------------------
@@ -356,7 +345,7 @@ async def test_what_cannot_be_committed_is_to_be_sent_again(
         raise LogUnavailableError("4096 appends are queued for the log already")
 
     with monkeypatch.context() as patch:
-        patch.setattr(service.point.log, "append", full)
+        patch.setattr(service.replica.log, "append", full)
         answer = await send(service, item("o-1"), item("o-2"))
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
@@ -413,7 +402,7 @@ async def test_the_shadow_is_recomputed_and_the_draw_was_made_elsewhere(on_each:
         assert found["shadow"]["logged"]
     await on_each.learn()
     assert (await verified(on_each, "o-1"))["verified"], "the version of then, not that of now"
-    with on_each.point.store.writing() as connection:
+    with on_each.replica.store.writing() as connection:
         connection.execute(sa.update(t.decisions).values(shadow=[0.5, 0.25, 0.25]))
     changed = await verified(on_each, "o-1")
     assert not changed["verified"]
@@ -462,7 +451,7 @@ async def test_a_canary_draws_from_the_mixture_that_is_logged(
             proof = await verified(service, f"d-{n}")
             assert (proof["verified"], proof["elsewhere"], proof["draw"]["agrees"]) == (True, False, True)
             assert proof["draw"]["u"] is not None
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             old = connection.scalar(sa.select(t.decisions.c.features).where(t.decisions.c.id == "d-0"))
             assert isinstance(old, dict)
             changed = {**old, "incumbent": [1 - share, 0.0, 1.0, 0.0]}
@@ -530,7 +519,6 @@ CHOICES: list[tuple[dict[str, Any], int, str, str]] = [
     ({"excluded_arms": ["huge"]}, 400, "agent.excluded_arms", "there are: large, small, tiny"),
     ({"question": "?" * 101}, 400, "question", "101 characters"),
     ({"context": {"x": 1e7}}, 400, "context.x", "scale it"),
-    ({"point": "nwes"}, 404, "point", "there are: default"),
     ({"k": 1}, 400, "k", "unknown field"),
 ]
 
@@ -542,7 +530,7 @@ async def test_a_choice_that_cannot_be_made_is_refused(service: Service, subtest
             error = answer.json()["error"]
             assert (answer.status_code, error["param"]) == (status, param), error
             assert message in error["message"]
-    assert service.point.store.counts()["decisions"] == 0
+    assert service.replica.store.counts()["decisions"] == 0
 
 
 async def test_arms_that_callers_carry_out_answer_no_question(service: Service) -> None:
@@ -553,8 +541,7 @@ async def test_arms_that_callers_carry_out_answer_no_question(service: Service) 
 
 async def test_arms_that_answer_here_are_not_handed_over(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        message = refused(await choose(service), 400, "invalid_value", "point")
-        assert "the arms of point 'default' answer here" in message
+        assert "the arms answer here" in refused(await choose(service), 400, "invalid_value")
 
 
 async def test_a_chat_is_shared_with_the_callers_own_choice_too(tmp_path: Path) -> None:
@@ -630,9 +617,9 @@ async def test_every_page_and_list_survives_decisions_of_others(on_each: Service
 async def test_decisions_of_others_are_not_counted_as_served(on_each: Service) -> None:
     await filled(on_each)
     metrics = (await on_each.client.get("/metrics")).text
-    assert 'armwise_tapped_total{arm="tiny",point="default",status="accepted"} 4.0' in metrics
+    assert 'armwise_tapped_total{arm="tiny",status="accepted"} 4.0' in metrics
     assert "armwise_decisions_total{" not in metrics
-    with on_each.point.store.reading() as connection:
+    with on_each.replica.store.reading() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(t.rollups)) == 0
 
 
@@ -690,19 +677,3 @@ async def test_how_a_decision_ended_that_was_carried_out_here_is_not_taken_from_
         said = refused(await send(service, ended), 409, "idempotency_conflict", "items.0.id")
         assert said == "no item was kept; items.0: 'd-1' was decided and carried out here"
         assert (await record(service, "d-1"))["feedback"] == []
-
-
-async def test_the_same_id_at_two_points_is_two_decisions(tmp_path: Path) -> None:
-    points = {"models": {"arms": ARMS, "tap": {}}}
-    async with serving(tmp_path, points=points).running() as service:
-        service.step_at("models")
-        first, second = item("same", arm="large"), item("same", arm="small", point="models")
-        found = [await kept(service, first), await kept(service, second), await kept(service, second)]
-        assert [[one["status"] for one in row] for row in found] == [
-            ["accepted"],
-            ["accepted"],
-            ["duplicate"],
-        ]
-        assert [row[0]["decision_id"] for row in found] == ["same", "models:same", "models:same"]
-        both = await kept(service, first, second)
-        assert [one["arm"] for one in both] == ["large", "small"]

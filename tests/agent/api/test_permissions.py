@@ -452,7 +452,7 @@ TEXTS: dict[str, Any] = {
 
 async def test_no_field_that_may_quote_a_passage_is_shown_to_other_groups(tenants: Service) -> None:
     """Each kind of fact about a decision has the text in all such fields."""
-    store, decide = tenants.point.store, tenants.client.post
+    store, decide = tenants.replica.store, tenants.client.post
     reply = await decide("/v1/retrieve", json={"query": "A river", "k": 1}, headers=bearer("none"))
     copied = store.record(reply.json()["agent"]["decision_id"])
     assert copied is not None

@@ -16,23 +16,23 @@ from tests.agent.fakes import Service
 def published(service: Service) -> int:
     """Publish a version of another recipe, which has to pass the gate."""
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
-    return publish_candidate(service.point.store, recipe, list(service.config.actions)).version
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions)).version
 
 
 def approve(service: Service, version: int) -> int:
     """Record an evaluation by which the gate promotes a version; return its number."""
-    store, configured = service.point.store, digest_configuration(service.config)
+    store, configured = service.replica.store, digest_configuration(service.config)
     request = EvaluationRequest(candidates=(f"recipe:{version}",), gate=True).model_dump(mode="json")
-    evaluations.submit(store, configured, request, service.replica.service.clock())
+    evaluations.submit(store, configured, request, service.replica.clock())
     return let_through(service)
 
 
 def let_through(service: Service) -> int:
     """Answer the oldest evaluation that is queued with a promotion; return its number."""
     store, configured, now = (
-        service.point.store,
+        service.replica.store,
         digest_configuration(service.config),
-        service.replica.service.clock,
+        service.replica.clock,
     )
     claimed = evaluations.claim(store, configured, "worker", now())
     assert claimed is not None
@@ -48,7 +48,7 @@ async def post(service: Service, version: int, action: str, **said: float) -> ht
 
 def without_waiting(service: Service) -> None:
     """Let the gate answer at once where it has no verdict: no worker evaluates."""
-    service.replica.service.gate = partial(verdict, wait_s=0.0)
+    service.replica.gate = partial(verdict, wait_s=0.0)
 
 
 async def test_a_fresh_verdict_is_used(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_a_canary_is_promoted_by_the_verdict_on_what_decided(tmp_path: Pat
         assert (await post(service, candidate, "canary", share=0.5)).status_code == 200
         approve(service, candidate)
         refused(await post(service, candidate, "promote"), 503, "evaluation_under_way")
-        queued = evaluations.page(service.point.store, 1)[0]
+        queued = evaluations.page(service.replica.store, 1)[0]
         assert queued.request["candidates"] == [f"canary:{candidate}"], "the recipe is not what had a share"
         number = let_through(service)
         answer = await post(service, candidate, "promote")

@@ -22,7 +22,7 @@ THUMB = {"decision_id": "d-1", "metric_name": "thumb", "value": 1.0}
 
 
 async def feedback(service: Service) -> list[Feedback]:
-    return await asyncio.to_thread(lambda: [*service.point.store.feedback(100)])
+    return await asyncio.to_thread(lambda: [*service.replica.store.feedback(100)])
 
 
 async def raters(service: Service) -> list[str | None]:
@@ -109,7 +109,7 @@ async def test_a_button_is_pressed_by_an_address_not_by_the_key_of_its_page(
         async with client_at(service, ("192.0.2.7", 1)) as page:
             body: dict[str, Any] = {"token": made, "value": "up", "change": 0}
             assert (await page.post(BUTTON, json=body, headers=EVIL)).status_code == 202
-        assert await raters(service) == [service.point.store.draw_secret.rater_at("192.0.2.7")]
+        assert await raters(service) == [service.replica.store.draw_secret.rater_at("192.0.2.7")]
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ async def test_a_flood_of_one_sender_teaches_a_quarter_and_is_shown_to_whoever_s
     await service.learn()
     page = (await service.client.get("/console")).text
     assert "Who rated" in page
-    with service.point.store.reading() as connection:
+    with service.replica.store.reading() as connection:
         left = connection.execute(sa.select(t.raters.c.rater).where(~t.raters.c.learned)).all()
-    assert {row.rater for row in left} == {service.point.store.draw_secret.rater_at("192.0.2.9")}
+    assert {row.rater for row in left} == {service.replica.store.draw_secret.rater_at("192.0.2.9")}
     assert f": {len(left)} left out" in page

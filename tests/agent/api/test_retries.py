@@ -42,7 +42,7 @@ def test_an_id_is_12_digits_of_milliseconds_and_20_random_ones(monkeypatch: pyte
 async def cut_off(service: Service, seconds_ago: float) -> Decision:
     """Leave a decision of the usual question in the log, as a process that was killed does."""
     await ask(service, headers={"idempotency-key": "d-0"})
-    store = service.point.store
+    store = service.replica.store
     whole = store.record("d-0")
     assert whole is not None
     at = whole.decision.decided_at - seconds_ago
@@ -81,15 +81,15 @@ async def test_a_turn_that_may_still_run_is_not_run_twice(service: Service) -> N
 async def test_a_retry_may_come_in_a_second_where_the_turn_runs_here_or_its_time_is_almost_over(
     service: Service,
 ) -> None:
-    decision, under_way = await cut_off(service, seconds_ago=10.0), service.replica.service.under_way
-    under_way["default:d-1"] = None
+    decision, under_way = await cut_off(service, seconds_ago=10.0), service.replica.under_way
+    under_way["d-1"] = None
     here = await ask(service, headers=KEY)
     refused(here, 503, "in_progress", "Idempotency-Key")
-    under_way.pop("default:d-1")
+    under_way.pop("d-1")
     end = decision.decided_at + service.config.limits.answer_s
     waits = [here.headers["retry-after"]]
     for left in (0.5, 1.5, 7.0):
-        service.point.decider.clock = lambda left=left: end - left  # type: ignore[misc]
+        service.replica.decider.clock = lambda left=left: end - left  # type: ignore[misc]
         waits.append((await ask(service, headers=KEY)).headers["retry-after"])
     assert waits == ["1", "1", "2", "7"]
 
@@ -134,7 +134,7 @@ class Numbered(base.ScriptedGenerator):
 async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
     generator = Numbered()
-    service.point.turns.models = {DEFAULT: LanguageModel(generator)}
+    service.replica.turns.models = {DEFAULT: LanguageModel(generator)}
     key = {"idempotency-key": "d-1"}
     task = asyncio.create_task(ask(service, headers=key))
     while not generator.begun:
@@ -153,7 +153,7 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log
     async with Service(service.folder).running(ready=False) as other:
         await other.refresh()
         generator = Numbered()
-        service.point.turns.models = other.point.turns.models = {DEFAULT: LanguageModel(generator)}
+        service.replica.turns.models = other.replica.turns.models = {DEFAULT: LanguageModel(generator)}
         tasks = []
         for one in (service, other):
             tasks.append(asyncio.create_task(ask(one, headers=key)))
@@ -182,7 +182,7 @@ async def test_a_turn_whose_execution_is_already_recorded_is_not_answered_again(
 
 async def test_a_turn_whose_arm_is_gone_is_not_finished(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         changed = sa.update(t.decisions).where(t.decisions.c.id == "d-1")
         connection.execute(changed.values(drawn="old", arms=["old", "bm25"], probabilities=[0.5, 0.5]))
     response = await ask(service, headers={"idempotency-key": "d-1"})
@@ -217,18 +217,18 @@ async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_r
     embedding = {"backbone": "tiny", "dims": 4}
     async with Service(tmp_path, features={"embedding": embedding}).running() as service:
         async with asyncio.timeout(10):
-            while not service.point.ready:
+            while not service.replica.ready:
                 await asyncio.sleep(0)
 
         async def never(*_: object) -> Any:
             pass_time(SOON_S)
             await asyncio.Event().wait()
 
-        embed, service.point.turns.embed = service.point.turns.embed, never
+        embed, service.replica.turns.embed = service.replica.turns.embed, never
         response = await look_up(service, soon(KEY))
         refused(response, 408, "deadline_exceeded")
         assert response.json()["error"]["decision_id"] is None
-        service.point.turns.embed = embed
+        service.replica.turns.embed = embed
         assert (await look_up(service, KEY)).status_code == 200
 
 
@@ -251,14 +251,14 @@ async def test_a_failure_is_final_for_its_key_alone(service: Service) -> None:
 async def test_if_only_the_execution_cannot_be_stored_the_decision_is_named_and_may_be_resumed(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = service.point.store.append
+    append = service.replica.store.append
 
     def full(facts: Any) -> Any:
         if any(isinstance(fact, Execution) for fact in facts):
             raise LogUnavailableError("the disk is full")
         return append(facts)
 
-    monkeypatch.setattr(service.point.store, "append", full)
+    monkeypatch.setattr(service.replica.store, "append", full)
     response = await ask(service, KEY)
     refused(response, 503, "log_unavailable")
     assert response.json()["error"]["decision_id"] == response.headers["x-decision-id"] == "d-1"
@@ -271,7 +271,7 @@ async def test_if_only_the_execution_cannot_be_stored_the_decision_is_named_and_
 async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_after_a_deadline(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, append = asyncio.Event(), service.point.turns.log.append
+    held, append = asyncio.Event(), service.replica.turns.log.append
 
     def slowly(*facts: Any) -> "asyncio.Future[Any]":
         async def later() -> Any:
@@ -281,7 +281,7 @@ async def test_an_arm_that_fails_while_its_decision_is_being_stored_is_recorded_
 
         return asyncio.ensure_future(later()) if isinstance(facts[0], Decision) else append(*facts)
 
-    monkeypatch.setattr(service.point.turns.log, "append", slowly)
+    monkeypatch.setattr(service.replica.turns.log, "append", slowly)
     service.arms.behaviour["bm25"] = failing
     refused(await look_up(service, soon(KEY), model="arm/bm25"), 408, "deadline_exceeded", final=True)
     held.set()

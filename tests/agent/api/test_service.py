@@ -330,18 +330,18 @@ async def test_polling_for_versions_continues_while_the_log_is_unavailable(
     await asyncio.wait_for(failed.wait(), 10)
     monkeypatch.undo()
     service.replica.check()
-    assert service.point.ready
+    assert service.replica.ready
 
 
 async def test_arms_whose_encoder_is_still_loaded_are_not_drawn_and_the_others_answer(tmp_path: Path) -> None:
     async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
-        while not service.point.decides:
+        while not service.replica.decides:
             await asyncio.sleep(0)
         assert refused(await service.client.get("/ready"), 503, "not_ready")
         assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25"}
         assert "dense" in refused(await look_up(service, model="arm/dense"), 503, "not_ready")
         service.embedders.may_load.set()
-        while not service.point.ready:
+        while not service.replica.ready:
             await asyncio.sleep(0)
         assert (await service.client.get("/ready")).status_code == 200
         assert set((await look_up(service)).json()["agent"]["pmf"]) == {"none", "bm25", "dense"}
@@ -351,7 +351,7 @@ async def test_a_replica_whose_encoder_cannot_be_loaded_is_replaced(tmp_path: Pa
     async with Service(tmp_path, loading=frozenset({"tiny"})).running() as service:
         service.embedders.error = ArmError("no such file")
         service.embedders.may_load.set()
-        while service.point.decides:
+        while service.replica.decides:
             await asyncio.sleep(0)
         with pytest.raises(ArmError, match="no such file"):
             service.replica.check()
@@ -366,13 +366,13 @@ async def test_metrics_count_what_happened(service: Service) -> None:
     assert response.headers["content-type"].startswith("text/plain")
     lines = set(response.text.splitlines())
     assert {
-        'armwise_decisions_total{arm="bm25",mode="forced",point="default"} 1.0',
-        'armwise_executions_total{arm="bm25",point="default",status="ok"} 1.0',
-        'armwise_feedback_total{metric="thumb",point="default",status="accepted"} 1.0',
+        'armwise_decisions_total{arm="bm25",mode="forced"} 1.0',
+        'armwise_executions_total{arm="bm25",status="ok"} 1.0',
+        'armwise_feedback_total{metric="thumb",status="accepted"} 1.0',
         'armwise_failures_total{code="arm_failed"} 1.0',
-        'armwise_log_seq{point="default"} 5.0',
-        'armwise_lag_facts{point="default"} 5.0',
-        'armwise_policy_version{point="default"} 1.0',
+        "armwise_log_seq 5.0",
+        "armwise_lag_facts 5.0",
+        "armwise_policy_version 1.0",
     } <= lines
 
 
@@ -388,8 +388,8 @@ async def test_while_the_log_is_unavailable_metrics_leave_out_what_comes_from_it
     response = await service.client.get("/metrics")
     assert response.status_code == 200
     lines = response.text.splitlines()
-    assert 'armwise_decisions_total{arm="bm25",mode="forced",point="default"} 1.0' in lines
-    assert 'armwise_policy_version{point="default"} 1.0' in lines
+    assert 'armwise_decisions_total{arm="bm25",mode="forced"} 1.0' in lines
+    assert "armwise_policy_version 1.0" in lines
     assert not any(line.startswith("armwise_log_seq") for line in lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from armwise.agent.serving import DecisionPoint
+from armwise.agent.serving import Replica
 from armwise.agent.turn import Places
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
@@ -75,7 +75,7 @@ class Fleet:
         self.now = NOON
         self.paid = Paid()
         for service in services:
-            vars(service.replica.service.quota)["_clock"] = lambda: self.now
+            vars(service.replica.quota)["_clock"] = lambda: self.now
             service.arms.behaviour["variants"] = self.paid
 
     async def key(self, **limits: Any) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Fleet:
         service = self.services[0]
         settings = KeySettings("app", ("admin",), limits=KeyLimits(**limits))
         _, token = await asyncio.to_thread(
-            keys.create, service.point.store, settings, service.replica.service.clock()
+            keys.create, service.replica.store, settings, service.replica.clock()
         )
         for service in self.services:
             await service.refresh()
@@ -104,13 +104,13 @@ class Fleet:
         """Let a second pass, after which each replica knows what all have used."""
         self.now += 1
         for service in (*self.services, *self.services):
-            await service.replica.service.quota.report()
+            await service.replica.quota.report()
 
     async def used(self) -> tuple[float, int]:
         """Return the USD and the tokens that all keys together have used."""
         for service in self.services:
-            await service.replica.service.quota.report()
-        found = await asyncio.to_thread(spend, self.services[0].point.store, NOON)
+            await service.replica.quota.report()
+        found = await asyncio.to_thread(spend, self.services[0].replica.store, NOON)
         totals = [one["total"] for one in found.values()]
         return sum(one.usd for one in totals), sum(one.tokens for one in totals)
 
@@ -170,7 +170,7 @@ async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and
 ) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:
-        service.point.passages = in_part(service.point, kept)
+        service.replica.passages = in_part(service.replica, kept)
     answers = [await fleet.look_up(key, i) for i in range(22)]
     assert [answer.json() for answer in answers] == [answers[0].json()] * 22
     assert (fleet.paid.begun, await fleet.spent()) == (22, pytest.approx(22 * COST))
@@ -180,7 +180,7 @@ async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and
 async def test_a_repeat_that_searches_again_is_refused_once_the_budget_is_spent(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=3 * COST, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:
-        service.point.passages = in_part(service.point, 0)
+        service.replica.passages = in_part(service.replica, 0)
     answers = []
     for i in range(8):
         answers.append(await fleet.look_up(key, i))
@@ -194,7 +194,7 @@ async def test_a_repeat_shows_no_passage_that_its_caller_may_not_see_any_more(fl
     key = await fleet.key() | {"idempotency-key": "d-1"}
     first = await fleet.look_up(key)
     for service in fleet.services:
-        service.point.passages = in_part(service.point, 10, hidden="variants-2")
+        service.replica.passages = in_part(service.replica, 10, hidden="variants-2")
     again = await fleet.look_up(key)
     assert [one["id"] for one in again.json()["passages"]] == [
         one["id"] for one in first.json()["passages"] if one["id"] != "variants-2"
@@ -233,7 +233,7 @@ async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
     for service in fleet.services:
-        service.point.turns.arm_timeout_s = 0.01
+        service.replica.turns.arm_timeout_s = 0.01
     refused(await fleet.look_up(key), 502, "arm_failed", final=False)
     assert await fleet.spent() == pytest.approx(MOST)
 
@@ -256,7 +256,7 @@ async def test_a_turn_that_finds_no_place_of_the_language_model_returns_what_it_
     async with full.hold():
         with monkeypatch.context() as patch:
             for service in fleet.services:
-                patch.setattr(service.replica.service, "chats", full)
+                patch.setattr(service.replica, "chats", full)
             for i in range(12):
                 service = fleet.services[i % len(fleet.services)]
                 answer = await service.client.post("/v1/chat/completions", json=body, headers=key)
@@ -300,9 +300,9 @@ async def test_an_arm_that_cannot_be_drawn_reserves_nothing(fleet: Fleet, withou
     assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
 
 
-def in_part(point: DecisionPoint, n: int, hidden: str = "") -> Any:
+def in_part(replica: Replica, n: int, hidden: str = "") -> Any:
     """Return a corpus that has the first passages only, one of which may be for nobody's group."""
-    whole = point.passages
+    whole = replica.passages
 
     async def passages(ids: Sequence[str]) -> list[Passage]:
         return [

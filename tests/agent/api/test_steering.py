@@ -109,15 +109,15 @@ async def test_no_response_export_message_or_representation_has_the_secret(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    secret = service.point.store.draw_secret.secret
+    secret = service.replica.store.draw_secret.secret
     decision_id = (await look_up(service)).json()["agent"]["decision_id"]
     await tell(service, decision_id)
     await service.learn()
     texts = [
-        repr(service.point.decider),
-        repr(service.point.turns),
-        repr(vars(service.point)),
-        repr(service.replica.service),
+        repr(service.replica.decider),
+        repr(service.replica.turns),
+        repr(vars(service.replica)),
+        repr(service.replica),
     ]
     paths = [path for method, path in ROUTES if method == "GET"]
     for path in (*paths, *(f"/v1/export?format={form}" for form in ("jsonl", "dsjson"))):

@@ -258,11 +258,11 @@ async def test_a_disabled_key_is_refused_here_at_once_and_elsewhere_with_the_nex
 
 @pytest.mark.slow
 async def test_an_expired_key_is_refused(closed: Service) -> None:
-    now = closed.replica.service.clock()
+    now = closed.replica.clock()
     settings = KeySettings("short", ("decide",), expires=now + 0.001)
-    _, token = keys.create(closed.point.store, settings, now)
+    _, token = keys.create(closed.replica.store, settings, now)
     await closed.refresh()
-    while closed.replica.service.clock() < now + 0.001:
+    while closed.replica.clock() < now + 0.001:
         await asyncio.sleep(0)
     assert "has expired" in refused(await Client(closed, token).ask("d-1"), 401, "invalid_api_key")
 

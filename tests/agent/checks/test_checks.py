@@ -101,14 +101,6 @@ def test_a_price_that_counts_in_no_reward_and_in_no_budget_is_noted(
     )
 
 
-def test_a_price_that_counts_at_one_decision_point_alone_is_noted_for_the_others() -> None:
-    reward = {**ARGS["reward"], "cost": {"usd": 1}}
-    points = {"desk": {"reward": ARGS["reward"]}}
-    lines = found(configured(arms=PAID, reward=reward, points=points, log_url="sqlite:///log.db"))
-    (noted,) = [line for line in lines if "cost dollars" in line]
-    assert noted.startswith("note: decision point 'desk': searches of 'web' cost dollars")
-
-
 @pytest.mark.parametrize(("key", "length"), [(None, 0), ("secret", 6), ("x" * 15, 15), ("x" * 16, None)])
 def test_a_key_that_is_missing_or_short_is_a_problem_and_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, key: str | None, length: int | None
@@ -179,16 +171,11 @@ def test_where_a_remote_arm_sends_questions_is_looked_at(url: str, expected: str
     assert [line[: len(expected)] for line in lines] == ([expected] if expected else [])
 
 
-def test_every_arm_that_sends_questions_away_is_looked_at_at_every_point() -> None:
-    def arms(**found: str) -> dict[str, Any]:
-        return {name: {"kind": "mcp", "params": {"url": url, "tool": "find"}} for name, url in found.items()}
-
-    own = {"arms": arms(here="http://10.0.0.5/mcp"), "policy": {"kind": "uniform"}}
-    config = configured(
-        arms=arms(there="http://192.0.1.1/mcp", everywhere="http://192.0.1.2/mcp"), points={"own": own}
-    )
-    assert [line.partition(" sends")[0] for line in found(config)[1:]] == [
-        *("note: arm 'everywhere'", "note: arm 'here'", "note: arm 'there'")
+def test_every_arm_that_sends_questions_away_is_looked_at() -> None:
+    urls = {"there": "http://192.0.1.1/mcp", "here": "http://10.0.0.5/mcp"}
+    arms = {name: {"kind": "mcp", "params": {"url": url, "tool": "find"}} for name, url in urls.items()}
+    assert [line.partition(" sends")[0] for line in found(configured(arms=arms))[1:]] == [
+        *("note: arm 'here'", "note: arm 'there'")
     ]
 
 
@@ -209,16 +196,20 @@ def test_a_home_that_others_can_read_or_change_is_found(
     assert [line.partition(":")[0] for line in lines] == ([begins] if begins else [])
 
 
-def test_a_log_of_any_point_that_others_can_read_or_change_is_found(tmp_path: Path) -> None:
-    logs = {"first": tmp_path / "log.db", "second": tmp_path / "log.own.db"}
-    config = configured(home=str(tmp_path / "none"), log_url=f"sqlite:///{logs['first']}", points={"own": {}})
-    for path, mode in zip(logs.values(), (0o644, 0o666), strict=True):
-        path.touch()
-        path.chmod(mode)
-    assert [str(finding).partition(";")[0] for finding in file_findings(config)] == [
-        f"note: other users of this machine can read {logs['first']} (mode 644), which holds questions",
-        f"problem: others can change {logs['second']} (mode 666)",
-    ]
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (0o644, "note: other users of this machine can read {log} (mode 644), which holds questions"),
+        (0o666, "problem: others can change {log} (mode 666)"),
+    ],
+)
+def test_a_log_that_others_can_read_or_change_is_found(tmp_path: Path, mode: int, expected: str) -> None:
+    log = tmp_path / "log.db"
+    log.touch()
+    log.chmod(mode)
+    config = configured(home=str(tmp_path / "none"), log_url=f"sqlite:///{log}")
+    (finding,) = file_findings(config)
+    assert str(finding).partition(";")[0] == expected.format(log=log)
 
 
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN_PATH", "PGPASSFILE"])

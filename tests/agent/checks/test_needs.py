@@ -429,14 +429,6 @@ def counted(url: str) -> dict[str, int]:
         return store.counts()
 
 
-def test_the_log_of_each_point_is_looked_at(tmp_path: Path) -> None:
-    first, second = (f"sqlite:///{tmp_path / name}" for name in ("log.db", "log.own.db"))
-    config = configured(tmp_path, log_url=first, points={"own": {}})
-    assert lines(checks.log_findings(config)) == [
-        f"fine: the log {url} is made at the first start" for url in (first, second)
-    ]
-
-
 def test_a_log_that_this_user_cannot_write_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,17 +615,15 @@ def test_a_file_that_was_damaged_is_found_in_every_folder_of_every_point(tmp_pat
         return str(place)
 
     def labelled(name: str) -> dict[str, Any]:
-        source = {"kind": "outcomes", "path": folder("labels", name), "metrics": {"thumb": "em"}}
-        return {"sources": {"exam": source}}
+        return {"kind": "outcomes", "path": folder("labels", name), "metrics": {"thumb": "em"}}
 
     places = [folder("home", "indexes", name) for name in "ab"] + [folder("models", name) for name in "ab"]
-    first, second = (configured(tmp_path, warm_start=labelled(name)) for name in "ab")
+    sources = {name: labelled(name) for name in "ab"}
     arms = {
         name: ArmSpec(kind="learned_fusion", params={"name": "\0", "model": place})
         for name, place in zip("ab", places[2:], strict=True)
     }
-    points = {"default": first.model_copy(update={"arms": arms}), "own": second}
-    config: Any = SimpleNamespace(by_point=points, indexes_path=first.indexes_path)
+    config = configured(tmp_path, warm_start={"sources": sources}).model_copy(update={"arms": arms})
     places += [str(tmp_path / "labels" / name) for name in "ab"]
     assert lines(checks.derived_findings(config)) == [
         f"fine: {what}: the files of 2 folders are as they were written"

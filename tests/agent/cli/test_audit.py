@@ -160,20 +160,19 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(config: Path) -> Iterator[Store]:
-    settings = load(config, ["router"]).of("default")
+    settings = load(config, ["router"])
     with closing(Store(settings.database_url, settings.reward.join)) as store:
         yield store
 
 
 def test_the_own_log_is_audited_decision_by_decision(config: Path, store: Store) -> None:
-    """Also those without feedback; what callers named is left out; another point has its own log."""
+    """Also those without feedback; what callers named is left out."""
     made = fill(store, WORLD, 700, seed=3)
     forced = sum(one.mode == "forced" for one in made)
     printed = run("-c", config)
     assert f"{700 - forced:,} decisions" in printed
     assert f"Left out: {forced} forced." in printed
     assert "No fault was found" in printed
-    assert "there is no log at " in run("-c", config, "--point", "cheap", code=2)
 
 
 @pytest.mark.slow

@@ -863,20 +863,19 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
     assert "failed" not in healthy
     failed = {
         "work": "warm_start",
-        "point": "default",
         "what": "warm start",
         "why": "run 1: no node started",
         "remedy": "start it again",
         "attempts": 4,
         "next_attempt_at": None,
     }
-    there = {**failed, "point": "news", "why": None, "attempts": 1, "next_attempt_at": 60.0}
+    there = {**failed, "what": "evaluations", "why": None, "attempts": 1, "next_attempt_at": 60.0}
     service.reply(
         "GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [failed, there]}
     )
     output = said(run("status", "--url", service.url), 0)
     assert "warm start: run 1: no node started (failed 4 times; given up): start it again" in output
-    assert "warm start of point news (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
+    assert "evaluations (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
     assert "yes; not all is well: see above" in output
     loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
     service.reply("GET /ready", loading, 503)
@@ -900,7 +899,6 @@ def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
 def test_status_names_what_fails_although_the_log_is_away(service: Canned) -> None:
     away = {
         "work": "log",
-        "point": "default",
         "what": "the log",
         "why": "away since 2027-01-31 00:00:00+00:00: the server is gone",
         "remedy": "make the database reachable",

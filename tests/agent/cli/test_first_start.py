@@ -206,9 +206,8 @@ def test_where_nothing_is_missing_all_arms_are_live_at_once(config: AppConfig, s
     [
         {"arms": {"none": {"kind": "none"}, "near": ARMS["near"]}},
         {"fallback": "large"},
-        {"points": {"other": {"arms": {"none": {"kind": "none"}}}}},
     ],
-    ids=["no arm without an encoder", "a setting names an arm", "several points"],
+    ids=["no arm without an encoder", "a setting names an arm"],
 )
 def test_what_cannot_begin_with_words_is_built_before(
     document: dict[str, Any], changes: dict[str, Any]
@@ -326,10 +325,10 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
     begun(config)
     monkeypatch.setattr(first_start, "prepare", failing)
     path = written(document, tmp_path)
-    first_start.follow(path, wait=lambda _seconds: seen.append(recorded("default")))
+    first_start.follow(path, wait=lambda _seconds: seen.append(recorded()))
     ((failure,),) = seen
     assert (failure.work, failure.why, failure.attempts) == (Work.FIRST_START, "the disk is full", 1)
-    assert recorded("default") == []
+    assert recorded() == []
     sets = [set(one.arms) for one in arm_sets.every(store)]
     assert sets[-1] == set(actions(ARMS))
     assert all({"small", "none"} <= later for later in sets[1:]), "what has entered stays"
@@ -343,7 +342,7 @@ def test_what_fails_behind_the_service_for_good_stands_on_record(
     lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
     with pytest.raises(first_start.typer.Exit):
         first_start.follow(written(lost, tmp_path), wait=nothing)
-    (failure,) = recorded("default")
+    (failure,) = recorded()
     assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
     assert "/no/such/model" in failure.why
     assert "restart `armwise serve`" in failure.remedy

@@ -604,7 +604,7 @@ class Builder:
         """Wait until the newest one has ended, look, and return what is on record."""
         self.begun[-1].wait()
         self.builder.watch()
-        return recorded("default")
+        return recorded()
 
 
 @pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 1", "exit code 1")])
@@ -615,7 +615,7 @@ def test_a_builder_that_ends_in_the_middle_is_started_again_after_a_pause_twice_
     builders = Builder(tmp_path, monkeypatch, *[end] * 3)
     why = f"the process that builds them has ended ({said})"
     for attempt, pause_s in enumerate(PAUSES_S, 1):
-        failure = WorkFailure(Work.FIRST_START, "default", why, attempt, 1000.0 + pause_s)
+        failure = WorkFailure(Work.FIRST_START, why, attempt, 1000.0 + pause_s)
         assert builders.ended() == [failure]
         builders.now += pause_s - 0.1
         builders.builder.watch()
@@ -624,7 +624,7 @@ def test_a_builder_that_ends_in_the_middle_is_started_again_after_a_pause_twice_
         builders.now += 0.1
         builders.builder.watch()
         assert len(builders.begun) == attempt + 1
-    assert builders.ended() == [WorkFailure(Work.FIRST_START, "default", why, len(PAUSES_S) + 1, None)]
+    assert builders.ended() == [WorkFailure(Work.FIRST_START, why, len(PAUSES_S) + 1, None)]
     assert Building.read() is None, "nobody waits for it any more"
     builders.now = 1e9
     builders.builder.watch()

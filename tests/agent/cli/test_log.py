@@ -1,4 +1,4 @@
-"""The verbs on the logs of a service with two decision points: backup, erase, key list."""
+"""The verbs on the log of a service: backup, erase, key list."""
 
 import sqlite3
 import time
@@ -23,24 +23,21 @@ from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
 from tests.feedback.conftest import decision
 
-TURNS = {"default": 3, "cheap": 2}
-
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    args = {**CONFIG, "home": str(tmp_path / "home"), "points": {"cheap": {"policy": {"kind": "uniform"}}}}
+    args = {**CONFIG, "home": str(tmp_path / "home")}
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
     return path
 
 
 @pytest.fixture
-def points(config: Path) -> dict[str, AppConfig]:
-    """The configurations of both points, each with turns in its log."""
+def filled(config: Path) -> AppConfig:
+    """The configuration, with three turns in its log."""
     (config.parent / "home").mkdir(mode=0o700)
-    found = load(config).by_point
-    for point, turns in TURNS.items():
-        judged_log(found[point], turns)
+    found = load(config)
+    judged_log(found, 3)
     return found
 
 
@@ -51,63 +48,53 @@ def run(*words: object, code: int = 0) -> str:
 # -- backup --------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("points")
-def test_a_backup_has_the_log_of_every_point(config: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("filled")
+def test_a_backup_has_the_log(config: Path, tmp_path: Path) -> None:
     printed = run("backup", tmp_path / "deep" / "[red]copies", "-c", config)
-    for name, turns in (("log.db", 3), ("log.cheap.db", 2)):
-        copy = tmp_path / "deep" / "[red]copies" / name
-        assert f"{copy}: {turns} decisions, " in printed
-        with closing(sqlite3.connect(copy)) as log:
-            assert log.execute("SELECT count(*) FROM decisions").fetchone() == (turns,)
+    copy = tmp_path / "deep" / "[red]copies" / "log.db"
+    assert f"{copy}: 3 decisions, " in printed
+    with closing(sqlite3.connect(copy)) as log:
+        assert log.execute("SELECT count(*) FROM decisions").fetchone() == (3,)
 
 
 # -- erase ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def personal(points: dict[str, AppConfig]) -> dict[str, AppConfig]:
-    """Both points with a decision of Ada in each of two projects, and one of Bob."""
-    for own in points.values():
-        with closing(Store(own.database_url, clock=lambda: 5000.0)) as store:
-            for name, project, user in (("ada", "default", "ada"), ("ours", "ours", "ada"), ("bob",) * 3):
-                digest = erasures.user_digest(store, project, user)
-                store.append([replace(decision(name), user_digest=digest, episode_id=f"of-{name}")])
-    return points
+def personal(filled: AppConfig) -> AppConfig:
+    """The log has a decision of Ada in each of two projects, and one of Bob."""
+    with closing(Store(filled.database_url, clock=lambda: 5000.0)) as store:
+        for name, project, user in (("ada", "default", "ada"), ("ours", "ours", "ada"), ("bob",) * 3):
+            digest = erasures.user_digest(store, project, user)
+            store.append([replace(decision(name), user_digest=digest, episode_id=f"of-{name}")])
+    return filled
 
 
-def erased(points: dict[str, AppConfig]) -> dict[str, list[str]]:
-    """Return which of the personal decisions have no text any more, by point."""
-
-    def of(own: AppConfig) -> Iterator[str]:
-        with closing(Store(own.database_url)) as store:
-            for name in ("ada", "ours", "bob"):
-                record = store.record(name)
-                assert record is not None
-                if record.decision.erased:
-                    yield name
-
-    return {point: list(of(own)) for point, own in points.items()}
+def list_erased(config: AppConfig) -> Iterator[str]:
+    """Yield the personal decisions that have no text any more."""
+    with closing(Store(config.database_url)) as store:
+        for name in ("ada", "ours", "bob"):
+            record = store.record(name)
+            assert record is not None
+            if record.decision.erased:
+                yield name
 
 
 @pytest.mark.parametrize(
     ("words", "gone"),
     [
-        ("--user ada", {"default": ["ada"], "cheap": ["ada"]}),
-        ("--user ada --point cheap", {"default": ["ada"], "cheap": ["ada"]}),
-        ("--user ada --project ours", {"default": ["ours"], "cheap": ["ours"]}),
-        ("--episode of-bob", {"default": ["bob"], "cheap": []}),
-        ("--episode of-bob --point cheap", {"default": [], "cheap": ["bob"]}),
-        ("--decision ours", {"default": ["ours"], "cheap": []}),
-        ("--decision ours --point cheap", {"default": [], "cheap": ["ours"]}),
+        ("--user ada", "ada"),
+        ("--user ada --project ours", "ours"),
+        ("--episode of-bob", "bob"),
+        ("--decision ours", "ours"),
     ],
 )
-def test_an_erasure_takes_a_user_at_every_point_and_an_id_at_one(
-    personal: dict[str, AppConfig], config: Path, words: str, gone: dict[str, list[str]]
+def test_an_erasure_takes_a_user_of_a_project_or_what_an_id_names(
+    personal: AppConfig, config: Path, words: str, gone: str
 ) -> None:
     printed = run("erase", *words.split(), "-c", config)
-    assert erased(personal) == gone
-    assert printed.count("the texts of 1 decisions") == len([one for one in gone.values() if one])
-    assert ("at point cheap" in printed) == bool(gone["cheap"])
+    assert list(list_erased(personal)) == [gone]
+    assert "the texts of 1 decisions" in printed
     assert "remove old ones" in printed
 
 

@@ -363,7 +363,7 @@ def test_an_ingress_is_replaced_by_another_without_a_word(
         there.remove(Role.INGRESS)
         looked(ray, 4)
         there.add(Role.INGRESS)
-    assert recorded("default") == []
+    assert recorded() == []
 
 
 def test_what_is_missing_is_on_record_and_printed_until_it_is_there_again(
@@ -379,21 +379,21 @@ def test_what_is_missing_is_on_record_and_printed_until_it_is_there_again(
     there -= {Role.CONTROLLER}
     looked(ray, 9)
     why = "no process of Ray Serve's controller runs"
-    assert recorded("default") == [WorkFailure(Work.SERVICE, "default", why, 1, 60.0)]
+    assert recorded() == [WorkFailure(Work.SERVICE, why, 1, 60.0)]
     there -= {Role.INGRESS}
     looked(ray, 9)
     why = "no process of Ray Serve's controller and the ingress runs"
-    assert recorded("default") == [WorkFailure(Work.SERVICE, "default", why, 2, 60.0)]
+    assert recorded() == [WorkFailure(Work.SERVICE, why, 2, 60.0)]
     there |= {Role.CONTROLLER, Role.INGRESS}
     looked(ray, 1)
-    assert recorded("default") == []
+    assert recorded() == []
     printed = capsys.readouterr().err
     assert printed.count("no process of Ray Serve's controller runs") == 1
     assert printed.count("no process of Ray Serve's controller and the ingress runs") == 1
     assert printed.count("there again") == 1
     there -= {Role.INGRESS}
     looked(ray, 9)
-    assert [failure.attempts for failure in recorded("default")] == [1], "counted anew"
+    assert [failure.attempts for failure in recorded()] == [1], "counted anew"
 
 
 def test_an_ingress_that_never_comes_back_ends_the_service(

@@ -115,7 +115,7 @@ def test_what_is_unhealthy_is_on_record_until_all_is_well(
     watch, seen = DeploymentWatch(), list[list[tuple[str, int]]]()
     for there in ([one], [one], [one, other], [other], [], [one]):
         watch._report(there)  # noqa: SLF001 - what `run` does with a look
-        seen.append([(failure.why, failure.attempts) for failure in recorded("default")])
+        seen.append([(failure.why, failure.attempts) for failure in recorded()])
     both = f"{one}; {other}"
     assert seen == [[(str(one), 1)], [(str(one), 1)], [(both, 2)], [(str(other), 2)], [], [(str(one), 1)]]
 

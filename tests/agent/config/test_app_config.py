@@ -356,7 +356,7 @@ def test_an_arm_that_is_only_a_part_is_no_action() -> None:
     "name",
     ["auto", "Auto", "..", ".", "", "__proto__", "-rf", ".hidden", "a/b", "a b", "a\n", "\u00e4", "x" * 101],
 )
-@pytest.mark.parametrize("place", ["arms", "backbones", "llms", "prompts", "points", "warm_start/sources"])
+@pytest.mark.parametrize("place", ["arms", "backbones", "llms", "prompts", "warm_start/sources"])
 def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place: str, name: str) -> None:
     assert checked_name("constructor-1.5_x"), "a name of the pattern is taken"
     values: dict[str, Any] = {
@@ -364,12 +364,9 @@ def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place:
         "backbones": {**CONFIG["backbones"], name: {"model": "hashing:8"}},
         "llms": {name: {"engine": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}},
         "prompts": {name: {"with_passages": "{passages}", "without_passages": "x"}},
-        "points": {name: {}},
         "warm_start/sources": {name: {"kind": "feedback"}},
     }
-    message = complaint(changed(place, values[place]))
-    of_point = place == "points" and name != "auto"  # others have no log of that name, either
-    assert ("cannot name a decision point" if of_point else "is not a valid name") in message
+    assert "is not a valid name" in complaint(changed(place, values[place]))
 
 
 @pytest.mark.parametrize(
@@ -571,10 +568,12 @@ def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) ->
     assert not load(path).arms["words"].cache
 
 
-def test_a_decision_point_has_the_corpora_of_the_service() -> None:
-    points = {"support": {"arms": {"words": {"kind": "bm25", "corpus": "tickets"}}}}
-    config = parse(of_several(points=points, home="/srv/home", log_url="sqlite:////srv/home/log.db"))
-    assert config.of("support").corpus_names == ("docs", "tickets")
+def test_further_decision_points_are_applications_of_their_own() -> None:
+    said = complaint({**CONFIG, "points": {"news": {}}})
+    assert said == (
+        "unknown key 'points'; a service has one decision point: run an application for each, as in "
+        "deploy/ray/two_applications.yaml"
+    )
 
 
 def test_requests_cannot_weigh_a_cost_that_counts_in_no_reward() -> None:

@@ -116,7 +116,7 @@ def test_variables_of_others_are_no_settings() -> None:
         "ARMWISE_SERVE_SVC_SERVICE_PORT_SERVE": "8000",
         "ARMWISE_PORT_8000_TCP_ADDR": HOST,
     }
-    own = {"ARMWISE_URL": "http://x", "ARMWISE_API_KEY": "k", "ARMWISE_POINT": "news", "ARMWISE_RUN": "/run"}
+    own = {"ARMWISE_URL": "http://x", "ARMWISE_API_KEY": "k", "ARMWISE_RUN": "/run"}
     assert select_variables({**links, **own, "PATH": "/bin"}) == []
     keys = [{"env": "ARMWISE_TEAM_KEY", "scopes": ["decide"]}]
     assert (

@@ -75,7 +75,6 @@ def test_arms_may_come_from_a_portfolio() -> None:
         ("corpus/name", ".."),
         ("corpus/name", "__proto__"),
         ("answering/passages", 0),
-        ("points/news/actions", "reqest"),
         ("salt", ""),
     ],
 )

@@ -60,12 +60,3 @@ def test_what_cannot_be_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         tapped(**changes)
     assert message in str(raised.value)
-
-
-def test_a_point_with_arms_of_its_own_does_not_inherit_the_tap_and_one_without_does() -> None:
-    own = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}
-    points = {"a": own, "b": {}, "c": {"tap": {"share": 1}}}
-    config = tapped(log_url="sqlite:////tmp/log.db", tap={"share": 0.5}, points=points)
-    assert config.of("a").tap is None
-    shares = {name: config.of(name).tap for name in "bc"}
-    assert {name: tap and tap.share for name, tap in shares.items()} == {"b": 0.5, "c": 1.0}

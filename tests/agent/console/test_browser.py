@@ -49,10 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
     generator = base.ScriptedGenerator({HARM: LONG}, default=f"The Danube does [1], {HARM}.")
     policy = {"kind": "linucb", "params": {"ridge": 5.0}}
     limits = {"question_chars": 1000, "completion_tokens": 100_000}
-    points = {"cheap": {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}}
     folder = tmp_path_factory.mktemp("console")
-    service = Service(folder, generator, policy=policy, limits=limits, points=points)
-    service.step_at("cheap")
+    service = Service(folder, generator, policy=policy, limits=limits)
     with listening(service, "/team") as address, service.working():
         traffic(address, [f"question {i} about rivers" for i in range(40)] + [HARM])
         for _ in range(3):
@@ -79,12 +77,12 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
     service = Service(tmp_path_factory.mktemp("priced"), arms=arms, llms=MODELS, llm=OPENAI | {"model": "m"})
     with listening(service) as address, service.working():
         traffic(address, [f"question {i} about rivers" for i in range(40)])
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             spent = {"usd": 0.00998, "retrieval_s": 1.234, "steps": 2}
             connection.execute(sa.update(tables.executions).values(spent))
         service.learner.step()
-        service.settled("default")
-        while rollups.advance(service.point.store, service.config.reward).left:
+        service.settled()
+        while rollups.advance(service.replica.store, service.config.reward).left:
             pass
         yield service, address
 
@@ -103,7 +101,7 @@ def paths(address: str) -> list[str]:
     decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
     recipe = httpx.get(f"{address}{CONSOLE}/policies").text.split('data-value="')[1].split('"')[0]
     more = [
-        *("/nowhere", "?window=all", "/arms?by=shape", "/policies?point=cheap", "/playground?point=cheap"),
+        *("/nowhere", "?window=all", "/arms?by=shape"),
         *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
         *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
         f"/decisions/{decision}?open=why,features,record",
@@ -244,7 +242,7 @@ def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
 ) -> None:
     service, address = served
     recipe = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
-    publish_candidate(service.point.store, recipe, list(service.config.actions))
+    publish_candidate(service.replica.store, recipe, list(service.config.actions))
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}/policies")
     page.get_by_role("link", name=re.compile("^Judge")).first.click()
@@ -347,10 +345,10 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
 def test_the_line_of_learning_is_drawn_with_what_changed(served: tuple[Service, str], chrome: Visit) -> None:
     """Both charts of the first panel are there, and its tables open by keyboard."""
     service, address = served
-    arm_sets.switch(service.point.store, "bm25", False, time.time())
-    arm_sets.switch(service.point.store, "bm25", True, time.time())
-    service.settled("default")
-    while rollups.advance(service.point.store, service.config.reward).left:
+    arm_sets.switch(service.replica.store, "bm25", False, time.time())
+    arm_sets.switch(service.replica.store, "bm25", True, time.time())
+    service.settled()
+    while rollups.advance(service.replica.store, service.config.reward).left:
         pass
     page = chrome(390, "light")
     page.goto(f"{address}{CONSOLE}")
@@ -371,7 +369,7 @@ def test_the_page_of_health_asks_again_until_ray_serve_has_answered(
     service, address = served
     answered = threading.Event()
     found = {"Ingress": (True, "2 running")}
-    monkeypatch.setattr(service.replica.service, "deployments", lambda: found if answered.wait(60) else {})
+    monkeypatch.setattr(service.replica, "deployments", lambda: found if answered.wait(60) else {})
     page = chrome(1280, "light")
     page.goto(f"{address}{CONSOLE}/system")
     try:
@@ -417,12 +415,12 @@ def test_a_telephone_shows_the_arm_the_question_and_the_answer(
 def test_what_is_open_is_in_the_address_which_a_button_copies(
     served: tuple[Service, str], chrome: Visit
 ) -> None:
-    """A link opens the same recipe, the same parts of a decision and the same page of a point."""
+    """A link opens the same recipe, the same parts of a decision and the same page."""
     _, address = served
     page = chrome(1280, "light")
-    page.goto(f"{address}{CONSOLE}/policies?point=cheap")
+    page.goto(f"{address}{CONSOLE}/policies")
     page.locator("details[name=recipe] summary").first.click()
-    page.wait_for_url("**/policies?point=cheap&recipe=*")
+    page.wait_for_url("**/policies?recipe=*")
     page.get_by_role("region", name="Versions").wait_for()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy link").click()
@@ -432,7 +430,7 @@ def test_what_is_open_is_in_the_address_which_a_button_copies(
     page.goto(f"{link}&earlier=999")  # a page of the versions, which closes with them
     page.get_by_role("region", name="Versions").wait_for()
     page.locator("details[name=recipe] summary").first.click()
-    page.wait_for_url("**/policies?point=cheap")
+    page.wait_for_url("**/policies")
     page.goto(f"{address}{CONSOLE}/decisions?text=script")
     page.locator("tbody a").last.click()
     page.get_by_text("What each feature adds").click()
@@ -677,7 +675,7 @@ def test_a_page_that_looks_for_newer_figures_says_when_it_read_them(
     page.clock.install()
     page.goto(f"{address}{CONSOLE}?window=7d")
     now = int(service.clock()) + 3600
-    monkeypatch.setattr(service.replica.service, "clock", lambda: float(now))
+    monkeypatch.setattr(service.replica, "clock", lambda: float(now))
     page.clock.run_for(6000)
     page.locator(f"time.clock[datetime='{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}']").wait_for()
 

@@ -57,7 +57,7 @@ async def test_the_gate_is_asked_and_its_evidence_is_drawn_with_the_margin(judge
     assert await post(judged, "/policies/gate", version="1") == f"{CONSOLE}/policies"
     await finish(judged)
     shown = await seen(judged, "/policies")
-    document = await asyncio.to_thread(evaluations.read_result, judged.point.store, 1)
+    document = await asyncio.to_thread(evaluations.read_result, judged.replica.store, 1)
     assert document is not None
     (verdict,) = (one["verdict"] for one in document["candidates"] if one["name"] == "recipe:1")
     (figure,) = (json.loads(html.unescape(one)) for one in re.findall(r'data-chart="([^"]*)"', shown))
@@ -83,9 +83,9 @@ async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Se
     fields = {"action": "promote", "version": str(published(judged)), "reason": "better"}
     waits = await post(judged, "/policies", **fields)
     assert waits == f"{CONSOLE}/policies/act?action=promote&version={fields['version']}", "no verdict yet"
-    assert judged.point.versions.active.promotion is None
+    assert judged.replica.versions.active.promotion is None
     await post(judged, "/policies", **fields, force="on")
-    promotion = judged.point.versions.active.promotion
+    promotion = judged.replica.versions.active.promotion
     assert promotion is not None
     assert promotion.forced
 
@@ -161,7 +161,7 @@ async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Servic
     said = {"reason": "new labels", "share": 0.5}
     assert (await judged.client.post("/v1/policies/1/canary", json=said)).status_code == 200
     await post(judged, "/policies/gate", version="1")
-    (asked,) = await asyncio.to_thread(evaluations.page, judged.point.store, 2)
+    (asked,) = await asyncio.to_thread(evaluations.page, judged.replica.store, 2)
     assert asked.request["candidates"] == ["canary:1"]
 
 
@@ -176,7 +176,7 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     shown = plain(await seen(judged, "/evaluations/compare?of=2&of=1"))
     ends: list[float] = []
     for number in (1, 2):
-        document = await asyncio.to_thread(evaluations.read_result, judged.point.store, number)
+        document = await asyncio.to_thread(evaluations.read_result, judged.replica.store, number)
         assert document is not None
         report = Report.read(document)
         assert f"evaluation {number}" in shown
@@ -240,7 +240,7 @@ async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
 @pytest.mark.slow
 async def test_a_report_colours_an_arm_as_every_page_does(judged: Service) -> None:
     asked = EvaluationRequest(candidates=("fixed:dense", "uniform"))
-    store, config = judged.point.store, judged.config
+    store, config = judged.replica.store, judged.config
     report = await asyncio.to_thread(
         evaluate_log, config, asked, LogSource(store, config.reward), store, lambda *_: None
     )

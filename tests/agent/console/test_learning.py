@@ -118,7 +118,7 @@ async def test_a_change_is_a_mark_with_its_sentence_which_only_a_reader_sees(
             for tier in ("free", f"of-{name}"):
                 await asked(service, tier, 3, **bearer[name])
         await service.settle()
-        store, version = service.point.store, service.point.versions.version
+        store, version = service.replica.store, service.replica.versions.version
         assert version is not None
         promotion = promotions.Promotion(0, version.version, promotions.Action.ROLLBACK, HARM, 1e12)
         promotions.record(store, "any", promotion)

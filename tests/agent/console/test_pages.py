@@ -99,7 +99,7 @@ async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_al
 @pytest.mark.slow
 async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
     shown = plain(await seen(linear, "?window=1h"))
-    store, rule = linear.point.store, linear.config.reward
+    store, rule = linear.replica.store, linear.config.reward
     records = [await asyncio.to_thread(store.record, one.id) for one in store.newest(100)]
     rewards = []
     for record in records:
@@ -175,7 +175,7 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
             headers=ORIGIN,
         )
         assert kept.status_code == status, kept.text
-    record = await asyncio.to_thread(linear.point.store.record, found)
+    record = await asyncio.to_thread(linear.replica.store.record, found)
     assert record is not None
     (item,) = record.feedback
     assert (item.metric, item.value, item.tags) == ("thumb", 1.0, {"from": "console"})
@@ -196,13 +196,13 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     async def some(ids: Sequence[str]) -> list[Passage]:
         return [Passage(ids[0], HARM, HARM)]
 
-    monkeypatch.setattr(service.point, "passages", some)
+    monkeypatch.setattr(service.replica, "passages", some)
     shown = await seen(service, f"{path}/passages")
     assert "3 of 4 are not in the corpus any more." in shown
     assert HARMLESS in shown
     assert "<script>" not in shown
 
-    monkeypatch.setattr(service.point.turns, "restricted", True)
+    monkeypatch.setattr(service.replica.turns, "restricted", True)
     shown = plain(await seen(service, f"{path}/passages"))
     assert "Some are not shown: the groups of your key do not permit them" in shown
     assert [name in shown for name, _ in texts] == [True, False, False, False]
@@ -211,7 +211,7 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     async def gone(ids: Sequence[str]) -> list[Passage]:
         raise ArmError(f"no host for {len(ids)}")
 
-    monkeypatch.setattr(service.point, "passages", gone)
+    monkeypatch.setattr(service.replica, "passages", gone)
     shown = plain(await seen(service, f"{path}/passages"))
     assert "The corpus is not at hand: no host for 4." in shown
     assert texts[0][0] in shown
@@ -256,7 +256,7 @@ async def test_the_first_question_is_of_the_own_documents_and_is_sent_to_the_add
 async def test_feedback_on_no_decision_waits_for_one_before_it_is_lost(service: Service) -> None:
     for name in ("abc", "def", "abc"):
         await tell(service, name, 1.0)
-    wait = service.point.config.reward.wait_time
+    wait = service.replica.config.reward.wait_time
     waits = f"feedback well 0 items older than {wait} refer to no decision; 3 newer ones wait for theirs"
     assert waits in plain(await seen(service, "/system"))
 
@@ -269,12 +269,12 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     assert "without Ray Serve" in shown
     assert re.search(r"requests well \d+ requests in progress, \d+ at most", plain(shown))
     found = {"Ingress": (True, "2 running"), "Learner": (False, "1 starting no room")}
-    service.replica.service.deployments = lambda: found
+    service.replica.deployments = lambda: found
     shown = plain(await seen(service, "/system"))
     assert "Ingress well 2 running" in shown
     assert "Learner not well 1 starting no room" in shown
     answered, now = threading.Event(), [100.0]
-    service.replica.service.deployments = lambda: found if answered.wait(60) else {}
+    service.replica.deployments = lambda: found if answered.wait(60) else {}
     monkeypatch.setattr(system, "time", SimpleNamespace(monotonic=lambda: now[0]))
     try:
         for waited_s, well in ((0.0, True), (4.9, True), (5.0, False)):
@@ -293,14 +293,14 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
     await seen(service, "/system")
     answered.set()
     await service.app.state.deployed[1]
-    service.replica.service.deployments = lambda: {"Ingress": (True, "3 running")}
+    service.replica.deployments = lambda: {"Ingress": (True, "3 running")}
     now[0] += 61.0
     assert "Ingress well 3 running" in plain(await seen(service, "/system")), "that answer was too old"
 
 
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
     await service.client.patch("/v1/arms/none", json={"enabled": False})
-    health = service.point.decider.health
+    health = service.replica.decider.health
     for _ in range(3):
         with health.track("bm25") as report:
             report(failed=("bm25",))
@@ -310,7 +310,7 @@ async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Servic
     record = (await service.client.get(f"/v1/decisions/{found}")).json()
     assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
     assert "Neither eligible nor masked" not in shown
-    with service.point.store.writing() as connection:  # as before the log kept masks
+    with service.replica.store.writing() as connection:  # as before the log kept masks
         connection.execute(
             sa.update(t.decisions).values(features={"sparse": {}, "embedding": [], "arms": {}})
         )
@@ -397,7 +397,7 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
         page = (await service.client.get(f"{CONSOLE}/decisions", headers=bearer["ROOT"])).text
         assert "asked by ACME" in page
         assert "asked by MAIN" in page
-        acme = service.point.store.newest(2)[1].id
+        acme = service.replica.store.newest(2)[1].id
         assert acme.startswith("acme~")
         hidden = await service.client.get(f"{CONSOLE}/decisions/{acme}", headers=bearer["MAIN"])
         assert hidden.status_code in (400, 404)
@@ -478,26 +478,26 @@ def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> N
 async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
     linear: Service,
 ) -> None:
-    store, rule = linear.point.store, linear.config.reward
+    store, rule = linear.replica.store, linear.config.reward
     examples = list(read_examples(store, rule.join))
     arms = [*linear.config.actions]
     propensity = np.array([one.decision.propensity for one in examples])
     drawn = np.array([arms.index(one.decision.drawn) for one in examples])
     reward = np.array([rule.compute_reward(one) for one in examples], dtype=np.float64)
-    window = overview.choose_window("1h", linear.replica.service.clock(), None)
+    window = overview.choose_window("1h", linear.replica.clock(), None)
     rows = rollups.read(store, window.since, window.until, window.step)
     targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
     targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
-    by_arm = overview.by_arm(rows, rule, least_floor(linear.point.store, linear.config))
+    by_arm = overview.by_arm(rows, rule, least_floor(linear.replica.store, linear.config))
     assert by_arm.keys() == {arms[i] for i in drawn}
     assert len(by_arm) > 1
     for name in ("random", *by_arm):
         target = targets[name]
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
-        random = overview.at_random(rows, rule, least_floor(linear.point.store, linear.config))
+        random = overview.at_random(rows, rule, least_floor(linear.replica.store, linear.config))
         found = random if name == "random" else by_arm[name]["alone"]
         assert found is not None
-        reach = target.max() / least_floor(linear.point.store, linear.config)
+        reach = target.max() / least_floor(linear.replica.store, linear.config)
         expected = np.clip(
             intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
         )
@@ -573,7 +573,7 @@ async def test_a_key_of_a_project_is_led_to_the_decisions_of_an_episode(
 async def test_each_page_of_what_operators_do_leads_to_the_next(
     linear: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = linear.point.store
+    store = linear.replica.store
     for i in range(3):
         found = (await look_up(linear, query=f"one more {i}")).json()["agent"]
         await tell(linear, found["decision_id"], 1.0)
@@ -621,7 +621,7 @@ async def test_an_operator_acts_with_a_reason_that_the_timeline_shows(linear: Se
 
 async def test_two_versions_are_compared_on_the_logged_questions(linear: Service) -> None:
     found = plain(await seen(linear, "/policies/differences?one=1&other=2"))
-    store, arms = linear.point.store, list(linear.config.actions)
+    store, arms = linear.replica.store, list(linear.config.actions)
     logged = store.newest(100, features=True)
     pair = [versions.find(store, number) for number in (1, 2)]
     first, second = (
@@ -640,7 +640,7 @@ async def test_two_versions_are_compared_on_the_logged_questions(linear: Service
 
 
 async def test_decisions_on_which_two_versions_differ_most_come_first(linear: Service) -> None:
-    (one,) = linear.point.store.newest(1, features=True)
+    (one,) = linear.replica.store.newest(1, features=True)
     logged = [
         replace(one, id=f"d-{p}", context=replace(one.context, features={"p": p})) for p in (0.5, 1.0, 0.75)
     ]
@@ -677,7 +677,7 @@ async def test_the_configuration_is_shown_without_the_password_of_the_log(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = service.config.model_copy(update={"log_url": "postgresql+psycopg://armwise:pa55word@db/log"})
-    monkeypatch.setattr(type(service.point), "config", config)
+    monkeypatch.setattr(type(service.replica), "config", config)
     shown = await seen(service, "/system")
     assert "armwise:***@db/log" in shown
     assert "pa55word" not in shown
@@ -755,7 +755,7 @@ STEPS = [
 
 async def test_a_warm_start_is_told_in_names_and_dates(service: Service) -> None:
     """Steps have dates and durations; results and inputs are names with values, without the trail."""
-    store, now = service.point.store, 1_700_000_000.0
+    store, now = service.replica.store, 1_700_000_000.0
     mine = runs.claim(store, "ours", runs.Trigger.SCHEDULE, "worker", now)
     inputs = {"log": 1700000, "alarm": None, "live": {"recipe": "c" * 64, "start": {"runs": [1, 2]}}}
     runs.save_progress(store, mine, now, inputs=inputs, steps=STEPS, candidate=1)
@@ -783,7 +783,7 @@ async def test_costs_have_their_units(tmp_path: Path) -> None:
     """A cost is shown in steps, tokens, dollars and time, with its price beside it."""
     async with Service(tmp_path).running() as service:
         found = (await ask(service)).json()["agent"]["decision_id"]
-        store = service.point.store
+        store = service.replica.store
         cost = {"steps": 2, "prompt_tokens": 1200, "completion_tokens": 34, "usd": 0.25, "retrieval_s": 1.5}
         with store.writing() as connection:
             connection.execute(sa.update(t.executions).values(**cost, llm_s=0.25))
@@ -825,7 +825,7 @@ async def test_the_model_of_an_arm_and_the_answer_are_beside_it(tmp_path: Path) 
         assert "The Danube does." in shown["/decisions"]
         found = (await ask(service, model="arm/bm25")).json()["agent"]["decision_id"]
         assert "By bm25 vendor/large-1" in plain(await seen(service, f"/decisions/{found}"))
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.update(t.executions).values(tokens_by_model={"gone": [1, 1, 0]}))
         assert "bm25 gone" in plain(await seen(service, "/decisions"))
 
@@ -836,13 +836,13 @@ async def test_a_list_has_no_answers_where_groups_restrict_passages(
     """An answer may quote them; the decision's own page decides it for each key."""
     await ask(service)
     assert "The Danube does." in await seen(service, "/decisions")
-    monkeypatch.setattr(service.point.turns, "restricted", True)
+    monkeypatch.setattr(service.replica.turns, "restricted", True)
     assert "The Danube does." not in await seen(service, "/decisions")
 
 
 async def test_times_are_read_by_machines_and_are_in_utc_without_a_script(service: Service) -> None:
     found = (await ask(service)).json()["agent"]["decision_id"]
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(sa.update(t.decisions).values(decided_at=86399.5))
     expected = '<time datetime="1970-01-01T23:59:59Z">1970-01-01 23:59 UTC</time>'
     for path in ("/decisions", f"/decisions/{found}"):
@@ -891,7 +891,7 @@ async def test_an_evaluation_shows_what_it_was_asked(linear: Service) -> None:
 async def test_the_link_of_a_page_that_an_action_answers_is_that_of_its_page(service: Service) -> None:
     """A refused action, and a key that was made, are no views that could be opened again."""
     made = await service.client.post(
-        f"{CONSOLE}/system/keys?point=default", data={"name": "a", "scopes": "admin"}, headers=ORIGIN
+        f"{CONSOLE}/system/keys", data={"name": "a", "scopes": "admin"}, headers=ORIGIN
     )
     assert f'id="copy-link" data-link="{CONSOLE}/system"' in made.text
     (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)

@@ -37,7 +37,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 def candidate(service: Service, kind: str = "linucb", **params: float) -> int:
     """Publish a version of another recipe."""
     recipe = Recipe(PolicySpec(kind=kind, params=params), service.config.reward)
-    return publish_candidate(service.point.store, recipe, list(service.config.actions)).version
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions)).version
 
 
 async def act(service: Service, **fields: str) -> httpx.Response:
@@ -121,7 +121,7 @@ def test_what_an_action_will_do_is_said_in_sentences(action: Act, now: Situation
 @pytest.mark.slow
 async def test_each_recipe_is_a_row_with_its_origin_and_its_state(service: Service) -> None:
     """The configured recipe serves, a candidate names its warm start, and a canary its share."""
-    store = service.point.store
+    store = service.replica.store
     mine = runs.claim(store, "ours", runs.Trigger.REQUEST, "worker", 3.0)
     of_run = candidate(service)
     runs.save_progress(store, mine, 4.0, inputs={}, steps=[], candidate=of_run)
@@ -167,7 +167,7 @@ async def test_the_versions_of_a_recipe_are_reached_beyond_its_first_page(
 ) -> None:
     """Each page of an open recipe leads to the one before, and keeps that it is open."""
     monkeypatch.setattr(policies, "PAGE", 2)
-    configured = service.point.versions.configured.digest
+    configured = service.replica.versions.configured.digest
     path, found = f"/policies?recipe={configured}", []
     while path:
         shown = await seen(service, path)
@@ -197,7 +197,7 @@ async def test_recipes_and_the_timeline_go_on_with_their_next_pages(
     (link,) = re.findall(r'rel="next" href="([^"]*)"', first)
     second = (await service.client.get(html.unescape(link))).text
     assert [re.findall(r"newest version (\d)", row) for row in rows_of(second)] == [["4"], ["3"]]
-    configured = service.point.versions.configured.digest
+    configured = service.replica.versions.configured.digest
     opened = rows_of(await seen(service, f"/policies?recipe={configured}"))
     assert [re.findall(r"newest version (\d)", row)[0] for row in opened] == ["3", "6", "5"]
     (link,) = re.findall(r'href="([^"]*until=[^"]*)"', first)
@@ -213,7 +213,7 @@ async def test_the_gate_is_quoted_before_a_promotion(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         without_waiting(service)
         number = published(service)
-        store = service.point.store
+        store = service.replica.store
         assert "The gate has not judged it against what is served now." in await considered(
             service, "promote", number
         )
@@ -243,7 +243,7 @@ async def test_the_gate_is_quoted_before_a_promotion(tmp_path: Path) -> None:
 
 
 def _configuration(service: Service) -> str:
-    (configured,) = {one.configured for one in evaluations.page(service.point.store, 9)}
+    (configured,) = {one.configured for one in evaluations.page(service.replica.store, 9)}
     return configured
 
 
@@ -266,7 +266,7 @@ async def test_an_action_is_refused_if_something_else_was_served_meanwhile(servi
     await act(service, action="rollback", version="2", reason="another operator")
     late = await act(service, action="rollback", version="1", reason="late", after=after)
     assert (late.status_code, "was changed while this was read" in plain(late.text)) == (409, True)
-    assert [row.reason for row in promotions.newest(service.point.store, 9)] == ["another operator"]
+    assert [row.reason for row in promotions.newest(service.replica.store, 9)] == ["another operator"]
     done = await act(service, action="rollback", version="1", reason="in time", after="1")
     assert done.status_code == 303
 
@@ -296,7 +296,7 @@ async def test_a_canary_begins_and_ends_by_its_buttons(service: Service) -> None
     await act(service, action="canary", version=str(number), reason="try", share="0.1")
     assert f"The canary of version {number} ends" in await considered(service, "end", number)
     assert (await act(service, action="end", version=str(number), reason="enough")).status_code == 303
-    assert service.point.versions.active.canaries == ()
+    assert service.replica.versions.active.canaries == ()
     assert "canary ended" in plain(await seen(service, "/policies"))
 
 
@@ -320,7 +320,7 @@ async def test_what_cannot_be_done_is_refused_before_it_is_asked_for(service: Se
 async def test_a_version_that_another_reward_taught_has_no_buttons(service: Service) -> None:
     """Its row says why it cannot be served, and its confirmation is refused."""
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward.model_copy(update={"cost_weight": 0.7}))
-    number = publish_candidate(service.point.store, recipe, list(service.config.actions)).version
+    number = publish_candidate(service.replica.store, recipe, list(service.config.actions)).version
     row = rows_of(await seen(service, "/policies"))[0]
     assert "it was learned by another reward" in row
     assert "Canary" not in row
@@ -331,7 +331,7 @@ async def test_a_version_that_another_reward_taught_has_no_buttons(service: Serv
 @pytest.mark.slow
 async def test_the_first_start_is_not_called_forced_and_an_operator_who_forces_is(service: Service) -> None:
     """The warm start before any traffic promotes without a verdict, as there is nothing to compare with."""
-    store, configured = service.point.store, service.point.versions.configured.digest
+    store, configured = service.replica.store, service.replica.versions.configured.digest
     number = candidate(service)
     mine = runs.claim(store, configured, runs.Trigger.COMMAND, "worker", 3.0)
     finished = promotions.FinishedRun(mine, {"candidate": number})
@@ -374,7 +374,7 @@ async def test_a_verdict_is_let_through_by_the_console_as_by_the_api(tmp_path: P
         (after,) = re.findall(r'name="after" value="(\d+)"', page)
         done = await act(service, action="promote", version=str(number), reason="better", after=after)
         assert done.status_code == 303, done.text
-        promotion = service.point.versions.active.promotion
+        promotion = service.replica.versions.active.promotion
         assert promotion is not None
         assert (promotion.version, promotion.evaluation, promotion.forced) == (number, evaluation, False)
 
@@ -382,7 +382,7 @@ async def test_a_verdict_is_let_through_by_the_console_as_by_the_api(tmp_path: P
 @pytest.mark.slow
 async def test_several_canaries_and_those_that_the_service_began_are_told_apart(service: Service) -> None:
     """Each has its share and its end; one that the service began by itself says so, as the timeline does."""
-    store, configured = service.point.store, service.point.versions.configured.digest
+    store, configured = service.replica.store, service.replica.versions.configured.digest
     one, other = candidate(service), candidate(service, ridge=7.0)
     await act(service, action="canary", version=str(one), reason="by hand", share="0.05")
     row = promotions.Promotion(

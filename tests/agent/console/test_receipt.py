@@ -1,4 +1,4 @@
-"""The overview begins with the newest receipt of its decision point."""
+"""The overview begins with the newest receipt."""
 
 from pathlib import Path
 
@@ -24,10 +24,10 @@ async def test_the_newest_receipt_is_the_first_line_of_the_overview(service: Ser
     assert "armwise prove" not in plain(await seen(service, ""))
     receipt = stated(reference="<b>dear</b>")
     source = without_password(service.config.database_url)
-    keep_receipt(receipt, service.config, service.point.name)
+    keep_receipt(receipt, service.config)
     assert "armwise prove" not in plain(await seen(service, "")), "it is of another log"
     receipt = receipt.model_copy(update={"source": source})
-    keep_receipt(receipt, service.config, service.point.name)
+    keep_receipt(receipt, service.config)
     page = await seen(service, "")
     assert "<b>dear" not in page
     shown = plain(page)
@@ -38,6 +38,5 @@ async def test_the_newest_receipt_is_the_first_line_of_the_overview(service: Ser
 
 
 async def test_a_receipt_that_cannot_be_read_is_not_shown(service: Service, home: Path) -> None:
-    (home / "receipts").mkdir()
-    (home / "receipts" / f"{service.point.name}.json").write_text("[]")
+    (home / "receipt.json").write_text("[]")
     assert "Beside always using" not in plain(await seen(service, ""))

@@ -208,7 +208,7 @@ async def test_a_page_that_fails_is_in_the_log_with_its_cause_and_one_that_is_no
 
     assert (await service.client.get(f"{CONSOLE}/nowhere")).status_code == 404
     assert [one for one in caplog.records if one.exc_info] == []
-    monkeypatch.setattr(service.point.store, "reading", broken)
+    monkeypatch.setattr(service.replica.store, "reading", broken)
     assert (await service.client.get(f"{CONSOLE}/decisions")).status_code == 500
     assert [str(one.exc_info[1]) for one in caplog.records if one.exc_info] == ["a fault of the console"]
 
@@ -219,7 +219,7 @@ async def test_while_the_log_is_away_every_page_says_so(
     def away() -> None:
         raise LogUnavailableError("the log cannot be used: gone")
 
-    monkeypatch.setattr(service.point.store, "reading", away)
+    monkeypatch.setattr(service.replica.store, "reading", away)
     for path in SEEN:
         if path == "/playground":
             continue

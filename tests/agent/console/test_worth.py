@@ -46,7 +46,7 @@ async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_o
     for tier in ("free", "paid<b>"):
         await asked(service, tier, 9)
     await service.settle()
-    store, rule = service.point.store, service.config.reward
+    store, rule = service.replica.store, service.config.reward
     rows = rollups.newest_rewards(store, rule, 100, listing.DecisionFilter())
     assert len(rows) == 18
     assert len(rollups.newest_rewards(store, rule, 5, listing.DecisionFilter())) == 5
@@ -84,7 +84,7 @@ async def test_the_kinds_are_by_the_feature_that_most_questions_have(service: Se
     for tier, n, feature in (("here", 1, "place"), ("free", 3, "tier"), ("there", 1, "place")):
         await asked(service, tier, n, feature)
     await service.settle()
-    found = worth.by_kind(service.point, OPEN, None)
+    found = worth.by_kind(service.replica, OPEN, None)
     assert [head for head in found["families"] if head in ("tier", "place")] == ["tier", "place"]
     assert (found["rewarded"], found["by"]) == (5, found["families"][0])
 
@@ -163,7 +163,7 @@ async def test_a_key_sees_the_kinds_of_its_project_alone(
 
 async def test_the_last_portfolio_is_drawn_by_its_size(service: Service) -> None:
     assert "<h2>Portfolio</h2>" in await seen(service, "/arms")
-    store, now = service.point.store, service.replica.service.clock()
+    store, now = service.replica.store, service.replica.clock()
     run = runs.claim(store, "configured", runs.Trigger.REQUEST, "test", now)
     found = {"arms": ["bm25", "dense"], "measure": "em", "value": 0.75, "single": 0.5, "questions": 40}
     step = {"name": "portfolio", "at": now, "seconds": 1.0, "said": "", "found": found}

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -145,13 +144,12 @@ def expected(decisions: Sequence[Decision], of: Mapping[str, float]) -> float:
     )
 
 
-def configured(folder: Path, world: World, **points: Any) -> Path:
+def configured(folder: Path, world: World) -> Path:
     """Write the configuration of a service whose log is of a world; return the file.
 
     Args:
         folder: Where it is, and the home of the service.
         world: Its arms.
-        points: Further decision points, beside one named `cheap` with the same arms.
     """
     reward = {
         "metrics": {"right": {}},
@@ -161,7 +159,6 @@ def configured(folder: Path, world: World, **points: Any) -> Path:
     }
     arms = {name: {"kind": "none"} for name in world.right}
     args = {**CONFIG, "home": str(folder / "home"), "floor": FLOOR, "reward": reward, "arms": arms}
-    document = {**args, "points": {"cheap": {"arms": arms}, **points}}
     path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
+    path.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
     return path

@@ -210,7 +210,7 @@ async def test_a_promotion_waits_for_what_the_log_says_of_the_candidate(tmp_path
 
         def candidate(arm: str) -> int:
             recipe = Recipe(PolicySpec(kind="fixed", params={"arm": arm}), service.config.reward)
-            return publish_candidate(service.point.store, recipe, list(service.config.arms)).version
+            return publish_candidate(service.replica.store, recipe, list(service.config.arms)).version
 
         async def promoted(version: int) -> httpx.Response:
             return await service.client.post(f"/v1/policies/{version}/promote", json={"reason": "better"})

@@ -115,7 +115,7 @@ async def test_a_token_ends_when_feedback_would_no_longer_count(service: Service
     made = (await service.client.post(f"/v1/decisions/{decision}/feedback-token")).json()
     assert int(before + wait_s) <= made["expires_at"] <= service.clock() + wait_s
     now = int(service.clock())
-    late, early = (buttons.make_token(service.point, None, decision, now + left) for left in (0, 60))
+    late, early = (buttons.make_token(service.replica, None, decision, now + left) for left in (0, 60))
     said = refused(await press(service, late, "down"), 403, "forbidden", "token")
     assert said == "the token has expired: feedback would no longer count"
     assert (await press(service, early, "up")).status_code == 202
@@ -125,7 +125,7 @@ async def test_a_token_signed_with_another_secret_is_refused(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await token(service, await forced(service, "bm25"))
-    monkeypatch.setitem(vars(service.point.store), "draw_secret", DrawSecret("another"))
+    monkeypatch.setitem(vars(service.replica.store), "draw_secret", DrawSecret("another"))
     refused(await press(service, made, "up"), 403, "forbidden", "token")
 
 
@@ -183,7 +183,7 @@ async def test_a_key_of_a_project_makes_tokens_for_its_own_decisions_and_needs_t
 
 async def test_a_token_ends_with_its_key_and_what_it_gave_is_of_that_key(service: Service) -> None:
     """Whoever retracts the feedback of a key finds what was given with its tokens."""
-    store, now = service.point.store, service.replica.service.clock()
+    store, now = service.replica.store, service.replica.clock()
     made, headers = [], list[dict[str, str]]()
     for name in ("first", "second"):
         settings = KeySettings(name, ("decide", "feedback", "read"), "shop", expires=now + 3600.0)
@@ -211,7 +211,7 @@ async def test_a_token_that_was_made_without_keys_ends_when_there_are_keys(servi
     made = await token(service, await forced(service, "bm25"))
     assert (await press(service, made, "up")).status_code == 202
     settings = KeySettings("first", ("feedback",))
-    await asyncio.to_thread(keys.create, service.point.store, settings, service.replica.service.clock())
+    await asyncio.to_thread(keys.create, service.replica.store, settings, service.replica.clock())
     await service.refresh()
     refused(await press(service, made, "up", 2), 403, "forbidden", "token")
 
@@ -225,20 +225,6 @@ async def test_no_token_is_made_for_what_it_could_not_be_used_for(
         path = "/v1/decisions/shop~d-1/feedback-token"
         said = refused(await service.client.post(path, headers=headers), 400, "invalid_value")
     assert "names a project" in said
-
-
-async def test_a_decision_of_another_point_keeps_its_point(tmp_path: Path) -> None:
-    points = {"cheap": {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}}}
-    async with Service(tmp_path, points=points).running() as service:
-        service.step_at("cheap")
-        asked = await service.client.post("/v1/retrieve?point=cheap", json={"query": QUESTION})
-        assert asked.status_code == 200, asked.text
-        decision = asked.json()["agent"]["decision_id"]
-        assert decision.startswith("cheap:")
-        response = await press(service, await token(service, decision), "up")
-        assert (response.status_code, response.json()["decision_id"]) == (202, decision)
-        record = (await service.client.get(f"/v1/decisions/{decision}")).json()
-        assert [item["value"] for item in record["feedback"]] == [1.0]
 
 
 async def test_a_browser_may_load_the_script_and_send_what_it_sends(service: Service) -> None:

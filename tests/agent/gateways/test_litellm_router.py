@@ -54,7 +54,6 @@ class Wire:
         name, chosen = f"d-{len(self.asked)}", self.answer(body)
         reply = {
             "object": "decision",
-            "point": body.get("point") or "default",
             "decision_id": name,
             "episode_id": body.get("episode_id"),
             "policy_version": 3,
@@ -113,7 +112,7 @@ async def keep(router: Any, deployments: list[Any], call: dict[str, Any], model:
 
 async def test_the_deployments_of_the_drawn_arm_are_kept(module: Any) -> None:
     wire, call = Wire(), {"metadata": {"session_id": "s-1", "armwise": {"features": {"tier": "free"}}}}
-    router = wire.router(module, point="models")
+    router = wire.router(module)
     twin = deployment("twin", "large")
     assert await keep(router, [SMALL, LARGE, twin], call) == [LARGE, twin]
     assert wire.asked == [
@@ -122,7 +121,6 @@ async def test_the_deployments_of_the_drawn_arm_are_kept(module: Any) -> None:
             "allowed_arms": ["small", "large"],
             "context": {"tier": "free"},
             "episode_id": "s-1",
-            "point": "models",
         }
     ]
     router.close()

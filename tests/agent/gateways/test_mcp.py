@@ -177,7 +177,7 @@ async def test_an_unexpected_failure_is_not_shown(service: Service) -> None:
     async def broken(*_: Any) -> Any:
         raise RuntimeError("a secret")
 
-    service.point.passages = broken  # type: ignore[method-assign]
+    service.replica.passages = broken  # type: ignore[method-assign]
     async with connected(service) as client:
         assert "secret" not in failure(await client.call_tool("fetch", {"id": "x"}))
 
@@ -207,7 +207,7 @@ async def test_a_document_has_the_metadata_of_its_passage_as_texts(service: Serv
     async def passages(ids: Sequence[str]) -> list[Passage]:
         return [Passage(one, "t", "x", metadata={"year": 1999, "language": "en"}) for one in ids]
 
-    service.point.passages = passages  # type: ignore[method-assign]
+    service.replica.passages = passages  # type: ignore[method-assign]
     async with connected(service) as client:
         document = await call(client, "fetch", id="p1")
     assert document["metadata"] == {"year": "1999", "language": "en", "corpus": "stdlib"}
@@ -225,7 +225,7 @@ async def test_a_document_does_not_say_which_groups_may_see_it(
         Service(tmp_path, keys=keys).running() as service,
         connected(service, "staff-secret") as client,
     ):
-        service.point.passages = passages  # type: ignore[method-assign]
+        service.replica.passages = passages  # type: ignore[method-assign]
         assert (await call(client, "fetch", id="p1"))["metadata"] == {"corpus": "stdlib"}
 
 

@@ -46,7 +46,7 @@ def test_a_replica_makes_the_folder_of_its_counters(tmp_path: Path) -> None:
 
 SHOW = OPEN.replace("open_replica(config", "replica = open_replica(config").replace(
     "os._exit(0)",
-    """with replica.service.store.reading() as connection:
+    """with replica.store.reading() as connection:
     print(connection.exec_driver_sql("SHOW statement_timeout").scalar(), flush=True)
 os._exit(0)""",
 )
@@ -108,8 +108,8 @@ def test_a_ray_serve_that_does_not_answer_is_told_in_the_place_of_its_deployment
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[..., Any], list[str]]:
     """Constructs a replica whose log is open, and what it did: it has no key, and is ready."""
     done: list[str] = []
-    service = SimpleNamespace(keyring=SimpleNamespace(is_open=True), ready=False)
-    replica = SimpleNamespace(service=service, check=lambda: done.append("check"))
+    keyring = SimpleNamespace(is_open=True)
+    replica = SimpleNamespace(keyring=keyring, ready=False, check=lambda: done.append("check"))
     monkeypatch.delenv("ARMWISE_RUN", raising=False)
     monkeypatch.setattr(ingress, "begin", lambda spec: done.append(f"begin {spec.logs}"))
     monkeypatch.setattr(ingress, "listens_on", lambda: "127.0.0.1")
@@ -146,7 +146,7 @@ async def test_a_replica_keeps_what_is_loaded_at_its_start_and_once_more_when_it
     replica = construct()
     assert done == ["begin plain", "keep"]
     await replica.check_health()
-    replica._replica.service.ready = True  # noqa: SLF001
+    replica._replica.ready = True  # noqa: SLF001
     for _ in range(2):
         await replica.check_health()
     assert done[2:] == ["check", "check", "keep", "check"]

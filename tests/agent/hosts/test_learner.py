@@ -1,4 +1,4 @@
-"""The learners of a service with several decision points."""
+"""The process of the learner."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ class Idle:
             raise RuntimeError("learning has failed")
 
 
-def test_a_learner_gets_all_that_its_point_says_of_learning(
+def test_a_learner_gets_all_that_the_configuration_says_of_learning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[tuple[Any, ...]]()
@@ -52,13 +52,13 @@ def test_a_learner_gets_all_that_its_point_says_of_learning(
         "drift": {"exploration": 0.1},
     }
     config = parse({**CONFIG, **own, "llm": priced, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
-    (point,) = LearnerHost(config)._learners  # noqa: SLF001
-    first = point._learner()  # noqa: SLF001
+    host = LearnerHost(config)
+    first = host._learner()  # noqa: SLF001
     (((store, recipe, arms, epoch, clock), options),) = made
     assert (sorted(arms), epoch) == (["bm25", "dense", "none"], 1)
     assert store.counts()["decisions"] == 0
     assert recipe.policy.kind == "vowpal"
-    assert clock is point._clock  # noqa: SLF001
+    assert clock is host._clock  # noqa: SLF001
     assert options == {
         "drift": config.drift,
         "budget": config.budget,
@@ -67,13 +67,11 @@ def test_a_learner_gets_all_that_its_point_says_of_learning(
         "keep_texts_days": 30.0,
     }
     assert None not in options.values()
-    assert point._learner(first) is first, "nothing was promoted"  # noqa: SLF001
+    assert host._learner(first) is first, "nothing was promoted"  # noqa: SLF001
     assert len(made) == 1
 
 
-def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_that_failed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[Any]()
 
     class Started(Idle):
@@ -84,15 +82,13 @@ def test_every_point_has_a_learner_with_its_own_log_and_a_failed_one_is_reported
             started.append(self)
 
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Started)
-    points = {"cheap": {"learning": {"interval_s": 7.0}}, "plain": {}}
     url = f"sqlite:///{tmp_path / 'log.db'}"
-    host = LearnerHost(parse({**CONFIG, "log_url": url, "learning": {"interval_s": 2.0}, "points": points}))
-    assert [one.interval_s for one in started] == [2.0, 7.0, 2.0]
-    for one in started:
-        one.make()
-    assert sorted(path.name for path in tmp_path.glob("*.db")) == ["log.cheap.db", "log.db", "log.plain.db"]
+    host = LearnerHost(parse({**CONFIG, "log_url": url, "learning": {"interval_s": 2.0}}))
+    (thread,) = started
+    assert thread.interval_s == 2.0
+    thread.make()
     host.check_health()
-    started[-1].failed = True
+    thread.failed = True
     with pytest.raises(RuntimeError, match="learning has failed"):
         host.check_health()
 
@@ -102,24 +98,23 @@ def test_what_learning_fails_with_is_on_record_until_a_step_is_made(
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Idle)
-    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", "points": {"plain": {}}})
+    config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
 
     def seen() -> list[tuple[str, int]]:
-        assert recorded("plain") == []
-        assert all(failure.work == Work.LEARNER for failure in recorded("default"))
-        return [(failure.why, failure.attempts) for failure in recorded("default")]
+        assert all(failure.work == Work.LEARNER for failure in recorded())
+        return [(failure.why, failure.attempts) for failure in recorded()]
 
     for attempt in (1, 2):  # and the process that replaces it
-        point = LearnerHost(config)._learners[0]  # noqa: SLF001
-        running = point._learner()  # noqa: SLF001
-        point.check()
-        monkeypatch.setattr(point._thread, "failed", True)  # noqa: SLF001
+        host = LearnerHost(config)
+        running = host._learner()  # noqa: SLF001
+        host.check_health()
+        monkeypatch.setattr(host._thread, "failed", True)  # noqa: SLF001
         for _ in range(3):  # before the process is replaced
             with pytest.raises(RuntimeError, match="learning has failed"):
-                point.check()
+                host.check_health()
             assert seen() == [("RuntimeError: learning has failed", attempt)]
-    point = LearnerHost(config)._learners[0]  # noqa: SLF001
-    running = point._learner()  # noqa: SLF001
+    host = LearnerHost(config)
+    running = host._learner()  # noqa: SLF001
     assert seen() == [("RuntimeError: learning has failed", 2)], "no step was made yet"
-    point._learner(running)  # noqa: SLF001
+    host._learner(running)  # noqa: SLF001
     assert seen() == []

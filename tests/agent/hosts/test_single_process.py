@@ -4,7 +4,6 @@ import logging
 import signal
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,11 +61,11 @@ class Starting:
     """A replica that is ready at its third look; Ctrl-C is pressed at the fifth."""
 
     def __init__(self) -> None:
-        self.service, self.looks = SimpleNamespace(ready=False), 0
+        self.ready, self.looks = False, 0
 
     def check(self) -> None:
         self.looks += 1
-        self.service.ready = self.looks >= 3
+        self.ready = self.looks >= 3
         if self.looks == 5:
             signal.raise_signal(signal.SIGINT)
 
@@ -129,15 +128,14 @@ def test_the_pause_is_short_again_after_a_minute_without_a_failure(caplog: pytes
 
 
 @pytest.mark.parametrize(
-    ("own", "points", "late"),
+    ("own", "late"),
     [
-        ({}, {}, {"default", "judge"}),
-        ({"rrf": {"llm": "judge"}}, {}, {"default"}),
-        ({}, {"news": {"answering": {"quote": False}}}, {"judge"}),
+        ({}, {"default", "judge"}),
+        ({"rrf": {"llm": "judge"}}, {"default"}),
     ],
 )
 def test_a_model_whose_passages_are_quoted_is_loaded_with_its_first_answer(
-    own: dict[str, Any], points: dict[str, Any], late: set[str], monkeypatch: pytest.MonkeyPatch
+    own: dict[str, Any], late: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = list[str]()
     monkeypatch.setattr(generator_host, "build_generator", lambda spec: loaded.append(spec.model))
@@ -147,7 +145,6 @@ def test_a_model_whose_passages_are_quoted_is_loaded_with_its_first_answer(
             "arms": {name: {**arm, "answering": own.get(name, {})} for name, arm in arms.items()},
             "reward": {"metrics": {"thumb": {}}},
             "answering": {"quote": True},
-            "points": points,
             "llm": {"engine": "embedded", "model": "/default.gguf"},
             "llms": {"judge": {"engine": "embedded", "model": "/judge.gguf"}},
         }

@@ -31,7 +31,7 @@ OURS = "ours"
 REQUEST = {"candidates": ["uniform"]}
 ANSWER = evaluations.StoredResult({"rows": 3}, "<html>")
 NOW = 1000.0
-WORK, OTHER = (Work.EVALUATION, "default"), (Work.WARM_START, "default")
+WORK, OTHER = Work.EVALUATION, Work.WARM_START
 AWAY = LogUnavailableError("the disk is full")
 
 
@@ -119,13 +119,13 @@ def test_an_evaluation_whose_process_ended_is_made_again(
     seen = list[list[str]]()
 
     def evaluate(*told: Any) -> evaluations.StoredResult:
-        seen.append([failure.why for failure in recorded("default")])
+        seen.append([failure.why for failure in recorded()])
         return next(outcomes)(*told)
 
-    one = worked(store, evaluate, point="default", pauses_s=(0.0, 0.0))
+    one = worked(store, evaluate, pauses_s=(0.0, 0.0))
     assert one.status is evaluations.EvaluationStatus.DONE
     assert seen == [[], ["killed by signal 9"], ["'arm'"]]
-    assert recorded("default") == []
+    assert recorded() == []
 
 
 def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
@@ -140,7 +140,7 @@ def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
         raise ChildEndedError("killed by signal 9")
 
     seq = evaluations.submit(store, OURS, REQUEST, NOW).seq
-    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, point="default", pauses_s=(60.0, 60.0))
+    task = Evaluations(store, OURS, "w", evaluate, lambda: NOW, pauses_s=(60.0, 60.0))
     assert task.due(NOW)
     task.run(stop)
     assert begun == [0]
@@ -154,16 +154,16 @@ def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    often: dict[str, Any] = {"point": "default", "pauses_s": (0.0, 0.0)}
+    often: dict[str, Any] = {"pauses_s": (0.0, 0.0)}
     one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
     assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "killed by signal 9")
-    given_up = WorkFailure(Work.EVALUATION, "default", "killed by signal 9", 3, None)
-    assert recorded("default") == [given_up]
+    given_up = WorkFailure(Work.EVALUATION, "killed by signal 9", 3, None)
+    assert recorded() == [given_up]
     refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
     assert refused.status is evaluations.EvaluationStatus.FAILED
-    assert recorded("default") == [given_up], "what a request asks for says nothing of the work"
+    assert recorded() == [given_up], "what a request asks for says nothing of the work"
     worked(store, **often)
-    assert recorded("default") == []
+    assert recorded() == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
@@ -335,28 +335,26 @@ def test_the_failure_of_a_task_stands_until_it_goes_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    record(WorkFailure(*WORK, "of a process that has ended", 7, None))
+    record(WorkFailure(WORK, "of a process that has ended", 7, None))
     seen = list[list[WorkFailure]]()
-    task = Scripted(
-        KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded("default"))
-    )
+    task = Scripted(KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded()))
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
-    assert seen == [[WorkFailure(*WORK, "ValueError: another", 2, NOW + 0.002)]]
-    assert recorded("default") == []
+    assert seen == [[WorkFailure(WORK, "ValueError: another", 2, NOW + 0.002)]]
+    assert recorded() == []
 
 
 def test_a_task_clears_what_a_process_before_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    record(WorkFailure(*WORK, "of a process that has ended", 7, None))
+    record(WorkFailure(WORK, "of a process that has ended", 7, None))
     task = Scripted(False)
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
-    assert recorded("default") == []
+    assert recorded() == []
 
 
 def test_a_task_that_could_not_be_made_is_made_again() -> None:
@@ -385,7 +383,7 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
     assert began.wait(30)
     jobs.stop()
     assert not task.done.is_set()
-    with pytest.raises(RuntimeError, match="evaluation-default has ended"):
+    with pytest.raises(RuntimeError, match="evaluation has ended"):
         jobs.check()
 
 
@@ -435,20 +433,17 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
         host.check_health()
 
 
-def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
+def test_a_host_polls_evaluations_warm_starts_and_canaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = {"every": "PT1H", "sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
-    auto = {**spec, "canary": "auto"}
-    polled = Counter[tuple[str, str]]()
+    polled = Counter[str]()
     often = threading.Event()
-    tasks = {("Evaluations", f"log{point}.db") for point in ("", ".cheap", ".plain", ".brave")}
-    tasks |= {("WarmStarts", "log.cheap.db"), ("WarmStarts", "log.brave.db")}
-    tasks.add(("AutomaticCanaries", "log.brave.db"))
+    tasks = {"Evaluations", "WarmStarts", "AutomaticCanaries"}
 
     class Polled:
-        def __init__(self, kind: str, store: Store) -> None:
-            self._name = kind, Path(str(store.engine.url.database)).name
+        def __init__(self, kind: str) -> None:
+            self._name = kind
 
         def due(self, now: float) -> bool:
             del now
@@ -463,10 +458,9 @@ def test_a_host_polls_the_evaluations_and_the_warm_starts_of_every_point(
         "WarmStarts": lab,
         "AutomaticCanaries": lab,
     }.items():
-        make = partial(lambda kind, store, *_, **__: Polled(kind, store), kind)
+        make = partial(lambda kind, *_, **__: Polled(kind), kind)
         monkeypatch.setattr(f"{module}.{kind}", make)
-    points = {"cheap": {"warm_start": spec}, "plain": {}, "brave": {"warm_start": auto}}
-    settings = {"points": points, "learning": {"poll_s": 0.01}}
+    settings = {"warm_start": {**spec, "canary": "auto"}, "learning": {"poll_s": 0.01}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
     assert often.wait(30)
     host.check_health()

@@ -43,7 +43,7 @@ def a_service(folder: Path, **changes: Any) -> Service:
 
 
 def published(service: Service) -> list[tuple[int, float]]:
-    with service.point.store.reading() as connection:
+    with service.replica.store.reading() as connection:
         query = sa.select(t.prices.c.log_seq, t.prices.c.price).order_by(t.prices.c.seq)
         return [(seq, price) for seq, price in connection.execute(query)]
 
@@ -88,7 +88,7 @@ async def test_a_changed_price_is_not_verified(tmp_path: Path) -> None:
             await service.learn()
         assert (await service.client.get("/v1/decisions/d-2/verify")).json()["verified"]
         for change in ({"costs": [0.0, 1.0, 4.0]}, {"price": 0.3}):
-            with service.point.store.writing() as connection:
+            with service.replica.store.writing() as connection:
                 connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d-2").values(**change))
             verified = (await service.client.get("/v1/decisions/d-2/verify")).json()
             assert not verified["verified"]
@@ -120,8 +120,8 @@ async def test_two_replicas_decide_by_the_same_price_and_a_named_arm_does_not_ch
         for service in (one, other):
             await service.refresh()
         assert len(published(one)) == len(before) + 1
-        assert one.point.decider.price == other.point.decider.price
-        assert one.point.decider.price is not None
+        assert one.replica.decider.price == other.replica.decider.price
+        assert one.replica.decider.price is not None
         for _ in range(5):
             await forced(one, "dense")
         await asyncio.to_thread(learner.step)
@@ -208,7 +208,7 @@ async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_
             assert body["reward"] == pytest.approx(max(-1.0, quality - weight * one["cost"]["steps"]))
             assert body["cost_weight"] == (weight if one is ours else None)
         await service.learn()
-        store, rule = service.point.store, service.config.reward
+        store, rule = service.replica.store, service.config.reward
         rewards = [rule.compute_reward(example) for example in read_examples(store, rule.join)]
         steps = [one["cost"]["steps"] for one in (ours, plain)]
         assert rewards == pytest.approx([0.75 - 0.25 * steps[0], 0.75 - 0.1 * steps[1]])

@@ -58,7 +58,7 @@ async def deciding(service: Service) -> int:
 
 
 def prune(service: Service, version: int) -> None:
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
 
 
@@ -186,7 +186,7 @@ async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of
 def publish(service: Service) -> Version:
     """Publish a candidate of another policy."""
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward)
-    return publish_candidate(service.point.store, recipe, list(service.config.actions))
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
 
 
 async def promote(service: Service, version: int, *, force: bool = False) -> httpx.Response:
@@ -198,7 +198,7 @@ async def taught(service: Service) -> Version:
     """Give it something to learn, as the recipe that is followed does; return what came of it."""
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     await service.learn()
-    version = service.point.versions.version
+    version = service.replica.versions.version
     assert version is not None
     return version
 
@@ -309,7 +309,7 @@ async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: P
     gate = FakeGate(True)
     async with Service(tmp_path, promotion_gate=gate).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), service.config.reward)
-        gone = publish_candidate(service.point.store, fixed, ["none", "colbert"]).version
+        gone = publish_candidate(service.replica.store, fixed, ["none", "colbert"]).version
         message = refused(await promote(service, gone), 409, "promotion_refused", "version")
         assert message.startswith(f"version {gone} cannot serve here: policy 'fixed' names the arm 'colbert'")
         refused(await promote(service, gone, force=True), 409, "promotion_refused", "version")
@@ -322,7 +322,7 @@ async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_prom
 ) -> None:
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
-        chosen = publish_candidate(service.point.store, fixed, ["none", "bm25"]).version
+        chosen = publish_candidate(service.replica.store, fixed, ["none", "bm25"]).version
         assert (await promote(service, chosen)).json()["version"] == chosen
         if held:
             await say(service, "rollback", chosen)
@@ -399,7 +399,7 @@ async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: 
         candidate = publish(service).version
         prune(service, candidate)
         assert (await promote(service, candidate)).json()["version"] == candidate
-        assert registry_versions.checkpoint(service.point.store, candidate) is not None
+        assert registry_versions.checkpoint(service.replica.store, candidate) is not None
 
 
 @pytest.mark.slow
@@ -410,7 +410,7 @@ async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_serve
         following = await taught(service)
         await promote(service, 1)
         assert await deciding(service) == 1
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             registry_versions.store_checkpoint(connection, following.version, b"damaged")
         assert (await promote(service, candidate)).json()["version"] == candidate
 
@@ -444,7 +444,7 @@ class BusyGate(FakeGate):
 async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
-        service.replica.service.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
+        service.replica.gate = BusyGate(lambda: say(service, "rollback", chosen, "incident"))
         message = refused(
             await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
         )
@@ -498,7 +498,7 @@ async def test_the_bytes_of_a_version_that_holds_are_never_pruned(tmp_path: Path
         newest = (await learned(service, registry_versions.KEPT_CHECKPOINTS + 2))[-1]
         assert not registry_versions.is_kept(chosen, newest)
         assert not registry_versions.is_kept(chosen + 2, newest)
-        assert registry_versions.checkpoint(service.point.store, chosen) is not None
+        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
         found = {one["version"]: one for one in (await listed(service))["versions"]}
         assert (found[chosen]["kept"], found[chosen + 2]["kept"], found[newest]["kept"]) == (
             True,
@@ -517,7 +517,7 @@ async def test_a_version_whose_bytes_are_lost_is_learned_again_and_its_bytes_put
         prune(service, chosen)
         assert (await say(service, "rollback", chosen)).status_code == 200
         assert await deciding(service) == chosen
-        assert registry_versions.checkpoint(service.point.store, chosen) is not None
+        assert registry_versions.checkpoint(service.replica.store, chosen) is not None
         prune(service, chosen)
         assert newest > chosen
     async with Service(tmp_path).running() as again:
@@ -528,7 +528,7 @@ async def test_a_version_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, newest = await learned(service, 2)
         prune(service, chosen)
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
         message = refused(await say(service, "rollback", chosen), 409, "version_unavailable", "version")
         assert f"checkpoint of version {chosen} is missing or damaged" in message
@@ -544,7 +544,7 @@ async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and
         chosen, newest = await learned(service, 2)
         await say(service, "rollback", chosen)
         prune(service, chosen)
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
     async with Service(tmp_path).running() as again:
         for _ in range(3):
@@ -565,7 +565,7 @@ async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Serv
     await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
     made = on_each.learner.step()  # without a pause, in which the version would be served before the damage
     assert made is not None
-    with on_each.point.store.writing() as connection:
+    with on_each.replica.store.writing() as connection:
         registry_versions.store_checkpoint(connection, made.version, b"damaged")
     await on_each.refresh()
     assert await deciding(on_each) == before
@@ -581,14 +581,14 @@ async def test_bytes_that_are_put_back_without_a_word_are_served(
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
         await say(service, "rollback", chosen)
-        state = registry_versions.checkpoint(service.point.store, chosen)
+        state = registry_versions.checkpoint(service.replica.store, chosen)
         assert state is not None
         prune(service, chosen)
     with monkeypatch.context() as patch:
         patch.setattr("armwise.agent.learning.restore.resume_point", unreadable)
         async with Service(tmp_path).running() as again:
-            assert again.point.versions.served is None
-            with again.point.store.writing() as connection:
+            assert again.replica.versions.served is None
+            with again.replica.store.writing() as connection:
                 registry_versions.store_checkpoint(connection, chosen, state)
             await again.refresh()
             assert await deciding(again) == chosen
@@ -625,7 +625,7 @@ async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: 
     chosen, newest = await learned(service, 2)
     await say(service, "rollback", newest)
     prune(service, chosen)
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
     body = (await say(service, "promote", chosen)).json()
     assert (body["serving"]["version"], body["serving"]["pinned"]) == (newest, False)
@@ -638,11 +638,11 @@ async def test_a_promotion_needs_no_bytes_of_the_version_that_it_names(service: 
 async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Path, action: str) -> None:
     reward = {**CONFIG["reward"], "cost_weight": 0.5}
     async with Service(tmp_path, reward=reward).running() as service:
-        other = service.point.versions.version
+        other = service.replica.versions.version
     assert other is not None
     gate = FakeGate(True)
     async with Service(tmp_path, promotion_gate=gate).running() as service:
-        ours = service.point.versions.version
+        ours = service.replica.versions.version
         assert ours is not None
         message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")
         assert message == (
@@ -695,7 +695,7 @@ async def test_versions_are_told_newest_first_and_page_by_page(service: Service)
     made = [1, *await learned(service, 3)]
     versions = (await listed(service))["versions"]
     assert [one["version"] for one in versions] == made[::-1]
-    served = service.point.versions.version
+    served = service.replica.versions.version
     assert isinstance(served, Version)
     assert versions[0] == {
         "version": served.version,

@@ -80,4 +80,4 @@ async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path
             assert (await policy(service))["version"] > served["version"]
             verified = await service.client.get(f"/v1/decisions/{names[0]}/verify")
             assert verified.json()["verified"], verified.text
-            assert verify_states(service.point.store, service.config, lambda *_: None, every=True).sound
+            assert verify_states(service.replica.store, service.config, lambda *_: None, every=True).sound

@@ -52,5 +52,5 @@ async def test_a_backup_that_is_copied_back_gives_the_same_versions(tmp_path: Pa
         assert gone == [404] * 4
         (name, *_) = await asked(service, 4)
         assert (await service.client.get(f"/v1/decisions/{name}/verify")).json()["verified"]
-        assert verify_states(service.point.store, service.config, lambda *_: None, every=True).sound
+        assert verify_states(service.replica.store, service.config, lambda *_: None, every=True).sound
     assert digests(url).items() > before.items()

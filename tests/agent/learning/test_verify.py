@@ -200,7 +200,7 @@ async def decided(service: Service) -> str:
 
 def change(service: Service, decision_id: str, **columns: Any) -> None:
     """Change a row behind the back of the service."""
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         found = sa.update(t.decisions).where(t.decisions.c.id == decision_id).values(**columns)
         assert connection.execute(found).rowcount == 1
 
@@ -305,7 +305,7 @@ async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explain
 async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
     label = replace(decision("label-1"), policy=LABELS, version=0)
     label_turns.insert(
-        service.point.store,
+        service.replica.store,
         [label_turns.LabelTurn(label, execution("label-1"), (value("label-1", "thumb"),))],
     )
     path = "/v1/decisions/label-1/verify"
@@ -339,7 +339,7 @@ async def test_to_verify_takes_the_scope_of_an_operator(
 
 
 async def test_policies_of_the_past_are_asked_one_at_a_time_and_only_so_many_wait(service: Service) -> None:
-    past, version = service.point.versions.history, service.point.versions.version
+    past, version = service.replica.versions.history, service.replica.versions.version
     assert version is not None
     gate, running, most = threading.Event(), 0, 0
 
@@ -362,7 +362,7 @@ async def test_policies_of_the_past_are_asked_one_at_a_time_and_only_so_many_wai
 
 
 async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
-    version = service.point.versions.version
+    version = service.replica.versions.version
     assert version is not None
 
     def failing(_policy: Policy) -> None:
@@ -370,7 +370,7 @@ async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
 
     for _ in range(2 * MAX_QUEUED):
         with pytest.raises(PolicyError, match="no"):
-            await asyncio.wrap_future(service.point.versions.history.submit([version], failing))
+            await asyncio.wrap_future(service.replica.versions.history.submit([version], failing))
 
 
 @pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])
@@ -380,12 +380,12 @@ async def test_a_policy_whose_bytes_are_lost_is_learned_again_and_verifies_the_s
 ) -> None:
     async with Service(tmp_path, policy={"kind": policy}).running() as service:
         made = [await taught(service) for _ in range(3)]
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.delete(t.checkpoints))
         for one in made:
             found = await verified(service, one)
             assert (found["verified"], found["max_difference"]) == (True, 0.0)
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.update(t.examples).values(metrics={"thumb": 1.0}))
         for one in made[1:]:
             assert (await verified(service, one))["verified"], "the last two are kept"
@@ -399,12 +399,12 @@ async def test_a_policy_names_arms_that_are_gone_since(tmp_path: Path) -> None:
     fixed = {"kind": "fixed", "params": {"arm": "dense"}}
     async with Service(tmp_path, policy=fixed).running() as service:
         made = (await look_up(service)).json()["agent"]["decision_id"]
-        version = service.point.versions.version
+        version = service.replica.versions.version
     arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
     async with Service(tmp_path, arms=arms).running() as service:
         assert (await verified(service, made))["verified"]
         assert version is not None
-        past = PolicyHistory(service.point.store, service.config.reward)
+        past = PolicyHistory(service.replica.store, service.config.reward)
         found = await asyncio.wrap_future(past.submit([version], lambda policy: policy))
         assert isinstance(found, Fixed)
         past.close()
@@ -415,7 +415,7 @@ async def test_of_earlier_policies_the_two_that_were_used_last_are_kept(service:
     first, second, third = [await taught(service) for _ in range(3)]
     for one in (first, second, first, third):
         await verified(service, one)
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints))
         connection.execute(sa.update(t.examples).values(metrics={"thumb": 1.0}))
     for one in (first, third):
@@ -426,12 +426,12 @@ async def test_of_earlier_policies_the_two_that_were_used_last_are_kept(service:
 
 async def test_a_policy_that_cannot_be_built_any_more_is_named(service: Service) -> None:
     decision_id = await taught(service)
-    version = service.point.versions.version
+    version = service.replica.versions.version
     assert version is not None
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         row = sa.update(t.versions).where(t.versions.c.version == version.version)
         connection.execute(row.values(policy={"kind": "oracle", "params": {}}))
-    found = versions.find(service.point.store, version.version)
+    found = versions.find(service.replica.store, version.version)
     assert found is not None
     path = f"/v1/decisions/{decision_id}/verify"
     assert "oracle" in refused(await service.client.get(path), 409, "version_unavailable", "decision_id")

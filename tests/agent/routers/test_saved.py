@@ -280,7 +280,7 @@ def test_vectors_are_asked_for_where_a_router_looks_at_passages(tmp_path: Path) 
 async def until_it_decides(service: Service) -> None:
     """Wait until the router is loaded, in a thread."""
     async with asyncio.timeout(30):
-        while not service.replica.service.decides:
+        while not service.replica.decides:
             await asyncio.sleep(0.001)
 
 

@@ -44,7 +44,7 @@ def names(response: httpx.Response) -> list[str]:
 
 async def refreshed_until_served(service: Service, *arms: str) -> None:
     async with asyncio.timeout(30):
-        while tuple(service.point.turns.arms) != arms:
+        while tuple(service.replica.turns.arms) != arms:
             await service.refresh()
 
 
@@ -101,9 +101,9 @@ async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
 
 
 async def test_what_was_learned_of_an_arm_that_stays_is_kept(service: Service) -> None:
-    before = service.point.versions.version
+    before = service.replica.versions.version
     await put(service, NEW)
-    assert service.point.versions.version == before
+    assert service.replica.versions.version == before
     assert (await look_up(service)).json()["agent"]["policy_version"] == before.version  # type: ignore[union-attr]
 
 
@@ -132,7 +132,7 @@ async def test_another_replica_follows_at_its_next_look(service: Service) -> Non
     other = Service(service.folder, arms=ARMS)
     async with other.running(ready=False):
         await other.refresh()
-        assert list(other.point.turns.arms) == ["none", "fused"]
+        assert list(other.replica.turns.arms) == ["none", "fused"]
 
 
 async def test_an_arm_that_was_switched_off_stays_off_when_it_stays(service: Service) -> None:
@@ -178,7 +178,7 @@ async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms
         async with other.running(ready=False):
             for _ in range(5):
                 await other.refresh()
-            assert list(other.point.turns.arms) == list(CONFIG["arms"])
+            assert list(other.replica.turns.arms) == list(CONFIG["arms"])
     warned = [record.message for record in caplog.records if record.name == "armwise.agent.serving.arms"]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 
@@ -211,12 +211,12 @@ async def test_versions_and_switches_are_followed_while_arms_are_built(service: 
         await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
         await other.learn()
         await service.refresh()
-        assert list(other.point.turns.arms) == list(CONFIG["arms"])
-        assert not other.point.turns.arms["none"].enabled
-        assert other.point.versions.version == service.point.versions.version
+        assert list(other.replica.turns.arms) == list(CONFIG["arms"])
+        assert not other.replica.turns.arms["none"].enabled
+        assert other.replica.versions.version == service.replica.versions.version
         built.set()
         await refreshed_until_served(other, "none", "fused")
-        assert not other.point.turns.arms["none"].enabled
+        assert not other.replica.turns.arms["none"].enabled
 
 
 async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:
@@ -232,14 +232,14 @@ async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(
 async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = service.point.store.record
+    record = service.replica.store.record
 
     def swap(key: str) -> Any:
-        service.point.turns.arms = {"none": service.point.turns.arms["none"]}
+        service.replica.turns.arms = {"none": service.replica.turns.arms["none"]}
         return record(key)
 
-    loop = service.point.turns
-    monkeypatch.setattr(service.point.store, "record", swap)
+    loop = service.replica.turns
+    monkeypatch.setattr(service.replica.store, "record", swap)
     body = {"query": "Who?", "model": "arm/dense"}
     refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
     assert refused.status_code == 404
@@ -287,12 +287,12 @@ async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_tha
 ) -> None:
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
     async with Service(tmp_path, arms=ARMS, promotion_gate=FakeGate(True)).running() as service:
-        (host,) = LearnerHost(service.config)._learners  # noqa: SLF001
-        watcher = service.point.versions
+        host = LearnerHost(service.config)
+        watcher = service.replica.versions
         learner = host._learner()  # noqa: SLF001
         configured = learner.recipe
         recipe = replace(configured, policy=PolicySpec(kind="fixed", params={"arm": "fused"}))
-        version = publish_candidate(service.point.store, recipe, ["fused"]).version
+        version = publish_candidate(service.replica.store, recipe, ["fused"]).version
         refused(await say(service, "promote", version), 409, "promotion_refused", "version")
         await put(service, NEW)
         assert (await say(service, "promote", version)).status_code == 200

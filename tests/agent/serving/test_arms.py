@@ -206,14 +206,14 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
         await second.follow()
         await second.built()
         assert len(second.builds) == builds
-        (failure,) = recorded("default")
+        (failure,) = recorded()
         assert (failure.work, failure.attempts, "fused" in failure.why) == (Work.ARMS, builds, True)
     second.arms.unbuildable = frozenset()
     now += 30.0
     await second.follow()
     await second.built()
     assert (second.registry.seq, second.names) == (2, ["none", "fused"])
-    assert recorded("default") == []
+    assert recorded() == []
     warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 

@@ -227,7 +227,7 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
 def publish(service: Service, **spec: Any) -> Version:
     """Publish a candidate of another policy."""
     recipe = Recipe(PolicySpec(**(spec or {"kind": "linucb"})), service.config.reward)
-    return publish_candidate(service.point.store, recipe, list(service.config.actions))
+    return publish_candidate(service.replica.store, recipe, list(service.config.actions))
 
 
 async def canary(service: Service, version: int, share: Any, reason: str = "new labels") -> httpx.Response:
@@ -340,7 +340,7 @@ async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(ser
     first, second = await ask(service, headers=key), await ask(service, headers=key)
     assert first.json() == second.json()
     (made,) = await learned(service)
-    store = service.point.store
+    store = service.replica.store
     report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
     assert report.sound
     assert report.compared[0].upto == 1
@@ -356,11 +356,11 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     prune(service, candidate)
     assert (await verified(service, record["decision_id"]))["verified"]
     changed = sa.update(t.decisions).where(t.decisions.c.id == record["decision_id"])
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(changed.values(share=0.125))
     (why,) = (await verified(service, record["decision_id"]))["why"]
     assert "the share, the price or the probabilities were changed" in why
-    with service.point.store.writing() as connection:
+    with service.replica.store.writing() as connection:
         connection.execute(changed.values(candidate=77))
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
     message = refused(response, 409, "version_unavailable", "decision_id")
@@ -380,7 +380,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
     async with Service(tmp_path).running() as service:
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             versions.store_checkpoint(connection, candidate, b"damaged")
             named = t.versions.c.version == candidate
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
@@ -404,7 +404,7 @@ async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
             f"checkpoint of version {candidate} is missing or damaged, and the log gives"
         )
         assert warning.endswith("; it takes no part, although it is given a share")
-        with again.point.store.writing() as connection:
+        with again.replica.store.writing() as connection:
             connection.execute(sa.update(t.versions).where(named).values(digest=digest))
         assert (await canary(again, candidate, 0.1)).json()["canaries"][0]["deciding"], (
             "its bytes are put back"
@@ -416,12 +416,12 @@ async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Pat
         candidate = publish(service).version
         await canary(service, candidate, 0.25)
         named = t.versions.c.version == candidate
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
             connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
     async with Service(tmp_path).running() as again:
         assert (await made_by(again))["canary"] is None
-        with again.point.store.writing() as connection:
+        with again.replica.store.writing() as connection:
             connection.execute(sa.update(t.versions).where(named).values(digest=digest))
         await again.refresh()
         assert (await made_by(again))["canary"] is not None
@@ -439,9 +439,9 @@ async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path)
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
     candidate = publish(service).version
     await canary(service, candidate, 0.25)
-    (known,) = service.point.decider.serving.canaries
+    (known,) = service.replica.decider.serving.canaries
     failing = replace(known, policy=Failing())
-    service.point.versions._canaries = {candidate: (1, failing)}  # noqa: SLF001 - as if its state gave none
+    service.replica.versions._canaries = {candidate: (1, failing)}  # noqa: SLF001 - as if its state gave none
     await service.refresh()
     assert (await made_by(service))["canary"] is None
     await service.refresh()
@@ -495,8 +495,8 @@ async def test_a_canary_must_name_a_version_that_can_serve(tmp_path: Path) -> No
     async with Service(tmp_path, reward=reward).running() as service:
         arms = ["none", "colbert"]
         fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "colbert"}), Service(tmp_path).config.reward)
-        gone = publish_candidate(service.point.store, fixed, arms)
-        priced = service.point.versions.version
+        gone = publish_candidate(service.replica.store, fixed, arms)
+        priced = service.replica.versions.version
     assert priced is not None
     async with Service(tmp_path).running() as service:
         message = refused(await canary(service, gone.version, 0.1), 409, "promotion_refused", "version")

@@ -432,7 +432,7 @@ async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(
     changes = {"llms": {"large": PRICED, "grader": dear}, "keys": []}
     check = {"by": "judge", "judge": "grader"}
     service = make(tmp_path, small, large, check, models={"grader": Paid("", usd=0.0)}, changes=changes)
-    turns = service.point.turns
+    turns = service.replica.turns
     message = {"role": "user", "content": "Which river?"}
     most = {
         arm: turns.most(Ask("d", "Which river?", (message,), forced=arm))
@@ -451,7 +451,7 @@ async def test_a_judge_is_paid_for_each_choice(tmp_path: Path, small: Paid, larg
     service = make(tmp_path, small, large, check, models={"grader": Paid("", usd=0.0)}, changes=changes)
     message = {"role": "user", "content": "Which river?"}
     most = [
-        service.point.turns.most(
+        service.replica.turns.most(
             Ask("d", "Which river?", (message,), forced="checked", options={"n": n} if n else {})
         )
         for n in (0, 1, 3)
@@ -466,7 +466,7 @@ async def test_without_a_judge_a_turn_may_cost_what_both_models_may(
 ) -> None:
     changes = {"llms": {"large": PRICED}, "llm": {"engine": "scripted"}}
     service = make(tmp_path, small, large, JSON, changes=changes)
-    turns, message = service.point.turns, {"role": "user", "content": "Which river?"}
+    turns, message = service.replica.turns, {"role": "user", "content": "Which river?"}
     most = {
         arm: turns.most(Ask("d", "Which river?", (message,), forced=arm))
         for arm in ("none", "large", "checked")

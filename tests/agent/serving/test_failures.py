@@ -56,7 +56,7 @@ async def test_with_a_fallback_the_answer_names_both_arms(tmp_path: Path) -> Non
         found = (await service.client.get(f"/v1/decisions/{ours['decision_id']}")).json()
         assert (found["status"], found["error"]) == ("fell_back", "ArmError: the index is gone")
         metrics = (await service.client.get("/metrics")).text
-        assert 'armwise_executions_total{arm="bm25",point="default",status="fell_back"} 1.0' in metrics
+        assert 'armwise_executions_total{arm="bm25",status="fell_back"} 1.0' in metrics
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_a_fallback_that_was_not_eligible_does_not_answer(tmp_path: Path, 
         service.arms.behaviour["bm25"] = failing
         refused(await ask(service, **wish), 502, "arm_failed")
         assert (
-            'armwise_executions_total{arm="bm25",point="default",status="arm_failed"} 1.0'
+            'armwise_executions_total{arm="bm25",status="arm_failed"} 1.0'
             in (await service.client.get("/metrics")).text
         )
 
@@ -167,7 +167,7 @@ async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept
     found = await record(service, response.headers["x-decision-id"], lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
-    assert not service.replica.service.under_way
+    assert not service.replica.under_way
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ async def test_a_log_that_is_away_is_a_503_everywhere(
     def away(*_: object) -> None:
         raise LogUnavailableError("the log cannot be used: disk full")
 
-    store = service.point.store
+    store = service.replica.store
     for name in ("append", "probe", "reading"):
         monkeypatch.setattr(store, name, away)
     responses = [
@@ -264,7 +264,7 @@ async def test_a_bug_of_an_arm_is_a_recorded_failure_that_tells_no_secret(servic
     decided = await record(service, response.headers["x-decision-id"], lambda record: record.execution)
     assert decided.execution is not None
     assert (decided.execution.status, "hunter2" in decided.execution.error) == (Status.ARM_FAILED, False)
-    assert not service.replica.service.under_way
+    assert not service.replica.under_way
 
 
 async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
@@ -276,7 +276,7 @@ async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
     monkeypatch.setattr(Decider, "decide", broken)
     message = refused(await look_up(service), 500, "internal_error")
     assert message == "KeyError: see the log of the service"
-    assert not service.replica.service.under_way
+    assert not service.replica.under_way
 
 
 # -- clients that go away ----------------------------------------------------------------------------
@@ -330,7 +330,7 @@ async def test_a_client_that_leaves_a_stream_is_recorded_as_cancelled(tmp_path: 
         found = await record(service, first["agent"]["decision_id"], lambda r: r.execution)
         assert found.execution is not None
         assert found.execution.status is Status.CANCELLED
-        assert not service.replica.service.under_way
+        assert not service.replica.under_way
 
 
 @pytest.mark.parametrize(
@@ -352,8 +352,8 @@ async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
         client = Connection(body, leave_after=-1, path=path)
         client.scope["headers"] += [(b"idempotency-key", key)] if key else []
         committed: list[Any] = []
-        append = service.point.turns.log.append
-        service.point.turns.log.append = lambda *facts: committed.extend(facts) or append(*facts)  # type: ignore
+        append = service.replica.turns.log.append
+        service.replica.turns.log.append = lambda *facts: committed.extend(facts) or append(*facts)  # type: ignore
         answering = asyncio.create_task(service.app(client.scope, client.receive, client.send))
         await generator.began.wait()
         client.leave()
@@ -367,7 +367,7 @@ async def test_an_answer_that_nobody_can_get_any_more_is_cancelled(
         found = await record(service, decision_id, lambda r: r.execution)
         assert found.execution is not None
         assert found.execution.status is status
-        assert not service.replica.service.under_way
+        assert not service.replica.under_way
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ async def test_a_client_that_reads_nothing_of_a_stream_is_left_at_once(
 
     headers: dict[bytes, bytes] = {}
     await service.app(client.scope, client.receive, send)
-    assert not service.replica.service.under_way
+    assert not service.replica.under_way
     found = await record(service, headers[b"x-decision-id"].decode(), lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
@@ -404,7 +404,7 @@ async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Serv
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not service.replica.service.under_way
+    assert not service.replica.under_way
 
 
 # -- asking again ------------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ async def test_a_service_is_not_ready_before_what_is_behind_it_was_reached(tmp_p
         assert (await rows(service))["decisions"] == 0
         up.set()
         async with asyncio.timeout(10):
-            while not service.point.ready:
+            while not service.replica.ready:
                 await asyncio.sleep(0)
         assert (await look_up(service)).status_code == 200
 

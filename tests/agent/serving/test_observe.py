@@ -63,8 +63,8 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
     generator = model(right)
     async with service_of(tmp_path, generator).running() as service:
         replies = [(await ask(service)).json()["agent"] for _ in range(12)]
-        await service.point.observer.drain()
-        records = [service.point.store.record(one["decision_id"]) for one in replies]
+        await service.replica.observer.drain()
+        records = [service.replica.store.record(one["decision_id"]) for one in replies]
     swapped: list[bool] = []
     for record in records:
         assert record is not None
@@ -99,7 +99,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
 async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(right)).running() as service:
         found = (await ask(service)).json()["agent"]
-        await service.point.observer.drain()
+        await service.replica.observer.drain()
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
     assert [one["source"] for one in shown["observations"]] == ["shadow", "shadow", "judge"]
     assert shown["observations"][2]["value"] == 0.7
@@ -114,9 +114,9 @@ async def test_a_key_that_may_not_read_sees_no_observations(
     async with service.running():
         service.client.headers["authorization"] = "Bearer armw-" + "u" * 40
         found = (await ask(service)).json()["agent"]
-        await service.point.observer.drain()
+        await service.replica.observer.drain()
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
-        record = service.point.store.record(found["decision_id"])
+        record = service.replica.store.record(found["decision_id"])
         assert record is not None
     assert shown["observations"] == []
     assert len(record.observations) == 3
@@ -134,16 +134,16 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
     async with service.running():
         for _ in range(6):
             found = (await ask(service)).json()["agent"]
-            await service.point.observer.drain()
+            await service.replica.observer.drain()
             right_one = found["arm_drawn"] == "bm25"
             told = await tell(service, found["decision_id"], right_one, metric_name="right")
             assert told.status_code == 202
         await service.learn()
-        version = service.point.versions.version
+        version = service.replica.versions.version
         assert version is not None
         assert version.start == {"runs": [], "after": 0, "also": service.config.learning.also.model_dump()}  # type: ignore[union-attr]
-        posterior = service.point.decider.serving.policy.posterior  # type: ignore[attr-defined]
-        record = service.point.store.record(found["decision_id"])
+        posterior = service.replica.decider.serving.policy.posterior  # type: ignore[attr-defined]
+        record = service.replica.store.record(found["decision_id"])
         assert record is not None
         means, _ = posterior(record.decision.context, ["none", "bm25", "dense"])
     assert means.argmax() == 1, "after six questions, by eighteen answers"
@@ -156,7 +156,7 @@ async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none
     async with service_of(tmp_path, model(), shadow=0.0).running() as service:
         for n in range(4):
             found = (await ask(service)).json()["agent"]
-            await service.point.observer.drain()
+            await service.replica.observer.drain()
             if n < 3:
                 await tell(service, found["decision_id"], n % 2 == 0, metric_name="right")
         await service.learn()
@@ -174,19 +174,19 @@ async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounde
     service = service_of(tmp_path, model(), judge=0.0)
     async with service.running():
         drawn = (await ask(service)).json()["agent"]["arm_drawn"]
-        await service.point.observer.drain()
+        await service.replica.observer.drain()
         for arm in {"none", "bm25", "dense"} - {drawn}:
             service.arms.behaviour[arm] = hanging
-        monkeypatch.setattr(service.point, "refresh", AsyncMock())  # which would serve what the log says
-        async with service.point._refreshing:  # noqa: SLF001 - the last one has ended
+        monkeypatch.setattr(service.replica, "refresh", AsyncMock())  # which would serve what the log says
+        async with service.replica._refreshing:  # noqa: SLF001 - the last one has ended
             pass
-        service.point.decider.serving = replace(service.point.decider.serving, policy=_Always(drawn))
-        service.point.decider.explores = Exploration(0.1, 1e-9)
+        service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always(drawn))
+        service.replica.decider.explores = Exploration(0.1, 1e-9)
         for _ in range(5):
             assert (await ask(service)).status_code == 200
         metrics = (await service.client.get("/metrics")).text
         assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics, "one is in work, two wait"
-    assert service.point.observer.idle
+    assert service.replica.observer.idle
 
 
 class _Always:
@@ -205,11 +205,13 @@ class _Always:
 async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(lambda _: 9)).running() as service:
         service.arms.behaviour["none"] = failing
-        service.point.decider.serving = replace(service.point.decider.serving, policy=_Always("bm25"))
+        service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always("bm25"))
         while (response := await ask(service)).status_code != 200:  # one in a hundred draws is of that arm
             pass
-        await service.point.observer.drain()
-        record = await asyncio.to_thread(service.point.store.record, response.json()["agent"]["decision_id"])
+        await service.replica.observer.drain()
+        record = await asyncio.to_thread(
+            service.replica.store.record, response.json()["agent"]["decision_id"]
+        )
         assert record is not None
         found = [one.error for one in record.observations if one.value is None]
     unread = """JudgeError: the judge wrote no grade in 2 attempts, at last '{"better": 9}' holds no"""
@@ -220,10 +222,10 @@ async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path
 async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
     async with service_of(tmp_path, model()).running() as service:
         replies = [await ask(service, model="arm/bm25"), await ask(service, agent={"explore": False})]
-        await service.point.observer.drain()
+        await service.replica.observer.drain()
         for reply in replies:
             assert reply.status_code == 200
-            record = service.point.store.record(reply.json()["agent"]["decision_id"])
+            record = service.replica.store.record(reply.json()["agent"]["decision_id"])
             assert record is not None
             assert record.observations == ()
             assert record.decision.mode is not Mode.EXPLORE
@@ -231,7 +233,7 @@ async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
 
 async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(), tokens_per_hour=1).running() as service:
-        observer, now = service.point.observer, [1000.0]
+        observer, now = service.replica.observer, [1000.0]
         observer.timer = lambda: now[0]
         counts = []
         for later in (0.0, 10.0, 3590.0):
@@ -254,7 +256,7 @@ async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
     tmp_path: Path, ceiling: dict[str, Any], cost: Cost, judged: Cost
 ) -> None:
     async with service_of(tmp_path, model(), judge=0.0, **ceiling).running() as service:
-        observer, now = service.point.observer, [1000.0]
+        observer, now = service.replica.observer, [1000.0]
         observer.timer = lambda: now[0]
         found = Observation("d-1", ObservationSource.SHADOW, "bm25", 1.0, cost=cost, judge_cost=judged)
         reached = list[bool]()
@@ -269,30 +271,30 @@ async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
 async def test_an_arm_that_was_disabled_meanwhile_gives_no_second_answer(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(), shadow=0.0, judge=0.0).running() as service:
         await ask(service)
-        (decision,) = service.point.store.newest(1)
-        record = service.point.store.record(decision.id)
+        (decision,) = service.replica.store.newest(1)
+        record = service.replica.store.record(decision.id)
         assert record is not None
         assert record.execution is not None
-        live, nothing = service.point.turns.arms, Any
-        service.point.turns.arms = {**live, "bm25": replace(live["bm25"], enabled=False)}
+        live, nothing = service.replica.turns.arms, Any
+        service.replica.turns.arms = {**live, "bm25": replace(live["bm25"], enabled=False)}
         turn = _Finished(nothing, decision, record.execution, (), ("bm25", "gone"), graded=False)
-        await service.point.observer._observe(turn)  # noqa: SLF001
+        await service.replica.observer._observe(turn)  # noqa: SLF001
         metrics = (await service.client.get("/metrics")).text
         assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics
         assert await _observed(service) == []
 
 
 async def _observed(service: Service) -> list[Observation]:
-    decisions = await asyncio.to_thread(service.point.store.newest, 100)
-    records = [service.point.store.record(one.id) for one in decisions]
+    decisions = await asyncio.to_thread(service.replica.store.newest, 100)
+    records = [service.replica.store.record(one.id) for one in decisions]
     return [one for record in records if record is not None for one in record.observations]
 
 
 async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Path) -> None:
     async with service_of(tmp_path, model()).running() as service:
         await ask(service)
-        (decision,) = service.point.store.newest(1)
-        observer = service.point.observer
+        (decision,) = service.replica.store.newest(1)
+        observer = service.replica.observer
         ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
 
         def sample() -> list[bool]:
@@ -304,7 +306,7 @@ async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Pat
         seconds = Counter(observer.others(one)[0] for one in ids)
         assert set(seconds) == set(decision.arms) - {decision.drawn}
         assert min(seconds.values()) == pytest.approx(2000, abs=150)
-        service.point.decider.salt = "another"
+        service.replica.decider.salt = "another"
         assert found != sample()
 
 
@@ -329,7 +331,7 @@ async def test_a_stop_gives_up_what_is_left_even_while_the_judge_writes(tmp_path
         assert (await ask(service)).status_code == 200
         await generator.grading.wait()
         assert (await ask(service)).status_code == 200
-    assert service.point.observer.idle
+    assert service.replica.observer.idle
 
 
 async def test_a_place_is_spare_only_where_the_next_request_finds_another() -> None:

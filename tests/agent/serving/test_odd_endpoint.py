@@ -97,7 +97,10 @@ async def test_every_odd_answer_is_an_answer_or_a_recorded_failure_in_bounded_me
                 row = await asked(service.client, name, odd.names.index(name))
                 assert (row.kept, row.status) == (True, status), row
                 assert "secret" not in row.shown
-                assert service.point.store.counts()["executions"] == service.point.store.counts()["decisions"]
+                assert (
+                    service.replica.store.counts()["executions"]
+                    == service.replica.store.counts()["decisions"]
+                )
     await generator.close()
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 1024 < MOST_MIB
 
@@ -188,7 +191,7 @@ async def test_a_bug_of_a_generator_is_a_failure_of_the_language_model(tmp_path:
         reply = await ask(service)
         assert (reply.status_code, reply.json()["error"]["code"]) == (502, "llm_failed")
         assert "ZeroDivisionError: see the log" in reply.json()["error"]["message"]
-        record = await asyncio.to_thread(service.point.store.record, reply.headers["x-decision-id"])
+        record = await asyncio.to_thread(service.replica.store.record, reply.headers["x-decision-id"])
         assert record is not None
         assert record.execution is not None
         assert record.execution.status is Status.LLM_FAILED

@@ -78,7 +78,7 @@ async def paying(folder: Path, **changes: Any) -> AsyncIterator[Service]:
     service.arms.know(service.config.arms)
     async with service.running():
         async with asyncio.timeout(10):
-            while not service.point.ready:
+            while not service.replica.ready:
                 await asyncio.sleep(0)
         yield service
 
@@ -117,14 +117,14 @@ async def test_a_search_that_fails_is_charged_beside_that_of_the_fallback(tmp_pa
 
 
 async def test_the_most_that_a_turn_may_cost_has_the_searches_of_all_members(service: Service) -> None:
-    known = PriceList(service.point.turns.arms, {})
+    known = PriceList(service.replica.turns.arms, {})
     for arm, usd in {"dear": PRICE, "both": PRICE, "cheap": 0.0}.items():
         assert known.search(arm, "Which river?").usd == usd
         assert known.search_usage(arm, "Which river?") == Usage(usd=usd, search_usd=usd)
 
 
 async def test_a_turn_may_cost_what_its_dearest_arm_does_although_others_are_free(service: Service) -> None:
-    turns = service.point.turns
+    turns = service.replica.turns
     assert turns.most(Ask("d", "Which river?")).usd == PRICE
     assert turns.most(Ask("d", "Which river?", excluded=frozenset({"dear", "both"}))).usd == 0.0
 

@@ -59,7 +59,7 @@ async def ask(service: Service, model: str = "auto", **body: Any) -> Any:
 
 
 def record(service: Service, answer: Any) -> Any:
-    return service.point.store.record(answer.json()["agent"]["decision_id"])
+    return service.replica.store.record(answer.json()["agent"]["decision_id"])
 
 
 async def find_nothing(query: Query, k: int) -> Retrieval:
@@ -188,7 +188,7 @@ async def test_a_model_that_keeps_failing_is_not_drawn_for_a_while(service: Serv
     assert later.decision.masked["bm25-large-brief"] == Mask.LLM_UNAVAILABLE
     assert not {"none-large-brief", "bm25-large-brief"} & set(later.decision.arms)
     found = (await service.client.post("/v1/retrieve", json={"query": "Which river?"})).json()
-    decision = service.point.store.record(found["agent"]["decision_id"]).decision
+    decision = service.replica.store.record(found["agent"]["decision_id"]).decision
     assert "bm25-large-brief" in decision.arms  # nothing is to be written there
 
 

@@ -44,14 +44,14 @@ async def test_hits_and_misses_are_counted_of_arms_with_a_cache_alone(service: S
     await look_up(service, model="arm/dense")
     searched = (await look_up(service, model="arm/bm25")).json()
     assert searched["passages"][0]["id"] == "bm25-1"
-    counted = service.replica.service.telemetry.counts("armwise_retrieval_cache")
-    assert counted == {"default, dense, miss": 1.0, "default, dense, hit": 1.0}
+    counted = service.replica.telemetry.counts("armwise_retrieval_cache")
+    assert counted == {"dense, miss": 1.0, "dense, hit": 1.0}
 
 
 async def test_a_kept_passage_that_the_caller_may_not_see_is_refused(service: Service) -> None:
     secret = Passage("s", "", "", metadata={"allowed_groups": ["crew"]})
     service.arms.kept["dense"] = Retrieval((secret,), steps=0, cached=True)
-    service.point.turns.restricted = True
+    service.replica.turns.restricted = True
     assert (await look_up(service, model="arm/dense")).status_code == 502
 
 

@@ -42,7 +42,7 @@ def stored(store: Store, folder: Path, kind: str = "ridge") -> str:
 
 def bringing(service: Service, arms: Sequence[str] | None = NEW, kind: str = "ridge") -> Version:
     """Publish a candidate with a router of its own, and with arms unless told otherwise."""
-    store, config = service.point.store, service.config
+    store, config = service.replica.store, service.config
     router = stored(store, service.folder / "router", kind)
     recipe = Recipe(POLICY, config.reward, router=router, arms=None if arms is None else [*arms])
     return publish_candidate(store, recipe, list(config.actions), backbones=config.backbones)
@@ -50,7 +50,7 @@ def bringing(service: Service, arms: Sequence[str] | None = NEW, kind: str = "ri
 
 def decisions(service: Service) -> list[Decision]:
     """All decisions, in order."""
-    store = service.point.store
+    store = service.replica.store
     with store.reading() as connection:
         ids = list(connection.scalars(sa.select(t.decisions.c.id).order_by(t.decisions.c.seq)))
     found = [store.record(name) for name in ids]
@@ -122,7 +122,7 @@ async def test_every_turn_is_decided_by_one_recipe_and_its_arms_while_they_are_r
 def record(service: Service, version: Version) -> None:
     """Promote a version as another replica would."""
     promotion = promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "because", 1.0)
-    promotions.record(service.point.store, Recipe.configured(service.config).digest, promotion)
+    promotions.record(service.replica.store, Recipe.configured(service.config).digest, promotion)
 
 
 async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arms(tmp_path: Path) -> None:
@@ -135,7 +135,9 @@ async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arm
         last = decisions(again)[-1]
         assert (last.version, last.arms) == (brought.version, ("none", "fused"))
         assert advised(last) == {"none", "fused"}
-        scores = open_router(again.point.store, brought.router or "").scores([QUESTION], HashingEmbedder(DIM))
+        scores = open_router(again.replica.store, brought.router or "").scores(
+            [QUESTION], HashingEmbedder(DIM)
+        )
         found = dict(zip(SCORED, scores[0].tolist(), strict=True))
         for arm in last.arms:
             assert last.context.arms[arm][ROUTER] == pytest.approx(found[arm], rel=1e-6)
@@ -148,7 +150,7 @@ async def test_each_earlier_decision_has_the_scores_of_its_own_question_also_aft
     async with Service(tmp_path, arms=ARMS).running() as service:
         for number in range(5):
             await look_up(service, query=f"question {number} of a river")
-        brought, made, store = bringing(service, arms=None), decisions(service), service.point.store
+        brought, made, store = bringing(service, arms=None), decisions(service), service.replica.store
         assert brought.router is not None
         seen = router_contexts.read_contexts(store, made, brought.router)
         questions = [one.context.question for one in made]
@@ -191,7 +193,7 @@ async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as
         (before,) = await learned(service)
         brought = bringing(service)
         if what == "router":
-            with service.point.store.writing() as connection:
+            with service.replica.store.writing() as connection:
                 connection.execute(sa.update(t.routers).values(model=b"damaged"))
         else:
             service.arms.unbuildable = frozenset({"fused"})
@@ -209,13 +211,13 @@ async def test_a_version_whose_router_or_arms_cannot_be_loaded_is_passed_over_as
         if what == "router":  # the configured recipe is learned and served in its place
             (later,) = await learned(service)
             assert await deciding(service) == later
-            assert list(service.point.turns.arms) == list(CONFIG["arms"])
+            assert list(service.replica.turns.arms) == list(CONFIG["arms"])
 
 
 async def test_a_promotion_of_a_version_that_cannot_serve_is_refused(tmp_path: Path) -> None:
     async with Service(tmp_path, arms=ARMS, promotion_gate=FakeGate(True)).running() as service:
         brought = bringing(service)
-        with service.point.store.writing() as connection:
+        with service.replica.store.writing() as connection:
             connection.execute(sa.delete(t.routers))
         message = refused(await say(service, "promote", brought.version), 409, "promotion_refused", "version")
         assert "its router: router" in message
@@ -242,10 +244,10 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     assert set(last.candidate_scores or {}) == {"none", "bm25"}
     assert await verified(on_each, last)
     assert brought.router is not None
-    (seen,) = router_contexts.read_contexts(on_each.point.store, [last], brought.router)
+    (seen,) = router_contexts.read_contexts(on_each.replica.store, [last], brought.router)
     assert seen == last.candidate_context
-    assert router_contexts.read_contexts(on_each.point.store, [last], None) == [last.context]
-    unscored = dict(router_contexts.unscored(on_each.point.store, brought.router, newest=100))
+    assert router_contexts.read_contexts(on_each.replica.store, [last], None) == [last.context]
+    unscored = dict(router_contexts.unscored(on_each.replica.store, brought.router, newest=100))
     assert last.id not in unscored
 
 

@@ -38,7 +38,7 @@ async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before
 
 
 async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(service: Service) -> None:
-    point = service.point
+    point = service.replica
     await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
     service.learner.step()
     newest = versions.latest(point.store)
@@ -58,7 +58,7 @@ async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced
 ) -> None:
     service.replica.check()
     ahead = time.time() + 3600.0
-    monkeypatch.setattr(service.replica.service.clock, "_wall", lambda: ahead)
+    monkeypatch.setattr(service.replica.clock, "_wall", lambda: ahead)
     with pytest.raises(ClockError, match="restart the process"):
         service.replica.check()
     text = (await service.client.get("/metrics")).text
@@ -97,6 +97,6 @@ async def test_the_usage_of_keys_is_reported_every_second_however_long_nothing_w
 
     monkeypatch.setattr(replica, "ChangeWatch", partial(ChangeWatch, clock=lambda: now[0]))
     async with service.running():
-        monkeypatch.setattr(service.replica.service.quota, "report", report)
+        monkeypatch.setattr(service.replica.quota, "report", report)
         for at in (100.0, 101.0, 102.0):
             await next_report(at)

@@ -69,7 +69,7 @@ async def ask(
 ) -> Any:
     """Ask in a conversation; return the reply once what follows from it is written."""
     reply = await send(service, key, question, talk, **fields)
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     return reply
 
 
@@ -93,7 +93,7 @@ def decision_of(reply: Any) -> str:
 
 def items(service: Service, decision_id: str) -> dict[str, Feedback]:
     """Return the feedback on a decision by metric."""
-    record = service.point.store.record(decision_id)
+    record = service.replica.store.record(decision_id)
     assert record is not None
     return {item.metric: item for item in record.feedback}
 
@@ -133,7 +133,7 @@ async def test_all_signals_that_requests_cause_name_the_rater(service: Service) 
 async def learned(service: Service) -> list[tuple[str, bool]]:
     """Learn, and return who rated each decision, and whether that was learned."""
     await service.learn()
-    with service.point.store.reading() as connection:
+    with service.replica.store.reading() as connection:
         rows = connection.execute(sa.select(t.raters.c.rater, t.raters.c.learned).order_by(t.raters.c.seq))
         return [(row.rater, row.learned) for row in rows]
 
@@ -159,7 +159,7 @@ async def test_metrics_of_an_observation_count_in_the_share_of_its_sender(servic
     reply = await post(service, "APP", "/v1/observations", {"items": [body]})
     assert reply.status_code == 202, reply.text
     assert items(service, "seen")["thumb"].rater == "APP"
-    record = service.point.store.record("seen")
+    record = service.replica.store.record("seen")
     assert record is not None
     assert record.decision.asked_by == "APP", "so that the next turn may say something of it"
 
@@ -194,7 +194,7 @@ async def ask_with_result(service: Service, key: str, called: Any, **agent: Any)
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await post(service, key, "/v1/chat/completions", body)
     assert answer.status_code == 200, answer.text
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     return answer.json()
 
 
@@ -215,7 +215,7 @@ async def test_the_id_of_a_call_counts_for_its_caller_in_its_episode_alone(
     called = await ask(service, "APP", tools=[TOOL])
     forged = await ask_with_result(service, key, called, **agent)
     assert values(service, decision_of(called)) == written
-    record = service.point.store.record(decision_of(forged))
+    record = service.replica.store.record(decision_of(forged))
     assert record is not None
     joined = record.decision.episode_id == "talk"
     assert joined == ((key == "APP" and agent != {"episode_id": "own"}) or agent == {"episode_id": "talk"})
@@ -251,7 +251,7 @@ async def test_a_signal_written_before_ends_no_work(
 ) -> None:
     firsts = [decision_of(await ask(service, "APP", talk=talk)) for talk in ("one", "two")]
     before = Feedback(f"signal:retry:{firsts[0]}", firsts[0], "again", 0.0, received_at=service.clock())
-    service.point.store.append([before])
+    service.replica.store.append([before])
     offered, previous_turn = threading.Event(), conversations.previous_turn
 
     def wait(*arguments: Any) -> Any:
@@ -262,7 +262,7 @@ async def test_a_signal_written_before_ends_no_work(
     for talk in ("one", "two"):
         await send(service, "APP", talk=talk)
     offered.set()
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     assert [values(service, first) for first in firsts] == [
         {"again": 0.0, "dearer": 0.0},
         {"again": 1.0, "dearer": 0.0},
@@ -309,7 +309,7 @@ async def test_other_signals_do_not_wait_for_slow_schemas(service: Service, vali
             await asyncio.sleep(0.005)
     assert validation.titles == [], "all of them wait still"
     validation.released.set()
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     assert validation.titles == ["slow 0", "slow 1", "slow 2"]
 
 
@@ -318,7 +318,7 @@ async def test_callers_have_their_answers_validated_in_turn(service: Service, va
         await shaped(service, "ASKER", f"slow {number}")
     written = [await shaped(service, key, key) for key in ("APP", "APP", "GRADER")]
     validation.released.set()
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     assert validation.titles == ["slow 0", "slow 1", "APP", "GRADER", "slow 2", "APP"]
     assert [values(service, one) for one in written] == [{"misshapen": 0.0}] * 3
 
@@ -329,7 +329,7 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
     monkeypatch.setattr(signals, "ANSWERS", 2)
     monkeypatch.setattr(signals, "QUEUE", 3)
     shed = list[str]()
-    monkeypatch.setattr(service.point.signals.telemetry, "observed", shed.append)
+    monkeypatch.setattr(service.replica.signals.telemetry, "observed", shed.append)
     for number in range(4):
         await shaped(service, "ASKER", f"slow {number}")
     assert shed == ["shed"], "one is under way, and two wait"
@@ -337,5 +337,5 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
         await shaped(service, "APP", "APP")
     assert shed == ["shed", "shed"], "three wait in all"
     validation.released.set()
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     assert validation.titles == ["slow 0", "slow 1", "APP", "slow 2"]

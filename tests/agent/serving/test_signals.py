@@ -50,7 +50,7 @@ async def ask(
     body = {"model": model, "messages": [{"role": "user", "content": text}], "agent": options}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -60,7 +60,7 @@ def told(service: Service, decision: str) -> dict[str, float | None]:
 
 
 def items(service: Service, decision: str) -> tuple[Feedback, ...]:
-    record = service.point.store.record(decision)
+    record = service.replica.store.record(decision)
     assert record is not None
     return record.feedback
 
@@ -86,7 +86,7 @@ async def test_the_same_question_again_is_a_retry_of_the_turn_before(
         (fact, *_) = items(service, first)
         assert fact.id == f"signal:retry:{first}"
         assert fact.tags == {"signal": "retry", "next": second}
-        rater = service.point.store.draw_secret.rater_at("127.0.0.1")
+        rater = service.replica.store.draw_secret.rater_at("127.0.0.1")
         assert (fact.source, fact.key, fact.rater) == ("user", None, rater)
 
 
@@ -149,7 +149,7 @@ async def test_a_signal_is_learned_as_feedback_is(tmp_path: Path) -> None:
         first = await ask(service, "Which river?")
         await ask(service, "Which river?")
         await service.learn()
-        record = service.point.store.record(first)
+        record = service.replica.store.record(first)
         assert record is not None
         assert record.metrics == {"again": 1.0}
         rule = service.config.reward
@@ -167,7 +167,7 @@ async def test_the_same_request_again_under_its_key_is_no_retry(tmp_path: Path) 
         }
         for _ in range(3):
             await service.client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k"})
-        await service.point.signals.drain()
+        await service.replica.signals.drain()
         assert len(items(service, first)) == 2
         assert told(service, "k") == {}
 
@@ -183,7 +183,7 @@ async def send(service: Service, messages: list[dict[str, Any]], **agent: Any) -
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     return answer.json()
 
 
@@ -296,7 +296,7 @@ async def test_what_waits_is_bounded_and_what_exceeds_it_is_counted(
     monkeypatch.setattr(signals, "WAITING", 2)
     shed = list[str]()
     async with make(tmp_path, {"left": {"signal": "abandoned"}}).running() as service:
-        monkeypatch.setattr(service.point.signals.telemetry, "observed", shed.append)
+        monkeypatch.setattr(service.replica.signals.telemetry, "observed", shed.append)
         decisions = [await ask(service, "Which river?", episode=f"talk-{n}") for n in range(3)]
         pass_time(service.config.reward.wait_s / 2)
         await until(lambda: told(service, decisions[1]))
@@ -334,11 +334,11 @@ async def test_what_the_check_says_of_the_answer_that_was_sent_is_a_metric_of_ev
         arm, only = model.removeprefix("arm/"), []
         while arm not in only:
             decision = await ask(service, "Which river?", episode=None, allowed_arms=[arm])
-            record = service.point.store.record(decision)
+            record = service.replica.store.record(decision)
             assert record is not None
             only = [record.decision.drawn]
-        await service.point.observer.drain()
-        await service.point.signals.drain()
+        await service.replica.observer.drain()
+        await service.replica.signals.drain()
         assert told(service, decision) == {"sound": value}
         (fact,) = items(service, decision)
         assert (fact.id, fact.source, fact.rater) == (f"signal:check:{decision}", "operator", "")
@@ -351,8 +351,8 @@ async def test_an_answer_that_cannot_be_judged_has_no_value(tmp_path: Path) -> N
     made = make(tmp_path, CHECK_METRIC, arms=arms, generators=models)
     async with made.running() as service:
         decision = await ask(service, "Which river?", episode=None, allowed_arms=["large"])
-        await service.point.observer.drain()
-        await service.point.signals.drain()
+        await service.replica.observer.drain()
+        await service.replica.signals.drain()
         assert told(service, decision) == {}
 
 
@@ -418,7 +418,7 @@ async def formed(service: Service, schema: dict[str, Any]) -> str:
     body = {"model": "auto", "messages": messages, "response_format": form}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.point.signals.drain()
+    await service.replica.signals.drain()
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -454,7 +454,7 @@ async def test_checks_that_prompt_a_model_keep_to_the_ceiling_of_an_hour(
         written = 0
         for _ in range(2):
             decision = await ask(service, "Which river?", episode=None, allowed_arms=["small"])
-            await service.point.observer.drain()
-            await service.point.signals.drain()
+            await service.replica.observer.drain()
+            await service.replica.signals.drain()
             written += len(told(service, decision))
         assert written == values

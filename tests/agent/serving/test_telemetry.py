@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from armwise.agent.serving.telemetry import PointState, Telemetry
+from armwise.agent.serving.telemetry import ScrapedState, Telemetry
 from armwise.agent.turn import CountedLog
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Receipt
@@ -35,8 +35,10 @@ def samples(text: bytes) -> dict[str, float]:
     }
 
 
-def exposed(telemetry: Telemetry, **states: PointState) -> dict[str, float]:
-    return samples(telemetry.exposition(states, now=102.5, jump_s=-3.5, shows=lambda _: True))
+def exposed(telemetry: Telemetry, state: ScrapedState | None = None) -> dict[str, float]:
+    return samples(
+        telemetry.exposition(state or ScrapedState(), now=102.5, jump_s=-3.5, shows=lambda _: True)
+    )
 
 
 def test_what_happened_is_counted() -> None:
@@ -53,52 +55,50 @@ def test_what_happened_is_counted() -> None:
     telemetry.shed()
     telemetry.shed()
     telemetry.refused("rate_limit_exceeded")
-    found = exposed(telemetry, default=PointState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}))
+    found = exposed(telemetry, ScrapedState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}))
     assert (
         found.items()
         >= {
-            "armwise_decisions_total arm=a mode=explore point=default": 1.0,
-            "armwise_propensity_sum arm=a point=default": 0.5,
-            "armwise_executions_total arm=a point=default status=ok": 1.0,
-            "armwise_turn_seconds_count arm=a point=default": 1.0,
-            "armwise_turn_seconds_sum arm=a point=default": 0.4,
-            "armwise_turn_seconds_bucket arm=a le=0.25 point=default": 0.0,
-            "armwise_turn_seconds_bucket arm=a le=0.5 point=default": 1.0,
-            "armwise_first_token_seconds_sum arm=a point=default": 0.2,
-            "armwise_retrieval_seconds_sum arm=a point=default": 0.02,
-            "armwise_llm_seconds_sum point=default": 0.3,
-            "armwise_tokens_total direction=read point=default": 100.0,
-            "armwise_tokens_total direction=written point=default": 20.0,
-            "armwise_cost_usd_total arm=a point=default": 0.25,
+            "armwise_decisions_total arm=a mode=explore": 1.0,
+            "armwise_propensity_sum arm=a": 0.5,
+            "armwise_executions_total arm=a status=ok": 1.0,
+            "armwise_turn_seconds_count arm=a": 1.0,
+            "armwise_turn_seconds_sum arm=a": 0.4,
+            "armwise_turn_seconds_bucket arm=a le=0.25": 0.0,
+            "armwise_turn_seconds_bucket arm=a le=0.5": 1.0,
+            "armwise_first_token_seconds_sum arm=a": 0.2,
+            "armwise_retrieval_seconds_sum arm=a": 0.02,
+            "armwise_llm_seconds_sum": 0.3,
+            "armwise_tokens_total direction=read": 100.0,
+            "armwise_tokens_total direction=written": 20.0,
+            "armwise_cost_usd_total arm=a": 0.25,
             "armwise_key_cost_usd_total key=public": 0.25,
-            "armwise_feedback_total metric=thumb point=default status=duplicate": 1.0,
+            "armwise_feedback_total metric=thumb status=duplicate": 1.0,
             "armwise_failures_total code=arm_failed": 1.0,
-            "armwise_retrieval_cache_total arm=a outcome=hit point=default": 1.0,
-            "armwise_retrieval_cache_total arm=a outcome=miss point=default": 1.0,
+            "armwise_retrieval_cache_total arm=a outcome=hit": 1.0,
+            "armwise_retrieval_cache_total arm=a outcome=miss": 1.0,
             "armwise_shed_total": 2.0,
             "armwise_refusals_total code=rate_limit_exceeded": 1.0,
-            "armwise_log_seq point=default": 43.0,
-            "armwise_applied_seq point=default": 41.0,
-            "armwise_lag_facts point=default": 2.0,
-            "armwise_lag_seconds point=default": 2.5,
-            "armwise_dangling_feedback point=default": 5.0,
-            "armwise_examples_seq point=default": 30.0,
-            "armwise_policy_version point=default": 7.0,
-            "armwise_drift_alarms point=default": 2.0,
-            "armwise_canary_share point=default version=9": 0.06,
-            "armwise_reward arm=a point=default": 0.75,
-            "armwise_rewarded_decisions arm=a point=default": 4.0,
+            "armwise_log_seq": 43.0,
+            "armwise_applied_seq": 41.0,
+            "armwise_lag_facts": 2.0,
+            "armwise_lag_seconds": 2.5,
+            "armwise_dangling_feedback": 5.0,
+            "armwise_examples_seq": 30.0,
+            "armwise_policy_version": 7.0,
+            "armwise_drift_alarms": 2.0,
+            "armwise_canary_share version=9": 0.06,
+            "armwise_reward arm=a": 0.75,
+            "armwise_rewarded_decisions arm=a": 4.0,
             "armwise_clock_jump_seconds": -3.5,
         }.items()
     )
-    assert found["armwise_overhead_seconds_sum point=default"] == pytest.approx(0.08)
+    assert found["armwise_overhead_seconds_sum"] == pytest.approx(0.08)
     assert [value for name, value in found.items() if name.startswith("armwise_build_info")] == [1.0]
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
-    families = list(
-        text_string_to_metric_families(Telemetry().exposition({"default": PointState()}, 0.0).decode())
-    )
+    families = list(text_string_to_metric_families(Telemetry().exposition(ScrapedState(), 0.0).decode()))
     assert len(families) > 20
     for family in (one for one in families if not one.name.endswith("_created")):
         assert family.name.startswith("armwise_")
@@ -108,30 +108,19 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
         assert f"`{family.name}{suffix}`" in DOCUMENTED, family.name
 
 
-def test_each_decision_point_has_its_own_series() -> None:
-    telemetry = Telemetry()
-    telemetry.decided(DECISION)
-    telemetry.at("news").decided(DECISION)
-    telemetry.at("news").decided(DECISION)
-    found = exposed(telemetry, default=PointState(LAG), news=PointState(lag.Lag(3, 0, 50.0)))
-    for point, decisions, seq in (("default", 1.0, 43.0), ("news", 2.0, 3.0)):
-        assert found[f"armwise_decisions_total arm=a mode=explore point={point}"] == decisions
-        assert found[f"armwise_log_seq point={point}"] == seq
-        assert found[f"armwise_policy_version point={point}"] == 0.0
-
-
 def test_without_the_log_its_gauges_are_left_out() -> None:
-    found = exposed(Telemetry(), default=PointState(version=VERSION))
-    assert "armwise_log_seq point=default" not in found
-    assert found["armwise_policy_version point=default"] == 7.0
+    found = exposed(Telemetry(), ScrapedState(version=VERSION))
+    assert "armwise_log_seq" not in found
+    assert found["armwise_policy_version"] == 7.0
 
 
 def test_a_turn_without_a_language_model_counts_no_tokens() -> None:
     telemetry = Telemetry()
     telemetry.finished(Execution("d", None, Status.CANCELLED, Cost()), "a")
     found = exposed(telemetry)
-    assert found["armwise_executions_total arm=a point=default status=cancelled"] == 1.0
-    assert not any(name.startswith(("armwise_tokens_total", "armwise_llm_seconds_count")) for name in found)
+    assert found["armwise_executions_total arm=a status=cancelled"] == 1.0
+    assert found["armwise_llm_seconds_count"] == 0.0
+    assert not any(name.startswith("armwise_tokens_total") for name in found)
 
 
 def test_a_turn_that_no_arm_served_has_its_seconds_and_none_of_them_are_below_zero() -> None:
@@ -140,9 +129,9 @@ def test_a_turn_that_no_arm_served_has_its_seconds_and_none_of_them_are_below_ze
     telemetry.finished(searched, "a")
     telemetry.took(searched, 2.0)
     found = exposed(telemetry)
-    assert found["armwise_turn_seconds_sum arm=none served point=default"] == 2.0
-    assert found["armwise_retrieval_seconds_sum arm=none served point=default"] == 3.0
-    assert found["armwise_overhead_seconds_sum point=default"] == 0.0
+    assert found["armwise_turn_seconds_sum arm=none served"] == 2.0
+    assert found["armwise_retrieval_seconds_sum arm=none served"] == 3.0
+    assert found["armwise_overhead_seconds_sum"] == 0.0
 
 
 def test_histograms_have_the_buckets_that_boards_were_made_for() -> None:
@@ -168,8 +157,8 @@ def test_a_forced_arm_is_counted_apart_and_has_no_propensity() -> None:
     telemetry.decided(DECISION)
     telemetry.decided(Decision("e", Context("?"), ("b",), (1.0,), "b", "uniform", 1, Mode.FORCED))
     found = exposed(telemetry)
-    assert found["armwise_decisions_total arm=b mode=forced point=default"] == 1.0
-    assert "armwise_propensity_count arm=b point=default" not in found
+    assert found["armwise_decisions_total arm=b mode=forced"] == 1.0
+    assert "armwise_propensity_count arm=b" not in found
 
 
 def test_many_keys_share_a_series() -> None:
@@ -190,11 +179,13 @@ def test_series_of_keys_are_shown_to_none_who_may_not_see_them() -> None:
     telemetry = Telemetry()
     telemetry.charged("mine", 1.0)
     telemetry.charged("theirs", 2.0)
-    assert b"key=" not in telemetry.exposition({}, 0.0)
-    text = telemetry.exposition({}, 0.0, shows=lambda key: key == "mine").decode()
+    assert b"key=" not in telemetry.exposition(ScrapedState(), 0.0)
+    text = telemetry.exposition(ScrapedState(), 0.0, shows=lambda key: key == "mine").decode()
     assert 'armwise_key_cost_usd_total{key="mine"} 1.0' in text
     assert "theirs" not in text
-    assert samples(telemetry.exposition({}, 0.0)) == samples(Telemetry().exposition({}, 0.0))
+    assert samples(telemetry.exposition(ScrapedState(), 0.0)) == samples(
+        Telemetry().exposition(ScrapedState(), 0.0)
+    )
 
 
 @pytest.mark.parametrize("refused", [None, Execution])
@@ -207,8 +198,8 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
     futures = [counted.append(DECISION), counted.append(EXECUTION)]
     await asyncio.wait(futures)
     found = exposed(telemetry)
-    assert found["armwise_decisions_total arm=a mode=explore point=default"] == 1.0
-    assert found.get("armwise_executions_total arm=a point=default status=ok") == (None if refused else 1.0)
+    assert found["armwise_decisions_total arm=a mode=explore"] == 1.0
+    assert found.get("armwise_executions_total arm=a status=ok") == (None if refused else 1.0)
     assert counted._drawn == {}, "a replica answers millions of turns"  # noqa: SLF001 - nothing else shows it
     assert [future.exception() is None for future in futures] == [True, refused is None]
 
@@ -216,10 +207,10 @@ async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_ref
 @pytest.mark.slow
 def test_replicas_are_summed_through_a_folder_that_no_variable_names(tmp_path: Path) -> None:
     script = (
-        "import sys; from armwise.agent.serving import PointState, Telemetry; "
+        "import sys; from armwise.agent.serving import ScrapedState, Telemetry; "
         "from armwise.feedback.training_log.lag import Lag; "
         "t = Telemetry(sys.argv[1]); t.shed(); t.failed('arm_failed'); "
-        "sys.stdout.buffer.write(t.exposition({'default': PointState(Lag(3, 3, None))}, now=0.0))"
+        "sys.stdout.buffer.write(t.exposition(ScrapedState(Lag(3, 3, None)), now=0.0))"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     first = subprocess.run(command, check=True, capture_output=True).stdout
@@ -228,4 +219,4 @@ def test_replicas_are_summed_through_a_folder_that_no_variable_names(tmp_path: P
         found = samples(text)
         assert found["armwise_shed_total"] == times
         assert found["armwise_failures_total code=arm_failed"] == times
-        assert found["armwise_log_seq point=default"] == 3.0, "the state is of the log, and not summed"
+        assert found["armwise_log_seq"] == 3.0, "the state is of the log, and not summed"

@@ -35,7 +35,7 @@ async def test_a_promoted_recipe_serves_its_newest_version_although_another_reci
         body = (await say(service, "promote", older)).json()
         assert (body["serving"]["version"], body["kind"]) == (older, "fixed")
         assert await deciding(service) == older
-        known = service.point.versions
+        known = service.replica.versions
         assert known.recipe.policy.kind == known.empty.kind == "fixed"
         assert known.configured.policy.kind != "fixed", "the configured recipe stays known"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from armwise.agent.serving import PointState, Telemetry
+from armwise.agent.serving import ScrapedState, Telemetry
 
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy/prometheus/alerts.yml"
@@ -23,7 +23,7 @@ def names_of(expression: str) -> set[str]:
 
 
 def test_every_metric_of_the_board_and_of_the_alerts_is_one_of_the_service() -> None:
-    text = Telemetry().exposition({"default": PointState()}, 0.0).decode()
+    text = Telemetry().exposition(ScrapedState(), 0.0).decode()
     there = {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(text)

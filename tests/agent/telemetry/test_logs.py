@@ -134,7 +134,7 @@ async def test_each_turn_has_a_line_that_says_how_it_ended(
         )
     assert (answered.status_code, late.status_code) == (200, 408)
     first, second = (vars(one)["fields"] for one in caplog.records if one.name == "agent.turns")
-    assert (first["point"], first["arm"], first["status"]) == ("default", "bm25", "ok")
+    assert (first["arm"], first["status"]) == ("bm25", "ok")
     assert 0 < first["seconds"] < 60
     assert second["status"] == "deadline_exceeded"
     assert first.get("question") == ("Where is the sea?" if content else None)

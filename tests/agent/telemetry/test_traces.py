@@ -56,9 +56,9 @@ async def running(folder: Path) -> AsyncIterator[Service]:
     corpus = {"name": "small", "source": str(write_corpus(folder / "corpus.jsonl"))}
     own = {"backbones": {"tiny": {"model": "hashing:64"}}, "corpus": corpus, "home": str(folder / "home")}
     async with Service(folder, Local(), **own).running() as service:
-        config = service.point.config
+        config = service.replica.config
         encoders = Embedders(config.backbones)
-        turns = service.point.turns
+        turns = service.replica.turns
         turns.search = hosted.open_here(config, {}, encoders, service.generator).search
         turns.embed = encoders.embed
         yield service
@@ -396,7 +396,7 @@ async def test_a_trace_that_is_not_sampled_has_no_span_and_leaves_no_id(
     response = await service.client.post(
         "/v1/retrieve", json={"query": QUESTION}, headers={"traceparent": header}
     )
-    record = await asyncio.to_thread(service.point.store.record, response.json()["agent"]["decision_id"])
+    record = await asyncio.to_thread(service.replica.store.record, response.json()["agent"]["decision_id"])
     assert spans.names == []
     assert record is not None
     assert record.decision.trace == ""

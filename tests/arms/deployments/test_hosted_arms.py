@@ -310,7 +310,7 @@ async def test_a_search_that_was_made_before_is_not_made_again_nor_sent_to_a_hos
     found = await arms.search("steps", QUERY, 1)
     await cache.settled()
     assert await arms.recall("steps", Query(SEA), 1) == replace(found, steps=0, cached=True)
-    assert await arms.of(FAR).recall("steps", QUERY, 1) is not None
+    assert await arms.recall("steps", QUERY, 1) is not None
     assert await arms.recall("steps", QUERY, 2) is None
     assert far.searches == 1
 

@@ -63,11 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if has (default "embedded" $model.engine) $hosted -}}{{- $names = append $names (printf "Generator-%s" $name) -}}{{- end -}}
 {{- end -}}
 {{- range $name, $_ := default dict .backbones -}}{{- $names = append $names (printf "Embedder-%s" $name) -}}{{- end -}}
-{{- $places := list . -}}
-{{- range $_, $point := default dict .points -}}{{- $places = append $places $point -}}{{- end -}}
-{{- range $places -}}
 {{- range $_, $arm := default dict .arms -}}{{- with $arm.host -}}{{- $names = append $names . -}}{{- end -}}{{- end -}}
-{{- end -}}
 {{- toJson (uniq $names) -}}
 {{- end -}}
 

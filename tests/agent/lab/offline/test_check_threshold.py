@@ -207,7 +207,7 @@ async def test_decisions_after_one_that_still_waits_are_left_out(tmp_path: Path)
             if rated:
                 await tell(service, decision)
         await service.learn()
-        answers, left_out = read_checked(service.point.store, service.config, "checked")
+        answers, left_out = read_checked(service.replica.store, service.config, "checked")
         assert (len(answers), dict(left_out)) == (0, {"still waiting for feedback": 3})
 
 

@@ -551,7 +551,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(config: Path) -> Iterator[Store]:
-    settings = load(config, ["router"]).of("default")
+    settings = load(config, ["router"])
     with closing(Store(settings.database_url, settings.reward.join)) as store:
         yield store
 
@@ -560,7 +560,7 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
     config: Path, store: Store, tmp_path: Path
 ) -> None:
     made = fill(store, WORLD, 900, seed=3)
-    settings = load(config, ["router"]).of("default")
+    settings = load(config, ["router"])
     assert read_kept(settings, "default") is None
     path = tmp_path / "receipt.json"
     printed = run("-c", config, "-o", path)
@@ -589,7 +589,7 @@ def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path,
 def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path) -> None:
     (tmp_path / "home" / "receipts").mkdir()
     (tmp_path / "home" / "receipts" / "default.json").write_text("{")
-    assert read_kept(load(config, ["router"]).of("default"), "default") is None
+    assert read_kept(load(config, ["router"]), "default") is None
 
 
 def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.OK) -> list[Any]:
@@ -640,7 +640,7 @@ def test_sessions_of_the_own_log_are_counted_by_how_they_went(config: Path, stor
     add_up(store)
     outcomes = proven("-c", config)["outcomes"]
     assert outcomes == {"sessions": 7, "retried": 0, "escalated": 1, "abandoned": 3}
-    settings = load(config, ["router"]).of("default")
+    settings = load(config, ["router"])
     traffic = receipt_traffic.read_store(store, settings, lambda *_: None)
     sessions = traffic.sessions(traffic.settlement)
     dear = sessions.usd[sessions.usd >= 0.25]
@@ -651,16 +651,16 @@ def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) ->
     log = write(tmp_path / "log.jsonl", served())
     service = Canned()
     try:
-        service.reply("GET /v1/export?point=default", log.read_bytes())
+        service.reply("GET /v1/export", log.read_bytes())
         receipt = tmp_path / "receipt.json"
         assert "Beside always using dear" in run(service.url + "/", "--key", "secret", "-o", receipt)
         assert service.shown[-1] == "Bearer secret"
         assert json.loads(receipt.read_text())["source"] == service.url
         assert "match: " in run(receipt, log, verb="verify")
         assert "match: " in run(receipt, service.url, "--key", "secret", verb="verify")
-        service.reply("GET /v1/export?point=other", {"error": {"code": "forbidden", "message": "no"}}, 403)
-        assert "403, forbidden: no" in run(service.url, "--point", "other", code=1)
-        service.reply("GET /v1/export?point=default", log.read_bytes()[:-20])
+        service.reply("GET /v1/export", {"error": {"code": "forbidden", "message": "no"}}, 403)
+        assert "403, forbidden: no" in run(service.url, code=1)
+        service.reply("GET /v1/export", log.read_bytes()[:-20])
         printed = run(service.url.replace("//", "//user:secret@"), code=2)
         assert f"the export of {service.url}" in printed
         assert "secret" not in printed
@@ -677,7 +677,7 @@ def test_an_export_beyond_the_limit_is_not_read(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(receipt_traffic, "MOST_BYTES", 1000)
     service = Canned()
     try:
-        service.reply("GET /v1/export?point=default", write(tmp_path / "log.jsonl", served(20)).read_bytes())
+        service.reply("GET /v1/export", write(tmp_path / "log.jsonl", served(20)).read_bytes())
         assert "more than 1,000 bytes" in run(service.url, code=1)
     finally:
         service.close()
@@ -704,13 +704,6 @@ def test_a_file_is_proven_without_what_only_a_service_needs(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("loaded: []\n")
-
-
-def test_receipts_of_two_points_do_not_meet(config: Path, store: Store, tmp_path: Path) -> None:
-    fill(store, WORLD, 700, seed=5)
-    assert "there is no log at " in run("-c", config, "--point", "cheap", code=2)
-    run("-c", config)
-    assert [path.name for path in (tmp_path / "home" / "receipts").iterdir()] == ["default.json"]
 
 
 def test_a_decision_that_a_log_lost_is_a_difference(config: Path, store: Store, tmp_path: Path) -> None:

@@ -581,7 +581,7 @@ async def test_a_label_is_described_as_the_service_describes_its_question(
     features = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, features=features).running() as service:
         reply = await look_up(service, model="auto")
-        record = service.point.store.record(reply.json()["agent"]["decision_id"])
+        record = service.replica.store.record(reply.json()["agent"]["decision_id"])
     assert record is not None
     question = record.decision.context.question
     assert make_contexts(service.config, [question], lambda *_: None) == [record.decision.context]

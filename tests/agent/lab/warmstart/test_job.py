@@ -313,7 +313,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     again = await service.client.post("/v1/warm-starts")
     assert "run 1 is requested since" in refused(again, 409, "under_way")
 
-    store, now = service.point.store, service.replica.service.clock()
+    store, now = service.replica.store, service.replica.clock()
     run = runs.claim(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)
     listed = (await service.client.get("/v1/warm-starts")).json()
     assert [one["status"] for one in listed["warm_starts"]] == ["running"]

@@ -152,7 +152,7 @@ async def test_a_label_tells_of_a_new_question_what_the_service_would_be_told(tm
     embedding = {"embedding": {"backbone": "tiny", "dims": 4}}
     async with Service(tmp_path, router={"path": str(folder)}, features=embedding).running() as service:
         reply = await look_up(service, model="auto")
-        record = service.point.store.record(reply.json()["agent"]["decision_id"])
+        record = service.replica.store.record(reply.json()["agent"]["decision_id"])
     assert record is not None
     live = record.decision.context
     outcomes = read_labelled(

@@ -280,10 +280,10 @@ def test_a_run_that_failed_is_tried_again_after_longer_and_longer_pauses_and_the
         now += pause_s
         assert next_of(store) == Planned(now, runs.Trigger.RESUMED)
         why = f"run {attempts}: no node started"
-        assert failure_of(store) == WorkFailure(Work.WARM_START, "default", why, attempts, now)
+        assert failure_of(store) == WorkFailure(Work.WARM_START, why, attempts, now)
     last = failed_at(store, runs.Trigger.RESUMED, now)
     assert next_of(store) is None
-    given_up = WorkFailure(Work.WARM_START, "default", f"run {last.seq}: no node started", last.seq, None)
+    given_up = WorkFailure(Work.WARM_START, f"run {last.seq}: no node started", last.seq, None)
     assert failure_of(store) == given_up
     failed_at(store, runs.Trigger.REQUEST, now)
     assert next_of(store) == Planned(now + RETRIES_S[0], runs.Trigger.RESUMED), "another one begins anew"
@@ -311,7 +311,7 @@ def test_the_failure_stands_while_it_is_tried_again_and_is_gone_once_a_run_came_
     assert failure_of(store) is None
     failed_at(store, runs.Trigger.FIRST, 1000.0)
     again = runs.claim(store, OURS, runs.Trigger.RESUMED, "here:1", 1060.0)
-    assert failure_of(store) == WorkFailure(Work.WARM_START, "default", "run 1: no node started", 1, 1060.0)
+    assert failure_of(store) == WorkFailure(Work.WARM_START, "run 1: no node started", 1, 1060.0)
     runs.finish(store, again, runs.RunState.HELD, 1090.0)
     assert failure_of(store) is None
     assert next_of(store) is None
