@@ -66,17 +66,28 @@ def test_an_operation_is_described_by_documented(path: str, method: str, operati
         fits(media["schema"]).validate(media["example"])
 
 
+EXTERNAL: dict[str, Any] = {"arms": {"small": {"kind": "external"}, "large": {"kind": "external"}}}
+
+
+@pytest.mark.parametrize("external", [False, True])
 @pytest.mark.slow
-async def test_every_example_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_example_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external: bool
+) -> None:
+    """That of `POST /v1/decisions` by a service whose callers carry its arms out."""
     monkeypatch.setenv("ADMIN_KEY", "a-secret")
     changed: dict[str, Any] = {
         "keys": [{"env": "ADMIN_KEY", "scopes": ["admin"]}],
         "tap": {},
+        **(EXTERNAL if external else {}),
     }
     async with Service(tmp_path, **changed).running() as service:
         service.client.headers["authorization"] = "Bearer a-secret"
-        await look_up(service)
+        if not external:
+            await look_up(service)
         for path, method, operation in operations():
+            if (path == "/v1/decisions") is not external:
+                continue
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 answer = await service.client.request(method, path.format(**IDS), json=media["example"])
                 assert answer.is_success, (path, answer.text)
