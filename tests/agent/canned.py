@@ -29,6 +29,7 @@ POLICY: dict[str, Any] = {
     "kind": "uniform",
     "params": {},
     "floor": 0.1,
+    "feedback": None,
     "version": 1,
     "parent": None,
     "digest": "d1",

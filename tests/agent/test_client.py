@@ -41,7 +41,6 @@ POLICY = {
     "created_at": 5.0,
     "applied_seq": 5,
     "log_seq": 6,
-    "damaged": 0,
     "serving": SERVING,
     "promotion": None,
     "canaries": [],
