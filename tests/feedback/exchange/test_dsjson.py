@@ -244,7 +244,10 @@ def test_a_model_that_names_no_kind_of_policy_with_a_version_is_imported(tmp_pat
         ({**EVENT, "_label_probability": 0}, "propensity not in (0, 1]"),
         ({**EVENT, "_label_probability": 1.2}, "propensity not in (0, 1]"),
         ({**EVENT, "_label_probability": 0.5}, "propensity not that of the distribution"),
+        ({**EVENT, "p": [float("nan"), 0.5, 0.5]}, "propensity not in (0, 1]"),
         ({**EVENT, "_label_cost": -1.5}, "reward not in [-1, 1]"),
+        ({**EVENT, "_label_cost": float("nan")}, "reward is no number"),
+        ({**EVENT, "_label_cost": float("-inf")}, "reward is no number"),
         (without("_label_cost"), "no label"),
         ({**EVENT, "c": {**EVENT["c"], "_slots": []}}, "several slots"),
     ],
@@ -257,46 +260,38 @@ def test_a_line_that_cannot_be_evaluated_is_counted(
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "words"),
     [
-        (b"{", "line 2: no JSON: EOF while parsing an object"),
-        (b"[]", "line 2: it is []: Input should be an object"),
-        ({**EVENT, "p": "all"}, "line 2: p is 'all': Input should be a valid array"),
-        (
-            {**EVENT, "Timestamp": "noon"},
-            "line 2: Timestamp is 'noon': Invalid isoformat string",
-        ),
-        (b"[CHECKPOINT 2024-03-01]", "line 2: no JSON: expected value"),
-        ("{}".encode("utf-16"), "line 2: no JSON"),
-        (without("EventId"), "line 2: EventId is missing"),
-        ({**EVENT, "EventId": ""}, "line 2: EventId is missing"),
-        ({**EVENT, "Timestamp": None}, "line 2: Timestamp is None"),
-        ({**EVENT, "Timestamp": 10**400}, "line 2: Timestamp is 1000"),
-        ({**EVENT, "_label_cost": "NaN"}, "line 2: minus _label_cost is nan; a number was expected"),
-        ({**EVENT, "_label_cost": None}, "line 2: there is no _label_cost"),
-        (EVENT, "line 2: id '38c9a0' occurred above"),
-        ({**EVENT, "_labelIndex": 0}, "line 2: _label_Action is 2 and _labelIndex is 0; 1 was expected"),
-        ({**EVENT, "a": [1, 0, 2]}, "line 2: a is [1, 0, 2], which is not an order of 3 actions"),
-        ({**EVENT, "c": {}}, "line 2: c._multi is missing"),
-        ({**EVENT, "a": [1, 1, 3]}, "line 2: a is [1, 1, 3], which is not an order of 3 actions"),
-        ({**EVENT, "_label_Action": 4, "_labelIndex": 3}, "line 2: _label_Action is 4; there are 3 actions"),
-        (
-            {**EVENT, "pdrop": 0.5},
-            "line 2: pdrop is 0.5 after 0.0: lines that were kept with different chances",
-        ),
-        (
-            {**EVENT, "c": {**EVENT["c"], "s": {"age": 10**400}}},
-            "line 2: decision.context.features must be finite, got inf",
-        ),
+        (b"{", "no JSON"),
+        (b"[]", "it is []"),
+        (b"[CHECKPOINT 2024-03-01]", "no JSON"),
+        ("{}".encode("utf-16"), "no JSON"),
+        ({**EVENT, "p": "all"}, "p is 'all'"),
+        ({**EVENT, "Timestamp": "noon"}, "Timestamp is 'noon'"),
+        ({**EVENT, "Timestamp": None}, "Timestamp is None"),
+        ({**EVENT, "Timestamp": 10**400}, "Timestamp is 1000"),
+        (without("EventId"), "EventId is missing"),
+        ({**EVENT, "EventId": ""}, "EventId is missing"),
+        ({**EVENT, "_label_cost": "NaN"}, "minus _label_cost is nan"),
+        ({**EVENT, "_label_cost": None}, "there is no _label_cost"),
+        (EVENT, "id '38c9a0' occurred above"),
+        ({**EVENT, "_labelIndex": 0}, "_label_Action is 2 and _labelIndex is 0"),
+        ({**EVENT, "_label_Action": 4, "_labelIndex": 3}, "_label_Action is 4; there are 3 actions"),
+        ({**EVENT, "a": [1, 0, 2]}, "a is [1, 0, 2]"),
+        ({**EVENT, "a": [1, 1, 3]}, "a is [1, 1, 3]"),
+        ({**EVENT, "c": {}}, "c._multi is missing"),
+        ({**EVENT, "pdrop": 0.5}, "pdrop is 0.5 after 0.0"),
+        ({**EVENT, "c": {**EVENT["c"], "s": {"age": 10**400}}}, "features must be finite, got inf"),
     ],
 )
 def test_a_line_that_is_wrong_is_named_and_the_next_is_read(
-    tmp_path: Path, event: bytes | dict[str, Any], told: str
+    tmp_path: Path, event: bytes | dict[str, Any], words: str
 ) -> None:
     examples, faults = read_faults(tmp_path, EVENT, event, {**EVENT, "EventId": "last"})
     assert [each.decision.id for each in examples] == ["38c9a0", "last"]
     ((named,),) = faults.shown.values()
-    assert named.removeprefix(f"{tmp_path / 'log.dsjson'}, ").startswith(told)
+    assert named.startswith(f"{tmp_path / 'log.dsjson'}, line 2: ")
+    assert words in named
     with pytest.raises(ExchangeError, match="line 2: "):
         list(read_dsjson(tmp_path / "log.dsjson", "reward", (-1.0, 1.0), Faults(strict=True)))
 

@@ -16,6 +16,7 @@ from armwise.feedback import jsonl
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import Faults, delimited, imported, obp, read_dsjson, read_obp
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, write_export
+from tests.agent.attacks import Command
 from tests.feedback.exchange.test_dsjson import EVENT
 
 SCALE = (-1.0, 1.0)
@@ -53,33 +54,26 @@ def nested(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "words"),
     [
-        (line()[:200], "line 1: no JSON"),
         (line() + b"\n" + b"\0" * 1000 + b"\n" + line(), "line 2: no JSON"),
         (nested(100_000), "line 1: no JSON: recursion limit exceeded"),
         (b"[" * 1_000_000, "line 1: no JSON: recursion limit exceeded"),
-        (b"\xff\xfe{", "line 1: no JSON"),
-        (b"[]", "line 1: it is []"),
         (line().replace(b'"age": 30', b'"age": ' + b"9" * 5000), "line 1: no JSON: number out of range"),
         (line(EventId="\ud800"), "line 1: no JSON"),
-        (
-            line(c={**EVENT["c"], "_multi": ["a", "b", "c"]}),
-            "c._multi has an action that is not an object",
-        ),
-        (line(c={**EVENT["c"], "_multi": [{}, [1], {}]}), "c._multi has an action that is not an object"),
-        (line(Timestamp="9999-12-31T23:59:59-23:59"), "up to the year 9999 in UTC was expected"),
-        (line(Timestamp=1e300), "up to the year 9999 in UTC was expected"),
-        (line(Timestamp="soon"), "Timestamp is 'soon'"),
+        (line(c={**EVENT["c"], "_multi": ["a", "b", "c"]}), "c._multi has an action"),
+        (line(c={**EVENT["c"], "_multi": [{}, [1], {}]}), "c._multi has an action"),
+        (line(Timestamp="9999-12-31T23:59:59-23:59"), "up to the year 9999 in UTC"),
+        (line(Timestamp=1e300), "up to the year 9999 in UTC"),
     ],
-    ids=range(13),
+    ids=range(9),
 )
 def test_a_line_that_is_made_to_fail_is_refused_with_its_number(
-    tmp_path: Path, content: bytes, message: str
+    tmp_path: Path, content: bytes, words: str
 ) -> None:
     path = tmp_path / "log.json"
     path.write_bytes(content)
-    assert message in refusal(path)
+    assert words in refusal(path)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -120,24 +114,6 @@ def test_a_number_of_a_version_that_no_log_holds_is_none(tmp_path: Path, event: 
     assert found.decision.version == version
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        (b'"_label_cost": -1', b'"_label_cost": NaN', "reward is no number"),
-        (b'"_label_cost": -1', b'"_label_cost": -1e999', "reward is no number"),
-        (b"[0.8166667", b"[NaN", "propensity not in (0, 1]"),
-        (b"[0.8166667", b"[1e999", "propensity not in (0, 1]"),
-    ],
-)
-def test_numbers_that_are_none_are_counted_and_left_out(
-    tmp_path: Path, old: bytes, new: bytes, reason: str
-) -> None:
-    path = tmp_path / "log.json"
-    path.write_bytes(line() + b"\n" + line(EventId="2").replace(old, new))
-    rows, left_out = converted(path, tmp_path / "out.jsonl")
-    assert (len(rows), left_out) == (1, {reason: 1})
-
-
 def test_of_a_key_that_stands_twice_the_last_one_counts_as_for_vw(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_bytes(line().replace(b'"EventId": "38c9a0", "a"', b'"EventId": "y", "EventId": "z", "a"'))
@@ -161,16 +137,6 @@ def test_a_decision_of_many_actions_and_deep_names_is_read(tmp_path: Path) -> No
 
 
 # -- arrays --------------------------------------------------------------------------------------
-
-
-class Trap:
-    """Runs a command when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.system, (f"touch {self.path}",)
 
 
 def npy(value: Any, **how: Any) -> bytes:
@@ -205,7 +171,7 @@ def npz(folder: Path, **changes: bytes | None) -> Path:
 @pytest.mark.parametrize("name", ["action", "reward", "pscore", "arms", "context", "pi_b", "n_actions"])
 def test_a_pickle_is_never_read(tmp_path: Path, name: str) -> None:
     trap = tmp_path / "ran"
-    pickled = npy(np.array([Trap(trap)] * 3, dtype=object), allow_pickle=True)
+    pickled = npy(np.array([Command(f"touch {trap}")] * 3, dtype=object), allow_pickle=True)
     assert f"{name} must be" in refusal(npz(tmp_path, **{name: pickled}))
     assert len(converted(npz(tmp_path, position=pickled), tmp_path / "out.jsonl")[0]) == 3, (
         "it is passed over"
@@ -295,7 +261,7 @@ def test_members_that_name_places_outside_are_not_written(tmp_path: Path) -> Non
 # -- tables --------------------------------------------------------------------------------------
 
 HEADER = ",timestamp,item_id,position,click,propensity_score,user_feature_0"
-ROW = "0,2019-11-24 00:00:00+00:00,0,1,0,0.5,x"
+ROW = "0,2019-12-31 23:59:59+00:59,0,1,0,0.5,x"
 
 
 def table(folder: Path, *rows: str, items: str = "item_id\n0\n1\n") -> Path:
@@ -307,23 +273,18 @@ def table(folder: Path, *rows: str, items: str = "item_id\n0\n1\n") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rows", "more", "message"),
+    ("rows", "items", "words"),
     [
-        ([ROW, "\0\0,2019"], {}, "line 3: it has 2 cells, and the first line has 7"),
-        ([ROW, '"' + "x" * 1_000_000], {}, "line 3: unexpected end of data"),
-        (
-            [ROW.replace("2019-11-24 00:00:00+00:00", "9999-12-31T23:59:59-23:59")],
-            {},
-            "timestamp is '9999-12-31T",
-        ),
-        ([ROW], {"items": "item_id\n0\n0\n"}, "has an item twice"),
+        ([ROW, '"' + "x" * 1_000_000], "item_id\n0\n1\n", "line 3: unexpected end of data"),
+        ([ROW.replace("2019", "9999").replace("+00", "-23")], "item_id\n0\n1\n", "timestamp is '9999-"),
+        ([ROW], "item_id\n0\n0\n", "has an item twice"),
     ],
-    ids=range(4),
+    ids=range(3),
 )
 def test_tables_that_are_made_to_fail_are_refused(
-    tmp_path: Path, rows: list[str], more: dict[str, str], message: str
+    tmp_path: Path, rows: list[str], items: str, words: str
 ) -> None:
-    assert message in refusal(table(tmp_path, *rows, **more))
+    assert words in refusal(table(tmp_path, *rows, items=items))
 
 
 def test_a_line_of_a_table_is_bounded_before_it_fills_the_memory(

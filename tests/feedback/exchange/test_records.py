@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from armwise.feedback.exchange.records import names_in, read_records, value_at
 from armwise.feedback.jsonl import ExchangeError
+from tests.agent.attacks import Command
 
 ROWS = [{"id": "a", "text": 'Who, "exactly"?\nAnd when?'}, {"id": "b", "text": "Ä é"}]
 
@@ -90,18 +91,10 @@ def test_a_line_that_cannot_be_read_has_a_fault_and_the_next_is_read(tmp_path: P
     assert records[2].fault == records[3].fault == "a JSON object was expected"
 
 
-class Bomb:
-    """A pickle that writes a file when it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path("exploded").write_text, ("",))
-
-
-def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "routerbench_0shot.pkl"
-    path.write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ExchangeError, match=r"never read; where you trust it, convert it once: .*to_parquet"):
+    path.write_bytes(pickle.dumps(Command(f"touch {tmp_path / 'exploded'}")))
+    with pytest.raises(ExchangeError, match=r"never read; .*to_parquet"):
         list(read_records(path))
     assert not (tmp_path / "exploded").exists()
 

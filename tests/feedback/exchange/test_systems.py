@@ -127,15 +127,19 @@ def test_the_model_that_answered_can_be_the_arm(tmp_path: Path) -> None:
     assert examples[0].decision.drawn == f"provider/{FEW[0].arm}"
 
 
-def test_several_scores_of_langfuse_must_be_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (None, r"several scores, name one with --reward: length \(60\), helpful \(58\)"),
+        ("helpfull", "no score is called 'helpfull'; there are: length"),
+    ],
+)
+def test_several_scores_of_langfuse_must_be_told_apart(
+    tmp_path: Path, reward: str | None, words: str
+) -> None:
     source, options = written(tmp_path / "export", "langfuse", FEW)
-    options.pop("reward")
-    with pytest.raises(
-        ExchangeError, match=r"several scores, name one with --reward: length \(60\), helpful \(58\)"
-    ):
-        read(source, "langfuse", **options)
-    with pytest.raises(ExchangeError, match="no score is called 'helpfull'; there are: length"):
-        read(source, "langfuse", reward="helpfull", **options)
+    with pytest.raises(ExchangeError, match=words):
+        read(source, "langfuse", **{**options, "reward": reward})
 
 
 def test_of_several_scores_the_newest_counts_wherever_it_stands(tmp_path: Path) -> None:
@@ -250,15 +254,6 @@ def test_feedback_of_tensorzero_may_be_on_an_episode_and_the_newest_counts(tmp_p
     examples, _ = read(source, "tensorzero", feedback=(as_lines(tmp_path / "scores.jsonl", scores),))
     assert [one.metrics.get("reward") for one in examples] == [0.25, 1.0, 0.25, 0.25, *[None] * 4]
     assert [one.cost.prompt_tokens for one in examples[:2]] == [11, 0]
-
-
-def test_functions_of_tensorzero_are_told_apart_by_only(tmp_path: Path) -> None:
-    inferences, feedback = tensorzero_rows(FEW)
-    inferences[3]["function_name"] = "other"
-    source = as_lines(tmp_path / "x.jsonl", [*inferences, *feedback])
-    examples, log = read(source, "tensorzero", only={"function_name": "answer"})
-    assert len(examples) == 59
-    assert log.faults.counts == {"not selected by --only": 1}
 
 
 def test_spans_that_are_no_model_calls_are_no_decisions(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -129,90 +128,68 @@ def test_usual_names_are_found_without_an_option_and_a_named_column_comes_first(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "words"),
     [
-        ({"arm": "rout"}, "no column 'rout' for the arm; did you mean 'route'. There are: "),
-        ({"features": {"tier": "zzz"}, "arm": "route"}, "no column 'zzz' for the feature tier; there are: "),
+        ({"arm": "rout"}, "no column 'rout' for the arm; did you mean 'route'"),
+        ({"features": {"tier": "zzz"}, "arm": "route"}, "no column 'zzz' for the feature tier"),
         ({"costs": {"usd": "dolars"}, "arm": "route"}, "for the cost usd; did you mean 'dollars'"),
         ({"prefix": "q_", "arm": "route"}, "no column begins with 'q_'"),
         ({"arm": "route", "only": {"zone": "x"}}, "--only zone: no such column"),
     ],
 )
 def test_a_missing_column_is_an_error_with_the_columns_there_are(
-    tmp_path: Path, options: dict[str, Any], message: str
+    tmp_path: Path, options: dict[str, Any], words: str
 ) -> None:
     path = as_csv(tmp_path / "log.csv", table_rows(TURNS[:3]))
-    with pytest.raises(ExchangeError, match=message) as refused:
+    with pytest.raises(ExchangeError, match=words) as refused:
         read(path, **options)
-    assert "route" in str(refused.value)
+    assert "dollars" in str(refused.value)
 
 
 def test_a_table_without_a_known_column_for_the_arm_is_refused(tmp_path: Path) -> None:
     path = as_csv(tmp_path / "log.csv", [{"which": "a", "score": 1}])
-    with pytest.raises(ExchangeError, match=r"name it with --arm .tried: arm, .*; there are: which, score"):
+    with pytest.raises(ExchangeError, match=r"name it with --arm .*; there are: which, score"):
         read(path)
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"route": ""}, "no arm", "route is empty"),
-    ({"chance": 0}, "propensity not in (0, 1]", "chance is 0; a probability in (0, 1] was expected"),
+    ({"chance": 0}, "propensity not in (0, 1]", "chance is 0"),
     ({"chance": 1.01}, "propensity not in (0, 1]", "chance is 1.01"),
     ({"chance": "half"}, "propensity not in (0, 1]", "chance is 'half'"),
-    ({"score": "good"}, "reward is no number", "score is 'good'; a number, true/false"),
-    (
-        {"score": 1.5},
-        "reward not in [0, 1]",
-        "score is 1.5; a reward in [0, 1] was expected, or another --range",
-    ),
+    ({"score": "good"}, "reward is no number", "score is 'good'"),
+    ({"score": 1.5}, "reward not in [0, 1]", "score is 1.5"),
     ({"score": "inf"}, "reward is no number", "score is 'inf'"),
-    ({"when": "yesterday"}, "no time", "when is 'yesterday'; seconds or milliseconds"),
+    ({"when": "yesterday"}, "no time", "when is 'yesterday'"),
     ({"when": ""}, "no time", "when is ''"),
-    ({"dollars": -1}, "no cost: usd", "dollars is '-1'; a number of usd that is not below 0"),
+    ({"dollars": -1}, "no cost: usd", "dollars is '-1'"),
     ({"latency": "slow"}, "no cost: seconds", "latency is 'slow'"),
     ({"request": "0190-000000"}, "duplicate", "id '0190-000000' occurred above"),
+    ({"dist": '{"small": 0.5, "medium": 0.4}'}, "no distribution", "that sum to 1"),
+    ({"dist": '{"small": 1.5, "medium": -0.5}'}, "no distribution", "that sum to 1"),
+    ({"dist": '{"small": "x"}'}, "no distribution", "that sum to 1"),
+    ({"dist": "[0.5, 0.5]"}, "no distribution", "has 2 numbers"),
+    ({"dist": "0.5"}, "no distribution", "that sum to 1"),
+    ({"dist": '{"other": 1.0}'}, "drawn arm not in the distribution", "more than 0 was expected"),
+    ({"chance": 0.999}, "propensity not that of the distribution", "chance"),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason", "detail"), WRONG, ids=[reason for _, reason, _ in WRONG])
+@pytest.mark.parametrize(("change", "reason", "words"), WRONG, ids=[reason for _, reason, _ in WRONG])
 def test_a_wrong_row_is_left_out_counted_and_named(
-    tmp_path: Path, change: Mapping[str, Any], reason: str, detail: str
+    tmp_path: Path, change: Mapping[str, Any], reason: str, words: str
 ) -> None:
     rows = table_rows(TURNS[:9])
     rows[4] |= change
-    path = as_csv(tmp_path / "log.csv", rows)
-    examples, log = read(path, **NAMES)
+    path, names = as_csv(tmp_path / "log.csv", rows), {**NAMES, "distribution": "dist"}
+    examples, log = read(path, **names)
     assert [one.decision.id for one in examples] == [t.id for t in TURNS[:9] if t.number != 4]
     assert [one.seq for one in examples] == list(range(1, 9))
     assert log.faults.counts == {reason: 1}
-    assert log.faults.shown[reason][0].startswith(f"{path}, line 6: {detail}")
+    assert log.faults.shown[reason][0].startswith(f"{path}, line 6: ")
+    assert words in log.faults.shown[reason][0]
     with pytest.raises(ExchangeError, match="line 6: "):
-        read(path, **NAMES, strict=True)
-
-
-DISTRIBUTIONS = [
-    ('{"small": 0.5, "medium": 0.4}', "no distribution", "probabilities of the arms that sum to 1"),
-    ('{"small": 1.5, "medium": -0.5}', "no distribution", "that sum to 1"),
-    ('{"small": "x"}', "no distribution", "that sum to 1"),
-    ("[0.5, 0.5]", "no distribution", "has 2 numbers; one an arm in the order of --arms"),
-    ("0.5", "no distribution", "that sum to 1"),
-    ('{"other": 1.0}', "drawn arm not in the distribution", "more than 0 was expected"),
-]
-
-
-@pytest.mark.parametrize(("cell", "reason", "detail"), DISTRIBUTIONS)
-def test_a_distribution_that_is_none_is_left_out(tmp_path: Path, cell: str, reason: str, detail: str) -> None:
-    rows = table_rows(TURNS[:3])
-    rows[1]["dist"] = cell
-    _, log = read(as_csv(tmp_path / "log.csv", rows), **NAMES, distribution="dist")
-    assert log.faults.counts == {reason: 1}
-    assert detail in log.faults.shown[reason][0]
-
-
-def test_a_propensity_must_be_that_of_the_distribution(tmp_path: Path) -> None:
-    rows = table_rows(TURNS[:3])
-    rows[2]["chance"] += 0.1
-    _, log = read(as_csv(tmp_path / "log.csv", rows), **NAMES, distribution="dist")
-    assert log.faults.counts == {"propensity not that of the distribution": 1}
+        read(path, **names, strict=True)
 
 
 def test_three_rows_are_named_for_each_reason_and_all_are_counted(tmp_path: Path) -> None:
@@ -456,8 +433,3 @@ def test_a_question_is_text_whatever_the_value_is_and_never_a_representation_of_
 def test_a_value_of_a_thousand_levels_is_a_text_or_none() -> None:
     deep = "[" * 1000 + "1" + "]" * 1000
     assert last_text(deep) in (deep, "")
-
-
-def test_two_readings_are_the_same(tmp_path: Path) -> None:
-    path = as_csv(tmp_path / "x.csv", table_rows(TURNS[:100]))
-    assert read(path, **NAMES)[0] == [replace(one) for one in read(path, **NAMES)[0]]
