@@ -298,17 +298,6 @@ def test_a_reader_sees_one_moment_of_the_log(store: Store, url: str) -> None:
     assert store.log_seq() == 2
 
 
-@pytest.mark.usefixtures("impatient")
-def test_six_readers_at_once_leave_connections_to_those_who_write(store: Store) -> None:
-    with ExitStack() as stack:
-        for _ in range(6):
-            stack.enter_context(store.reading())
-        with pytest.raises(LogUnavailableError, match="all connections to it are busy"), store.reading():
-            pass
-        store.append([decision("d1")])
-    assert store.log_seq() == 1
-
-
 def test_a_reader_cannot_write_to_a_server(postgres_url: str) -> None:
     with opened(postgres_url) as store:
         refused = pytest.raises(LogUnavailableError, match="read-only")

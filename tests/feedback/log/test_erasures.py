@@ -302,17 +302,15 @@ def test_the_record_of_an_erasure_forgets_whom_it_was_about(at_noon: Store) -> N
     assert subjects() == [None, bob]
 
 
-def test_feedback_whose_decision_never_came_goes_by_age_too(store: Store) -> None:
-    day = DAY_S
-    store.append([said("old", at=day), said("young", at=3 * day)])
-    assert not erasures.erase_older(store, 1.0, 3.5 * day)
-    assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
-
-
-def test_feedback_on_an_episode_goes_by_its_own_age(store: Store) -> None:
-    day = DAY_S
-    store.append([said("old", at=day, episode_id="e-1"), said("young", at=3 * day, episode_id="e-2")])
-    erasures.erase_older(store, 1.0, 3.5 * day)
+@pytest.mark.parametrize(
+    "about", [({}, {}), ({"episode_id": "e-1"}, {"episode_id": "e-2"})], ids=["decision", "episode"]
+)
+def test_feedback_alone_goes_by_its_own_age(
+    store: Store, about: tuple[dict[str, str], dict[str, str]]
+) -> None:
+    old, young = about
+    store.append([said("old", at=DAY_S, **old), said("young", at=3 * DAY_S, **young)])
+    assert not erasures.erase_older(store, 1.0, 3.5 * DAY_S)
     assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
 
 

