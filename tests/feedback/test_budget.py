@@ -188,9 +188,16 @@ def test_an_arm_that_was_never_drawn_is_expected_to_cost_nothing() -> None:
     assert pacer.costs(["graph", "new", "none"]) == (3.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("document", [{}, {"usd_per_request": 1.0, "steps_per_request": 1.0}])
-def test_a_budget_has_one_ceiling(document: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="either usd_per_request or steps_per_request was expected"):
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "either usd_per_request or steps_per_request"),
+        ({"usd_per_request": 1.0, "steps_per_request": 1.0}, "either usd_per_request or steps_per_request"),
+        ({"usd_per_request": 1.0, "usd_per_day": 1.0}, "usd_per_day"),
+    ],
+)
+def test_a_budget_has_one_ceiling(document: dict[str, float], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
         Budget.model_validate(document)
 
 
@@ -211,11 +218,6 @@ def test_a_number_of_a_budget_is_finite_and_within_its_bounds(
     for value in (smallest / 2, smallest - 1, largest * 2, largest + 1, math.inf, math.nan):
         with pytest.raises(ValidationError, match=rf"1 validation error for Budget\n{field}\n"):
             Budget.model_validate({**ceiling, field: value})
-
-
-def test_a_budget_with_an_unknown_field_is_refused() -> None:
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        Budget.model_validate({"usd_per_request": 1.0, "usd_per_day": 1.0})
 
 
 def test_dollars_and_steps_are_read_from_the_cost_of_an_execution() -> None:

@@ -94,11 +94,6 @@ def test_several_values_become_one_as_declared(how: Aggregation, one: float) -> 
     assert Metric(range=(-1, 1), aggregation=how).aggregate([0.5, -0.75, 1.0]) == one
 
 
-@given(st.sampled_from(Aggregation), st.floats(-1, 1))
-def test_one_value_is_itself_however_it_is_aggregated(how: Aggregation, only: float) -> None:
-    assert Metric(range=(-1, 1), aggregation=how).aggregate([only]) == only
-
-
 @given(st.permutations([0.1, 0.2, 0.3, -0.4, 1e-9]))
 def test_mean_and_sum_do_not_depend_on_the_order(values: list[float]) -> None:
     for how in (Aggregation.MEAN, Aggregation.SUM):
@@ -206,13 +201,6 @@ def test_a_value_counts_by_its_place_in_the_declared_range(
     assert {value: rule.quality({"m": value}) for value in places} == pytest.approx(places)
     columns = rewards(rule, {"m": np.array([*places])}, {}, np.full(n, np.nan), np.full(n, False))
     assert columns.tolist() == [rule.reward({"m": value}, Cost()) for value in places]
-
-
-def test_metrics_of_other_units_mix_by_their_weights() -> None:
-    stars, right = Metric(range=(1, 5)), Metric(type="boolean")
-    rule = RewardRule(metrics={"stars": stars, "right": right}, cost_weight=0.0)
-    found = [rule.reward({"stars": n, "right": 0.0}, Cost()) for n in (1.0, 3.0, 5.0)]
-    assert found == [0.0, 0.25, 0.5]
 
 
 @given(st.floats(-9, 9), st.floats(0.125, 9), st.sampled_from(["max", "min"]), st.floats(0, 1))

@@ -53,7 +53,7 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_decision_without_a_distribution_leaves_a_log_without_wherever_it_is_read(
+def test_one_decision_without_a_distribution_leaves_a_log_without(
     place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("armwise.feedback.decisions._CHUNK", 1)
@@ -62,6 +62,7 @@ def test_one_decision_without_a_distribution_leaves_a_log_without_wherever_it_is
     log = Log.from_examples(examples, RULE)
     assert log.p_log is None
     np.testing.assert_array_equal(log.propensity, [0.9, 0.9, 0.9])
+    assert log.eligible("dense").tolist() == [True] * 3
 
 
 def test_a_decision_between_a_single_arm_has_the_whole_distribution() -> None:
@@ -132,15 +133,6 @@ def test_a_decision_that_is_no_draw_from_a_distribution_is_left_out(
     assert log.excluded == {reason: 1}
 
 
-def test_where_only_the_drawn_arms_propensity_is_known_there_is_no_distribution() -> None:
-    alone = example(2)
-    alone = replace(alone, decision=replace(alone.decision, probabilities=(0.3,)))
-    log = Log.from_examples([example(1), alone], RULE)
-    assert log.p_log is None
-    assert log.propensity.tolist() == [0.25, 0.3]
-    assert log.eligible("dense").tolist() == [True, True]
-
-
 @pytest.mark.parametrize(
     ("selection", "kept", "reason"),
     [
@@ -167,53 +159,39 @@ def test_a_selection_says_what_is_looked_at(selection: Selection, kept: list[int
     assert log.excluded == {reason: 3 - len(kept)}
 
 
-def test_a_window_that_ends_where_it_begins_is_refused() -> None:
-    with pytest.raises(ValueError, match="is empty"):
-        Selection(since=AT, until=AT)
+@pytest.mark.parametrize("until", [AT, 0.0])
+def test_a_window_that_does_not_end_after_it_begins_is_refused(until: float) -> None:
+    with pytest.raises(ValueError, match=r"window from 2026-01-01T00:00:00Z to .* is empty"):
+        Selection(since=AT, until=until)
 
 
-def test_a_window_that_ends_before_it_begins_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="the window from 2026-01-01T00:00:00Z to 1970-01-01T00:00:00Z is empty"
-    ):
-        Selection(since=AT, until=0.0)
-
-
-def test_a_selection_that_leaves_nothing_says_what_was_asked_and_what_there_is() -> None:
+def test_a_selection_that_leaves_nothing_says_why() -> None:
     examples = [example(1, decided_at=AT), example(2, decided_at=AT + 60.5), example(3, mode=Mode.FORCED)]
-    with pytest.raises(EmptyLogError) as caught:
+    with pytest.raises(EmptyLogError, match=r"versions 7.* has 2 from .*: 2 outside the window"):
         Log.from_examples(examples[:2], RULE, Selection(since=AT + 3600, versions=(7,)))
-    assert str(caught.value) == (
-        "no decision can be evaluated (selected: since 2026-01-01T01:00:00Z, versions 7): "
-        "the training log has 2 from 2026-01-01T00:00:00Z to 2026-01-01T00:01:00.500Z; "
-        "left out: 2 outside the window"
-    )
-    with pytest.raises(EmptyLogError, match=r"selected: all decisions\).*left out: 1 forced$"):
+    with pytest.raises(EmptyLogError, match=r"left out: 1 forced$"):
         Log.from_examples(examples[2:], RULE)
     with pytest.raises(EmptyLogError, match="the training log is empty"):
         Log.from_examples([], RULE)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "words"),
     [
-        ({"p_log": np.array([[0.9, 0.2, 0.0]] * 3)}, "sum of p_log must be 1, got 1.1 at row 0"),
-        (
-            {"p_log": np.array([[0.5, 0.5, 0.0]] * 3)},
-            "value of p_log for the drawn arm, got 0.9 at row 0",
-        ),
+        ({"p_log": np.array([[0.9, 0.2, 0.0]] * 3)}, "sum of p_log .* got 1.1 at row 0"),
+        ({"p_log": np.array([[0.5, 0.5, 0.0]] * 3)}, "p_log for the drawn arm, got 0.9 at row 0"),
         ({"p_log": np.ones((3, 1))}, r"p_log must have the shape \(3, 3\), got \(3, 1\)"),
-        ({"propensity": np.array([0.9, 0.5, 0.0])}, r"propensity must be in \(0, 1\], got 0 at row 2"),
-        ({"propensity": np.array([0.9, 1.5, 0.1])}, r"propensity must be in \(0, 1\], got 1.5 at row 1"),
-        ({"drawn": np.array([0, 1, 3])}, "drawn must be a column of arms, got 3 at row 2"),
-        ({"drawn": np.array([0, 1])}, r"drawn must have the shape \(3,\) of reward, got \(2,\)"),
+        ({"propensity": np.array([0.9, 0.5, 0.0])}, "propensity .* got 0 at row 2"),
+        ({"propensity": np.array([0.9, 1.5, 0.1])}, "propensity .* got 1.5 at row 1"),
+        ({"drawn": np.array([0, 1, 3])}, "drawn .* got 3 at row 2"),
+        ({"drawn": np.array([0, 1])}, r"drawn .* got \(2,\)"),
         ({"reward": np.array([0.0, np.nan, 1.0])}, "reward must be finite, got nan at row 1"),
-        ({"questions": np.array([0, 1, 3])}, "question code must be below 3, got 3 at row 2"),
-        ({"questions": np.array([0, 2, 2])}, "rows of a question code must be above 0.*got 0 at row 1"),
+        ({"questions": np.array([0, 1, 3])}, "question code .* got 3 at row 2"),
+        ({"questions": np.array([0, 2, 2])}, "rows of a question code .* got 0 at row 1"),
     ],
 )
-def test_arrays_that_are_no_log_are_refused(log: Log, change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_arrays_that_are_no_log_are_refused(log: Log, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         replace(log, **change)
 
 

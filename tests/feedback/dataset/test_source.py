@@ -1,5 +1,6 @@
 """A log of a database and its export are one and the same, features included."""
 
+import re
 from math import inf
 from pathlib import Path
 
@@ -45,21 +46,18 @@ def test_an_export_says_where_the_log_still_waited(tmp_path: Path) -> None:
     assert ExportSource(path).waiting(None, 0).settled == 7.0
 
 
-def test_an_export_whose_metrics_are_not_declared_is_refused_with_the_lines_to_add(tmp_path: Path) -> None:
+def test_an_export_whose_metrics_are_not_declared_is_refused(tmp_path: Path) -> None:
     path, rule = tmp_path / "log.jsonl", RewardRule(metrics={"click": Metric(range=(0.0, 10.0))})
     with path.open("wb") as file:
         write_export([example(1, metrics={"click": 5.0})], file, Header(written_at=0.0, reward=rule))
     source = ExportSource(path)
-    with pytest.raises(
-        ExchangeError,
-        match=r'has the metrics click, .*reward: \{"metrics": \{"click": \{"range": \[0.0, 10.0\]\}\}\}',
-    ):
+    with pytest.raises(ExchangeError, match=r'metrics click, .*"range": \[0.0, 10.0\]'):
         source.log(RULE)
     turned = RewardRule(metrics={"click": Metric(range=(0.0, 10.0), optimize="min"), "right": Metric()})
     assert len(source.log(turned)) == 1
-    assert source.remarks(turned) == [
-        "The metric click is declared differently from the file: optimize min for max."
-    ]
+    (remark,) = source.remarks(turned)
+    assert "click" in remark
+    assert "optimize min for max" in remark
     assert source.remarks(rule) == []
 
 
@@ -68,11 +66,9 @@ def test_every_metric_that_a_file_declares_otherwise_is_named(tmp_path: Path) ->
     theirs = RewardRule(metrics={"click": Metric(), "right": Metric(weight=2.0), "thumb": Metric()})
     with path.open("wb") as file:
         write_export([example(1)], file, Header(written_at=0.0, reward=theirs))
-    assert ExportSource(path).remarks(RewardRule(metrics={"right": Metric()})) == [
-        "The metric click of the file is not declared here and has no effect on rewards.",
-        "The metric right is declared differently from the file: weight 1.0 for 2.0.",
-        "The metric thumb of the file is not declared here and has no effect on rewards.",
-    ]
+    remarks = ExportSource(path).remarks(RewardRule(metrics={"right": Metric()}))
+    for remark, words in zip(remarks, ("click .* not declared", "weight 1.0 for 2.0", "thumb"), strict=True):
+        assert re.search(words, remark)
 
 
 def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:

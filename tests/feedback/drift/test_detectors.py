@@ -203,50 +203,6 @@ def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
     assert after == [change for change in whole if change.example_seq > cut]
 
 
-def recorder(into: list[list[str]], change: Callable[[str], object]) -> type:
-    """Return a class in place of a statistic of the monitor: each instance adds what it sees to a list."""
-
-    class Recorder:
-        def __init__(self, *_settings: object) -> None:
-            self.seen: list[str] = []
-            into.append(self.seen)
-
-        def see(self, context: Context, *_reward: object) -> object:
-            self.seen.append(context.question)
-            return change(context.question)
-
-    return Recorder
-
-
-def test_arms_and_questions_are_forgotten_after_the_last_example_of_a_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arms: list[list[str]] = []
-    questions: list[list[str]] = []
-    monkeypatch.setattr(monitor, "BLOCK", 3)
-    monkeypatch.setattr(monitor, "_Arm", recorder(arms, lambda _: None))
-    monkeypatch.setattr(monitor, "_Questions", recorder(questions, lambda _: []))
-    watch(rewarded([Context(str(seq)) for seq in range(1, 8)], [0.5] * 7, ["a"] * 7))
-    blocks = [["1", "2", "3"], ["4", "5", "6"], ["7"]]
-    assert arms == blocks
-    assert [one for one in questions if one] == blocks
-
-
-def test_what_has_raised_an_alarm_is_forgotten_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    arms: list[list[str]] = []
-    questions: list[list[str]] = []
-    arm = recorder(arms, lambda question: (0.9, 0.1) if question == "2" else None)
-    monkeypatch.setattr(monitor, "_Arm", arm)
-    asked = recorder(questions, lambda question: [("length", 5.0, 9.0)] if question == "3" else [])
-    monkeypatch.setattr(monitor, "_Questions", asked)
-    changes = watch(
-        rewarded([Context(str(seq)) for seq in range(1, 6)], [0.5] * 5, ["a", "a", "b", "a", "b"])
-    )
-    assert changes == [Change("reward of a", 0.9, 0.1, 2), Change("length", 5.0, 9.0, 3)]
-    assert arms == [["1", "2"], ["3", "5"], ["4"]]
-    assert [one for one in questions if one] == [["1", "2", "3"], ["4", "5"]]
-
-
 @pytest.mark.usefixtures("_short")
 def test_a_change_between_two_blocks_is_the_start_of_the_next() -> None:
     """What holds since the start of a block is what is usual in it."""
@@ -288,32 +244,16 @@ def test_a_configuration_that_changed_its_features_is_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "wrong"),
+    ("settings", "words"),
     [
-        ({"raised_for": "an hour"}, "raised_for 'an hour' is not an ISO 8601 duration"),
-        ({"raised_for": "PT0S"}, "must be longer than zero"),
+        ({"raised_for": "an hour"}, "raised_for 'an hour'"),
+        ({"raised_for": "PT0S"}, "longer than zero"),
         ({"floor": 0.0}, "greater than 0"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, object], wrong: str) -> None:
-    with pytest.raises(ValidationError, match=wrong):
+def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
         DriftSpec.model_validate(settings)
-
-
-def test_the_first_two_hundred_rewards_of_an_arm_train_its_prediction_and_are_not_monitored(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[float] = []
-
-    class Noted(monitor.MonitoredSeries):
-        def see(self, value: float, expected: float = 0.0) -> None:
-            del expected
-            seen.append(value)
-
-    monkeypatch.setattr(monitor, "MonitoredSeries", Noted)
-    arms = ["b", *"a" * 202]
-    watch(rewarded([PLAIN] * 203, map(float, range(203)), arms))
-    assert seen == [201.0, 202.0]
 
 
 def test_statistics_restart_after_a_hundred_thousand_examples_and_are_of_some_hundred_values() -> None:

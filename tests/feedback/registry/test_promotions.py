@@ -157,20 +157,6 @@ def test_a_canary_gets_its_share_until_the_next_promotion(store: Store, end: Act
     assert canary.share == 0.5
 
 
-def test_each_of_several_canaries_keeps_its_newest_row_until_it_is_ended(store: Store) -> None:
-    published(store)
-    first, second = published(store, "first"), published(store, "second")
-    promote(store, second, Action.CANARY, share=0.1)
-    promote(store, first, Action.CANARY, share=0.2)
-    promote(store, second, Action.CANARY, share=0.3)
-    shares = [(one.version, one.share) for one in active_policy(store, "ours").canaries]
-    assert shares == [(first.version, 0.2), (second.version, 0.3)]
-    promote(store, first, Action.CANARY, share=0.0)
-    assert [one.version for one in active_policy(store, "ours").canaries] == [second.version]
-    promote(store, first, Action.PROMOTE)
-    assert active_policy(store, "ours").canaries == ()
-
-
 def test_who_decided_is_on_record(store: Store) -> None:
     ours = published(store)
     by_itself = Promotion(0, ours.version, Action.CANARY, "held", 9.0, share=0.1, automatic=True)
@@ -287,14 +273,6 @@ def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bo
     assert rows(store) == before
 
 
-def test_every_promotion_is_kept_and_listed_newest_first(store: Store) -> None:
-    version = published(store)
-    for reason in ("a", "b", "c"):
-        promote(store, version, Action.ROLLBACK, reason)
-    assert [one.reason for one in newest(store, 5)] == ["c", "b", "a"]
-    assert [one.reason for one in newest(store, 2)] == ["c", "b"]
-
-
 @pytest.mark.parametrize(
     ("action", "live"), [(Action.PROMOTE, True), (Action.ROLLBACK, True), (Action.CANARY, False)]
 )
@@ -314,9 +292,10 @@ def test_a_version_that_was_never_published_cannot_be_chosen(store: Store) -> No
     assert newest(store, 5) == []
 
 
-def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store) -> None:
+@pytest.mark.parametrize("action", [Action.PROMOTE, Action.ROLLBACK])
+def test_the_bytes_of_a_version_that_was_chosen_are_not_pruned(store: Store, action: Action) -> None:
     chosen, _, other = (published(store) for _ in range(3))
-    promote(store, chosen, Action.ROLLBACK)
+    promote(store, chosen, action)
     newest = [published(store) for _ in range(KEPT_CHECKPOINTS)][-1].version
     assert not is_kept(chosen.version, newest)
     assert not is_kept(other.version, newest)
@@ -403,12 +382,6 @@ def test_what_a_version_of_the_recipe_has_learned_is_not_published_again(store: 
     further = beside(store, first.epoch, examples_seq=4)
     assert further is not None
     assert further.version == first.version + 1
-
-
-def test_a_version_is_found_by_its_number(store: Store) -> None:
-    version = published(store)
-    assert find(store, version.version) == version
-    assert find(store, version.version + 1) is None
 
 
 def test_pages_hold_every_version_once_newest_first(store: Store) -> None:

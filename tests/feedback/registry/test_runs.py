@@ -7,9 +7,7 @@ from contextlib import closing
 import pytest
 
 from armwise.feedback.errors import SupersededError, UnderWayError
-from armwise.feedback.events import LABELS, Decision
 from armwise.feedback.log import Store
-from armwise.feedback.log import tables as t
 from armwise.feedback.registry.runs import (
     Run,
     RunState,
@@ -27,10 +25,7 @@ from armwise.feedback.registry.runs import (
     under_way,
 )
 from armwise.feedback.registry.versions import Version, publish
-from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.training_log import Joiner, examples, take_epoch
-from armwise.feedback.training_log import traffic as training_log_traffic
-from tests.feedback.conftest import decision, execution, value
+from armwise.feedback.training_log import take_epoch
 
 LEASE_S = 60.0
 """Seconds without a heartbeat after which a worker is dead."""
@@ -38,7 +33,6 @@ LEASE_S = 60.0
 OURS = "ours"
 """Digest of the configured recipe."""
 
-RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
 LONG = LEASE_S + 1.0
 """Longer than a worker may be silent."""
 
@@ -215,33 +209,6 @@ def test_a_recipe_comes_from_the_first_run_whose_candidate_is_of_it(store: Store
     assert {recipe: run.seq for recipe, run in found.items()} == {"a": 2, "b": 4}
     assert {recipe: run.candidate for recipe, run in found.items()} == {"a": numbers[0], "b": numbers[2]}
     assert [*of_recipes(store, ["b"])] == ["b"]
-
-
-def label(name: str, run: int | None) -> Decision:
-    context = decision(name).context
-    episode = None if run is None else examples.name_episode(run)
-    return Decision(name, context, ("b",), (1.0,), "b", LABELS, 0, decided_at=100.0, episode_id=episode)
-
-
-def test_labels_are_no_traffic_and_are_found_by_run(store: Store) -> None:
-    store.append([decision("d1"), execution("d1"), value("d1")])
-    for name, run in (("label-a", None), ("label-b.1", 1), ("label-c.2", 2)):
-        store.append([label(name, run), execution(name), value(name)])
-    Joiner(store, RULE, take_epoch(store, "joiner", 0.0)).advance(200.0)
-    assert training_log_traffic.decisions_of_traffic(store, RULE.join) == 1
-    assert training_log_traffic.decisions_of_traffic(store, "another") == 0
-    assert training_log_traffic.label_ids(store, [1], RULE.join) == {"label-a", "label-b.1"}
-    assert training_log_traffic.label_ids(store, [1, 2], RULE.join) == {"label-a", "label-b.1", "label-c.2"}
-
-
-def test_each_question_of_the_traffic_is_listed_once_in_order(store: Store) -> None:
-    for name in ("d1", "d2"):
-        store.append([decision(name), execution(name)])
-    store.append([label("label-a", 1), execution("label-a"), value("label-a")])
-    assert training_log_traffic.asked_since(store, 0.0) == ["what is d1?", "what is d2?"]
-    with store.reading() as connection:
-        (first, *_) = connection.scalars(t.decisions.select().with_only_columns(t.decisions.c.logged_at))
-    assert training_log_traffic.asked_since(store, first + 1e6) == []
 
 
 def test_a_run_may_fail_for_a_reason_that_no_database_stores(store: Store) -> None:

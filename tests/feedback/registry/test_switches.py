@@ -7,11 +7,8 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.registry.arm_sets import LiveArms, disabled, history, replace, started, switch
 
 
-def test_nothing_is_switched_off_at_first(store: Store) -> None:
-    assert disabled(store) == frozenset()
-
-
 def test_the_newest_switch_of_each_arm_counts(store: Store) -> None:
+    assert disabled(store) == frozenset()
     switch(store, "bm25", False, 1.0)
     switch(store, "dense", False, 2.0)
     assert disabled(store) == {"bm25", "dense"}
@@ -26,18 +23,6 @@ def test_switching_twice_the_same_way_changes_nothing(store: Store) -> None:
     switch(store, "bm25", False, 2.0)
     switch(store, "dense", True, 3.0)
     assert disabled(store) == {"bm25"}
-
-
-def test_every_switch_stays_on_record(store: Store) -> None:
-    for at, enabled in enumerate([False, True, False]):
-        switch(store, "bm25", enabled, float(at))
-    with store.reading() as connection:
-        rows = connection.execute(sa.select(t.switches).order_by(t.switches.c.seq)).all()
-    assert [(row.arm, row.enabled, row.at) for row in rows] == [
-        ("bm25", False, 0.0),
-        ("bm25", True, 1.0),
-        ("bm25", False, 2.0),
-    ]
 
 
 def test_the_history_has_every_change_of_what_could_be_drawn(store: Store) -> None:

@@ -96,23 +96,6 @@ def test_old_bytes_are_thinned_out_and_their_rows_stay(store: Store) -> None:
     assert store.counts()["versions"] == len(numbers)
 
 
-@pytest.mark.parametrize("action", ["promote", "rollback"])
-def test_the_bytes_of_a_version_that_an_operator_chose_are_kept(store: Store, action: str) -> None:
-    version = draft(store)
-    chosen = publish(store, version, b"chosen")
-    with store.writing() as connection:
-        connection.execute(
-            sa.insert(t.promotions),
-            {"version": chosen, "action": action, "reason": "it is good", "at": 3.0}
-            | {"forced": False, "share": 0.0, "automatic": False},
-        )
-    numbers = [publish(store, version, b"%d" % i) for i in range(KEPT_CHECKPOINTS)]
-    publish(store, version, b"and one more")
-    assert checkpoint(store, chosen) == b"chosen"
-    assert chosen % 2 == 1, "for its age alone it would not be kept"
-    assert checkpoint(store, numbers[0]) == b"0"
-
-
 @given(newest=st.integers(1, 600))
 def test_what_is_kept_at_any_time_is_what_never_was_pruned(newest: int) -> None:
     kept: set[int] = set()

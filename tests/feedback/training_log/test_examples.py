@@ -118,12 +118,13 @@ def test_a_start_is_read_as_it_was_kept(runs: set[int], after: int) -> None:
     assert StartingPoint.of(None) is None
 
 
-@pytest.mark.parametrize("runs", [(0,), (2, 2), (3, 2), (-1, 4)])
-def test_runs_that_do_not_rise_are_no_start(runs: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"positive numbers were expected, each above the last"):
-        StartingPoint(runs)
-
-
-def test_a_start_before_the_log_is_none() -> None:
-    with pytest.raises(ValueError, match="a start after example -1: 0 or more was expected"):
-        StartingPoint(after=-1)
+@pytest.mark.parametrize(
+    ("runs", "after", "words"),
+    [
+        *((runs, 0, "each above the last") for runs in ((0,), (2, 2), (3, 2), (-1, 4))),
+        ((), -1, "after example -1"),
+    ],
+)
+def test_what_cannot_be_a_start_is_refused(runs: tuple[int, ...], after: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        StartingPoint(runs, after)

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from armwise.feedback.dataset import Log
 from armwise.feedback.errors import ConflictError
-from armwise.feedback.events import LABELS, Decision, Example, FeedbackKind, Tick
+from armwise.feedback.events import LABELS, Decision, FeedbackKind, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
@@ -72,13 +71,3 @@ def test_labels_are_read_as_they_were_inserted_without_what_was_said_later(store
 
 def in_episode(made: Decision) -> Decision:
     return replace(made, episode_id="e")
-
-
-def test_a_label_is_not_evaluated() -> None:
-    cost = execution("a").cost
-    live = Example(1, decision("a"), cost, {"right": 1.0})
-    label = Example(2, past("b").decision, cost, {"right": 0.0})
-    log = Log.from_examples([live, label], RULE)
-    assert (log.seq.tolist(), log.reward.tolist(), log.excluded) == ([1], [1.0], {"labels": 1})
-    with pytest.raises(ValueError, match="left out: 1 labels"):
-        Log.from_examples([label], RULE)

@@ -119,14 +119,6 @@ def test_the_age_is_that_of_the_first_fact_not_applied(store: Store, fact: objec
     assert (lag.facts, lag.seconds(now=1000.0)) == (2, 1000.0 - at)
 
 
-def test_a_single_fact_that_waits_has_an_age(store: Store) -> None:
-    store.append([decision("d1")])
-    joined(store)
-    store.append([Tick(400.0)])
-    lag = measure_lag(store, RULE.join, 0)
-    assert (lag.facts, lag.seconds(now=1000.0)) == (1, 600.0)
-
-
 def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
     store.append([decision("d1", at=100.0)])
     assert measure_lag(store, RULE.join, 0).seconds(now=90.0) == 0.0

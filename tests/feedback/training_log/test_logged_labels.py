@@ -117,10 +117,6 @@ def test_what_cannot_be_a_label_is_left_out_and_counted() -> None:
     [
         ([], "none"),
         ([example("q", "a", None)], "1 not judged"),
-        (
-            [example("q", "gone", 1.0), example("q", "a", None)],
-            "1 of arm 'gone', which there is no longer, 1 not judged",
-        ),
     ],
 )
 def test_a_log_without_a_label_is_refused(log: list[Example], message: str) -> None:

@@ -339,11 +339,6 @@ def test_nothing_to_learn_is_refused() -> None:
         Also()
 
 
-def test_a_start_with_it_is_read_as_it_was_kept_and_one_without_is_as_before() -> None:
-    assert StartingPoint.of(BOTH.document()) == BOTH
-    assert StartingPoint((3,), 7).document() == {"runs": [3], "after": 7}
-
-
 OPS = st.lists(
     st.tuples(st.sampled_from(["turn", "value", "second", "grade"]), st.integers(0, 5), st.integers(0, 4)),
     min_size=20,

@@ -238,45 +238,28 @@ def test_facts_that_another_process_has_counted_are_not_counted_again_where_noth
 
 
 MOVED = {
-    "log_seq": "the facts",
-    "examples_seq": "the examples",
-    "rewarded_seq": "the decisions whose rewards are final",
+    "log_seq": t.rollup_positions.c.log_seq + 1,
+    "examples_seq": t.rollup_positions.c.examples_seq + 1,
+    "rewarded_seq": t.rollup_positions.c.rewarded_seq + 1,
+    "rule": "another",
 }
-"""What another process may have counted, by the position that it has moved."""
+"""What another process may have changed meanwhile: a position that it counted up to, or the rule."""
 
 
-@pytest.mark.parametrize("position", MOVED)
-def test_sums_are_added_only_where_each_position_is_the_one_they_were_read_from(
-    filled: Store, monkeypatch: pytest.MonkeyPatch, position: str
+@pytest.mark.parametrize("changed", MOVED)
+def test_sums_are_added_only_to_what_they_were_read_from(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     rollups.advance(filled, RULE, 10)
     before, writing = sums(filled), filled.writing
-    column = t.rollup_positions.c[position]
 
     def moved() -> AbstractContextManager[sa.Connection]:
         monkeypatch.setattr(filled, "writing", writing)
         with writing() as connection:
-            connection.execute(sa.update(t.rollup_positions).values({position: column + 1}))
+            connection.execute(sa.update(t.rollup_positions).values({changed: MOVED[changed]}))
         return writing()
 
     monkeypatch.setattr(filled, "writing", moved)
-    rollups.advance(filled, RULE, 10)
-    assert sums(filled) == before, f"{MOVED[position]} are counted already"
-
-
-def test_sums_are_not_added_to_those_that_another_rule_has_begun_meanwhile(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rollups.advance(filled, RULE, 10)
-    before, writing = sums(filled), filled.writing
-
-    def taken() -> AbstractContextManager[sa.Connection]:
-        monkeypatch.setattr(filled, "writing", writing)
-        with writing() as connection:
-            connection.execute(sa.update(t.rollup_positions).values(rule="another"))
-        return writing()
-
-    monkeypatch.setattr(filled, "writing", taken)
     rollups.advance(filled, RULE, 10)
     assert sums(filled) == before
 

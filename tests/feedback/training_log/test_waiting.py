@@ -54,11 +54,6 @@ def test_a_decision_before_the_window_keeps_nobody_waiting(store: Store) -> None
     assert waiting(store, [], since=15.0) == inf
 
 
-def test_one_that_is_never_judged_is_waited_for_until_its_deadline(store: Store) -> None:
-    assert waiting(store, [asked(1, 10.0), ended(1), Tick(110.0)]) == 10.0
-    assert waiting(store, [Tick(200.0)]) == inf
-
-
 @pytest.mark.parametrize(("log_at", "until"), [(112.0, 10.0), (112.5, inf)])
 def test_it_is_waited_for_until_the_grace_after_its_deadline_is_over(
     store: Store, log_at: float, until: float
@@ -146,14 +141,6 @@ def test_a_label_is_not_waited_for(store: Store) -> None:
 
 def test_what_is_answered_still_is_waited_for(store: Store) -> None:
     assert waiting(store, [asked(1, 10.0)]) == 10.0
-
-
-@pytest.mark.parametrize(("failed", "until"), [(None, inf), (-1.0, 10.0)])
-def test_a_failed_arm_is_waited_for_where_a_failure_has_a_value(
-    store: Store, failed: float | None, until: float
-) -> None:
-    rule = RULE.model_copy(update={"failed": failed})
-    assert waiting(store, [asked(1, 10.0), ended(1, Status.ARM_FAILED)], rule) == until
 
 
 def test_what_no_policy_drew_is_not_waited_for(store: Store) -> None:
