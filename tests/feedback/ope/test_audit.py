@@ -153,11 +153,7 @@ def test_the_verdict_on_1_of_n_names_the_arm_and_what_would_be_right() -> None:
     check = named(found, "mean weight of each arm")
     share = float((drawn == 3).mean())
     assert found.status is check.status is CheckStatus.FAIL
-    assert check.advice.startswith(
-        "Every propensity on record is 1 / n of the eligible arms, and the draws are skewed: both was drawn "
-        "for "
-        f"{share:.0%} of the rows, {share * 4:.2f} times as often as logged."
-    )
+    assert f"both was drawn for {share:.0%} of the rows" in check.advice
     assert check.found == f"{share * 4:.3f} of both"
     # what follows from it is no fault of its own
     assert named(found, "calibration").status is CheckStatus.WARN
@@ -198,9 +194,7 @@ def test_rows_of_a_user_that_keep_their_arm_are_one_draw() -> None:
     found = audit(log)
     assert found.status is CheckStatus.WARN
     assert found.tested == len(np.unique(log.groups["user"]))
-    assert (
-        "100% of the decisions of one user repeat the arm before" in named(found, "draws within users").advice
-    )
+    assert "100% of the decisions of one user" in named(found, "draws within users").advice
     assert audit(replace(log, groups={})).tested == 2000
 
 

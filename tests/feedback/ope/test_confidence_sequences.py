@@ -316,10 +316,7 @@ SECOND: Integers = np.array([2])
         (lambda: Evidence(ONE, ONE, (1.0, 1.0)), "must rise, got 1 to 1"),
         (lambda: Evidence(ONE, ONE, (0.0, 1.0), waiting=ONE > 0), "rows that wait need learned and known"),
         (lambda: Evidence(ONE, ONE, (0.0, 1.0), known=SECOND), "learned and known belong together"),
-        (
-            lambda: Evidence(ONE, ONE, (0.0, 1.0), learned=SECOND, known=SECOND),
-            r"learned must have the shape \(3,\)",
-        ),
+        (lambda: Evidence(ONE, ONE, (0.0, 1.0), learned=SECOND, known=SECOND), r"learned .* \(3,\)"),
         (lambda: Evidence(ONE, 2.0 * ONE, (0.0, 1.0)), r"range \[0, 1\], got 2 at row 0"),
         (lambda: Evidence(-ONE, ONE, (0.0, 1.0)), "at least 0, got -1 at row 0"),
         (lambda: Evidence(np.nan * ONE, ONE, (0.0, 1.0)), "finite and at least 0, got nan"),
@@ -328,6 +325,8 @@ SECOND: Integers = np.array([2])
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND + 2), "from 1 to 3, got 4"),
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND - 2), "from 1 to 3, got 0"),
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=np.array([2, 2])), "above the one before"),
+        (lambda: asymptotic_errors(10, 1.0), r"level must be in \(0, 1\), got 1"),
+        (lambda: asymptotic_errors(0), "at least 1 row, got 0"),
     ],
 )
 def test_what_cannot_be_bounded_is_refused(call, message: str) -> None:
@@ -348,10 +347,5 @@ def test_a_mean_is_within_its_asymptotic_sequence_at_every_look() -> None:
     assert single[:, 29:].any(axis=1).mean() > 0.3, "an interval of one look misses at many"
 
 
-def test_an_asymptotic_sequence_takes_a_level_and_rows_in_their_range() -> None:
-    """The message names the value."""
-    with pytest.raises(ValueError, match="level must be in \\(0, 1\\), got 1"):
-        asymptotic_errors(10, 1.0)
-    with pytest.raises(ValueError, match="a mean needs at least 1 row, got 0"):
-        asymptotic_errors(0)
+def test_an_asymptotic_sequence_is_wider_at_a_higher_level() -> None:
     assert asymptotic_errors(100, 0.99) > asymptotic_errors(100, 0.95)

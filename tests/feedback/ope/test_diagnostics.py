@@ -101,12 +101,6 @@ def test_rows_of_one_question_count_as_one_observation() -> None:
     assert diagnose(sample, ARMS, questions=np.zeros(300, dtype=np.int64)).mean_weight_error is None
 
 
-def test_what_was_left_out_is_kept_by_reason() -> None:
-    left_out = {"no reward": 60, "forced": 40}
-    figures = diagnose(sampled([0.5, 0.5], [0.5, 0.5], 300, seed=7), ARMS[:2], excluded=left_out)
-    assert figures.excluded == left_out
-
-
 def test_nobody_knows_how_far_the_mean_weight_of_one_question_may_be_from_1() -> None:
     sample = sampled([0.5, 0.5], [0.9, 0.1], 30, seed=8)
     figures = diagnose(sample, ARMS[:2], questions=np.zeros(30, dtype=np.int64))

@@ -83,10 +83,6 @@ def flat(sample: Sample, level: float) -> Sample:
 def test_the_table_has_a_row_of_each_entry_in_the_order_of_the_file() -> None:
     names = re.findall(r"^\| `(\w+)` \| ", estimators_table(), re.MULTILINE)
     assert names == list(ESTIMATORS)
-    assert {"replay", "ips", "clipped_ips", "snips"} <= {*names}
-    assert "| `ips` | `mean(w r)` | unbiased and simple; small weights | Horvitz and Thompson (1952) |" in (
-        estimators_table().splitlines()
-    )
 
 
 def test_the_head_of_the_file_weighs_every_estimator() -> None:
@@ -347,6 +343,10 @@ FIRST = np.zeros(3, dtype=np.int64)
         ({"drawn": FIRST - 1}, "drawn must be a column below 2, got -1 at row 0"),
         ({"drawn": FIRST[:2]}, r"share one shape \(n,\).* got \(3,\), \(2,\), \(3,\), \(3, 2\)"),
         ({"q_hat": NOUGHT[:, :1]}, r"q_hat must have the shape \(3, 2\) of p_target, got \(3, 1\)"),
+        (
+            {"propensity": HALF[:0], "drawn": FIRST[:0], "reward": ONES[:0], "p_target": SURE[:0]},
+            "the log is empty",
+        ),
         ({"q_mrdr": NOUGHT[:2]}, r"q_mrdr must have the shape \(3, 2\) of p_target, got \(2, 2\)"),
     ],
 )
@@ -354,11 +354,6 @@ def test_a_log_that_cannot_be_right_is_refused_by_value_and_row(changes: Any, me
     columns = {"propensity": HALF, "drawn": FIRST, "reward": ONES, "p_target": SURE}
     with pytest.raises(ValueError, match=message):
         Sample(**{**columns, **changes})
-
-
-def test_an_empty_log_is_refused() -> None:
-    with pytest.raises(ValueError, match="the log is empty: an estimate needs at least one row"):
-        Sample(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0), np.empty((0, 2)))
 
 
 @pytest.mark.parametrize("unused", [0, 1])

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +58,7 @@ def test_a_candidate_that_is_worse_is_held_and_said_not_to_look_better() -> None
     verdict = verdict_of(made_log(quality=(0.7, 0.4, 0.4)))
     assert not verdict.promote
     [reason] = verdict.reasons
-    assert reason.startswith("The gain a decision is -0.1")
-    assert reason.endswith("the candidate does not look better.")
+    assert "does not look better" in reason
 
 
 def test_too_short_a_log_says_how_much_more_is_needed_and_so_much_is_about_enough() -> None:
@@ -70,43 +70,37 @@ def test_too_short_a_log_says_how_much_more_is_needed_and_so_much_is_about_enoug
     assert verdict_of(made_log(150 + 2 * more)).promote
 
 
-def test_a_margin_above_the_gain_holds() -> None:
-    verdict = verdict_of(made_log(), spec=GateSpec(margin=0.2))
-    [reason] = verdict.reasons
-    assert "must be above +0.2000" in reason
+def lying() -> Log:
+    """Return a log with propensities that nothing was drawn from."""
+    wrong = np.tile([0.3, 0.6, 0.1], (3_000, 1))
+    return replace(made_log(), p_log=wrong, propensity=wrong[0][made_log().drawn])
+
+
+@pytest.mark.parametrize(
+    ("log", "spec", "checks", "words"),
+    [
+        (made_log(), GateSpec(margin=0.2), {}, "above +0.2000"),
+        (made_log(), SPEC, {"mismatched": 2}, "2 of 100 recomputed propensities differ"),
+        (made_log(), SPEC, {"checked": 7}, "7 decisions were recomputed; 100 are needed"),
+        (without_the_third_arm(), SPEC, {}, "drawn 90.0% of what the candidate chooses; 99.0%"),
+        (lying(), SPEC, {}, "the propensities are not those that were drawn from"),
+    ],
+    ids=["margin", "mismatched", "checked", "overlap", "propensities"],
+)
+def test_one_thing_against_a_candidate_holds_it(
+    log: Log, spec: GateSpec, checks: dict[str, int], words: str
+) -> None:
+    assert any(words in reason for reason in verdict_of(log, spec=spec, **checks).reasons)
+
+
+def test_propensities_need_not_be_recomputed_where_that_is_configured() -> None:
+    assert verdict_of(made_log(), spec=GateSpec(least_checked=0), checked=0).promote
 
 
 def test_a_margin_below_zero_lets_through_what_is_hardly_worse() -> None:
     log = made_log(quality=(0.5, 0.5, 0.5))
     assert not verdict_of(log).promote
     assert verdict_of(log, spec=GateSpec(margin=-0.1)).promote
-
-
-def test_a_propensity_that_does_not_match_holds() -> None:
-    [reason] = verdict_of(made_log(), mismatched=2).reasons
-    assert reason == "2 of 100 recomputed propensities differ from the log; none may."
-
-
-def test_propensities_that_nobody_recomputed_hold_unless_that_is_asked_for() -> None:
-    [reason] = verdict_of(made_log(), checked=7).reasons
-    assert reason == "The propensities of 7 decisions were recomputed; 100 are needed."
-    assert verdict_of(made_log(), spec=GateSpec(least_checked=0), checked=0).promote
-
-
-def test_choices_that_the_log_could_not_draw_hold() -> None:
-    verdict = verdict_of(without_the_third_arm())
-    assert verdict.figures.overlap == pytest.approx(0.9)
-    assert verdict.reasons == (
-        "The log could have drawn 90.0% of what the candidate chooses; 99.0% are needed.",
-    )
-
-
-def test_propensities_that_were_not_drawn_from_hold() -> None:
-    log = made_log()
-    wrong = np.tile([0.3, 0.6, 0.1], (len(log), 1))
-    lying = replace(log, p_log=wrong, propensity=wrong[0][log.drawn])
-    reasons = verdict_of(lying).reasons
-    assert any("or the propensities are not those that were drawn from" in reason for reason in reasons)
 
 
 def test_few_decisions_worth_of_evidence_hold() -> None:
@@ -129,7 +123,6 @@ def test_a_candidate_that_draws_nothing_of_the_log_is_held() -> None:
 def test_all_that_speaks_against_a_candidate_is_said_at_once() -> None:
     verdict = verdict_of(made_log(40, seed=3), np.array([0.0, 0.0, 1.0]), checked=0, mismatched=0)
     assert len(verdict.reasons) >= 4
-    assert all(reason.endswith(".") and reason[0].isupper() for reason in verdict.reasons)
 
 
 def test_where_only_drawn_probabilities_are_known_the_overlap_is_not_judged() -> None:
@@ -277,13 +270,6 @@ def test_waiting_decisions_alone_before_the_first_reward_leave_the_verdict_undec
     assert verdict.figures.low < 0.0 < verdict.figures.high
 
 
-def test_decisions_that_wait_need_to_know_what_was_known() -> None:
-    log = made_log(60)
-    p = np.tile(CANDIDATE, (60, 1))
-    with pytest.raises(ValueError, match="decisions wait for feedback: `known` is needed"):
-        judge(SPEC, log, p, reward_range=(0.0, 1.0), waiting=waiting_of(log, np.arange(60) < 5))
-
-
 def test_what_was_known_stays_with_its_decision_where_rows_are_not_in_order_of_time() -> None:
     log = made_log(400)
     log = replace(log, at=log.at[::-1])
@@ -362,9 +348,8 @@ def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
     log = made_log(40)
     verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
     assert verdict.promote is False
-    assert verdict.reasons == (
-        "No decision is left to judge it by: all 40 are after a decision that still waits for feedback.",
-    )
+    [reason] = verdict.reasons
+    assert "all 40 are after a decision that still waits" in reason
     assert verdict.figures is None
     assert json.loads(json.dumps(verdict.document()))["trail"] == []
 
@@ -518,17 +503,13 @@ def test_a_verdict_counts_no_decision_as_checked_unless_it_is_given() -> None:
     log = made_log()
     verdict = judge(SPEC, log, np.tile(CANDIDATE, (len(log), 1)), reward_range=(0.0, 1.0))
     assert (verdict.figures.checked, verdict.figures.mismatched) == (0, 0)
-    assert verdict.reasons == ("The propensities of 0 decisions were recomputed; 100 are needed.",)
-
-
-def test_the_document_of_a_promotion_says_so() -> None:
-    document = verdict_of(made_log()).document()
-    assert (document["verdict"], document["promote"], document["reasons"]) == ("promote", True, ())
+    assert not verdict.promote
 
 
 def test_the_document_survives_json() -> None:
     verdict = verdict_of(made_log(150))
     read = json.loads(json.dumps(verdict.document()))
+    assert verdict_of(made_log()).document()["verdict"] == "promote"
     assert read["verdict"] == "hold"
     assert read["reasons"] == list(verdict.reasons)
     assert read["figures"]["low"] == verdict.figures.low
@@ -561,20 +542,19 @@ def test_one_that_is_no_better_is_seldom_promoted_however_often_one_looks(situat
     assert promoted <= bound <= int(stats.binom.isf(0.001, runs, 0.05))
 
 
-def test_a_target_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match="name the 4 columns of p_target, got 3"):
-        verdict_of(made_log(), np.array([0.1, 0.8, 0.1, 0.0]))
-
-
-def test_a_target_that_is_no_distribution_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"sum of p_target must be 1, got 0\.9 at row 0"):
-        verdict_of(made_log(), np.array([0.5, 0.4, 0.0]))
-
-
-def test_a_reward_outside_of_the_declared_range_is_refused() -> None:
-    log = replace(made_log(), reward=np.full(3_000, 1.5))
-    with pytest.raises(ValueError, match=r"declared range \[0, 1\], got 1.5"):
-        verdict_of(log)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"p_target": np.tile([0.1, 0.8, 0.1, 0.0], (60, 1))}, "4 columns of p_target, got 3"),
+        ({"p_target": np.tile([0.5, 0.4, 0.0], (60, 1))}, r"p_target must be 1, got 0\.9 at row 0"),
+        ({"reward_range": (-1.0, 0.5)}, r"declared range \[-1, 0.5\], got 1"),
+        ({"waiting": waiting_of(made_log(60), np.arange(60) < 5)}, "`known` is needed"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(changes: dict[str, Any], words: str) -> None:
+    given = {"p_target": np.tile(CANDIDATE, (60, 1)), "reward_range": (0.0, 1.0), **changes}
+    with pytest.raises(ValueError, match=words):
+        judge(SPEC, made_log(60), **given)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from armwise.feedback.arrays import Flags, Floats
 from benchmarks import gate_judge
@@ -126,14 +124,3 @@ def test_audits_are_counted_up_to_the_decision_that_shows_the_gain() -> None:
     assert first_audits(audited, np.array([False, False, True, True, False])) == 2.0
     assert first_audits(audited, np.array([True, False, False, True, True])) == 1.0
     assert first_audits(audited, np.zeros(5, dtype=np.bool_)) == np.inf
-
-
-def test_the_benchmark_prints_a_row_for_each_judge_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_judge, "LENGTH", 300)
-    monkeypatch.setattr(gate_judge, "AUDITED", dict.fromkeys(gate_judge.FLOORS, 300))
-    app = typer.Typer()
-    app.command()(gate_judge.main)
-    result = CliRunner().invoke(app, ["--runs", "1", "--power-runs", "1"])
-    assert result.exit_code == 0, result.exception
-    rows = [line for line in result.output.splitlines() if line.startswith("|") and "---" not in line]
-    assert len(rows) == (1 + 4) + (1 + 3) + (1 + len(gate_judge.JUDGES) * len(gate_judge.SITUATIONS))

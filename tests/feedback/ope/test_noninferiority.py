@@ -26,7 +26,7 @@ from armwise.feedback.ope.noninferiority import (
     find_sessions,
     find_tool_rounds,
 )
-from benchmarks.receipt import CLAIM, DAY, LARGE, LOSS, WAIT_S, Watched, look, measure_power, simulate, watch
+from benchmarks.receipt import CLAIM, DAY, LARGE, LOSS, WAIT_S, Watched, look, simulate, watch
 
 
 def table(n: int, *, seed: int = 0, session: Integers | None = None, **columns: Any) -> Decisions:
@@ -405,14 +405,6 @@ def test_a_look_of_yesterday_is_what_it_was() -> None:
     until = 7 * DAY
     known = replace(world, decisions=world.decisions.where(world.decisions.at < until))
     assert look(known, until)[0] == look(world, until)[0]
-
-
-def test_the_power_of_few_decisions_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.receipt.SIZES", (2_000, 3_000))
-    lost, soonest = measure_power(0.05, 1)
-    assert len(lost) == 2
-    assert min(lost) > CLAIM
-    assert soonest is None
 
 
 def test_the_world_is_as_described() -> None:

@@ -155,24 +155,21 @@ def test_ridge_finds_what_depends_on_the_question_and_means_do_not() -> None:
     assert 0.05 < errors["means"] < 0.15
 
 
-def test_fewer_than_two_questions_or_folds_are_refused() -> None:
-    features, drawn, reward, questions = rows(6, 1, seed=9)
-    with pytest.raises(ValueError, match="at least 2 folds and 2 questions, got 1 and 1"):
-        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="at least 2 folds and 2 questions, got 1 and 6"):
-        cross_fit(features, drawn, reward, np.arange(6), N_ARMS, np.random.default_rng(0), folds=1)
-
-
-@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
-def test_a_weight_that_is_no_weight_is_refused(value: float) -> None:
-    features, drawn, reward, questions = rows(6, 6, seed=10)
-    weight = np.array([1.0, value, 1.0, 1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match=f"weight must be finite and at least 0, got {value:.6g} at row 1"):
-        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), weight=weight)
-
-
-def test_a_model_must_exist() -> None:
-    features, drawn, reward, questions = rows(6, 6, seed=11)
-    model: Any = "forest"
-    with pytest.raises(ValueError, match="no reward model 'forest'; there are: ridge, means"):
-        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), model=model)
+@pytest.mark.parametrize(
+    ("n_questions", "options", "words"),
+    [
+        (1, {}, "at least 2 folds and 2 questions, got 1 and 1"),
+        (6, {"folds": 1}, "at least 2 folds and 2 questions, got 1 and 6"),
+        *(
+            (6, {"weight": np.array([1.0, value, 1.0, 1.0, 1.0, 1.0])}, f"got {value:.6g} at row 1")
+            for value in (-1.0, np.nan, np.inf)
+        ),
+        (6, {"model": "forest"}, "'forest'; there are: ridge, means"),
+    ],
+)
+def test_what_no_model_can_be_fitted_with_is_refused(
+    n_questions: int, options: dict[str, Any], words: str
+) -> None:
+    features, drawn, reward, questions = rows(6, n_questions, seed=9)
+    with pytest.raises(ValueError, match=words):
+        cross_fit(features, drawn, reward, questions, N_ARMS, np.random.default_rng(0), **options)
