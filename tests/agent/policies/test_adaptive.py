@@ -224,15 +224,6 @@ def test_a_calm_world_restarts_nothing(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_arms_that_always_earn_the_same_restart_nothing() -> None:
-    policy, rng = Adaptive(dims=4), np.random.default_rng(4)
-    for _ in range(1500):
-        arm = ARMS[rng.integers(3)]
-        policy.learn(decision(context(rng, {}), arm), float(arm == "bm25"))
-    assert policy.restarts == ()
-
-
-@pytest.mark.slow
 def test_promises_that_are_too_high_are_corrected_for_arms_that_nobody_draws() -> None:
     played = play(
         Adaptive(dims=4), 900, lambda _: {"bm25": 0.65, "dense": 0.5}, lambda _: {"bm25": 0.9, "dense": 0.85}
@@ -350,24 +341,6 @@ def test_that_an_unknown_arm_is_bad_is_no_change() -> None:
     for _ in range(100):
         policy.learn(decision(context(rng, {}), "dense"), 0.0)
     assert policy.restarts == ()
-
-
-@pytest.mark.parametrize("rate", [0.02, 0.98])
-@pytest.mark.slow
-def test_rare_and_nearly_certain_rewards_restart_nothing(rate: float) -> None:
-    rng, policy = np.random.default_rng(int(100 * rate)), Adaptive(dims=0)
-    seen = Context("?")
-    for reward in (rng.random(8000) < rate).astype(float).tolist():
-        policy.learn(decision(seen, "bm25"), reward)
-    assert policy.restarts == ()
-
-
-@pytest.mark.slow
-def test_a_restart_is_a_function_of_the_rewards() -> None:
-    played = play(Adaptive(dims=4), 1700, swapped, promised)
-    again = play(Adaptive(dims=4), 1700, swapped, promised)
-    assert played.policy.restarts == again.policy.restarts != ()
-    assert played.policy.save() == again.policy.save()
 
 
 @pytest.mark.slow
@@ -656,19 +629,19 @@ def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("params", "words"),
     [
-        ({"alpha": -0.1}, "alpha -0.1 is not a finite number of at least 0"),
-        ({"half_life": 0.0}, "half_life 0.0 is not a positive number"),
-        ({"run_length": 1.0}, "run_length 1.0 is not a finite number above 1"),
-        ({"notice": 0.0}, "notice 0.0 is neither a positive number nor None"),
-        ({"prior": math.inf}, "prior inf is not finite"),
-        ({"newcomer": math.nan}, "newcomer nan is not finite"),
-        ({"dims": -1}, "dims -1 is not an integer of at least 0"),
+        ({"alpha": -0.1}, "alpha -0.1"),
+        ({"half_life": 0.0}, "half_life 0.0"),
+        ({"run_length": 1.0}, "run_length 1.0"),
+        ({"notice": 0.0}, "notice 0.0"),
+        ({"prior": math.inf}, "prior inf"),
+        ({"newcomer": math.nan}, "newcomer nan"),
+        ({"dims": -1}, "dims -1"),
     ],
 )
-def test_a_value_out_of_its_range_is_refused(params: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+def test_a_value_out_of_its_range_is_refused(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
         Adaptive(**params)
 
 
@@ -705,31 +678,6 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
     found = {kind: np.mean([dear for hard, dear in shares[-200:] if hard is kind]) for kind in (False, True)}
     assert found[False] < 0.1
     assert found[True] > 0.9
-
-
-@pytest.mark.parametrize("same", [0.0, 0.7, 1.0])
-@pytest.mark.slow
-def test_rewards_that_are_all_equal_are_no_change_and_neither_is_one_that_differs(same: float) -> None:
-    rng, policy = np.random.default_rng(3), Adaptive(dims=4)
-    for _ in range(8000):
-        policy.learn(decision(context(rng, {}), "bm25"), same)
-    policy.learn(decision(context(rng, {}), "bm25"), 1.0 - same)
-    for _ in range(60):
-        policy.learn(decision(context(rng, {}), "bm25"), same)
-    assert not policy.restarts
-    for _ in range(100):
-        policy.learn(decision(context(rng, {}), "bm25"), same - 0.7 if same else 0.7)
-        if policy.restarts:
-            break
-    assert [(restart.rise, restart.arm) for restart in policy.restarts] == [(not same, "bm25")]
-
-
-@pytest.mark.slow
-def test_where_rewards_were_equal_a_small_difference_for_good_is_no_change() -> None:
-    rng, policy = np.random.default_rng(3), Adaptive(dims=4)
-    for t in range(9000):
-        policy.learn(decision(context(rng, {}), "bm25"), 0.7 if t < 8000 else 0.703)
-    assert not policy.restarts
 
 
 @pytest.mark.slow

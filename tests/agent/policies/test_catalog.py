@@ -78,38 +78,28 @@ def test_a_policy_of_ours_is_not_replaced(install: Install) -> None:
     assert [*kinds].count("uniform") == 1
 
 
+THEIRS = "theirs = their_policies:Theirs"
+
+
 @pytest.mark.parametrize(
-    ("source", "points", "message"),
+    ("source", "points", "words"),
     [
-        (
-            "",
-            ("theirs = their_policies:Theirs",),
-            "policy 'theirs': their_policies:Theirs cannot be imported",
-        ),
-        (
-            "1 / 0",
-            ("theirs = their_policies:Theirs",),
-            ": ZeroDivisionError: division by zero",
-        ),
-        (
-            POLICY.format(name="Theirs", kind="other"),
-            ("theirs = their_policies:Theirs",),
-            "their_policies:Theirs is not a class with kind = 'theirs'",
-        ),
-        ("Theirs = 3", ("theirs = their_policies:Theirs",), "is not a class with kind = 'theirs'"),
+        ("", (THEIRS,), "their_policies:Theirs cannot be imported"),
+        ("1 / 0", (THEIRS,), "ZeroDivisionError"),
+        (POLICY.format(name="Theirs", kind="other"), (THEIRS,), "not a class with kind = 'theirs'"),
+        ("Theirs = 3", (THEIRS,), "not a class with kind = 'theirs'"),
         (
             POLICY.format(name="Theirs", kind="theirs"),
-            ("theirs = their_policies:Theirs", "theirs = their_policies:Others"),
-            r"policy 'theirs' is registered more than once, by theirs-0 \(their_policies:Theirs\) "
-            r"and by theirs-1 \(their_policies:Others\)",
+            (THEIRS, "theirs = their_policies:Others"),
+            r"more than once, by theirs-0 \(.*:Theirs\) and by theirs-1 \(.*:Others\)",
         ),
     ],
 )
 def test_what_cannot_be_used_is_refused_when_its_kind_is_named(
-    install: Install, source: str, points: tuple[str, ...], message: str
+    install: Install, source: str, points: tuple[str, ...], words: str
 ) -> None:
     install(source, *points)
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=words):
         build_policy(PolicySpec(kind="theirs"), ARMS)
 
 

@@ -1,6 +1,5 @@
 """Every policy of the catalogue keeps every promise of `tests/contracts.py`."""
 
-import inspect
 from collections.abc import Callable
 
 import pytest
@@ -98,33 +97,3 @@ def test_every_learning_policy_is_held_to_learn() -> None:
     learning = {spec.kind for spec in CONTEXTUAL.values()}
     assert learning >= {"epsilon_greedy", "linucb", "linear_thompson", "neural", "vowpal"}
     assert learning.isdisjoint({"uniform", "fixed", "routed"})
-
-
-@pytest.mark.parametrize(
-    ("kind", "defaults"),
-    [
-        (
-            "epsilon_greedy",
-            {
-                "model": "linear",
-                "params": None,
-                "epsilon": 0.05,
-                "decay": None,
-                "min_epsilon": 0.0,
-                "prior": 1.0,
-            },
-        ),
-        ("neural", {"encoder": None, "learning_rate": None, "epsilon": 0.1, "decay": None}),
-        ("routed", {"epsilon": 0.05}),
-        (
-            "vowpal",
-            {
-                "args": "--cb_explore_adf --squarecb --gamma_scale 100 --clip_p 1 --learning_rate 0.2 "
-                "-q sa -q ea",
-            },
-        ),
-    ],
-)
-def test_a_policy_without_parameters_has_the_documented_ones(kind: str, defaults: dict[str, object]) -> None:
-    parameters = inspect.signature(POLICIES[kind]).parameters.values()
-    assert {one.name: one.default for one in parameters if not one.name.startswith("_")} == defaults

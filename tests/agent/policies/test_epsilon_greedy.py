@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from river import base, linear_model, optim
 
 from armwise.agent.policies.base import Policy, PolicyError
@@ -83,18 +81,8 @@ def test_the_logarithmic_decay_divides_by_the_logarithm_of_one_more_than_the_rew
 def test_the_ends_of_the_range_of_epsilon_are_allowed() -> None:
     for epsilon, least in ((0.0, 0.0), (1.0, 1.0), (1.0, 0.0)):
         assert EpsilonSchedule(epsilon, None, least).at(5) == epsilon
-    with pytest.raises(PolicyError, match="decay 'exp' is neither a number of rewards nor 'log'"):
-        EpsilonSchedule(0.1, "exp", 0.0)  # type: ignore[arg-type]
-    with pytest.raises(PolicyError, match=r"does not hold for -0\.1 and 0\.1"):
+    with pytest.raises(PolicyError, match=r"-0\.1 and 0\.1"):
         EpsilonSchedule(0.1, None, -0.1)
-
-
-@given(st.floats(0, 1), st.floats(0.1, 1e6), st.integers(0, 20))
-def test_epsilon_never_leaves_its_range(epsilon: float, decay: float, n: int) -> None:
-    policy = EpsilonGreedy(epsilon=epsilon, decay=decay, min_epsilon=epsilon / 4)
-    for _ in range(n):
-        policy.learn(decision("bm25"), 1.0)
-    assert epsilon / 4 <= epsilon_of(policy) <= epsilon
 
 
 def test_each_arm_is_the_river_model_of_its_own_rewards() -> None:
@@ -129,15 +117,31 @@ def test_a_river_regressor_learns_which_arm_is_best(model: Model, params: dict[s
     assert policy.load(policy.save()).save() == policy.save()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        *((model, None) for model in MODELS),
+        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "mean"}),
+        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "model", "binary_split": True}),
+        ("river.tree.HoeffdingTreeRegressor", {"nominal_attributes": ["words"], "max_depth": 2}),
+        ("river.tree.HoeffdingAdaptiveTreeRegressor", {"leaf_prediction": "mean", "grace_period": 10}),
+        ("river.forest.ARFRegressor", {"aggregation_method": "mean", "leaf_prediction": "model"}),
+        ("river.forest.OXTRegressor", {"detection_mode": "drop"}),
+        ("river.forest.OXTRegressor", {"detection_mode": "off", "resampling_strategy": None}),
+        ("river.ensemble.SRPRegressor", {"training_method": "resampling", "disable_detector": "drift"}),
+        ("river.linear_model.PARegressor", {"mode": 1}),
+        ("river.linear_model.PARegressor", {"mode": 2}),
+        ("river.linear_model.LinearRegression", {"l1": 0.01}),
+        ("river.linear_model.BayesianLinearRegression", {"smoothing": 0.8}),
+    ],
+)
 @pytest.mark.slow
-def test_every_model_that_is_allowed_goes_on_from_its_state_byte_for_byte(model: Model) -> None:
-    first, second = EpsilonGreedy(model), EpsilonGreedy(model)
+def test_a_model_goes_on_from_its_state_byte_for_byte(model: Model, params: dict[str, object] | None) -> None:
+    first, second = EpsilonGreedy(model, params), EpsilonGreedy(model, params)
     rows = history(first, 120, seed=37)
     teach(first, rows)
     teach(second, rows[:60])
-    resumed = second.load(second.save())
-    assert teach(resumed, rows[60:]).save() == first.save()
+    assert teach(second.load(second.save()), rows[60:]).save() == first.save()
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model != LINEAR])
@@ -164,38 +168,30 @@ def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        ({"epsilon": 1.5}, "does not hold for 0.0 and 1.5"),
-        ({"epsilon": 0.1, "min_epsilon": 0.2}, "does not hold for 0.2 and 0.1"),
-        ({"decay": 0.0}, "decay 0.0 is not a positive number"),
-        ({"model": "lineal"}, "model 'lineal' is not allowed; did you mean 'linear'"),
-        ({"model": "zzz"}, "model 'zzz' is not allowed; there are: linear, river.ensemble.SRPRegressor, "),
-        ({"model": None}, "model None is not allowed"),
-        ({"model": ["linear"]}, r"model \['linear'\] is not allowed"),
-        ({"params": {"x": 1}}, "model 'linear' with {'x': 1} cannot be built"),
-        (
-            {"model": "river.tree.HoeffdingTree"},
-            "'river.tree.HoeffdingTree' is not allowed; did you mean 'river.tree.HoeffdingTreeRegressor'",
-        ),
-        (
-            {"model": "river.linear_model.lin_reg.LinearRegression"},
-            "not allowed; did you mean 'river.linear_model.LinearRegression'",
-        ),
+        ({"epsilon": 1.5}, "0.0 and 1.5"),
+        ({"epsilon": 0.1, "min_epsilon": 0.2}, "0.2 and 0.1"),
+        ({"decay": 0.0}, "decay 0.0"),
+        ({"decay": "exp"}, "decay 'exp'"),
+        ({"model": "lineal"}, "'lineal' is not allowed; did you mean 'linear'"),
+        ({"model": "zzz"}, "'zzz' is not allowed; there are: linear, river.ensemble.SRPRegressor, "),
+        ({"model": None}, "None is not allowed"),
+        ({"model": ["linear"]}, r"\['linear'\] is not allowed"),
+        ({"params": {"x": 1}}, "'linear' with {'x': 1} cannot be built"),
+        ({"model": "river.tree.HoeffdingTree"}, "did you mean 'river.tree.HoeffdingTreeRegressor'"),
+        ({"model": "river.linear_model.lin_reg.LinearRegression"}, "river.linear_model.LinearRegression'"),
         ({"model": "river.linear_model.LinearRegression", "params": {"x": 1}}, "cannot be built: .* 'x'"),
         ({"model": "river.linear_model.LogisticRegression"}, "LogisticRegression' is not allowed"),
-        (
-            {"model": "river.linear_model.PARegressor", "params": {"mode": "x"}},
-            "PARegressor' with {'mode': 'x'} cannot be built",
-        ),
-        ({"params": ["l2"]}, r"params of model 'linear': arguments by name were expected, got \['l2'\]"),
-        ({"params": {"optimizer": {"lr": 1}}}, "params of model 'linear': 'optimizer' must be a number"),
+        ({"model": "river.linear_model.PARegressor", "params": {"mode": "x"}}, "'x'} cannot be built"),
+        ({"params": ["l2"]}, r"params of model 'linear': .*, got \['l2'\]"),
+        ({"params": {"optimizer": {"lr": 1}}}, "'optimizer' must be a number"),
         ({"params": {"l2": [[0.1]]}}, r"'l2' must be a number, .* got \[\[0.1\]\]"),
         ({"params": {"optimizer": optim.SGD()}}, "'optimizer' must be a number"),
     ],
 )
-def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
         EpsilonGreedy(**arguments)  # type: ignore[arg-type]
 
 
@@ -239,34 +235,6 @@ def test_state_of_another_river_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         PolicyError, match=r'"river": "0\.1\.0".* is damaged, or not of \{"format": 1, "model": "linear"'
     ):
         policy.load(old)
-
-
-@pytest.mark.parametrize(
-    ("model", "params"),
-    [
-        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "mean"}),
-        ("river.tree.HoeffdingTreeRegressor", {"leaf_prediction": "model", "binary_split": True}),
-        ("river.tree.HoeffdingTreeRegressor", {"nominal_attributes": ["words"], "max_depth": 2}),
-        ("river.tree.HoeffdingAdaptiveTreeRegressor", {"leaf_prediction": "mean", "grace_period": 10}),
-        ("river.forest.ARFRegressor", {"aggregation_method": "mean", "leaf_prediction": "model"}),
-        ("river.forest.OXTRegressor", {"detection_mode": "drop"}),
-        ("river.forest.OXTRegressor", {"detection_mode": "off", "resampling_strategy": None}),
-        ("river.ensemble.SRPRegressor", {"training_method": "resampling", "disable_detector": "drift"}),
-        ("river.linear_model.PARegressor", {"mode": 1}),
-        ("river.linear_model.PARegressor", {"mode": 2}),
-        ("river.linear_model.LinearRegression", {"l1": 0.01}),
-        ("river.linear_model.BayesianLinearRegression", {"smoothing": 0.8}),
-    ],
-)
-@pytest.mark.slow
-def test_other_arguments_of_a_model_go_on_from_its_state_byte_for_byte(
-    model: Model, params: dict[str, object]
-) -> None:
-    first, second = EpsilonGreedy(model, params), EpsilonGreedy(model, params)
-    rows = history(first, 120, seed=38)
-    teach(first, rows)
-    teach(second, rows[:60])
-    assert teach(second.load(second.save()), rows[60:]).save() == first.save()
 
 
 def test_a_pickle_among_the_checkpoints_is_refused_and_never_read(trap: Trap) -> None:

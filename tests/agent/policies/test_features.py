@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from armwise.agent.policies.features import EmbeddingSpec, FeatureSpec, describe
 
@@ -110,25 +109,6 @@ def test_a_missing_or_short_embedding_is_refused_by_its_backbone() -> None:
 def test_arms_travel_with_the_context() -> None:
     arms = {"bm25": {"steps": 1.0}}
     assert describe("x", FeatureSpec(), arms=arms).arms == arms
-
-
-def test_a_misspelt_setting_is_refused() -> None:
-    with pytest.raises(ValidationError, match="wrods"):
-        FeatureSpec.model_validate({"wrods": 4})
-
-
-def test_features_without_settings_are_the_documented_ones() -> None:
-    assert FeatureSpec().model_dump() == {
-        "words": 16,
-        "shape": True,
-        "embedding": None,
-        "similarity": None,
-        "cost_weights": None,
-    }
-    assert EmbeddingSpec(backbone="b").model_dump() == {
-        "backbone": "b",
-        "dims": 32,
-    }
 
 
 def test_an_embedding_that_is_just_long_enough_is_reduced() -> None:

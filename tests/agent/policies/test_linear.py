@@ -346,24 +346,25 @@ def test_less_is_explored_as_more_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "arguments", "message"),
+    ("build", "arguments"),
     [
-        (LinUCB, {"alpha": -0.1}, "alpha -0.1 is not a finite number of at least 0"),
-        (LinUCB, {"alpha": float("nan")}, "alpha nan is not a finite number"),
-        (LinUCB, {"alpha": float("inf")}, "alpha inf is not a finite number"),
-        (LinUCB, {"ridge": 0.0}, "ridge 0.0 is not a positive number"),
-        (LinUCB, {"dims": -1}, "dims -1 is not an integer of at least 0"),
-        (LinUCB, {"dims": 2.5}, "dims 2.5 is not an integer"),
-        (LinUCB, {"prior": float("nan")}, "prior nan is not finite"),
-        (LinearThompson, {"scale": 0.0}, "scale 0.0 is not a positive number"),
-        (LinearThompson, {"scale": float("inf")}, "scale inf is not a positive number"),
-        (LinearThompson, {"ridge": float("inf")}, "ridge inf is not a positive number"),
+        (LinUCB, {"alpha": -0.1}),
+        (LinUCB, {"alpha": float("nan")}),
+        (LinUCB, {"alpha": float("inf")}),
+        (LinUCB, {"ridge": 0.0}),
+        (LinUCB, {"dims": -1}),
+        (LinUCB, {"dims": 2.5}),
+        (LinUCB, {"prior": float("nan")}),
+        (LinearThompson, {"scale": 0.0}),
+        (LinearThompson, {"scale": float("inf")}),
+        (LinearThompson, {"ridge": float("inf")}),
     ],
 )
 def test_a_parameter_out_of_range_is_refused(
-    build: type[LinUCB] | type[LinearThompson], arguments: dict[str, float], message: str
+    build: type[LinUCB] | type[LinearThompson], arguments: dict[str, float]
 ) -> None:
-    with pytest.raises(PolicyError, match=message):
+    ((name, value),) = arguments.items()
+    with pytest.raises(PolicyError, match=f"{name} {value} is not"):
         build(**arguments)  # type: ignore[arg-type]
 
 

@@ -45,14 +45,14 @@ def test_a_score_that_is_not_finite_is_refused(score: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("params", "words"),
     [
-        ({"epsilon": 1.5}, r"epsilon 1\.5 is not in \[0, 1\]"),
-        ({"epsilom": 1.0}, "has no parameter 'epsilom'; did you mean 'epsilon'"),
+        ({"epsilon": 1.5}, "epsilon 1.5"),
+        ({"epsilom": 1.0}, "'epsilom'; did you mean 'epsilon'"),
     ],
 )
-def test_a_wrong_parameter_is_named(params: dict[str, object], message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+def test_a_wrong_parameter_is_named(params: dict[str, object], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
         build_policy(PolicySpec(kind="routed", params=params), ARMS)
 
 

@@ -54,45 +54,41 @@ def test_the_configured_policy_may_name_files() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "words"),
     [
-        (f"{ADF} -p /etc/motd", "vw argument '-p' is not allowed"),
-        (f"{ADF} -p/etc/motd", "vw argument '-p' is not allowed"),
-        (f"{ADF} --cache_file=/etc/motd", "vw argument '--cache_file' is not allowed"),
-        (f"{ADF} '-p' /etc/motd", "vw argument '-p' is not allowed"),
-        (f'{ADF} "--cache_file" /etc/motd', "vw argument '--cache_file' is not allowed"),
-        (f"{ADF} --epsilon 0.1 '--cache_file'", "vw argument '--cache_file' is not allowed"),
-        (f"{ADF} --final_regressor /etc/x", "vw argument --final_regressor has no place here"),
-        (f"{ADF} --ignore 's -f /etc/x'", "vw argument 's -f /etc/x' is empty, or has a space"),
-        (f"{ADF} --daemon --port 26542", "vw argument '--daemon' is not allowed"),
-        (f"{ADF} --sendto evil.example", "vw argument '--sendto' is not allowed"),
-        (f"{ADF} '", "cannot be read: No closing quotation"),
-        ([ADF, "-p", "/etc/motd"], "vw arguments are a text"),
+        (f"{ADF} -p /etc/motd", "'-p' is not allowed"),
+        (f"{ADF} -p/etc/motd", "'-p' is not allowed"),
+        (f"{ADF} --cache_file=/etc/motd", "'--cache_file' is not allowed"),
+        (f"{ADF} '-p' /etc/motd", "'-p' is not allowed"),
+        (f'{ADF} "--cache_file" /etc/motd', "'--cache_file' is not allowed"),
+        (f"{ADF} --epsilon 0.1 '--cache_file'", "'--cache_file' is not allowed"),
+        (f"{ADF} --final_regressor /etc/x", "--final_regressor has no place here"),
+        (f"{ADF} --ignore 's -f /etc/x'", "'s -f /etc/x' is empty, or has a space"),
+        (f"{ADF} --daemon --port 26542", "'--daemon' is not allowed"),
+        (f"{ADF} --sendto evil.example", "'--sendto' is not allowed"),
+        (f"{ADF} '", "cannot be read"),
+        ([ADF, "-p", "/etc/motd"], "are a text"),
     ],
 )
-def test_vw_arguments_outside_of_the_list_are_refused_even_where_configured(
-    args: object, message: str
-) -> None:
-    with pytest.raises(PolicyError) as error:
+def test_vw_arguments_outside_of_the_list_are_refused(args: object, words: str) -> None:
+    """Even those of the configuration."""
+    with pytest.raises(PolicyError, match=words):
         check_untrusted(vowpal(args), vowpal(args))
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("params", "message"),
+    ("params", "words"),
     [
         ({"model": "os.system"}, "model 'os.system' is not allowed"),
-        ({"params": {"optimizer": {"lr": 1}}}, "params of model 'linear': 'optimizer' must be"),
+        ({"params": {"optimizer": {"lr": 1}}}, "'optimizer' must be"),
         ({"model": "river.tree.SGTRegressor", "params": ["x"]}, "params of model 'river.tree.SGTRegressor'"),
     ],
 )
-def test_a_model_that_is_code_is_refused_even_where_the_configuration_names_it(
-    params: dict[str, Any], message: str
-) -> None:
+def test_a_model_that_is_code_is_refused(params: dict[str, Any], words: str) -> None:
+    """Even one of the configuration."""
     spec = PolicySpec(kind="epsilon_greedy", params=params)
-    with pytest.raises(PolicyError) as error:
+    with pytest.raises(PolicyError, match=words):
         check_untrusted(spec, spec)
-    assert str(error.value).startswith(message)
 
 
 def test_a_kind_that_does_not_exist_is_refused_with_what_was_meant() -> None:

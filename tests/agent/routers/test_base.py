@@ -217,26 +217,17 @@ def test_a_router_that_could_not_load_is_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("kind", "params", "words"),
     [
-        (RouterSpec(kind="maxsim"), "no router of kind 'maxsim'; did you mean 'max_sim'"),
-        (
-            RouterSpec(kind="max_sim", params={"k": 1}),
-            "router 'max_sim' has no parameter 'k'; there are: none",
-        ),
-        (
-            RouterSpec(kind="lambdamart", params={"round": 1}),
-            "router 'lambdamart' has no parameter 'round'; did you mean 'rounds'",
-        ),
-        (
-            RouterSpec(kind="pointwise_xgboost", params={"rounds": 0}),
-            "pointwise_xgboost: rounds: Input should be greater than or equal to 1, got 0",
-        ),
+        ("maxsim", {}, "kind 'maxsim'; did you mean 'max_sim'"),
+        ("max_sim", {"k": 1}, "no parameter 'k'; there are: none"),
+        ("lambdamart", {"round": 1}, "'round'; did you mean 'rounds'"),
+        ("pointwise_xgboost", {"rounds": 0}, "pointwise_xgboost: rounds: .* got 0"),
     ],
 )
-def test_a_spec_that_cannot_be_built_is_refused(spec: RouterSpec, told: str) -> None:
-    with pytest.raises(RouterError, match=told):
-        build_router(spec)
+def test_a_spec_that_cannot_be_built_is_refused(kind: str, params: dict[str, int], words: str) -> None:
+    with pytest.raises(RouterError, match=words):
+        build_router(RouterSpec(kind=kind, params=params))
 
 
 def test_a_saved_router_of_no_known_kind_is_refused() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.lab.routers import MaxSim
 from armwise.agent.routers import Router, RouterError, RouterSpec, build_router, catalog, load_router
 from armwise.agent.spec import ClassCatalogue
 from tests.packages import install_package
@@ -75,29 +74,3 @@ def test_it_can_be_calibrated(install: Install) -> None:
     install(ROUTER.format(name="Theirs", kind="theirs"), "theirs = their_routers:Theirs")
     built = build_router(RouterSpec(kind="calibrated", params={"router": {"kind": "theirs"}}))
     assert built.kind == "calibrated"
-
-
-def test_a_router_of_ours_is_not_replaced(install: Install) -> None:
-    kinds = install(ROUTER.format(name="Theirs", kind="max_sim"), "max_sim = their_routers:Theirs")
-    assert kinds["max_sim"] is MaxSim
-    assert [*kinds].count("max_sim") == 1
-
-
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        (["theirs = their_routers:Missing"], "router 'theirs': their_routers:Missing cannot be imported"),
-        (["theirs = their_routers:Chosen"], "their_routers:Chosen is not a class with kind = 'theirs'"),
-        (
-            ["theirs = their_routers:Theirs", "theirs = their_routers:Chosen"],
-            r"router 'theirs' is registered more than once, by theirs-0 \(their_routers:Theirs\) "
-            r"and by theirs-1 \(their_routers:Chosen\)",
-        ),
-    ],
-)
-def test_what_cannot_be_used_is_refused_by_name(install: Install, points: list[str], message: str) -> None:
-    install(ROUTER.format(name="Theirs", kind="theirs"), *points)
-    with pytest.raises(RouterError, match=message):
-        build_router(RouterSpec(kind="theirs"))
-    with pytest.raises(RouterError, match="no router of kind 'their'; did you mean 'theirs'"):
-        build_router(RouterSpec(kind="their"))

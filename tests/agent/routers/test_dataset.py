@@ -27,57 +27,38 @@ def features(**changed: object) -> Features:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "words"),
     [
-        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' is named twice among bm25, dense, bm25"),
-        ({"names": ("wh", "wh")}, "question feature 'wh' is named twice among wh, wh"),
-        (
-            {"retrieved": None},
-            "features have an answered table but no retrieved one: give both",
-        ),
+        ({"arms": ("bm25", "dense", "bm25")}, "arm 'bm25' is named twice"),
+        ({"names": ("wh", "wh")}, "question feature 'wh' is named twice"),
+        ({"retrieved": None}, "an answered table but no retrieved one"),
         ({"names": ("words",)}, "2 questions with 1 features have a table of shape (2, 2)"),
         ({"texts": ("who?",)}, "1 questions with 2 features have a table of shape (2, 2)"),
-        (
-            {"embedding": np.ones((3, 2), dtype=np.float32)},
-            "2 questions have embeddings of shape (3, 2)",
-        ),
-        (
-            {"question": np.array([[1.0, 2.0], [3.0, NAN]])},
-            "question feature 'wh' of 'why?' is nan",
-        ),
-        (
-            {"embedding": np.array([[1.0, INF], [0.0, 1.0]], dtype=np.float32)},
-            "embedding number 1 of 'who?' is inf",
-        ),
-        (
-            {"retrieved": ArmTable(("max_sim",), np.ones((2, 2, 1)))},
-            "2 questions and 3 arms have an arm table of shape (2, 2, 1)",
-        ),
+        ({"embedding": np.ones((3, 2), np.float32)}, "2 questions have embeddings of shape (3, 2)"),
+        ({"question": np.array([[1.0, 2.0], [3.0, NAN]])}, "question feature 'wh' of 'why?' is nan"),
+        ({"embedding": np.array([[1.0, INF], [0.0, 1.0]], np.float32)}, "number 1 of 'who?' is inf"),
+        ({"retrieved": ArmTable(("max_sim",), np.ones((2, 2, 1)))}, "an arm table of shape (2, 2, 1)"),
     ],
 )
-def test_features_that_do_not_fit_are_refused(changed: dict[str, object], told: str) -> None:
-    with pytest.raises(RouterError, match=re.escape(told)):
+def test_features_that_do_not_fit_are_refused(changed: dict[str, object], words: str) -> None:
+    with pytest.raises(RouterError, match=re.escape(words)):
         features(**changed)
 
 
-def test_an_arm_table_names_the_number_that_is_infinite() -> None:
-    with pytest.raises(RouterError, match="arm feature 'moran' is infinite"):
-        ArmTable(("max_sim", "moran"), np.array([[[1.0, -INF]]]))
-
-
-def test_an_arm_table_has_a_name_for_each_number() -> None:
-    with pytest.raises(RouterError, match=re.escape("2 names do not fit a table of shape (1, 1, 3)")):
-        ArmTable(("max_sim", "moran"), np.ones((1, 1, 3)))
-
-
-def test_a_name_stands_once_in_an_arm_table() -> None:
-    with pytest.raises(RouterError, match="arm feature 'moran' is named twice among moran, max_sim, moran"):
-        ArmTable(("moran", "max_sim", "moran"), np.ones((1, 1, 3)))
-
-
-def test_an_arm_table_has_a_column() -> None:
-    with pytest.raises(RouterError, match="an arm table has no column: leave the table out"):
-        ArmTable((), np.ones((1, 1, 0)))
+@pytest.mark.parametrize(
+    ("names", "values", "words"),
+    [
+        (("max_sim", "moran"), np.array([[[1.0, -INF]]]), "arm feature 'moran' is infinite"),
+        (("max_sim", "moran"), np.ones((1, 1, 3)), "2 names do not fit a table of shape (1, 1, 3)"),
+        (("moran", "max_sim", "moran"), np.ones((1, 1, 3)), "arm feature 'moran' is named twice"),
+        ((), np.ones((1, 1, 0)), "leave the table out"),
+    ],
+)
+def test_an_arm_table_that_does_not_fit_is_refused(
+    names: tuple[str, ...], values: np.ndarray, words: str
+) -> None:
+    with pytest.raises(RouterError, match=re.escape(words)):
+        ArmTable(names, values)
 
 
 @pytest.mark.parametrize(
@@ -140,44 +121,29 @@ def test_positions_names_what_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("utility", "told"),
+    ("asked", "utility", "quality", "words"),
     [
-        (np.ones((2, 2)), "2 questions and 3 arms have a utility of shape (2, 2)"),
-        (np.array([[0.0, 1.0, INF], [0.0, 1.0, 0.0]]), "the utility of 'dense' on 'who?' is infinite"),
+        (features(), np.ones((2, 2)), None, "a utility of shape (2, 2)"),
+        (features(), np.array([[0.0, 1.0, INF], [0.0, 1.0, 0.0]]), None, "'dense' on 'who?' is infinite"),
+        (features(), np.array([[0.0, NAN, 1.0], [0.0, NAN, 0.0]]), None, "arm 'bm25' has no label at all"),
+        (features(), np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), None, "distinguishes the 3 arms"),
+        (features(), np.eye(2, 3), np.ones((2, 2)), "a quality of shape (2, 2)"),
         (
-            np.array([[0.0, NAN, 1.0], [0.0, NAN, 0.0]]),
-            "arm 'bm25' has no label at all: leave it out",
+            features(),
+            np.eye(2, 3),
+            np.array([[0.0, -INF, 1.0]] * 2),
+            "'bm25' on 'who?' is infinite",
         ),
-        (np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), "no question distinguishes the 3 arms"),
+        (features().of(("bm25",)), np.ones((2, 1)), None, "labels of 1 arm (bm25)"),
+        (features().rows([]), np.ones((0, 3)), None, "too few questions (none)"),
+        (features().rows([1]), np.eye(1, 3), None, "too few questions ('why?')"),
     ],
 )
-def test_labels_that_teach_nothing_are_refused(utility: np.ndarray, told: str) -> None:
-    with pytest.raises(RouterError, match=re.escape(told)):
-        RoutingDataset(features(), utility)
-
-
-@pytest.mark.parametrize(
-    ("quality", "told"),
-    [
-        (np.ones((2, 2)), "2 questions and 3 arms have a quality of shape (2, 2)"),
-        (np.array([[0.0, -INF, 1.0], [0.0, 1.0, 0.0]]), "the quality of 'bm25' on 'who?' is infinite"),
-    ],
-)
-def test_a_quality_that_does_not_fit_is_refused(quality: np.ndarray, told: str) -> None:
-    with pytest.raises(RouterError, match=re.escape(told)):
-        RoutingDataset(features(), np.eye(2, 3), quality)
-
-
-def test_labels_of_one_arm_are_refused() -> None:
-    with pytest.raises(RouterError, match=re.escape("labels of 1 arm (bm25); a choice needs at least two")):
-        RoutingDataset(features().of(("bm25",)), np.ones((2, 1)))
-
-
-@pytest.mark.parametrize(("rows", "told"), [([], "none"), ([1], "'why?'")])
-def test_labels_of_fewer_than_two_questions_are_refused(rows: list[int], told: str) -> None:
-    message = f"labels of too few questions ({told}); a fit needs at least two"
-    with pytest.raises(RouterError, match=re.escape(message)):
-        RoutingDataset(features(), np.eye(2, 3) + np.eye(2, 3, 2)).rows(rows)
+def test_labels_that_teach_nothing_are_refused(
+    asked: Features, utility: np.ndarray, quality: np.ndarray | None, words: str
+) -> None:
+    with pytest.raises(RouterError, match=re.escape(words)):
+        RoutingDataset(asked, utility, quality)
 
 
 def test_a_question_tells_arms_apart_if_two_known_ones_differ() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,12 +208,6 @@ def test_a_router_that_compares_answers_does_not_choose_arms() -> None:
         Trained(router, about).check(parse(CONFIG).backbones, ["bm25"])
 
 
-def test_a_key_of_the_router_that_is_not_known_is_named(tmp_path: Path) -> None:
-    document = configured(tmp_path)
-    document["router"] = {"pth": "x"}
-    assert "unknown key 'router.pth'; did you mean 'path'?" in complaint(document).splitlines()
-
-
 def test_a_configuration_can_be_read_without_its_router(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"applications": [{"args": configured(tmp_path / "none")}]}))
@@ -244,18 +237,6 @@ def test_the_vectors_that_a_router_looks_at_are_made_ahead(
         Corpus.open(config.corpus_sources[0].folder), config.indexes_path, config.backbones["tiny"]
     )
     assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
-
-
-def test_a_router_that_meets_another_corpus_when_a_service_is_made_ready_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    one = trained(build_router(RouterSpec(kind="max_sim")))
-    write_trained(tmp_path / "router", replace(one, about=one.about.model_copy(update={"corpus": "abc"})))
-    source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
-    home = {"home": str(tmp_path / "home"), "corpus": source, "arms": {"none": {"kind": "none"}}}
-    prepare(parse(configured(tmp_path / "router", **home)), lambda *_: None)
-    assert "trained on what arms found in corpus abc" in caplog.text
 
 
 def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
