@@ -156,8 +156,8 @@ def put(name: str, old: str, new: str) -> Callable[[Path], None]:
     return change
 
 
-def bill(**changes: Any) -> Callable[[Path], None]:
-    return lambda root: (root / "build/sbom.json").write_text(json.dumps({**BILL, **changes})) and None
+def bill(**changes: Any) -> Callable[[Path], object]:
+    return lambda root: (root / "build/sbom.json").write_text(json.dumps({**BILL, **changes}))
 
 
 def removed(name: str) -> Callable[[Path], None]:
@@ -178,141 +178,95 @@ def built(version: str = "0.2.0", **changes: str | None) -> Callable[[Path], Non
 WHEEL = "dist/armwise-0.2.0-py3-none-any.whl"
 DOCKER = "deploy/docker/Dockerfile"
 
-WRONG: dict[str, tuple[Callable[[Path], None], list[str]]] = {
+SDIST = "dist/armwise-0.2.0.tar.gz"
+CHART_FILE = "deploy/helm/armwise/Chart.yaml"
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "version of the chart": (
-        put("deploy/helm/armwise/Chart.yaml", "version: 0.2.0", "version: 0.1.0"),
-        ["deploy/helm/armwise/Chart.yaml has the version 0.1.0: write 0.2.0"],
+        put(CHART_FILE, "version: 0.2.0", "version: 0.1.0"),
+        f"{CHART_FILE} has the version 0.1.0: write 0.2.0",
     ),
     "appVersion of the chart": (
-        put("deploy/helm/armwise/Chart.yaml", '"0.2.0"', '"0.2.1"'),
-        ["deploy/helm/armwise/Chart.yaml has the appVersion 0.2.1: write 0.2.0"],
+        put(CHART_FILE, '"0.2.0"', '"0.2.1"'),
+        f"{CHART_FILE} has the appVersion 0.2.1: write 0.2.0",
     ),
     "page of the chart": (
         put("deploy/helm/armwise/README.md", "0.2.0", "0.1.0"),
-        ["deploy/helm/armwise/README.md has image.tag=0.1.0: write 0.2.0"],
+        "README.md has image.tag=0.1.0: write 0.2.0",
     ),
-    "version of the image": (
-        put(DOCKER, "VERSION=0.2.0", "VERSION=0.1.0"),
-        [f"{DOCKER} has the version '0.1.0': write '0.2.0'"],
-    ),
-    "licence of the image": (
-        put(DOCKER, '"Apache-2.0"', '"MIT"'),
-        [f"{DOCKER} has the licenses 'MIT': write 'Apache-2.0'"],
-    ),
-    "description of the image": (
-        put(DOCKER, "Chooses.", "Draws."),
-        [f"{DOCKER} has the description 'Draws.': write 'Chooses.'"],
-    ),
+    "version of the image": (put(DOCKER, "VERSION=0.2.0", "VERSION=0.1.0"), "version '0.1.0': write '0.2.0'"),
+    "licence of the image": (put(DOCKER, '"Apache-2.0"', '"MIT"'), "licenses 'MIT': write 'Apache-2.0'"),
+    "description of the image": (put(DOCKER, "Chooses.", "Draws."), "'Draws.': write 'Chooses.'"),
     "label missing": (
         put(DOCKER, 'org.opencontainers.image.source="${SOURCE}" \\\n', "\\\n"),
-        [f"{DOCKER} has no label org.opencontainers.image.source: add it"],
+        "no label org.opencontainers.image.source",
     ),
-    "label fixed": (
-        put(DOCKER, "${REVISION}", "abc"),
-        [f"{DOCKER} has a fixed revision: take it from an ARG, which a build gives"],
-    ),
-    "argument undeclared": (
-        put(DOCKER, "ARG CREATED=1970-01-01T00:00:00Z\n", ""),
-        [f"{DOCKER} has a fixed created: take it from an ARG, which a build gives"],
-    ),
+    "label fixed": (put(DOCKER, "${REVISION}", "abc"), "a fixed revision"),
+    "argument undeclared": (put(DOCKER, "ARG CREATED=1970-01-01T00:00:00Z\n", ""), "a fixed created"),
     "changelog of another version": (
         put("CHANGELOG.md", "## 0.2.0 - 2026-11-24", "## 0.3.0 - 2026-11-24"),
-        ["CHANGELOG.md begins with 0.3.0: write the section `## 0.2.0 - 2026-11-25`"],
+        "CHANGELOG.md begins with 0.3.0: write the section `## 0.2.0 - 2026-11-25`",
     ),
-    "file not committed": (
-        lambda root: (root / "notes.txt").write_text("a") and None,
-        ["notes.txt is not committed: commit or remove it"],
-    ),
+    "file not committed": (lambda root: (root / "notes.txt").write_text("a"), "notes.txt is not committed"),
     "file changed": (
-        lambda root: (root / "serve_config.yaml").write_text("a: 1\n#\n") and None,
-        ["serve_config.yaml is not committed: commit or remove it"],
+        lambda root: (root / "serve_config.yaml").write_text("a: 1\n#\n"),
+        "serve_config.yaml is not committed",
     ),
-    "released already": (
-        lambda root: git(root, "tag", "v0.2.0"),
-        ["the tag v0.2.0 exists: give the next release another version"],
-    ),
-    "bill missing": (removed("build/sbom.json"), ["build/sbom.json is missing: `make sbom` makes it"]),
-    "auditor missing": (removed("auditor"), ["auditor is missing: `make sbom` makes it"]),
+    "released already": (lambda root: git(root, "tag", "v0.2.0"), "the tag v0.2.0 exists"),
+    "bill missing": (removed("build/sbom.json"), "build/sbom.json is missing: `make sbom`"),
+    "auditor missing": (removed("auditor"), "auditor is missing: `make sbom`"),
     "bill of another version": (
         bill(metadata={"component": {"name": "armwise", "version": "0.1.0"}}),
-        ["build/sbom.json is of armwise 0.1.0: `make sbom` writes it of this version"],
+        "build/sbom.json is of armwise 0.1.0",
     ),
     "bill of another program": (
         bill(metadata={"component": {"name": "other", "version": "0.2.0"}}),
-        ["build/sbom.json is of other 0.2.0: `make sbom` writes it of this version"],
+        "build/sbom.json is of other 0.2.0",
     ),
-    "bill of nothing": (
-        bill(components=[]),
-        ["build/sbom.json lists no component: `make sbom` lists what is installed"],
-    ),
+    "bill of nothing": (bill(components=[]), "build/sbom.json lists no component"),
     "bill that is not valid": (
-        lambda root: (root / "auditor").write_text("#!/bin/sh\necho 'no type' >&2\nexit 1\n") and None,
-        ["build/sbom.json is not valid CycloneDX: no type"],
+        lambda root: (root / "auditor").write_text("#!/bin/sh\necho 'no type' >&2\nexit 1\n"),
+        "build/sbom.json is not valid CycloneDX: no type",
     ),
-    "wheel missing": (removed(WHEEL), [f"{WHEEL} is missing: `make dist` builds it"]),
-    "source missing": (
-        removed("dist/armwise-0.2.0.tar.gz"),
-        ["dist/armwise-0.2.0.tar.gz is missing: `make dist` builds it"],
-    ),
+    "wheel missing": (removed(WHEEL), f"{WHEEL} is missing: `make dist`"),
+    "source missing": (removed(SDIST), f"{SDIST} is missing: `make dist`"),
     "file of an earlier release": (
         lambda root: (root / "dist/armwise-0.1.0.tar.gz").touch(),
-        ["dist/armwise-0.1.0.tar.gz is of no release: remove it"],
+        "armwise-0.1.0.tar.gz is of no release: remove it",
     ),
-    "wheel of another version": (
-        built("0.1.0"),
-        [f"{WHEEL} is of armwise 0.1.0: `make dist` builds 0.2.0"],
-    ),
-    "module missing": (
-        built(**{"arms/__init__.py": None}),
-        [f"{WHEEL}: arms/__init__.py is missing; `make dist` builds it again"],
-    ),
-    "settings missing": (
-        built(**{"agent/config/schema.json": None}),
-        [f"{WHEEL}: agent/config/schema.json is missing; `make dist` builds it again"],
-    ),
+    "wheel of another version": (built("0.1.0"), f"{WHEEL} is of armwise 0.1.0: `make dist`"),
+    "module missing": (built(**{"arms/__init__.py": None}), f"{WHEEL}: arms/__init__.py is missing"),
+    "settings missing": (built(**{"agent/config/schema.json": None}), "agent/config/schema.json is missing"),
     "module of before": (
         built(**{"arms/__init__.py": '"""Other."""\n'}),
-        [f"{WHEEL}: arms/__init__.py is another one; `make dist` builds it again"],
+        f"{WHEEL}: arms/__init__.py is another one",
     ),
-    "licence missing": (
-        built(**{LICENCE: None}),
-        [f"{WHEEL} has no LICENSE: `make dist` adds it"],
-    ),
-    "module that was removed": (
-        built(**{"agent/gone.py": ""}),
-        [f"{WHEEL}: agent/gone.py is not in the tree; `make dist` builds it again"],
-    ),
+    "licence missing": (built(**{LICENCE: None}), f"{WHEEL} has no LICENSE"),
+    "module that was removed": (built(**{"agent/gone.py": ""}), f"{WHEEL}: agent/gone.py is not in the tree"),
     "source of another version": (
-        lambda root: source(
-            root / "dist/armwise-0.2.0.tar.gz", {name: FILES[name] for name in INSIDE}, "0.1.0"
-        ),
-        ["dist/armwise-0.2.0.tar.gz is of armwise 0.1.0: `make dist` builds 0.2.0"],
+        lambda root: source(root / SDIST, {name: FILES[name] for name in INSIDE}, "0.1.0"),
+        f"{SDIST} is of armwise 0.1.0: `make dist`",
     ),
     "module missing in the source": (
-        lambda root: source(root / "dist/armwise-0.2.0.tar.gz", {name: FILES[name] for name in INSIDE[1:]}),
-        ["dist/armwise-0.2.0.tar.gz: agent/__init__.py is missing; `make dist` builds it again"],
+        lambda root: source(root / SDIST, {name: FILES[name] for name in INSIDE[1:]}),
+        f"{SDIST}: agent/__init__.py is missing",
     ),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_tree_is_named_with_what_would_be_right(case: str, right: Candidate) -> None:
-    change, expected = WRONG[case]
+    change, words = WRONG[case]
     change(right.root)
-    assert check.problems(right) == expected
+    (problem,) = check.problems(right)
+    assert words in problem
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"installed": "0.1.0"}, "the installed package is 0.1.0: install 0.2.0, `make release-check` does"),
-        ({"documented": "0.1.0"}, "the OpenAPI document has the version 0.1.0: it is 0.2.0"),
-    ],
-)
-def test_what_runs_is_compared_with_the_tree(
-    right: Candidate, changes: dict[str, Any], expected: str
-) -> None:
-    assert check.problems(replace(right, **changes)) == [expected]
+@pytest.mark.parametrize("what", ["installed", "documented"])
+def test_what_runs_is_compared_with_the_tree(right: Candidate, what: str) -> None:
+    (problem,) = check.problems(replace(right, **{what: "0.1.0"}))  # type: ignore[arg-type]
+    assert "0.1.0" in problem
+    assert "0.2.0" in problem
 
 
 @pytest.mark.parametrize("version", ["0.2", "v0.2.0", "0.02.0", "0.2.0rc1"])
@@ -332,85 +286,48 @@ def test_all_problems_are_found_at_once(right: Candidate) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "expected"),
+    ("old", "new"),
     [
-        ("## [Unreleased]\n", "", []),
-        ("## 0.2.0 -", "## [0.2.0] -", []),
-        ("2026-11-24", "2026-11-25", []),
-        ("2026-11-02", "2026-11-24", []),
-        (
-            "## [Unreleased]\n",
-            "## [Unreleased]\n\n- More.\n",
-            ["CHANGELOG.md has unreleased changes: move them into `## 0.2.0 - 2026-11-25`"],
-        ),
-        (
-            "2026-11-24",
-            "YYYY-MM-DD",
-            ["CHANGELOG.md has 'YYYY-MM-DD' for 0.2.0: write `## 0.2.0 - 2026-11-25`"],
-        ),
-        (" - 2026-11-24", "", ["CHANGELOG.md has 'no date' for 0.2.0: write `## 0.2.0 - 2026-11-25`"]),
-        (
-            "2026-11-24",
-            "2026-11-31",
-            ["CHANGELOG.md has '2026-11-31' for 0.2.0: write `## 0.2.0 - 2026-11-25`"],
-        ),
-        (
-            "2026-11-24",
-            "20261124",
-            ["CHANGELOG.md has '20261124' for 0.2.0: write `## 0.2.0 - 2026-11-25`"],
-        ),
-        (
-            "2026-11-24",
-            "2026-11-26",
-            ["CHANGELOG.md dates 0.2.0 in the future, 2026-11-26: write `## 0.2.0 - 2026-11-25`"],
-        ),
-        (
-            "2026-11-02",
-            "2026-11-25",
-            ["CHANGELOG.md dates 0.2.0 before 0.1.0: write `## 0.2.0 - 2026-11-25`"],
-        ),
-        (
-            "\nA second release.\n\n### Added\n\n- More.\n",
-            "",
-            ["CHANGELOG.md has nothing below `## 0.2.0 - 2026-11-25`: write what a user notices"],
-        ),
-        (
-            "### Added\n\n- More",
-            "### Improved\n\n- More",
-            [
-                "CHANGELOG.md has the heading 'Improved' below 0.2.0: use one of Added, Changed, "
-                "Deprecated, Removed, Fixed, Security"
-            ],
-        ),
-        (
-            CHANGELOG,
-            "# Changelog\n",
-            ["CHANGELOG.md begins with nothing: write the section `## 0.2.0 - 2026-11-25`"],
-        ),
+        ("## [Unreleased]\n", ""),
+        ("## 0.2.0 -", "## [0.2.0] -"),
+        ("2026-11-24", "2026-11-25"),
+        ("2026-11-02", "2026-11-24"),
     ],
 )
-def test_the_changelog_begins_with_the_release(old: str, new: str, expected: list[str]) -> None:
+def test_a_changelog_may_begin_with_the_release(old: str, new: str) -> None:
     assert old in CHANGELOG
-    assert changelog.problems(CHANGELOG.replace(old, new), "0.2.0", TODAY) == expected
+    assert changelog.problems(CHANGELOG.replace(old, new), "0.2.0", TODAY) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("## [Unreleased]\n", "## [Unreleased]\n\n- More.\n", "unreleased changes: move them"),
+        ("2026-11-24", "YYYY-MM-DD", "'YYYY-MM-DD' for 0.2.0: write `## 0.2.0 - 2026-11-25`"),
+        (" - 2026-11-24", "", "'no date' for 0.2.0"),
+        ("2026-11-24", "2026-11-31", "'2026-11-31' for 0.2.0"),
+        ("2026-11-24", "20261124", "'20261124' for 0.2.0"),
+        ("2026-11-24", "2026-11-26", "dates 0.2.0 in the future, 2026-11-26"),
+        ("2026-11-02", "2026-11-25", "dates 0.2.0 before 0.1.0"),
+        ("\nA second release.\n\n### Added\n\n- More.\n", "", "nothing below `## 0.2.0 - 2026-11-25`"),
+        ("### Added\n\n- More", "### Improved\n\n- More", "'Improved' below 0.2.0: use one of Added"),
+        (CHANGELOG, "# Changelog\n", "begins with nothing"),
+    ],
+)
+def test_a_wrong_changelog_is_named(old: str, new: str, words: str) -> None:
+    assert old in CHANGELOG
+    (problem,) = changelog.problems(CHANGELOG.replace(old, new), "0.2.0", TODAY)
+    assert words in problem
 
 
 def test_the_notes_are_the_section_of_the_release(right: Candidate) -> None:
     written = check.write_notes(right)
     assert written == right.root / "build/RELEASE_NOTES.md"
-    assert (
-        written.read_text(encoding="utf-8") == "Armwise 0.2.0\n\nA second release.\n\n### Added\n\n- More.\n"
-    )
+    notes = written.read_text(encoding="utf-8")
+    assert notes == "Armwise 0.2.0\n\nA second release.\n\n### Added\n\n- More.\n"
     assert changelog.notes(CHANGELOG, "0.1.0") == "Armwise 0.1.0\n\n### Added\n\n- All.\n"
     with pytest.raises(LookupError, match=r"no section of 0\.3\.0"):
         changelog.notes(CHANGELOG, "0.3.0")
-
-
-def test_the_notes_become_the_message_of_a_tag(right: Candidate) -> None:
-    notes = check.write_notes(right)
-    git(right.root, "tag", "--annotate", "v0.2.0", "--file", str(notes), "--cleanup=verbatim")
-    shown = ["git", "tag", "--list", "--format=%(contents)", "v0.2.0"]
-    message = subprocess.run(shown, cwd=right.root, capture_output=True, text=True, check=True).stdout
-    assert message.strip() == notes.read_text(encoding="utf-8").strip()
 
 
 # -- this tree ---------------------------------------------------------------------------------------
