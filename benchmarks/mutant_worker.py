@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-OWN = {"agent", "arms", "feedback", "tests", "benchmarks", "examples"}
+OWN = {"armwise", "agent", "arms", "feedback", "tests", "benchmarks", "examples"}
 MOST_S = 45
 """Seconds after which a test fails: a change may let it wait for ever."""
 
