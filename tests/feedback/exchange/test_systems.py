@@ -142,18 +142,6 @@ def test_several_scores_of_langfuse_must_be_told_apart(
         read(source, "langfuse", **{**options, "reward": reward})
 
 
-def test_of_several_scores_the_newest_counts_wherever_it_stands(tmp_path: Path) -> None:
-    traces, scores = langfuse_rows(FEW)
-    newer = {**scores[0], "value": 0.25, "timestamp": "2027-01-01T00:00:00Z"}
-    older = {**scores[0], "value": 0.75, "timestamp": "2020-01-01T00:00:00Z"}
-    scored = next(turn for turn in FEW if turn.id == scores[0]["traceId"])
-    for order in ([newer, *scores, older], [older, *scores, newer]):
-        source = as_lines(tmp_path / "all.jsonl", [*traces, *order])
-        examples, _ = read(source, "langfuse", reward="helpful")
-        found = next(one for one in examples if one.decision.id == scored.id)
-        assert found.metrics == {"reward": 0.25}
-
-
 def test_scores_of_a_session_and_of_an_observation_count_for_their_traces(tmp_path: Path) -> None:
     traces, _ = langfuse_rows(FEW[:8])
     scores: list[dict[str, Any]] = [
@@ -211,20 +199,6 @@ def test_traces_of_langfuse_get_models_and_costs_of_their_observations(tmp_path:
     assert example.decision.decided_at == 1716990379.963
     assert (example.cost.usd, example.cost.prompt_tokens, example.cost.completion_tokens) == (1.0, 20, 4)
     assert log.columns.arm == "model"
-
-
-def test_without_traces_the_generations_of_langfuse_are_the_decisions(tmp_path: Path) -> None:
-    begin, end, call = "2026-01-01 00:00:00", "2026-01-01 00:00:02", {"trace_id": "t", "type": "GENERATION"}
-    rows: list[dict[str, Any]] = [
-        {"id": "o1", **call, "model": "a", "start_time": begin, "end_time": end},
-        {"id": "o2", "trace_id": "t", "type": "SPAN", "model": None, "start_time": begin},
-        {"id": "o3", **call, "model": "b", "start_time": end},
-        {"trace_id": "t", "observation_id": "o3", "name": "good", "data_type": "NUMERIC", "value": 0.5},
-    ]
-    examples, _ = read(as_lines(tmp_path / "x.jsonl", rows), "langfuse")
-    assert [(one.decision.id, one.decision.drawn) for one in examples] == [("o1", "a"), ("o3", "b")]
-    assert [one.metrics for one in examples] == [{}, {"reward": 0.5}]
-    assert examples[0].cost.llm_s == 2.0
 
 
 def test_feedback_of_tensorzero_may_be_on_an_episode_and_the_newest_counts(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from armwise.feedback.events import (
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
 from tests.documents import texts
-from tests.documents.texts import COLUMNS, FILES, Fate
+from tests.documents.texts import COLUMNS, Fate
 from tests.feedback.conftest import decision
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "texts.md"
@@ -37,13 +37,6 @@ def test_every_column_of_texts_documents_or_bytes_has_a_row() -> None:
     assert {"decisions.question", "keys.name", "rollups.arm", "checkpoints.state"} <= found
     assert found - COLUMNS.keys() == set(), "say in `COLUMNS` what an erasure makes of a new column"
     assert COLUMNS.keys() - found == set(), "there is no such column"
-
-
-@pytest.mark.parametrize("name", [*COLUMNS, *FILES])
-def test_what_stays_has_a_reason(name: str) -> None:
-    place = {**COLUMNS, **FILES}[name]
-    assert place.holds
-    assert place.why or place.fate in (Fate.OVERWRITTEN, Fate.NONE)
 
 
 def test_the_page_is_that_of_the_table() -> None:

@@ -26,7 +26,7 @@ from armwise.feedback.ope.noninferiority import (
     find_sessions,
     find_tool_rounds,
 )
-from benchmarks.receipt import CLAIM, DAY, LARGE, LOSS, WAIT_S, Watched, look, simulate, watch
+from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, Watched, look, simulate, watch
 
 
 def table(n: int, *, seed: int = 0, session: Integers | None = None, **columns: Any) -> Decisions:
@@ -405,15 +405,3 @@ def test_a_look_of_yesterday_is_what_it_was() -> None:
     until = 7 * DAY
     known = replace(world, decisions=world.decisions.where(world.decisions.at < until))
     assert look(known, until)[0] == look(world, until)[0]
-
-
-def test_the_world_is_as_described() -> None:
-    world = simulate(20_000, 0.05, LOSS, seed=2)
-    d = world.decisions
-    assert world.lead.mean() == pytest.approx(-LOSS)
-    assert np.isnan(d.reward).mean() == pytest.approx(0.2, abs=0.02)
-    sizes = np.bincount(d.episode)
-    assert sizes.max() > 3
-    sessions = Sessions(d)
-    assert sessions.costs()[LARGE] > 5 * sessions.costs()["small"]
-    assert (np.diff(d.at) >= 0.0).all()
