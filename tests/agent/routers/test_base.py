@@ -189,20 +189,11 @@ def test_other_parameters_are_refused_at_loading() -> None:
         MeanUtility().load(saved)
 
 
-def test_arrays_that_do_not_fit_are_refused_at_loading() -> None:
-    router = MeanUtility().fit(world(20, seed=1))
-    router.mean = router.mean[:2]
-    with pytest.raises(
-        RouterError, match=r"arrays of router 'mean_utility' cannot be read: \(2,\) is not a mean"
-    ):
-        MeanUtility().load(router.save())
-
-
 def test_a_router_whose_arrays_could_not_be_taken_is_not_fitted() -> None:
     labels = world(20, seed=1)
     router, other = MeanUtility().fit(labels), MeanUtility().fit(labels)
     other.mean = other.mean[:2]
-    with pytest.raises(RouterError, match="cannot be read"):
+    with pytest.raises(RouterError, match=r"'mean_utility' cannot be read: \(2,\)"):
         router.load(other.save())
     with pytest.raises(RouterError, match="was not fitted"):
         router.save()

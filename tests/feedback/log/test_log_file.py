@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from armwise.feedback.errors import LogUnavailableError, NoLogError
 from armwise.feedback.log import Store
 from armwise.feedback.log.database import open_database
-from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.schema import inspect_database
 from armwise.feedback.log.sqlite import SQLite, lacks_wal
 from tests.feedback.conftest import decision
@@ -100,20 +99,6 @@ def test_a_connection_made_after_a_move_creates_no_empty_log(store: Store, file:
         pass
     assert refused.value.remedy == f"{file} was moved or deleted while in use: put it back"
     assert not file.exists()
-
-
-async def test_a_moved_log_is_trouble_of_the_group_commit(store: Store, file: Path) -> None:
-    commits = GroupCommit(store)
-    try:
-        file.rename(file.with_name("away.db"))
-        with pytest.raises(LogUnavailableError, match="moved or deleted"):
-            await commits.append(decision("lost"))
-        assert f"{file}: it was moved or deleted" in commits.trouble
-        file.with_name("away.db").rename(file)
-        await commits.append(decision("second"))
-        assert commits.trouble == ""
-    finally:
-        commits.close()
 
 
 # -- copied while in use -----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.ope import estimators
 from armwise.feedback.ope.estimators import (
     ESTIMATORS,
     Predictions,
@@ -83,11 +82,6 @@ def flat(sample: Sample, level: float) -> Sample:
 def test_the_table_has_a_row_of_each_entry_in_the_order_of_the_file() -> None:
     names = re.findall(r"^\| `(\w+)` \| ", estimators_table(), re.MULTILINE)
     assert names == list(ESTIMATORS)
-
-
-def test_the_head_of_the_file_weighs_every_estimator() -> None:
-    summary = (estimators.__doc__ or "").partition("\n\n")[2]
-    assert re.findall(r"^    (\w+)  ", summary, re.MULTILINE) == list(ESTIMATORS)
 
 
 def test_the_parameter_of_an_entry_is_an_option_of_its_function() -> None:

@@ -323,44 +323,11 @@ def test_each_distribution_is_made_once(log: Log) -> None:
     assert made == ["s", "t"]
 
 
-def test_the_bootstrap_and_the_closed_form_agree_on_a_log_of_fair_size(log: Log) -> None:
-    p = always(log, 0.2, 0.3, 0.5)
-    closed, resampled = (
-        evaluate(log, {"t": p}, rng(), interval=kind)["t"].estimates for kind in ("normal", "bootstrap")
-    )
-    for one, other in zip(closed, resampled, strict=True):
-        for figure, redrawn in ((one.value, other.value), (one.difference, other.difference)):
-            assert figure is not None
-            assert redrawn is not None
-            assert figure.value == redrawn.value
-            near = 0.15 * (figure.high - figure.low)
-            assert (figure.low, figure.high) == pytest.approx((redrawn.low, redrawn.high), abs=near)
-
-
 def test_the_same_seed_gives_the_same_estimates_whatever_else_is_asked(log: Log) -> None:
     p = always(log, 0.2, 0.3, 0.5)
     once = evaluate(log, {"t": p}, rng(), interval="bootstrap", resamples=100)
     again = evaluate(log, {"o": p[:, ::-1], "t": p}, rng(), interval="bootstrap", resamples=100)
     assert once["t"].estimates == again["t"].estimates
-
-
-def test_repeating_every_question_does_not_tighten_an_interval(log: Log) -> None:
-    assert log.p_log is not None
-    fivefold = Log.from_arrays(
-        ARMS,
-        np.tile(log.drawn, 5),
-        np.tile(log.reward, 5),
-        p_log=np.tile(log.p_log, (5, 1)),
-        questions=np.tile(log.questions, 5),
-    )
-    one, five = (
-        evaluate(x, {"t": always(x, 0.2, 0.3, 0.5)}, rng(), estimators=("snips",))["t"].estimates[0].value
-        for x in (log, fivefold)
-    )
-    assert one is not None
-    assert five is not None
-    assert five.value == pytest.approx(one.value)
-    assert five.high - five.low == pytest.approx(one.high - one.low, rel=0.05)
 
 
 def test_what_cannot_be_asked_is_refused(log: Log) -> None:
