@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from armwise.feedback.errors import QueueFullError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.registry.evaluations import (
+    EvaluationRow,
     EvaluationStatus,
     StoredResult,
     claim,
@@ -39,6 +41,19 @@ ANSWER = StoredResult(RESULT, "<html>sämtlich \0 " + 1000 * "<p>" + "</html>")
 WRONG = StoredResult({"wrong": True}, "")
 
 
+def claimed(store: Store, *who: Any, **options: int) -> EvaluationRow:
+    """Claim an evaluation that is there."""
+    found = claim(store, *who, **options)
+    assert found is not None
+    return found
+
+
+def existing(store: Store, seq: int) -> EvaluationRow:
+    found = find(store, seq)
+    assert found is not None
+    return found
+
+
 def test_what_is_asked_for_is_queued_and_found_again(store: Store) -> None:
     asked = submit(store, OURS, REQUEST, 10.0)
     assert (asked.seq, asked.configured, asked.request) == (1, OURS, REQUEST)
@@ -58,8 +73,7 @@ def test_there_may_be_no_such_evaluation(store: Store) -> None:
 
 def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: Store) -> None:
     submit(store, OURS, REQUEST, 10.0)
-    mine = claim(store, OURS, "w", 11.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 11.0)
     assert mine == find(store, 1)
     assert (mine.status, mine.worker, mine.started_at, mine.alive_at) == (
         EvaluationStatus.RUNNING,
@@ -68,12 +82,10 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
         11.0,
     )
     report_progress(store, mine, 0.25, 12.0)
-    seen = find(store, 1)
-    assert seen is not None
+    seen = existing(store, 1)
     assert (seen.done, seen.started_at, seen.alive_at) == (0.25, 11.0, 12.0)
     finish(store, mine, ANSWER, 13.0)
-    done = find(store, 1)
-    assert done is not None
+    done = existing(store, 1)
     assert (done.status, done.done, done.finished_at, done.error) == (EvaluationStatus.DONE, 1.0, 13.0, None)
     assert read_result(store, 1) == RESULT
     assert read_html(store, 1) == ANSWER.html
@@ -82,11 +94,9 @@ def test_an_evaluation_goes_from_the_queue_over_a_worker_to_its_answer(store: St
 
 def test_an_evaluation_that_cannot_be_made_says_why_in_whatever_words(store: Store) -> None:
     submit(store, OURS, REQUEST, 10.0)
-    mine = claim(store, OURS, "w", 11.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 11.0)
     fail(store, mine, "no decision\0 between", 12.0)
-    failed = find(store, 1)
-    assert failed is not None
+    failed = existing(store, 1)
     assert (failed.status, failed.finished_at) == (EvaluationStatus.FAILED, 12.0)
     assert failed.error == "no decision\ufffd between"
     assert failed.status.ended
@@ -102,21 +112,17 @@ def test_the_oldest_is_worked_on_first(store: Store) -> None:
 
 def test_what_a_worker_is_silent_about_for_a_lease_is_given_to_another(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
-    dead = claim(store, OURS, "dead", 1.0)
-    assert dead is not None
+    dead = claimed(store, OURS, "dead", 1.0)
     report_progress(store, dead, 0.5, 30.0)
     assert claim(store, OURS, "next", 30.0 + LEASE_S) is None, "its heartbeat renewed the lease"
-    mine = claim(store, OURS, "next", 30.1 + LEASE_S)
-    assert mine is not None
+    mine = claimed(store, OURS, "next", 30.1 + LEASE_S)
     assert (mine.seq, mine.worker, mine.done, mine.started_at) == (1, "next", 0.0, 30.1 + LEASE_S)
 
 
 def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
-    late = claim(store, OURS, "late", 1.0)
-    mine = claim(store, OURS, "next", 2.0 + LEASE_S)
-    assert late is not None
-    assert mine is not None
+    late = claimed(store, OURS, "late", 1.0)
+    mine = claimed(store, OURS, "next", 2.0 + LEASE_S)
     for said in (
         lambda: report_progress(store, late, 0.9, 100.0),
         lambda: finish(store, late, WRONG, 100.0),
@@ -135,11 +141,8 @@ def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None
 def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
     submit(store, OURS, REQUEST, 0.0)
-    first, other = claim(store, OURS, "w", 1.0), claim(store, OURS, "other", 1.0)
-    assert first is not None
-    assert other is not None
-    again = claim(store, OURS, "w", 2.0)
-    assert again is not None
+    first, other = claimed(store, OURS, "w", 1.0), claimed(store, OURS, "other", 1.0)
+    again = claimed(store, OURS, "w", 2.0)
     assert (again.seq, again.started_at) == (1, 2.0)
     with pytest.raises(SupersededError):
         report_progress(store, first, 0.1, 3.0)
@@ -148,20 +151,17 @@ def test_a_worker_takes_up_what_it_left_at_once_and_not_what_another_does(store:
 
 def test_what_is_given_back_is_as_it_was_before_it_was_claimed(store: Store) -> None:
     asked = submit(store, OURS, REQUEST, 0.0)
-    mine = claim(store, OURS, "w", 1.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 1.0)
     report_progress(store, mine, 0.7, 2.0)
     release(store, mine)
     assert find(store, 1) == asked
-    taken = claim(store, OURS, "other", 2.0)
-    assert taken is not None
+    taken = claimed(store, OURS, "other", 2.0)
     assert taken.worker == "other"
 
 
 def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(store: Store) -> None:
     submit(store, OURS, REQUEST, 0.0)
-    first = claim(store, OURS, "first", 1.0)
-    assert first is not None
+    first = claimed(store, OURS, "first", 1.0)
     release(store, first)
     mine = claim(store, OURS, "next", 1.0)  # at the same time, by clocks that are coarse
     with pytest.raises(SupersededError, match="evaluation 1 of first was claimed by next"):
@@ -172,8 +172,7 @@ def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(st
 def test_only_so_many_may_be_queued_or_running(store: Store) -> None:
     for _ in range(3):
         submit(store, OURS, REQUEST, 0.0, most=3)
-    mine = claim(store, OURS, "w", 1.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 1.0)
     with pytest.raises(QueueFullError, match="3 evaluations are queued or running: at most 3 may be"):
         submit(store, OURS, REQUEST, 2.0, most=3)
     assert len(page(store, 10)) == 3
@@ -215,8 +214,7 @@ def test_projects_take_turns(store: Store) -> None:
         submit(store, OURS, REQUEST, 0.0, project=project)
     turns = []
     for now in range(1, 8):
-        mine = claim(store, OURS, "w", float(now))
-        assert mine is not None
+        mine = claimed(store, OURS, "w", float(now))
         turns.append((mine.seq, mine.project))
         finish(store, mine, ANSWER, float(now))
     assert turns == [
@@ -234,16 +232,14 @@ def test_services_of_two_configurations_share_a_log_and_no_work(store: Store) ->
     assert claim(store, "theirs", "w", 1.0) is None
     assert find_newest(store, "theirs", REQUEST) is None
     assert submit(store, "theirs", REQUEST, 2.0, most=1).seq == 2, "nor room in the queue"
-    mine = claim(store, OURS, "w", 3.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 3.0)
     assert (mine.seq, find_newest(store, OURS, REQUEST)) == (asked.seq, mine)
 
 
 def test_a_worker_may_want_one_and_no_other(store: Store) -> None:
     for _ in range(2):
         submit(store, OURS, REQUEST, 0.0)
-    mine = claim(store, OURS, "w", 1.0, only=2)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 1.0, only=2)
     assert mine.seq == 2
     assert claim(store, OURS, "w2", 1.0, only=2) is None
 
@@ -340,6 +336,5 @@ def test_turns_of_projects_are_those_of_one_configuration(store: Store) -> None:
     assert claim(store, "theirs", "w", 50.0) is not None
     for at, project in ((51.0, "first"), (52.0, "second")):
         submit(store, OURS, REQUEST, at, project=project)
-    mine = claim(store, OURS, "w", 60.0)
-    assert mine is not None
+    mine = claimed(store, OURS, "w", 60.0)
     assert mine.project == "first"

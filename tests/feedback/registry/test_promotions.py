@@ -42,9 +42,7 @@ from armwise.feedback.registry.versions import (
     publish_beside,
 )
 from armwise.feedback.training_log import REBUILD, take_epoch
-
-KEPT_CHECKPOINTS = 20
-"""Newest versions that all keep their checkpoints."""
+from tests.feedback.registry.test_versions import KEPT_CHECKPOINTS, draft
 
 LEASE_S = 60.0
 """Seconds without a heartbeat after which a worker is dead."""
@@ -52,19 +50,8 @@ LEASE_S = 60.0
 
 def published(store: Store, recipe: str = "ours", state: bytes = b"state") -> Version:
     """A version of a learner that has just taken over."""
-    draft = Version(
-        version=0,
-        parent=None,
-        recipe=recipe,
-        join="j",
-        policy={"kind": "uniform", "params": {}},
-        examples_seq=3,
-        applied_seq=5,
-        digest=digest_state(state),
-        epoch=take_epoch(store, "test", 1.0),
-        created_at=2.0,
-    )
-    return replace(draft, version=publish(store, draft, state))
+    made = draft(store, state, recipe)
+    return replace(made, version=publish(store, made, state))
 
 
 def promote(
