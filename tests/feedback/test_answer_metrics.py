@@ -109,9 +109,7 @@ def test_ascii_answers_score_as_in_the_squad_definition(answer: list[str], gold:
 
 
 @given(answer=TEXTS, golds=GOLDS)
-def test_scores_are_in_range_ordered_and_do_not_depend_on_the_order_of_right_answers(
-    answer: str, golds: list[str]
-) -> None:
+def test_scores_are_in_range_and_in_order_of_strictness(answer: str, golds: list[str]) -> None:
     em, f1, acc = (METRICS[name](answer, golds) for name in ("em", "f1", "acc"))
     assert em in (0.0, 1.0)
     assert acc in (0.0, 1.0)

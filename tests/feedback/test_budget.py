@@ -50,9 +50,7 @@ def mean_cost(how: str, ceiling: float, lag: int, seed: int, requests: int = 200
 @pytest.mark.parametrize("ceiling", [1.0, 2.0, 4.0])
 @pytest.mark.parametrize("lag", [1, 10])
 @pytest.mark.slow
-def test_the_mean_cost_is_within_one_percent_of_the_ceiling_after_2000_requests(
-    how: str, ceiling: float, lag: int
-) -> None:
+def test_the_mean_cost_is_within_one_percent_of_the_ceiling(how: str, ceiling: float, lag: int) -> None:
     found = [mean_cost(how, ceiling, lag, seed) for seed in range(5)]
     assert all(abs(one - 1.0) < 0.01 for one in found), found
 
@@ -66,9 +64,7 @@ def test_without_a_price_the_same_requests_cost_far_more() -> None:
 @pytest.mark.parametrize(
     ("spent", "price", "debt"), [(1.0, 0.001, -2 * 200 * 8.0), (1e9, 1000.0, 2 * 200 * 8.0)]
 )
-def test_the_price_and_the_debt_stay_between_ends_that_are_stated_in_ceilings(
-    spent: float, price: float, debt: float
-) -> None:
+def test_the_price_and_the_debt_stay_between_their_ends(spent: float, price: float, debt: float) -> None:
     pacer = Pacer(Budget(steps_per_request=8.0))
     for _ in range(1000):
         pacer.note("bm25", spent)
@@ -87,9 +83,7 @@ def test_the_price_and_the_debt_stay_between_ends_that_are_stated_in_ceilings(
     ],
     ids=["at the ceiling", "twice", "far above", "a debt", "a large debt", "a large saving"],
 )
-def test_the_first_step_follows_the_cost_and_pays_back_at_most_half_of_the_ceiling(
-    debt: float, spent: float, price: float
-) -> None:
+def test_a_step_pays_back_at_most_half_of_the_ceiling(debt: float, spent: float, price: float) -> None:
     pacer = Pacer(Budget(steps_per_request=2.0, window=20), debt=debt)
     pacer.note("bm25", spent)
     assert pacer.price * 2.0 == pytest.approx(price)
@@ -116,9 +110,7 @@ def test_the_same_requests_have_the_same_price_in_any_unit_of_cost() -> None:
 
 
 @pytest.mark.parametrize(("paid", "debt"), [(1.0, -1.0), (0.0, -2.0)])
-def test_a_replay_is_charged_what_its_distribution_pays_and_costs_of_arms_are_those_of_the_log(
-    paid: float, debt: float
-) -> None:
+def test_a_replay_is_charged_what_its_distribution_pays(paid: float, debt: float) -> None:
     pacer, other = Pacer(Budget(steps_per_request=2.0)), Pacer(Budget(steps_per_request=2.0))
     pacer.note("bm25", 6.0, paid=paid)
     other.note("bm25", paid)
@@ -209,9 +201,7 @@ def test_a_budget_has_one_ceiling(document: dict[str, float], words: str) -> Non
         ("window", 20, 1_000_000),
     ],
 )
-def test_a_number_of_a_budget_is_finite_and_within_its_bounds(
-    field: str, smallest: float, largest: float
-) -> None:
+def test_a_number_of_a_budget_is_within_its_bounds(field: str, smallest: float, largest: float) -> None:
     ceiling = {} if field.endswith("per_request") else {"usd_per_request": 1.0}
     for value in (smallest, largest):
         assert Budget.model_validate({**ceiling, field: value}).model_dump()[field] == value

@@ -116,9 +116,7 @@ def test_stamps_never_fall_and_never_leap(moves: list[tuple[float, float]]) -> N
 
 
 @pytest.mark.parametrize("jump_s", [AHEAD_S + 1.0, -AHEAD_S - 1.0])
-def test_who_is_far_from_the_wall_clock_asks_to_be_replaced_until_that_is_right(
-    hands: Hands, jump_s: float
-) -> None:
+def test_who_is_far_from_the_wall_clock_asks_to_be_replaced(hands: Hands, jump_s: float) -> None:
     clock = steady(hands)
     hands.move(1.0, jump_s=AHEAD_S / 2)
     clock.check()

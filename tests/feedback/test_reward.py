@@ -194,9 +194,7 @@ def test_without_feedback_quality_is_the_default() -> None:
         (Metric(), {0.0: 0.0, 0.3: 0.3, 1.0: 1.0}),
     ],
 )
-def test_a_value_counts_by_its_place_in_the_declared_range(
-    metric: Metric, places: dict[float, float]
-) -> None:
+def test_a_value_counts_by_its_place_in_its_range(metric: Metric, places: dict[float, float]) -> None:
     rule, n = RewardRule(metrics={"m": metric}, cost_weight=0.0), len(places)
     assert {value: rule.quality({"m": value}) for value in places} == pytest.approx(places)
     columns = rewards(rule, {"m": np.array([*places])}, {}, np.full(n, np.nan), np.full(n, False))
@@ -222,9 +220,7 @@ def test_a_metric_to_minimise_counts_as_its_mirror_image(seconds: float) -> None
 
 
 @pytest.mark.parametrize(("failed", "reward"), [(-0.5, -0.75), (None, None)])
-def test_a_failed_arm_earns_what_is_declared_for_it_and_never_the_default(
-    failed: float | None, reward: float | None
-) -> None:
+def test_a_failed_arm_earns_what_is_declared_for_it(failed: float | None, reward: float | None) -> None:
     rule = RewardRule(metrics={"right": Metric()}, cost_weight=0.25, default=0.5, failed=failed)
     lost, silent = (example(metrics={}, cost=Cost(steps=1), failed=each) for each in (True, False))
     assert rule.compute_reward(lost) == reward
@@ -272,9 +268,7 @@ TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0), "kept": (1.0, 2.0, 
         ({}, 7.0),
     ],
 )
-def test_tokens_count_at_the_prices_of_today_where_all_of_them_are_known(
-    tokens: dict[str, ModelTokens], usd: float
-) -> None:
+def test_tokens_count_at_known_prices_of_today(tokens: dict[str, ModelTokens], usd: float) -> None:
     prices = Prices(steps=0.5, usd=0.1)
     rule = RewardRule(
         metrics={"right": Metric()},

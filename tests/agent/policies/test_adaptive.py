@@ -467,9 +467,7 @@ def fallen(
 
 
 @pytest.mark.parametrize("scores", [{}, {"bm25": 0.8, "dense": 0.3}])
-def test_after_a_restart_it_knows_the_kept_rewards_and_those_before_the_change_count_a_quarter(
-    scores: dict[str, float],
-) -> None:
+def test_after_a_restart_rewards_of_before_count_a_quarter(scores: dict[str, float]) -> None:
     policy, rng = Adaptive(dims=8, notice=None, half_life=1e12), np.random.default_rng(6)
     rows = fallen(policy, rng, scores)
     (restart,) = policy.restarts
@@ -681,9 +679,7 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
 
 
 @pytest.mark.slow
-def test_rewards_that_are_always_as_expected_leave_noise_to_reckon_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rewards_as_expected_leave_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arm_regressions, "NOISE_DECAY", 0.8)  # as after a million rewards
     rng, policy = np.random.default_rng(3), Adaptive(dims=2, prior=0.0)
     for t in range(4000):

@@ -203,7 +203,7 @@ def test_a_router_ranks_the_arms_until_rewards_know_better(
 
 @pytest.mark.parametrize("build", [LinUCB, LinearThompson])
 @pytest.mark.slow
-def test_a_router_that_is_right_is_not_unlearned_and_one_that_is_wrong_is_corrected(
+def test_a_right_router_is_kept_and_a_wrong_one_is_corrected(
     build: type[LinUCB] | type[LinearThompson],
 ) -> None:
     """Beside always following it; two arms are alike on average, and a reward is 0 or 1."""
@@ -384,9 +384,7 @@ def test_the_smallest_values_of_the_range_are_taken() -> None:
         (LinearThompson(prior_feature="router"), LinearThompson(prior_feature="router", ridge=3000.0)),
     ],
 )
-def test_a_state_of_the_defaults_is_that_of_the_documented_values(
-    default: RidgePolicy, explicit: RidgePolicy
-) -> None:
+def test_a_state_of_the_defaults_is_as_documented(default: RidgePolicy, explicit: RidgePolicy) -> None:
     """A default that changes makes every state saved before unreadable."""
     assert default.save() == explicit.save()
 
@@ -407,9 +405,7 @@ def test_state_of_other_settings_is_refused() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_features_of_arms_that_change_and_new_arms_are_not_taken_from_the_last_decision(
-    shared: bool,
-) -> None:
+def test_features_of_arms_are_not_taken_from_the_last_decision(shared: bool) -> None:
     """One policy keeps what it caches; the other is loaded before every reward, which drops it."""
     rng = np.random.default_rng(33)
     names = ("steps", "size", "free")

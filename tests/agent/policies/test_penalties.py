@@ -22,9 +22,7 @@ def test_a_tenth_of_a_reward_shifts_the_odds_by_e_where_a_policy_predicts_no_rew
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
-def test_a_penalty_moves_probability_away_from_its_arm_and_the_same_on_all_arms_moves_none(
-    spec: PolicySpec,
-) -> None:
+def test_a_penalty_moves_probability_away_from_its_arm(spec: PolicySpec) -> None:
     policy, context = build_policy(spec, ARMS), Context("q", {"w=river": 1.0}, (), FEATURES)
     plain = served_distribution(policy, context, ARMS, FLOOR)
     penalised = served_distribution(policy, context, ARMS, FLOOR, (0.0, 0.0, 50.0))
@@ -39,9 +37,7 @@ def test_a_penalty_moves_probability_away_from_its_arm_and_the_same_on_all_arms_
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 @pytest.mark.slow
-def test_every_kind_of_policy_holds_its_budget_within_one_percent_after_2000_decisions(
-    spec: PolicySpec,
-) -> None:
+def test_every_kind_of_policy_holds_its_budget(spec: PolicySpec) -> None:
     rng, policy, ceiling = np.random.default_rng(1), build_policy(spec, ARMS), 1.5
     pacer, total = Pacer(Budget(steps_per_request=ceiling)), 0.0
     for number in range(2000):

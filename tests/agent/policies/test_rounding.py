@@ -26,9 +26,7 @@ def test_rounding_does_not_decide_between_equal_scores(scores: Floats, seed: int
 
 @pytest.mark.parametrize(("apart", "ties"), [(0.5, True), (0.99, True), (1.01, False), (2.0, False)])
 @pytest.mark.parametrize("size", [0.0, 0.5, -0.9, 40.0, -40.0])
-def test_scores_tie_up_to_a_difference_that_grows_with_their_size(
-    size: float, apart: float, ties: bool
-) -> None:
+def test_scores_tie_up_to_a_difference_by_their_size(size: float, apart: float, ties: bool) -> None:
     lower = size - apart * TIE * max(1.0, abs(size))
     assert greedy(np.array([size, lower])).tolist() == ([0.5, 0.5] if ties else [1.0, 0.0])
     assert greedy(np.array([lower, size])).tolist() == ([0.5, 0.5] if ties else [0.0, 1.0])

@@ -188,9 +188,7 @@ def test_a_router_that_does_not_fit_is_refused_when_the_configuration_is_read(
     assert told in complaint(configured(kept(tmp_path), **changes))
 
 
-def test_a_missing_router_and_a_damaged_one_are_refused_when_the_configuration_is_read(
-    tmp_path: Path,
-) -> None:
+def test_a_configuration_refuses_a_missing_or_damaged_router(tmp_path: Path) -> None:
     assert f"router: {tmp_path / 'none'} holds no trained router" in complaint(configured(tmp_path / "none"))
     kept(tmp_path)
     (tmp_path / MODEL).write_bytes(b"")

@@ -53,9 +53,7 @@ def test_each_row_keeps_its_own_eligible_arms(log: Log) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_decision_without_a_distribution_leaves_a_log_without(
-    place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_row_without_a_distribution_leaves_none(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.feedback.decisions._CHUNK", 1)
     examples = [example(seq, (0.9, 0.1)) for seq in (1, 2, 3)]
     examples[place] = example(place + 1, (0.9,), arms=("bm25", "dense"))
@@ -123,9 +121,7 @@ def test_estimated_propensities_are_counted_over_all_batches(monkeypatch: pytest
         ({"drawn": "nobody"}, "drawn arm not in the distribution"),
     ],
 )
-def test_a_decision_that_is_no_draw_from_a_distribution_is_left_out(
-    wrong: dict[str, Any], reason: str
-) -> None:
+def test_a_decision_that_is_no_draw_is_left_out(wrong: dict[str, Any], reason: str) -> None:
     odd = example(2)
     odd = replace(odd, decision=replace(odd.decision, **wrong))
     log = Log.from_examples([example(1), odd], RULE)

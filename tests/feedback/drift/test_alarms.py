@@ -108,9 +108,7 @@ def test_an_alarm_is_of_the_training_log_that_its_recipe_has_learned(store: Stor
     assert read_alarms(store, "third") == Alarms()
 
 
-def test_what_another_recipe_has_seen_at_the_same_place_of_a_training_log_is_no_alarm_again(
-    store: Store,
-) -> None:
+def test_what_another_recipe_saw_at_the_same_place_is_no_alarm(store: Store) -> None:
     for recipe, join in (("recipe", "one"), ("another", "one"), ("third", "other")):
         published(store, recipe, join)
     epoch = take_epoch(store, "test", 0.0)
@@ -122,9 +120,7 @@ def test_what_another_recipe_has_seen_at_the_same_place_of_a_training_log_is_no_
 
 
 @pytest.mark.parametrize(("after", "still"), [(0, True), (299, True), (300, False), (301, False)])
-def test_a_promoted_recipe_that_begins_at_an_alarm_or_after_it_closes_it(
-    store: Store, after: int, *, still: bool
-) -> None:
+def test_a_promoted_recipe_from_after_an_alarm_closes_it(store: Store, after: int, *, still: bool) -> None:
     live = published(store, "recipe")
     candidate = published(store, "candidate", after=after)
     raise_alarms(store, take_epoch(store, "test", 0.0), [FALL])

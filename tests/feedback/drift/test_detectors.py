@@ -190,9 +190,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @settings(max_examples=50)
 @given(cut=st.integers(0, 900), at=st.integers(130, 170), block=st.integers(0, 2), seed=st.integers(0, 5))
 @pytest.mark.slow
-def test_the_same_log_gives_the_same_alarms_wherever_a_reader_began(
-    cut: int, at: int, block: int, seed: int
-) -> None:
+def test_the_same_log_gives_the_same_alarms(cut: int, at: int, block: int, seed: int) -> None:
     log = falls(np.random.default_rng(seed), 900, block * 300 + at, 0.95, 0.05)
     whole = watch(log)
     assert "reward of b" in {change.subject for change in whole}

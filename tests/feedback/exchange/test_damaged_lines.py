@@ -144,9 +144,7 @@ def damaged(values: dict[str, Any], written: Callable[[dict[str, Any]], bytes], 
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_damaged_is_read_rightly_or_named_and_the_other_lines_are_read(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path, form: str) -> None:
     name, row, outcome = FORMATS[form]
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
@@ -214,9 +212,7 @@ def test_a_column_that_nobody_named_does_not_matter_whatever_its_type(tmp_path: 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=[str(column.type) for column in COLUMNS])
 @pytest.mark.parametrize("name", ["id", "reward", "arm", "propensity", "question", "time"])
-def test_a_column_of_another_type_is_read_or_each_of_its_rows_is_named(
-    tmp_path: Path, name: str, column: Any
-) -> None:
+def test_a_column_of_another_type_is_read_or_named(tmp_path: Path, name: str, column: Any) -> None:
     path = tmp_path / "log.parquet"
     parquet.write_table(table_of(**{name: column}), path)
     refused = ""

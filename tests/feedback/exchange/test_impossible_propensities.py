@@ -126,9 +126,7 @@ READERS: dict[str, Callable[[str, Path], Outcome]] = {
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
 @pytest.mark.parametrize("reader", READERS)
-def test_only_the_row_with_an_impossible_propensity_is_left_out(
-    tmp_path: Path, reader: str, value: str
-) -> None:
+def test_a_row_of_impossible_propensity_is_left_out(tmp_path: Path, reader: str, value: str) -> None:
     right, none = READERS[reader]("1", tmp_path)
     assert (len(right), none.counts.total()) == (N, 0)
     examples, faults = READERS[reader](value, tmp_path)
@@ -164,9 +162,7 @@ def test_a_propensity_that_is_no_number_is_unknown(tmp_path: Path, reader: str, 
 
 @pytest.mark.parametrize("value", [*IMPOSSIBLE, "NaN", '"0.5"', "null", "9e-10", "1.0000001"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_an_export_with_an_impossible_propensity_is_refused_by_line(
-    tmp_path: Path, value: str, whole: bool
-) -> None:
+def test_an_export_with_such_a_propensity_is_refused(tmp_path: Path, value: str, whole: bool) -> None:
     rows = table_rows()
     examples, _ = read_lines("table", rows, "0.5", tmp_path, **traffic.NAMES)
     path = tmp_path / "export.jsonl"

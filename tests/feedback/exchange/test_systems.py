@@ -167,9 +167,7 @@ def test_scores_of_a_session_and_of_an_observation_count_for_their_traces(tmp_pa
     assert [one.metrics.get("reward") for one in examples] == [0.0, 1.0, 1.0, 1.0, None, 1.0, None, None]
 
 
-def test_a_score_on_a_trace_or_an_observation_counts_for_no_other_trace_of_its_session(
-    tmp_path: Path,
-) -> None:
+def test_a_score_on_a_trace_counts_for_no_other_of_its_session(tmp_path: Path) -> None:
     traces, _ = langfuse_rows(FEW[:8])
     given = {"name": "good", "dataType": "NUMERIC", "sessionId": "e0"}
     scores: list[dict[str, Any]] = [
@@ -302,9 +300,7 @@ def test_feedback_on_a_row_that_is_not_selected_is_not_on_nothing(tmp_path: Path
     ]
 
 
-def test_a_failure_of_litellm_may_stand_in_the_metadata_and_a_cached_answer_costs_nothing(
-    tmp_path: Path,
-) -> None:
+def test_litellm_may_say_a_failure_in_metadata_and_cached_is_free(tmp_path: Path) -> None:
     spent = {"cost_breakdown": {"total_cost": 0.25}}
     rows = [
         spend(0, status="", metadata={"status": "failure"}),
@@ -347,9 +343,7 @@ def test_rows_of_other_kinds_are_no_errors_where_wrong_rows_are(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("names", [("input_tokens", "output_tokens"), ("promptTokens", "completionTokens")])
-def test_tokens_of_langfuse_have_several_names_and_an_empty_column_hides_no_other(
-    tmp_path: Path, names: tuple[str, str]
-) -> None:
+def test_tokens_of_langfuse_have_several_names(tmp_path: Path, names: tuple[str, str]) -> None:
     call = observations(0)[3] | {"usageDetails": dict(zip(names, (7, 3), strict=True)), "model": None}
     del call["usage_details"]
     source = as_lines(tmp_path / "x.jsonl", [call | {"calculatedTotalCost": 0.5, "totalCost": None}])

@@ -215,9 +215,7 @@ def test_an_arm_that_is_not_among_those_named_is_left_out(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("shape", ["dist", "p_"])
 @pytest.mark.parametrize("estimate", [True, False])
-def test_an_arm_that_was_never_drawn_is_one_where_a_distribution_names_it(
-    tmp_path: Path, shape: str, estimate: bool
-) -> None:
+def test_an_arm_that_a_distribution_names_is_one(tmp_path: Path, shape: str, estimate: bool) -> None:
     rows = [
         {"arm": arm, **({"dist": p} if shape == "dist" else {f"p_{arm}": share for arm, share in p.items()})}
         for arm, p in (("a", {"a": 0.5, "b": 0.5}), ("b", {"a": 0.5, "b": 0.25, "rare": 0.25}))

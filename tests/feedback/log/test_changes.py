@@ -107,9 +107,7 @@ def test_a_commit_of_this_process_or_of_another_one_changes_the_version(tmp_path
 
 
 @pytest.mark.parametrize("state", ["gone", "closed"])
-def test_a_log_that_cannot_be_opened_has_no_version_and_a_closed_one_opens_again(
-    tmp_path: Path, state: str
-) -> None:
+def test_a_lost_log_has_no_version_and_a_closed_one_opens_again(tmp_path: Path, state: str) -> None:
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     if state == "gone":
         for path in tmp_path.iterdir():

@@ -65,9 +65,7 @@ def test_a_url_that_is_of_no_use_is_named_without_its_password(url: str, message
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
-def test_a_server_that_is_not_there_is_worth_a_retry_and_no_password_is_told(
-    scheme: str, tmp_path: Path
-) -> None:
+def test_a_missing_server_is_worth_a_retry_and_tells_no_password(scheme: str, tmp_path: Path) -> None:
     with pytest.raises(LogUnavailableError, match="the log cannot be used") as refused:
         Store(f"{scheme}://ada:secret@/log?host={tmp_path}")
     assert "secret" not in str(refused.value)
@@ -83,7 +81,7 @@ def remedy(url: str) -> str:
     return refused.value.remedy
 
 
-def test_what_an_operator_corrects_follows_from_why_a_server_cannot_be_used(server: Server) -> None:
+def test_why_a_server_cannot_be_used_says_what_to_correct(server: Server) -> None:
     url = server.fresh()
     assert PASSWORD in remedy(url.replace("://log", "://stranger"))
     assert DATABASE in remedy(url.replace("/postgres?", "/nothing?"))
@@ -129,9 +127,7 @@ def test_a_folder_in_the_place_of_the_file_of_a_log_is_named(tmp_path: Path) -> 
         (sqlite3.SQLITE_BUSY, ""),
     ],
 )
-def test_what_an_operator_corrects_follows_from_the_code_of_sqlite(
-    tmp_path: Path, code: int, said: str
-) -> None:
+def test_the_code_of_sqlite_says_what_to_correct(tmp_path: Path, code: int, said: str) -> None:
     error = sqlite3.OperationalError()
     error.sqlite_errorcode = code
     found = open_database(f"sqlite:///{tmp_path / 'log.db'}").find_remedy(error)

@@ -166,9 +166,7 @@ def steps(store: Store, call: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.slow
-def test_a_commit_of_feedback_does_as_little_on_a_long_episode_as_on_a_short_one(
-    tmp_path: Path, learned: bool
-) -> None:
+def test_feedback_on_a_long_episode_costs_as_little_as_on_a_short(tmp_path: Path, learned: bool) -> None:
     taken = []
     for n in (10, 3000):
         store = Store(f"sqlite:///{tmp_path / str(n)}", JOIN)

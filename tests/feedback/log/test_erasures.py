@@ -149,9 +149,7 @@ def said(name: str, *, at: float = 110.0, **about: str) -> Feedback:
 
 
 @pytest.mark.parametrize("about", [{"decision_id": "never"}, {"episode_id": "never"}])
-def test_feedback_on_what_never_came_to_exist_is_erased_by_its_id(
-    store: Store, about: dict[str, str]
-) -> None:
+def test_feedback_on_nothing_is_erased_by_its_id(store: Store, about: dict[str, str]) -> None:
     store.append([said("Ada said", at=110.0, **about), said("other", decision_id="another", at=111.0)])
     erase = erasures.erase_decision if "decision_id" in about else erasures.erase_episode
     done = erase(store, "never", "k1", NOW)
@@ -251,9 +249,7 @@ def test_an_episode_goes_on_within_one_commit_too(at_noon: Store) -> None:
 
 @pytest.mark.parametrize("scope", ["user", "episode", "decision"])
 @pytest.mark.parametrize("age", [0.0, UNDER_WAY_S - 1.0, UNDER_WAY_S])
-def test_a_turn_that_was_under_way_is_erased_when_it_is_committed(
-    at_noon: Store, scope: str, age: float
-) -> None:
+def test_a_turn_under_way_is_erased_when_it_is_committed(at_noon: Store, scope: str, age: float) -> None:
     store, at = at_noon, NOW - age
     turn: list[Fact] = [
         of_user(store, "d1", "ada", at=at, episode="e1"),
@@ -423,9 +419,7 @@ def test_an_erasure_reaches_what_it_was_about_and_nothing_of_the_same_name(at_no
     assert [one.erased for one in at_noon.newest(2)] == [True, True]
 
 
-def test_texts_that_another_process_erases_meanwhile_are_counted_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_erased_by_two_are_counted_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write(store, "d1", "ada", at=1.0)  # type: ignore[arg-type]
     writing = store.writing
 

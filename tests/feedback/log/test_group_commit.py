@@ -232,9 +232,7 @@ async def test_after_a_failed_commit_the_log_is_in_trouble_until_a_commit_works(
     ],
     ids=["time", "head", "ticks", "feedback"],
 )
-async def test_what_is_wrong_with_the_whole_log_is_trouble_and_tried_once(
-    store: Store, damage: str, undo: str
-) -> None:
+async def test_what_is_wrong_with_the_log_is_tried_once(store: Store, damage: str, undo: str) -> None:
     gated = GatedStore(store)
     log = GroupCommit(gated)  # type: ignore[arg-type]
     first = log.append(decision("d0"))

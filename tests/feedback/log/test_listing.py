@@ -53,9 +53,7 @@ def test_pages_follow_each_other_down_to_the_first_decision(store: Store) -> Non
     assert page_of(store, ANY, 2, before=1) == Page([], None, None)
 
 
-def test_a_page_looks_at_a_window_and_the_next_goes_on_where_it_ended(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_goes_on_where_the_last_window_ended(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "WINDOW", 3)
     store.append([decision("rare"), *(decision(f"d{i}") for i in range(6))])
     assert every(store, 9) == [["d5", "d4", "d3"], ["d2", "d1", "d0"], ["rare"]]
@@ -238,9 +236,7 @@ ALONE: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize("limit", [9, 1])
-def test_times_texts_and_rewards_let_through_what_they_name_whatever_the_size_of_a_page(
-    joined: Store, limit: int
-) -> None:
+def test_times_texts_and_rewards_let_through_what_they_name(joined: Store, limit: int) -> None:
     found = [[*chain(*every(joined, limit, DecisionFilter(**wanted)))] for wanted, _ in ALONE]
     assert found == [names for _, names in ALONE]
 

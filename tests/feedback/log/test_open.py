@@ -99,9 +99,7 @@ def test_weight_aggregation_and_direction_may_change_at_any_time(store: Store) -
         (Metric(type="categorical", values=GOOD_BAD), 1),
     ],
 )
-def test_values_older_than_any_definition_must_fit_what_is_declared(
-    store: Store, metric: Metric, outside: int
-) -> None:
+def test_older_values_must_fit_what_is_declared(store: Store, metric: Metric, outside: int) -> None:
     store.append([value("d1", number=0.0), value("d2", number=1.0)])
     if metric.type != "float":
         store.append([value("d3", number=0.5)])

@@ -133,9 +133,7 @@ def test_a_second_execution_of_a_decision_changes_nothing(store: Store) -> None:
     assert found.execution == execution("d1", steps=1)
 
 
-def test_a_record_has_the_feedback_on_a_decision_and_on_its_episode_in_the_order_of_the_log(
-    store: Store,
-) -> None:
+def test_a_record_has_feedback_on_decision_and_episode_in_order(store: Store) -> None:
     store.append([replace(decision("d1"), episode_id="talk"), decision("d2")])
     on_episode = replace(value("talk", key="2"), decision_id=None, episode_id="talk")
     items = [value("d1", key="9"), on_episode, value("d1", "thumb", key="1")]
@@ -452,9 +450,7 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     other.close()
 
 
-def test_a_row_says_whether_feedback_on_the_same_decision_or_episode_follows_it_in_its_batch(
-    store: Store,
-) -> None:
+def test_a_row_says_whether_feedback_on_the_same_thing_follows(store: Store) -> None:
     def on(episode: str, key: str) -> Fact:
         return replace(value(episode, key=key), decision_id=None, episode_id=episode)
 
@@ -517,9 +513,7 @@ def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) 
 
 
 @pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, GeneratorExit, ValueError])
-def test_what_is_interrupted_writes_nothing_and_gives_its_connection_back(
-    store: Store, stopped_by: type[BaseException]
-) -> None:
+def test_what_is_interrupted_writes_nothing(store: Store, stopped_by: type[BaseException]) -> None:
     def stop(connection: sa.Connection) -> None:
         connection.execute(sa.insert(t.switches), {"arm": "a", "enabled": False, "at": 1.0})
         raise stopped_by

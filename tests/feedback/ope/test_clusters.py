@@ -43,9 +43,7 @@ def value_of(
 
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
 @pytest.mark.slow
-def test_intervals_of_correlated_rows_hold_the_truth_only_if_the_episodes_are_observations(
-    interval: str,
-) -> None:
+def test_intervals_of_correlated_rows_need_their_episodes(interval: str) -> None:
     truth, held = 0.5 + 0.2 * 0.7, dict.fromkeys((None, "question", "episode"), 0)
     for seed in range(120):
         log, p_target = log_of(seed)

@@ -67,9 +67,7 @@ def test_the_bounds_are_those_of_gamblers_who_bet_row_by_row(seed: int, reach: b
     chance=st.floats(0.05, 0.9),
     later=st.sampled_from(["worst", "best", "drawn", "never"]),
 )
-def test_what_waits_only_lowers_a_bound_whatever_comes_of_it(
-    seed: int, n: int, chance: float, later: str
-) -> None:
+def test_what_waits_only_lowers_a_bound(seed: int, n: int, chance: float, later: str) -> None:
     rng = np.random.default_rng(seed)
     whole = drawn_evidence(seed, n)
     learned = rng.permutation(n) + 1
@@ -292,9 +290,7 @@ def test_bounds_hold_at_all_rows_at_once_while_everything_changes() -> None:
 @pytest.mark.parametrize(("chance", "quality"), [(0.5, 0.5), (0.02, 0.5), (0.02, 0.05), (0.02, 0.95)])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.slow
-def test_lower_bounds_of_no_difference_seldom_rise_above_zero(
-    chance: float, quality: float, known: bool
-) -> None:
+def test_bounds_of_no_difference_seldom_exceed_zero(chance: float, quality: float, known: bool) -> None:
     runs, crossed = 200, 0
     for rng in np.random.default_rng(1).spawn(runs):
         weight = (rng.random(1_000) < chance) / chance

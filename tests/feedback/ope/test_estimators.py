@@ -352,9 +352,7 @@ def test_a_log_that_cannot_be_right_is_refused_by_value_and_row(changes: Any, me
 
 @pytest.mark.parametrize("unused", [0, 1])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_prediction_that_is_not_finite_is_refused_even_where_nobody_draws(
-    unused: int, value: float
-) -> None:
+def test_a_prediction_that_is_not_finite_is_refused(unused: int, value: float) -> None:
     q = NOUGHT.copy()
     q[1, unused] = value
     for name, field in (("dr", "q_hat"), ("mrdr", "q_mrdr")):

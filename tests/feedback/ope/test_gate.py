@@ -221,9 +221,7 @@ def test_the_newest_decisions_are_left_out_where_most_of_them_wait() -> None:
 @pytest.mark.parametrize(
     ("log", "reach", "overlap"), [(made_log(600), 0.8 / 0.3, 1.0), (without_the_third_arm(), 2.4, 0.9)]
 )
-def test_decisions_that_wait_are_bounded_with_those_of_the_log(
-    log: Log, reach: float, overlap: float
-) -> None:
+def test_decisions_that_wait_are_bounded_too(log: Log, reach: float, overlap: float) -> None:
     """Each could have drawn the arm of the largest weight, whichever it drew."""
     assert log.p_log is not None
     waits = (np.arange(len(log)) % 5 == 0) & (np.arange(len(log)) > 100)
@@ -439,9 +437,7 @@ def test_the_gain_that_is_shown_is_possible() -> None:
 
 
 @pytest.mark.parametrize(("n", "margin"), [(150, 0.02), (600, 0.08), (1_000, 0.1)])
-def test_further_decisions_grow_with_the_square_of_the_distances_of_bound_and_margin(
-    n: int, margin: float
-) -> None:
+def test_further_decisions_grow_with_the_square_of_the_distance(n: int, margin: float) -> None:
     log = made_log(n)
     verdict = verdict_of(log, spec=GateSpec(margin=margin))
     seen, [reason] = verdict.figures, verdict.reasons

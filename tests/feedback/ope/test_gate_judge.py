@@ -67,9 +67,7 @@ def test_a_judge_that_favours_the_candidate_shows_no_gain_that_is_none(judge: Ju
 
 @pytest.mark.parametrize("judge", [agreeing, biased])
 @pytest.mark.slow
-def test_the_capital_of_a_fair_game_stays_what_it_is_on_average(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_capital_of_a_fair_game_stays_at_1(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a gain it is 1 in expectation, to five standard errors of 4,000 runs of 50 decisions."""
     monkeypatch.setattr(gate_judge.sequences, "BETS", np.array([0.25, 0.02]))
     runs, n = 4_000, 50

@@ -155,9 +155,7 @@ def test_the_resamples_are_shared_and_spread_as_the_closed_form_says() -> None:
 
 
 @pytest.mark.parametrize("limit", ["_CELLS", "_ROWS"])
-def test_resampling_in_blocks_is_the_same_as_resampling_at_once(
-    monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_resampling_in_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     # Blocks of a few rows draw the same bytes, row after row, for a single resample.
     part = terms_of(np.random.default_rng(1).uniform(0.0, 1.0, 52))
     at_once = replicates([part], np.random.default_rng(2), resamples=1)

@@ -22,9 +22,7 @@ def price(budget: Budget, log_seq: int, epoch: int) -> Price:
     return Price(budget.name, log_seq, log_seq / 10, -1.5, {"a": (3, 0.5), "b": (1, 0.25)}, epoch, 100.0)
 
 
-def test_the_newest_price_of_a_budget_is_found_and_older_ones_go(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_price_is_found_and_older_ones_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "KEPT", 2)
     epoch = take_epoch(store, "test", 0.0)
     assert prices.latest(store, STEPS) is None

@@ -85,9 +85,7 @@ def test_the_newest_promotion_counts_by_the_order_of_the_log_and_not_of_clocks(s
     assert active_policy(store, "ours") == ActivePolicy("ours", promotion, newest=promotion)
 
 
-def test_a_promotion_makes_the_recipe_of_its_version_active_and_a_rollback_keeps_it(
-    store: Store,
-) -> None:
+def test_a_promotion_makes_its_recipe_active_a_rollback_keeps_it(store: Store) -> None:
     ours, other = published(store), published(store, "other")
     promote(store, other, Action.PROMOTE, forced=True, evaluation=4)
     promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
@@ -263,9 +261,7 @@ def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bo
 @pytest.mark.parametrize(
     ("action", "live"), [(Action.PROMOTE, True), (Action.ROLLBACK, True), (Action.CANARY, False)]
 )
-def test_a_promotion_and_a_rollback_are_recorded_with_the_live_arms(
-    store: Store, action: Action, live: bool
-) -> None:
+def test_promotions_and_rollbacks_have_the_live_arms(store: Store, action: Action, live: bool) -> None:
     arms = arm_sets.started(store, {"bm25": {"kind": "bm25"}})
     promote(store, published(store), action, share=0.0 if live else 0.25)
     (recorded,) = newest(store, 1)
@@ -298,9 +294,7 @@ def test_the_bytes_of_the_newest_version_of_a_recipe_are_not_pruned(store: Store
     assert checkpoint(store, candidate.version) == b"state"
 
 
-def test_bytes_that_were_pruned_are_stored_again_with_a_promotion_and_only_if_they_match(
-    store: Store,
-) -> None:
+def test_pruned_bytes_are_stored_again_with_a_promotion(store: Store) -> None:
     pruned, *_ = [published(store) for _ in range(KEPT_CHECKPOINTS + 1)]
     assert checkpoint(store, pruned.version) is None
     rollback = Promotion(0, pruned.version, Action.ROLLBACK, "better", 1.0)

@@ -44,9 +44,7 @@ def test_of_a_batch_that_cannot_be_entered_nothing_is(store: Store) -> None:
 
 @pytest.mark.parametrize("complete", Complete)
 @pytest.mark.parametrize("batch", [1, 3, 5000])
-def test_turns_are_learned_once_in_order_and_whole_however_late_they_are_entered(
-    store: Store, complete: Complete, batch: int
-) -> None:
+def test_turns_are_learned_once_in_order_and_whole(store: Store, complete: Complete, batch: int) -> None:
     rule = RULE.model_copy(update={"complete": complete, "default": 0.0})
     joiner = Joiner(store, rule, take_epoch(store, "test", 0.0), batch)
     insert(store, [past("z")])

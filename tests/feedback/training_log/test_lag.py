@@ -89,9 +89,7 @@ def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
         assert before[learned] == max(at for at, n in enumerate(taught) if n <= learned)
 
 
-def test_a_decision_that_time_closed_is_applied_with_the_fact_that_brought_the_time(
-    store: Store, turn: Turn
-) -> None:
+def test_a_decision_that_time_closed_is_applied_with_the_tick(store: Store, turn: Turn) -> None:
     turn("d1")
     silent = RULE.model_copy(update={"default": 0.0})
     position = Joiner(store, silent, take_epoch(store, "test", 0.0)).advance(500.0)
@@ -124,9 +122,7 @@ def test_a_fact_of_the_future_is_not_older_than_new(store: Store) -> None:
     assert measure_lag(store, RULE.join, 0).seconds(now=90.0) == 0.0
 
 
-def test_feedback_whose_decision_does_not_come_dangles_once_it_would_count_no_longer(
-    store: Store, turn: Turn
-) -> None:
+def test_feedback_without_a_decision_dangles_once_it_is_late(store: Store, turn: Turn) -> None:
     store.append([value("d1", at=105.0), value("d2", at=106.0)])
     turn("d1")
     assert dangling(store, wait_s=60.0) == 0
@@ -196,9 +192,7 @@ def test_a_successor_that_has_read_all_may_be_idle(store: Store) -> None:
         succession.check()
 
 
-def test_the_time_of_a_log_that_nobody_can_read_does_not_count(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_in_which_nobody_reads_does_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     succession = SuccessorCheck(store, lambda: now)
     store.append([Tick(100.0)])

@@ -97,9 +97,7 @@ def test_an_observation_is_read_back_as_it_was_written_and_kept_once(store: Stor
     assert record.observations == (second("d"), grade("d", 0.75))
 
 
-def test_a_second_answer_is_learned_with_the_feedback_on_the_first_moved_by_the_preference(
-    store: Store,
-) -> None:
+def test_a_second_answer_is_learned_by_feedback_and_preference(store: Store) -> None:
     store.append([*turn("d"), second("d", -1.0), value("d", number=0.75)])
     joined(store)
     own, other = learned_examples(store, RULE, SHADOW)
@@ -238,9 +236,7 @@ def test_metrics_count_by_their_weights_and_ends() -> None:
     assert moved(rule, {"errors": 9.0, "stars": 2.0, "another": 9.0}, -0.25) == {"errors": 10.0, "stars": 1.0}
 
 
-def test_an_observation_waits_for_the_example_of_its_decision_and_for_an_example_after_itself(
-    store: Store,
-) -> None:
+def test_an_observation_waits_for_its_decision_and_an_example(store: Store) -> None:
     store.append([*turn("a"), second("a"), *turn("b"), value("b")])
     store.append([*turn("c"), value("c"), second("b"), value("a"), second("c")])
     joined(store)

@@ -65,9 +65,7 @@ def flood(n: int, rater: str | None, number: float = 0.0) -> list[JoinedFact]:
 
 
 @given(rated, st.sampled_from([0.1, 0.25, 0.5, 1.0]))
-def test_of_twenty_newest_a_rater_teaches_its_share_or_twice_what_was_usual(
-    names: list[str], most: float
-) -> None:
+def test_a_rater_teaches_its_share_or_twice_what_was_usual(names: list[str], most: float) -> None:
     shares, past = RaterShares(most), list[tuple[str, bool]]()
     for name in names:
         newest, older = past[-19:], past[:-19]

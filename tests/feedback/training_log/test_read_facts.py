@@ -97,9 +97,7 @@ def test_a_decision_comes_with_the_feedback_before_it_that_may_count_in_order(st
     assert facts["d2"].earlier == [as_read(value("d2", at=98.0))]
 
 
-def test_a_retraction_on_an_episode_comes_with_every_later_decision_and_a_value_with_none(
-    store: Store,
-) -> None:
+def test_a_retraction_on_an_episode_comes_with_later_decisions(store: Store) -> None:
     said = of_episode(value("said", at=90.0), "e")
     store.append([named("d1", "e", at=80.0), said])
     store.append(

@@ -79,9 +79,7 @@ def sums(store: Store) -> dict[tuple[object, ...], list[float]]:
     return {tuple(row[:4]): list(row[4:]) for row in rows}
 
 
-def test_the_log_begins_with_its_first_minute_while_that_is_kept_and_with_its_first_hour_later(
-    store: Store,
-) -> None:
+def test_the_log_begins_with_its_first_minute_or_hour(store: Store) -> None:
     def summed(width: int, start: int) -> None:
         counts = dict.fromkeys(rollups.COUNTS, 1) | dict.fromkeys(rollups.SUMS, 0.0)
         with store.writing() as connection:
@@ -220,9 +218,7 @@ def test_what_another_process_has_counted_meanwhile_is_not_counted_again(
     assert all(np.allclose(values, by_two[key]) for key, values in sums(filled).items())
 
 
-def test_facts_that_another_process_has_counted_are_not_counted_again_where_nothing_is_learned(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_that_another_has_counted_count_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append([decision for decision, _, _ in islice(turns(np.random.default_rng(3)), 1, 4)])
     rollups.advance(store, RULE, 1)
     writing = store.writing

@@ -49,9 +49,7 @@ def as_examples(decisions: list[Decision]) -> list[Example]:
     return [Example(seq, one, Cost(), {"right": 1.0}) for seq, one in enumerate(decisions, start=1)]
 
 
-def test_scores_are_those_of_the_recipes_own_router_wherever_they_stand(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_the_recipes_router(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_contexts, "CHUNK", 2)
     published(store, "ours", "theirs", None)
     decisions = [
@@ -121,9 +119,7 @@ def test_what_has_no_scores_is_listed_by_its_age_or_by_its_place_among_the_examp
     assert among(0, 4, "another rule") == set()
 
 
-def test_what_came_before_a_decision_is_left_without_scores_however_much_it_is(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_before_is_left_without_scores(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_contexts, "CHUNK", 2)
     published(store, "ours")
     decisions = [made(f"d{i}", 0) for i in range(8)]

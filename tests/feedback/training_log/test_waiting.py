@@ -55,16 +55,12 @@ def test_a_decision_before_the_window_keeps_nobody_waiting(store: Store) -> None
 
 
 @pytest.mark.parametrize(("log_at", "until"), [(112.0, 10.0), (112.5, inf)])
-def test_it_is_waited_for_until_the_grace_after_its_deadline_is_over(
-    store: Store, log_at: float, until: float
-) -> None:
+def test_it_is_waited_for_until_its_grace_is_over(store: Store, log_at: float, until: float) -> None:
     assert waiting(store, [asked(1, 10.0), ended(1), Tick(log_at)]) == until
 
 
 @pytest.mark.parametrize(("log_at", "until"), [(152.0, 10.0), (152.5, inf)])
-def test_one_that_was_committed_after_its_deadline_is_waited_for_from_then_on(
-    store: Store, log_at: float, until: float
-) -> None:
+def test_one_committed_late_is_waited_for_from_then(store: Store, log_at: float, until: float) -> None:
     store.append([Tick(150.0)])
     assert waiting(store, [asked(1, 10.0), ended(1), Tick(log_at)]) == until
 
