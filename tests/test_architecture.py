@@ -198,11 +198,6 @@ def test_nothing_is_imported_by_a_name_that_others_have(folder: str) -> None:
     assert short == []
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    without = [path for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
-    assert [named(path) for path in without] == []
-
-
 def test_the_heart_is_plain_python() -> None:
     script = LOADED.format(modules=HEART["source_modules"], forbidden=HEART["forbidden_modules"])
     run = subprocess.run(

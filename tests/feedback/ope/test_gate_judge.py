@@ -14,7 +14,6 @@ from benchmarks.gate_judge import (
     alike,
     biased,
     capital,
-    first_audits,
     turning,
 )
 
@@ -78,29 +77,3 @@ def test_the_capital_of_a_fair_game_stays_at_1(judge: Judge, monkeypatch: pytest
         capitals[number] = np.exp(capital(course, rng.random(n) < 0.3, 0.3, grade)[-1])
     assert abs(capitals.mean() - 1.0) < 5.0 * capitals.std() / runs**0.5
     assert capitals.std() / runs**0.5 < 0.01
-
-
-def test_no_decision_ruins_a_bettor() -> None:
-    """Even where heavy weights meet the worst reward and the best grade."""
-    n = 4_000
-    p_log, p_target = np.tile([0.99, 0.01], (n, 1)), np.tile([0.01, 0.99], (n, 1))
-    earned = Course(p_log, p_target, np.ones(n, np.int64), (np.arange(n) < 2_000).astype(np.float64))
-    for audited in (np.ones(n, dtype=np.bool_), np.arange(n) % 10 == 0):
-        share = float(audited.mean())
-        found = capital(earned, audited, share, earned.reward)
-        assert np.isfinite(found).all()
-        assert np.isfinite(capital(earned, audited, share, np.ones(n))).all()
-
-
-@pytest.mark.slow
-def test_a_good_judge_takes_fewer_decisions_with_feedback_and_a_useless_one_about_as_many() -> None:
-    n, share, found = 30_000, 0.1, []
-    for seed in range(30):
-        course, audited, _ = drawn(n, share, seed)
-        rng = np.random.default_rng([seed, 1])
-        grades = (None, agreeing(0.5, course, rng), agreeing(0.95, course, rng))
-        shown = [capital(course, audited, share, grade) > ENOUGH for grade in grades]
-        found.append([min(first_audits(audited, one), n * share) for one in shown])
-    alone, useless, good = np.mean(found, axis=0).tolist()
-    assert good < 0.9 * alone
-    assert useless < 1.1 * alone
