@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vowpalwabbit import LabelType, Workspace
 
-from armwise.agent.policies.vowpal import VowpalWabbit
+from armwise.agent.policies import vowpal
 from armwise.feedback.events import IMPORTED, LABELS, Example, Mode
 from armwise.feedback.exchange.dsjson import read_dsjson, write_dsjson
 from armwise.feedback.exchange.imported import Faults, rewarded
@@ -169,9 +169,10 @@ def test_vw_counts_the_costs_and_events_that_we_wrote(tmp_path: Path) -> None:
     assert told["line_parse_error"] == told["number_skipped_events"] == 0
 
 
-def test_vw_learns_from_the_file_what_our_policy_learns_from_the_log() -> None:
+def test_vw_learns_from_the_file_what_our_policy_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vowpal, "BASELINE", 0.0)  # as in the file
     arguments = "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 -q sa -q ea -q sf"
-    ours = VowpalWabbit(arguments, baseline=0.0)
+    ours = vowpal.VowpalWabbit(arguments)
     vw = Workspace(f"--dsjson {arguments} --quiet")
     rng = np.random.default_rng(0)
     for seq in range(1, 200):
