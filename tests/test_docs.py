@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from armwise.agent.cli.main import LAB, VERBS
-from armwise.agent.config import Http, Limits, load
+from armwise.agent.config import load
 from armwise.agent.routers import build_router
 from armwise.agent.routers.utility import R3AG
 from tests.agent.fakes import Service
@@ -86,14 +84,6 @@ def test_the_page_of_errors_is_that_of_the_table() -> None:
     assert text_of("reference/errors.md") == "\n".join(errors.page()) + "\n", (
         "write it anew: python -m tests.documents.errors > docs/reference/errors.md"
     )
-
-
-def test_the_limits_for_a_platform_team_are_the_defaults() -> None:
-    sections: dict[str, BaseModel] = {"limits": Limits(), "http": Http()}
-    rows = re.findall(r"`(\w+)\.(\w+)` \| ([\d,.]+) \|", text_of("reference/platform.md"))
-    assert len(rows) > 15
-    stated = {(section, key): float(value.replace(",", "")) for section, key, value in rows}
-    assert stated == {(section, key): getattr(sections[section], key) for section, key in stated}
 
 
 def test_every_verb_is_described() -> None:

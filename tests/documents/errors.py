@@ -12,7 +12,7 @@ def page() -> Iterator[str]:
     yield ""
     yield 'The body of a response that is not a success is `{"error": {...}}`, with one of these codes.'
     yield "A failure that is recorded under an idempotency key is never `retryable`, whatever its code."
-    yield "[Every 503](failures.md#every-503) has the messages behind a 503, their reasons and what to do."
+    yield "[Every 503](failures.md#every-503) has the reasons behind a 503, and what to do."
     yield ""
     yield "| code | status | retryable | when |"
     yield "| --- | --- | --- | --- |"

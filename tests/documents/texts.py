@@ -283,9 +283,12 @@ def page() -> str:
 
 
 def _table(what: str, places: Mapping[str, Place]) -> list[str]:
+    """Return a row for each content, with all columns or files that hold it."""
+    names: dict[Place, list[str]] = {}
+    for name, place in places.items():
+        names.setdefault(place, []).append(name if " " in name else f"`{name}`")
     rows = (
-        f"| {name if ' ' in name else f'`{name}`'} | {place.holds} | {place.fate} | {place.why} |"
-        for name, place in places.items()
+        f"| {', '.join(held)} | {place.holds} | {place.fate} | {place.why} |" for place, held in names.items()
     )
     return [f"| {what} | holds | fate | reason |", "| --- | --- | --- | --- |", *rows]
 
