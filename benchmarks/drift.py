@@ -13,7 +13,6 @@ What a monitor takes an example stands beside Vowpal Wabbit's update from text i
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, permutations, product
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +49,6 @@ from armwise.feedback.events import Context
 SETTINGS: dict[str, Build] = {
     "adwin": drift_monitor.build_detector,
     "adwin, river's": drift.ADWIN,
-    "page_hinkley": partial(drift.PageHinkley, min_instances=32, delta=0.05, threshold=20.0, alpha=1.0),
     "page_hinkley, river's": drift.PageHinkley,
 }
 FALLS = (0.1, 0.2, 0.3, 0.5)

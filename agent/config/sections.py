@@ -45,8 +45,8 @@ class KeyBase(BaseModel):
         min_length=1,
         description="`decide` sends requests, and reads their decisions, the arms and the policy; `feedback` "
         "sends feedback; `read` reads decisions, arms, versions, evaluations and warm starts; `operate` "
-        "reads these, too, switches and replaces arms, promotes versions, evaluates and warm-starts; `admin` "
-        "does all of it, in all projects, makes keys and exports.",
+        "reads these, too, switches arms and chooses the live ones, promotes versions, evaluates and "
+        "warm-starts; `admin` does all of it, in all projects, makes keys and exports.",
     )
     project: Project = Field(
         default="default",
