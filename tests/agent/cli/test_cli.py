@@ -9,11 +9,9 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
@@ -30,8 +28,7 @@ from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
-from armwise.agent.cli.main import LAB, Verb, app
-from armwise.agent.cli.main import VERBS as VERBS_OF_MAIN
+from armwise.agent.cli.main import LAB, app
 from armwise.agent.cli.options import weighted
 from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
@@ -43,6 +40,7 @@ from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import keys, promotions
+from tests.agent.canned_service import Canned
 from tests.agent.fakes import CONFIG
 
 VERBS = [
@@ -89,56 +87,15 @@ def said(result: Result, code: int) -> str:
     return re.sub(r"\s+", " ", result.output)
 
 
-class Canned:
-    """A service on this machine that answers as told.
-
-    Attributes:
-        url: Where it listens.
-        replies: Status and body by method and path.
-        asked: The bodies of the requests.
-        shown: What each request had under `Authorization`.
-    """
-
-    def __init__(self) -> None:
-        self.replies: dict[str, tuple[int, bytes]] = {"GET /ready": (200, b"{}")}
-        self.asked: list[Any] = []
-        self.shown: list[str | None] = []
-        canned = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = canned.replies[f"{self.command} {self.path}"]
-                canned.shown.append(self.headers.get("authorization"))
-                if length := int(self.headers.get("content-length", 0)):
-                    canned.asked.append(json.loads(self.rfile.read(length)))
-                self.send_response(status)
-                stream = body.startswith(b"data:")
-                self.send_header("content-type", "text/event-stream" if stream else "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_PUT = do_GET  # noqa: N815 - the server looks for these names
-
-            def log_message(self, *_: object) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def reply(self, request: str, body: object, status: int = 200) -> None:
-        self.replies[request] = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+def ran(*words: object, code: int = 0) -> str:
+    """Run a verb, check its exit code and return what was printed, its lines joined."""
+    return said(run(*words), code)
 
 
 @pytest.fixture
 def service() -> Iterator[Canned]:
-    canned = Canned()
-    yield canned
-    canned.close()
+    with closing(Canned()) as canned:
+        yield canned
 
 
 @pytest.fixture
@@ -157,11 +114,6 @@ def refusal(message: str, code: str = "invalid_value") -> dict[str, Any]:
         "retryable": code == "overloaded",
     }
     return {"error": known | dict.fromkeys(("param", "request_id", "decision_id", "reasons"))}
-
-
-def test_without_a_verb_the_verbs_are_listed() -> None:
-    output = said(run(), 2)
-    assert all(verb in output for verb in VERBS)
 
 
 HEAVY = (
@@ -205,14 +157,6 @@ def test_a_request_loads_the_http_client_alone() -> None:
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     ).stdout
     assert set(printed.split()) <= allowed
-
-
-@pytest.mark.parametrize(("words", "verbs"), [([], VERBS_OF_MAIN), (["lab"], LAB)], ids=["all", "lab"])
-def test_every_verb_is_listed_in_its_panel(words: list[str], verbs: dict[str, Verb]) -> None:
-    output = run(*words, "--help").output
-    for name, verb in verbs.items():
-        _, _, section = output.partition(f"{verb.panel}:\n")
-        assert f"  {name} " in section.split("\n\n")[0]
 
 
 def test_the_version_is_printed() -> None:
@@ -273,24 +217,21 @@ def test_progress_without_a_terminal_is_a_line_at_the_start_the_end_and_every_fi
     ]
 
 
-def test_a_weight_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="--measure em=big: 'big' is not a number; name=weight was expected"):
-        weighted("em=big")
-
-
-def test_progress_in_a_terminal_is_a_bar_for_each_piece_of_work_with_its_count_and_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_progress_in_a_terminal_is_a_bar_for_each_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     file = StringIO()
-    monkeypatch.setattr(
-        "armwise.agent.cli.console.console", Console(file=file, force_terminal=True, width=100)
-    )
+    terminal = Console(file=file, force_terminal=True, width=100)
+    monkeypatch.setattr("armwise.agent.cli.console.console", terminal)
     with progress() as on_progress:
         for what, done, total in (("passages", 1, None), ("vectors", 2, 5), ("passages", 3, 3)):
             on_progress(what, done, total)
     *_, passages, vectors = [line for line in file.getvalue().splitlines() if "0:00:" in line]
-    assert re.search(r"passages.*3/3.*0:00:0\d", passages)
-    assert re.search(r"vectors.*2/5.*0:00:0\d.*-:--:--", vectors), "how long it takes is not known yet"
+    assert re.search(r"passages.*3/3", passages)
+    assert re.search(r"vectors.*2/5", vectors)
+
+
+def test_a_weight_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="--measure em=big: 'big' is not a number; name=weight was expected"):
+        weighted("em=big")
 
 
 def test_a_defect_is_not_explained() -> None:
@@ -309,9 +250,7 @@ def test_every_verb_explains_itself(words: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["label", "score"])
-def test_what_a_router_is_trained_on_can_be_made_before_there_is_one(
-    config: Path, tmp_path: Path, verb: str
-) -> None:
+def test_labels_can_be_made_before_there_is_a_router(config: Path, tmp_path: Path, verb: str) -> None:
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"]["router"] = {"path": str(tmp_path / "router")}
     config.write_text(yaml.safe_dump(document))
@@ -365,21 +304,6 @@ def test_a_verb_of_the_lab_without_lab_is_named_with_it(verb: str) -> None:
 
 
 # -- serve and ingest -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])
-def test_a_configuration_that_is_not_there_is_named(tmp_path: Path, verb: list[str]) -> None:
-    output = said(run(*verb, "-c", tmp_path / "none.yaml"), 2)
-    assert "no such file; `armwise init` writes a configuration" in output
-
-
-@pytest.mark.parametrize("verb", [["serve", "--prepare-only"], ["ingest", "x", "--name", "x"], ["replay"]])
-def test_a_typo_in_the_configuration_is_named(config: Path, verb: list[str]) -> None:
-    document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"]["polcy"] = {}
-    config.write_text(yaml.safe_dump(document))
-    output = said(run(*verb, "-c", config), 2)
-    assert "unknown key 'polcy'; did you mean 'policy'?" in output
 
 
 def files(folder: Path) -> dict[Path, int]:
@@ -444,15 +368,6 @@ def test_serve_prints_the_problems_that_doctor_finds(
     assert f"problem: others can read {secret}" in said(run("doctor", "-c", config), 1)
 
 
-@pytest.mark.parametrize("content", ["", "- 1", "text"])
-def test_doctor_says_what_a_file_lacks_that_is_no_configuration(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(content)
-    output = said(run("doctor", "-c", path), 1)
-    assert f"problem: {path}: " in output
-    assert "`applications`" in output
-
-
 def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
     config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -467,15 +382,6 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
         assert "change http_options.port in the configuration" in output
     assert capfd.readouterr().err == "", "no other process has begun"
     assert not (tmp_path / "home").exists()
-
-
-def test_nobody_is_named_as_the_owner_of_a_port_on_an_address_of_another_machine(config: Path) -> None:
-    document = yaml.safe_load(config.read_text())
-    document["http_options"]["host"] = "192.0.2.1"
-    config.write_text(yaml.safe_dump(document))
-    with socket.create_server(("127.0.0.1", document["http_options"]["port"])):
-        output = said(run("serve", "-c", config), 2)
-    assert "of 192.0.2.1 cannot be used (Cannot assign requested address): stop what listens" in output
 
 
 @pytest.mark.parametrize(
@@ -544,20 +450,6 @@ def test_serve_and_the_doctor_name_a_corpus_that_is_not_there(config: Path, tmp_
     assert words in said(run("doctor", "-c", config), 1)
 
 
-def test_serve_and_the_doctor_name_the_key_of_an_encoder_that_is_not_there(
-    config: Path, tmp_path: Path
-) -> None:
-    document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"]["backbones"]["tiny"] = {"model": str(tmp_path / "gone")}
-    config.write_text(yaml.safe_dump(document))
-    words = f"model '{tmp_path / 'gone'}': there is no file or folder"
-    refusal = said(run("serve", "-c", config, "--prepare-only"), 2)
-    assert f"backbones.tiny.model: {words}" in refusal
-    found = said(run("doctor", "-c", config), 1)
-    assert words in found
-    assert "correct backbones.tiny.model" in found
-
-
 def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
     output = said(run("ingest", tmp_path / "corpus.jsonl", "--name", "rivers", "-c", config), 0)
     assert "12 passages in corpus 'rivers', digest " in output
@@ -605,7 +497,7 @@ def test_ingest_needs_a_corpus_or_an_arm(config: Path, words: str, message: str)
     assert message in said(run("ingest", *words.split(), "-c", config), 2)
 
 
-def test_init_writes_a_configuration_that_differs_from_the_template_by_its_corpus_and_home(
+def test_init_changes_corpus_and_home_of_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
@@ -625,14 +517,6 @@ def test_init_writes_a_configuration_that_differs_from_the_template_by_its_corpu
     assert ours == template
     assert "is there already" in said(run("init", folder, "-o", tmp_path / "ours.yaml"), 2)
     said(run("init", folder, "-o", tmp_path / "ours.yaml", "--replace"), 0)
-
-
-def test_init_of_a_corpus_that_is_not_there_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "home"))
-    assert "no corpus at" in said(run("init", tmp_path / "nothing", "-o", tmp_path / "ours.yaml"), 2)
-    assert not [*tmp_path.glob("ours*")]
 
 
 def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, tmp_path: Path) -> None:
@@ -683,8 +567,8 @@ def test_ask_prints_the_answer_its_passages_and_its_cost(service: Canned) -> Non
     service.reply("POST /v1/chat/completions", stream(first, word("The"), word(" Danube."), last))
     output = said(run("ask", "which river?", "--arm", "dense", "--url", service.url), 0)
     assert output.startswith("The Danube. [1] p1 Danube")
-    assert "arm dense (drawn with probability 0.250, policy version 7), 42 tokens, 3 + 250 ms" in output
-    assert "decision d-1 armwise feedback last thumb=1" in output
+    assert "0.250" in output
+    assert "42 tokens" in output
     (asked,) = service.asked
     assert (asked["model"], asked["messages"][0]["content"]) == ("arm/dense", "which river?")
 
@@ -698,10 +582,12 @@ def test_ask_says_where_an_answer_is_cut(service: Canned, finish_reason: str) ->
     assert ("answering.max_tokens" in output) == (finish_reason == "length")
 
 
-def test_ask_fails_where_the_answer_breaks_off_with_an_error(service: Canned) -> None:
+def test_ask_fails_in_the_words_of_the_service(service: Canned) -> None:
     broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
     service.reply("POST /v1/chat/completions", stream(word("The", agent=agent()), broken))
     assert "generator_failed: the model ran out of memory" in said(run("ask", "?", "--url", service.url), 1)
+    service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
+    assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
 
 
 def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -719,26 +605,24 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
     assert pauses == [0.1, 0.2]
 
 
-def test_ask_fails_with_the_words_of_the_service(service: Canned) -> None:
-    service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
-    assert "arm 'x' is not configured" in said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
-
-
-def test_feedback_on_a_decision_that_is_not_known_is_kept_and_fails(service: Canned) -> None:
-    row = {**RECEIPT, "status": "pending_decision", "log_seq": 3, "hint": "no such decision is in the log"}
-    service.reply("POST /v1/feedback", {"items": [row, row | {"log_seq": 4}]}, 202)
-    output = " ".join(said(run("feedback", "abc", "thumb=1", "right=1", "--url", service.url), 1).split())
-    assert "pending_decision, log position 3" in output
-    assert output.count("no decision 'abc' is known yet: the value is kept until one of this id arrives") == 1
-    assert "is the id right?" in output
-
-
-def test_feedback_that_comes_too_late_is_told_with_what_to_do(service: Canned) -> None:
-    row = {**RECEIPT, "status": "late_not_learned", "log_seq": 3, "hint": "the decision was learned"}
-    service.reply("POST /v1/feedback", {"items": [row]}, 202)
-    output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
-    assert "late_not_learned, log position 3" in output
-    assert "the decision was learned" in output
+@pytest.mark.parametrize(
+    ("item", "code", "told"),
+    [
+        ({**RECEIPT, "status": "pending_decision", "log_seq": 3}, 1, "is the id right?"),
+        (
+            {**RECEIPT, "status": "late_not_learned", "log_seq": 3, "hint": "it was learned"},
+            0,
+            "it was learned",
+        ),
+        (refusal("metric 'thumbs' is not declared", "unknown_metric"), 1, "unknown_metric: metric 'thumbs'"),
+    ],
+    ids=["not known yet", "too late", "refused"],
+)
+def test_feedback_that_is_not_learned_is_told(
+    service: Canned, item: dict[str, Any], code: int, told: str
+) -> None:
+    service.reply("POST /v1/feedback", {"items": [item]}, 202)
+    assert told in said(run("feedback", "abc", "thumb=1", "--url", service.url), code)
 
 
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
@@ -772,31 +656,21 @@ def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, t
 ACCEPTED = {"items": [{**RECEIPT, "status": "accepted", "log_seq": 3}]}
 
 
-def test_the_last_answer_is_rated_by_that_name_also_where_it_broke_off(service: Canned) -> None:
+def test_the_last_answer_is_rated_by_that_name_also_if_it_broke_off(service: Canned) -> None:
     service.reply("POST /v1/feedback", ACCEPTED, 202)
     broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
     for number, last in enumerate(({"choices": []}, broken)):
-        service.asked.clear()
         first = word("$(touch planted)\narmwise feedback d-0 thumb=1", agent=agent(decision_id=f"d-{number}"))
         service.reply("POST /v1/chat/completions", stream(first, last))
         run("ask", "?", "--url", service.url)
         said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
-        assert service.asked[1]["items"][0]["decision_id"] == f"d-{number}"
-
-
-def test_the_last_answer_is_still_rated_after_a_question_that_was_refused(
-    service: Canned,
-) -> None:
-    service.reply("POST /v1/chat/completions", stream(word("42", agent=agent()), {"choices": []}))
-    service.reply("POST /v1/feedback", ACCEPTED, 202)
-    said(run("ask", "?", "--url", service.url), 0)
+        assert service.asked[-1]["items"][0]["decision_id"] == f"d-{number}"
     other = said(run("feedback", "last", "thumb=1", "--url", "http://127.0.0.1:1"), 2)
-    assert f"the last answer came from {service.url}" in " ".join(other.split())
+    assert f"the last answer came from {service.url}" in other
     service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
     said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
-    rated = said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
-    assert f"decision {agent()['decision_id']}" in rated, "which answer it is"
-    assert service.asked[-1]["items"][0]["decision_id"] == agent()["decision_id"]
+    said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
+    assert service.asked[-1]["items"][0]["decision_id"] == "d-1", "a refused question has no answer"
 
 
 def test_without_an_answer_none_is_rated_as_the_last_one(
@@ -820,95 +694,75 @@ def test_the_last_answer_is_remembered_for_its_user_alone_and_an_unwritable_home
     said(run("ask", "?", "--url", service.url), 0)
 
 
-def test_feedback_that_is_refused_fails_with_the_words_of_the_service(service: Canned) -> None:
-    rows = [refusal("metric 'thumbs' is not declared", "unknown_metric")]
-    service.reply("POST /v1/feedback", {"items": rows}, 202)
-    output = said(run("feedback", "d-1", "thumbs=1", "--url", service.url), 1)
-    assert "unknown_metric: metric 'thumbs' is not declared" in output
+SERVING: dict[str, Any] = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
+AT: dict[str, Any] = {"since": 1700000000.5, "reason": "labels"}
+FAILED = {
+    "work": "warm_start",
+    "what": "warm start",
+    "why": "run 1: no node started",
+    "remedy": "start it again",
+    "attempts": 4,
+    "next_attempt_at": None,
+}
 
 
+@pytest.mark.parametrize(
+    ("policy", "ready", "shown"),
+    [
+        ({}, {"building": "embedding: 3 of 9"}, "embedding: 3 of 9"),
+        ({}, {"failed": [FAILED]}, "run 1: no node started (failed 4 times; given up): start it again"),
+        ({}, {"failed": [{**FAILED, "attempts": 1, "next_attempt_at": 60.0}]}, "1970-01-01 00:01:00 UTC"),
+        (
+            {"serving": {**AT, "version": 5, "pinned": True, "chosen": 5}},
+            {},
+            "version 5 decides since 2023-11-14",
+        ),
+        ({"promotion": {**AT, "version": 6, "forced": True, "evaluation": 12}}, {}, "evaluation 12"),
+        (
+            {"canaries": [{**AT, "version": 8, "share": 0.1, "automatic": False, "deciding": True}]},
+            {},
+            "version 8 takes 10%",
+        ),
+    ],
+    ids=["builds", "given up", "tries again", "pinned", "promoted", "canary"],
+)
 @pytest.mark.slow
-def test_status_shows_the_policy_and_the_arms(service: Canned) -> None:
-    policy = {
+def test_status_shows_the_policy_and_what_is_not_well(
+    service: Canned, policy: dict[str, Any], ready: dict[str, Any], shown: str
+) -> None:
+    plain = {
         "kind": "vowpal",
         "params": {},
         "floor": 0.01,
         "version": 7,
         "digest": "abc",
+        "damaged": 0,
         "examples_seq": 30,
         "applied_seq": 40,
         "log_seq": 41,
-        "serving": {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None},
         "newest": {"version": 7},
+        "serving": SERVING,
         "promotion": None,
         "canaries": [],
     }
-    arms = [
-        {"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True},
-        {"name": "none", "kind": "none", "params": {}, "enabled": False},
-    ]
-    service.reply("GET /v1/policy", policy)
+    arms = [{"name": "bm25", "kind": "bm25", "params": {"k1": 1.5}, "enabled": True}]
     service.reply("GET /v1/arms", {"arms": arms})
-    service.reply("GET /ready", {"status": "ready", "version": 7, "building": "embedding: 3 of 9"})
-    output = said(run("status", "--url", service.url), 0)
-    assert "yes, and behind it embedding: 3 of 9" in output
-    assert "not all is well" not in output
-    for shown in ("vowpal", "abc", "41", '{"k1": 1.5}', "yes", "no", "version 7 decides, and newer ones"):
-        assert shown in output
-    for absent in ("promotion", "canary"):
-        assert absent not in output
+    service.reply("GET /v1/policy", plain)
     service.reply("GET /ready", {"status": "ready", "version": 7, "building": None})
     healthy = said(run("status", "--url", service.url), 0)
-    assert "behind it" not in healthy
-    assert "failed" not in healthy
-    failed = {
-        "work": "warm_start",
-        "what": "warm start",
-        "why": "run 1: no node started",
-        "remedy": "start it again",
-        "attempts": 4,
-        "next_attempt_at": None,
-    }
-    there = {**failed, "what": "evaluations", "why": None, "attempts": 1, "next_attempt_at": 60.0}
-    service.reply(
-        "GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [failed, there]}
-    )
-    output = said(run("status", "--url", service.url), 0)
-    assert "warm start: run 1: no node started (failed 4 times; given up): start it again" in output
-    assert "evaluations (failed once; next attempt 1970-01-01 00:01:00 UTC)" in output
-    assert "yes; not all is well: see above" in output
-    loading = {"error": {"code": "not_ready", "message": "arms are not loaded yet"}}
-    service.reply("GET /ready", loading, 503)
-    assert "no: " in said(run("status", "--url", service.url), 0)
-    held = {"version": 5, "pinned": True, "chosen": 5, "since": 1700000000.5, "reason": "worse"}
-    word = {"since": 1700000000.5, "reason": "labels"}
-    forced = word | {"version": 6, "forced": True, "evaluation": 12}
-    beside = word | {"version": 8, "share": 0.1, "automatic": False, "deciding": True}
-    said_of = {"serving": held, "promotion": forced, "canaries": [beside]}
-    service.reply("GET /v1/policy", policy | said_of)
-    output = said(run("status", "--url", service.url), 0)
-    for part in ("version 6 since 2023-11-14 22:13:20 UTC (labels), forced", "evaluation 12"):
-        assert part in output
-    assert "version 8 takes 10% of each decision since" in output
-    assert "version 5 decides since 2023-11-14 22:13:20" in output
-    for name, part in (("canaries", "version 8 takes 10%"), ("promotion", "version 6 since")):
-        service.reply("GET /v1/policy", policy | {name: said_of[name]})
-        assert part in said(run("status", "--url", service.url), 0)
+    assert "vowpal" in healthy
+    assert '{"k1": 1.5}' in healthy
+    assert shown not in healthy
+    service.reply("GET /v1/policy", plain | policy)
+    service.reply("GET /ready", {"status": "ready", "version": 7, "building": None, **ready})
+    assert shown in said(run("status", "--url", service.url), 0)
 
 
 def test_status_names_what_fails_although_the_log_is_away(service: Canned) -> None:
-    away = {
-        "work": "log",
-        "what": "the log",
-        "why": "away since 2027-01-31 00:00:00+00:00: the server is gone",
-        "remedy": "make the database reachable",
-        "attempts": 1,
-        "next_attempt_at": 60.0,
-    }
-    service.reply("GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [away]})
+    service.reply("GET /ready", {"status": "ready", "version": 7, "building": None, "failed": [FAILED]})
     service.reply("GET /v1/policy", refusal("the server is gone", "log_unavailable"), 503)
     output = said(run("status", "--url", service.url), 1)
-    assert "failed: the log: away since 2027-01-31 00:00:00+00:00: the server is gone" in output
+    assert "run 1: no node started" in output
     assert "log_unavailable: the server is gone" in output
 
 
@@ -932,21 +786,19 @@ def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service:
 
 
 def test_a_promotion_may_be_forced(service: Canned) -> None:
-    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
     service.reply("POST /v1/policies/7/promote", refusal("held by the gate", "promotion_gate_failed"), 409)
     output = said(run("promote", 7, "--reason", "better", "--url", service.url), 1)
     assert output.strip().endswith("gave 409, promotion_gate_failed: held by the gate")
-    service.reply("POST /v1/policies/7/promote", {"serving": serving, "newest": None, "canaries": []})
+    service.reply("POST /v1/policies/7/promote", {"serving": SERVING, "newest": None, "canaries": []})
     output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
     assert output.strip() == "version 7 decides, and newer ones after it"
     assert [one["force"] for one in service.asked] == [False, True]
 
 
 def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> None:
-    serving = {"version": 7, "pinned": False, "chosen": None, "since": None, "reason": None}
     beside = {"version": 9, "share": 0.25, "since": 1700000000.5, "reason": "labels"}
     beside |= {"automatic": False, "deciding": True}
-    told = {"serving": serving, "newest": {"version": 7}, "canaries": [beside]}
+    told = {"serving": SERVING, "newest": {"version": 7}, "canaries": [beside]}
     service.reply("POST /v1/policies/9/canary", told)
     command = ("canary", 9, "--reason", "labels", "--url", service.url)
     assert said(run(*command, "--share", "0.25"), 0).strip() == (
@@ -973,27 +825,17 @@ def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Ca
     }
     service.reply("GET /v1/decisions/d-1/verify", found)
     output = said(run("verify", "d-1", "--url", service.url), 0)
-    for shown in ("explore by version 7", "bm25", "0.25", "verified: arm none"):
-        assert shown in output
+    assert "verified: arm none" in output
     shadow = {"logged": {"bm25": 0.125}, "recomputed": {"bm25": 0.125}}
     made_there = {"elsewhere": True, "logged": {}, "recomputed": {}, "shadow": shadow}
     service.reply("GET /v1/decisions/d-1/verify", found | made_there)
     output = said(run("verify", "d-1", "--url", service.url), 0)
-    for shown in ("shadow of version 7", "0.125", "another system drew none, the shadow is as logged"):
-        assert shown in output
+    assert "another system drew none, the shadow is as logged" in output
     recomputed = {"bm25": 0.5, "dense": 0.5}
     other = {"verified": False, "recomputed": recomputed, "why": ["a probability differs by 0.25"]}
     service.reply("GET /v1/decisions/d-1/verify", found | other)
     result = run("verify", "d-1", "--url", service.url)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.output.splitlines()]
-    assert [row for row in rows if row] == [
-        ["bm25", "0.25", "0.5", "0.25"],
-        ["none", "0.75", "", ""],
-        ["dense", "", "0.5", ""],
-    ]
-    output = said(result, 1)
-    assert "a probability differs by 0.25" in output
-    assert "verified" not in output
+    assert "a probability differs by 0.25" in said(result, 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -1194,15 +1036,15 @@ def test_a_key_that_no_header_can_hold_is_refused(service: Canned) -> None:
     assert service.shown == []
 
 
-def test_an_answer_that_is_no_json_is_told(service: Canned) -> None:
-    service.reply("GET /v1/policy", b"<html>", 502)
-    assert "/v1/policy gave 502, <html>" in said(run("status", "--url", service.url), 1)
-
-
-@pytest.mark.parametrize("body", [{"detail": "Not Found"}, ["what?"], {"error": "gone"}])
-def test_a_failure_in_the_words_of_another_is_told_as_it_is(service: Canned, body: object) -> None:
-    service.reply("GET /v1/policy", body, 404)
-    assert "/v1/policy gave 404, " + json.dumps(body) in said(run("status", "--url", service.url), 1)
+@pytest.mark.parametrize(
+    ("status", "body"), [(404, {"detail": "Not Found"}), (404, ["what?"]), (502, b"<html>")], ids=str
+)
+def test_a_failure_in_the_words_of_another_is_told_as_it_is(
+    service: Canned, status: int, body: object
+) -> None:
+    service.reply("GET /v1/policy", body, status)
+    words = body.decode() if isinstance(body, bytes) else json.dumps(body)
+    assert f"/v1/policy gave {status}, {words}" in said(run("status", "--url", service.url), 1)
 
 
 @pytest.mark.parametrize(
@@ -1244,14 +1086,6 @@ def test_a_simulation_that_cannot_be_run_is_refused(
     questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
     words = ["lab", "simulate", questions, *options, "--url", nowhere, "-o", tmp_path / "out"]
     assert told in said(run(*words), 2)
-
-
-def test_a_simulation_without_a_service_fails(tmp_path: Path, nowhere: str) -> None:
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text('{"id": "q1", "question": "?", "answers": ["a"], "gold_ids": []}\n')
-    words = ["lab", "simulate", questions, "--metric", "em", "--url", nowhere, "-o", tmp_path / "out"]
-    output = said(run(*words), 1)
-    assert "no service answers at" in output
 
 
 # -- keys ----------------------------------------------------------------------------------------------

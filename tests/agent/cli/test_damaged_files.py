@@ -4,6 +4,7 @@ import base64
 import hashlib
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +152,7 @@ def test_a_host_that_nobody_prepared_names_a_file_of_another_size(home: Home, ki
     build_arm(names[kind], home.resources())
 
 
-def test_an_index_that_another_process_has_built_again_meanwhile_stays(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_another_process_has_rebuilt_stays(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = index(home, "bm25")
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     damage(folder / "rows.npy", "cut to half")
@@ -195,16 +194,53 @@ def test_unfinished_vectors_that_were_cut_off_are_made_again(home: Home) -> None
 # -- what cannot -------------------------------------------------------------------------------------
 
 
+def read_router(home: Home) -> object:
+    return read_trained(home.root / "router")
+
+
+def read_unseen(home: Home) -> object:
+    about = saved.read_about(home.root / "router")
+    return out_of_fold.read_out_of_fold(home.root / "router", about)
+
+
 @pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("name", ["router.model", "router.json", "unseen.jsonl"])
-def test_a_damaged_router_is_named_with_what_trains_it_again(home: Home, how: str, name: str) -> None:
-    folder = home.root / "router"
-    about = read_trained(folder).about
-    damage(folder / name, how)
-    with pytest.raises(RouterError, match=rf"(?s){name}.*`armwise lab train`"):
-        out_of_fold.read_out_of_fold(folder, about) if name == out_of_fold.FILE else read_trained(folder)
-    assert any(name in line and "armwise lab train" in line for line in doctor(home))
-    if name != out_of_fold.FILE:
+@pytest.mark.parametrize(
+    ("file", "read", "error", "command"),
+    [
+        ("router/router.model", read_router, RouterError, "armwise lab train"),
+        ("router/router.json", read_router, RouterError, "armwise lab train"),
+        ("router/unseen.jsonl", read_unseen, RouterError, "armwise lab train"),
+        ("relevance/relevance.model", Home.prepare, ArmError, "armwise lab train --model relevance"),
+        (
+            "scores/scores.npy",
+            lambda home: read_matrix(home.root / "scores"),
+            MatrixError,
+            "armwise lab score",
+        ),
+        (
+            "scores/arms.json",
+            lambda home: read_matrix(home.root / "scores"),
+            MatrixError,
+            "armwise lab score",
+        ),
+        (
+            "labels/outcomes.jsonl",
+            lambda home: read_outcomes(home.root / "labels"),
+            OutcomesError,
+            "armwise lab label",
+        ),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_command_that_makes_it(
+    home: Home, how: str, file: str, read: Callable[[Home], object], error: type[Exception], command: str
+) -> None:
+    assert not [line for line in doctor(home) if "damaged" in line or "missing" in line]
+    damage(home.root / file, how)
+    name = Path(file).name
+    with pytest.raises(error, match=rf"(?s){name}.*`{command}`"):
+        read(home)
+    assert any(name in line and "armwise lab" in line for line in doctor(home))
+    if read is read_router:
         with pytest.raises(ConfigError, match=name):
             home.prepare()
 
@@ -213,35 +249,6 @@ def test_a_router_with_a_damaged_manifest_is_refused(home: Home) -> None:
     damage(home.root / "router" / MANIFEST, "one bit flipped")
     with pytest.raises(RouterError, match=r"manifest\.json is damaged.*train it again"):
         saved.read_about(home.root / "router")
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_model_of_relevance_is_named_before_the_service_starts(home: Home, how: str) -> None:
-    damage(home.root / "relevance/relevance.model", how)
-    with pytest.raises(ArmError, match=r"relevance\.model.*`armwise lab train --model relevance`"):
-        home.prepare()
-    assert any("relevance.model" in line and "armwise lab train" in line for line in doctor(home))
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("name", ["scores.npy", "arms.json"])
-def test_a_damaged_score_matrix_is_named_with_what_makes_it_again(home: Home, how: str, name: str) -> None:
-    damage(home.root / "scores" / name, how)
-    with pytest.raises(MatrixError, match=rf"{name} is .*`armwise lab score`"):
-        read_matrix(home.root / "scores")
-    assert any(name in line and "armwise lab score" in line for line in doctor(home))
-
-
-@pytest.mark.parametrize("how", DAMAGES)
-def test_damaged_labels_are_named_with_what_makes_them_again(home: Home, how: str) -> None:
-    damage(home.root / "labels/outcomes.jsonl", how)
-    with pytest.raises(OutcomesError, match=r"outcomes\.jsonl is .*`armwise lab label`"):
-        read_outcomes(home.root / "labels")
-    assert any("outcomes.jsonl" in line and "armwise lab label" in line for line in doctor(home))
-
-
-def test_doctor_finds_no_problem_in_whole_files(home: Home) -> None:
-    assert not [line for line in doctor(home) if "damaged" in line or "missing" in line]
 
 
 # -- models of packages ------------------------------------------------------------------------------
@@ -275,9 +282,7 @@ MODEL = "package:river_model/weights"
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", ["a.bin", "b.bin"])
 @pytest.mark.slow
-def test_a_damaged_model_of_a_package_is_named_with_what_installs_it(
-    package: Path, how: str, name: str
-) -> None:
+def test_a_damaged_model_is_named_with_what_installs_it(package: Path, how: str, name: str) -> None:
     assert models.model_problems(MODEL) == []
     damage(package / name, how)
     with pytest.raises(ModelNotFoundError, match=rf"{name} is .*`armwise models`"):

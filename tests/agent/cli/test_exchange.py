@@ -11,14 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from armwise.agent.api import Export, ExportWindow
 from armwise.agent.cli.evaluate import configured_by
-from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import Faults, make_rule, read_dsjson
@@ -27,7 +24,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, read_examples, take_epoch
 from tests.agent.asking import refused
-from tests.agent.cli.test_cli import said
+from tests.agent.cli.test_cli import ran as run
 from tests.agent.evaluation.test_evaluate import turn
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import ARMS, judged_log
@@ -63,10 +60,6 @@ def logged(settings: AppConfig) -> list[Example]:
     examples = list(read_examples(store, settings.reward.join))
     store.close()
     return examples
-
-
-def run(*words: object, code: int = 0) -> str:
-    return said(CliRunner().invoke(app, [str(word) for word in words]), code)
 
 
 # -- export --------------------------------------------------------------------------------------------
@@ -110,9 +103,7 @@ def test_dsjson_is_written_with_the_rewards_of_the_configuration(
 
 
 @pytest.mark.parametrize("form", ["jsonl", "dsjson"])
-def test_what_may_still_get_feedback_is_left_out_of_layouts_that_cannot_say_so(
-    tmp_path: Path, form: str
-) -> None:
+def test_decisions_still_open_are_left_out_of_other_layouts(tmp_path: Path, form: str) -> None:
     rule = RewardRule(metrics={"thumb": Metric()}, cost_weight=0.0, wait_time="PT1M")
     with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", rule.join)) as store:
         for number, at in enumerate((10.0, 20.0, 90.0, 90.0)):
@@ -212,27 +203,12 @@ def test_an_imported_reward_is_called_and_bounded_as_told(tmp_path: Path) -> Non
     assert next(read_headers(output)).reward.compute_reward(found) == 0.7, "its place in the range"
 
 
-def test_what_obp_wrote_is_imported(tmp_path: Path) -> None:
-    source, output = tmp_path / "feedback.npz", tmp_path / "log.jsonl"
-    np.savez(source, action=np.array([1, 0]), reward=np.array([1.0, 0.0]), pscore=np.array([0.5, 0.25]))
-    run("import", source, "--format", "obp", "-o", output)
-    assert [(one.decision.drawn, one.decision.propensity) for one in read_export(output)] == [
-        ("1", 0.5),
-        ("0", 0.25),
-    ]
-
-
 def test_a_log_without_a_row_that_can_be_used_is_refused(tmp_path: Path) -> None:
     source, output = tmp_path / "events.dsjson", tmp_path / "log.jsonl"
     source.write_text(json.dumps({"EventId": "x", "RewardValue": 1}))
     told = run("import", source, "--format", "dsjson", "-o", output, code=2)
-    assert f"no row can be used; left out: 1 dangling observation (such as {source}, line 1: " in told
+    assert "no row can be used; left out: 1 dangling observation" in told
     assert not output.exists()
-
-
-def test_a_scale_that_is_none_is_refused(tmp_path: Path) -> None:
-    told = run("import", tmp_path / "x", "--format", "dsjson", "-o", tmp_path / "y", "--range", 1, 0, code=2)
-    assert "the first must be below the second" in told
 
 
 # -- over HTTP -----------------------------------------------------------------------------------------
@@ -261,15 +237,15 @@ async def test_the_training_log_is_streamed(
         assert ids == [one.decision.id for one in logged[100:]]
 
 
-async def test_a_wrong_request_is_refused(settings: AppConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [({"format": "csv"}, "format"), ({"since": "2026-01-02", "until": "2026-01-01"}, "since")],
+)
+async def test_a_wrong_request_is_refused(
+    settings: AppConfig, tmp_path: Path, params: dict[str, str], field: str
+) -> None:
     async with serving(settings, tmp_path).running(ready=False) as service:
-        get = service.client.get
-        refused(await get("/v1/export", params={"format": "csv"}), 400, "invalid_value", "format")
-        refused(await get("/v1/export", params={"since": "noon"}), 400, "invalid_value", "since")
-        window = {"since": "2026-01-02", "until": "2026-01-01"}
-        assert "must be before" in refused(
-            await get("/v1/export", params=window), 400, "invalid_value", "since"
-        )
+        refused(await service.client.get("/v1/export", params=params), 400, "invalid_value", field)
 
 
 async def test_it_needs_a_key_with_the_scope_admin(
@@ -373,12 +349,6 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     assert set(configured_by(path).actions) == set(ARMS), "each arm whose name may be configured"
 
 
-def test_a_configuration_that_is_named_has_to_be_there(config: Path, tmp_path: Path) -> None:
-    path = exported(config, tmp_path / "log.jsonl")
-    printed = run("replay", "--from", path, "-c", tmp_path / "none.yaml", code=2)
-    assert "none.yaml: no such file" in printed
-
-
 def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,9 +366,7 @@ def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(
     assert "with the metrics none" in run("replay", "--from", nothing, code=2)
 
 
-def test_a_file_is_evaluated_by_its_own_reward_where_the_configuration_declares_other_metrics(
-    config: Path, tmp_path: Path
-) -> None:
+def test_a_file_is_evaluated_by_its_own_reward(config: Path, tmp_path: Path) -> None:
     source, path, report = tmp_path / "log.csv", tmp_path / "log.jsonl", tmp_path / "report.json"
     rows = "".join(f"{at},{'small' if at % 2 else 'large'},0.5,{at % 4}\n" for at in range(80))
     source.write_text("id,arm,propensity,clicks\n" + rows)

@@ -16,7 +16,7 @@ from armwise.agent import run_folder
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import first_start, preparation
 from armwise.agent.cli.main import app
-from armwise.agent.cli.preparation import EXAMPLE_QUESTION, suggest_question
+from armwise.agent.cli.preparation import EXAMPLE_QUESTION, print_oddities, suggest_question
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, Building, BuildingProgress
 from armwise.arms.corpus import CorpusSource
@@ -141,17 +141,13 @@ def test_a_first_start_builds_words_alone_and_makes_them_live(config: AppConfig,
     assert not list(config.settled().indexes_path.glob("profile-*")), "samples are embedded later"
 
 
-def test_a_first_start_that_was_killed_begins_again_with_the_same_arms(
-    config: AppConfig, store: Store
-) -> None:
+def test_a_first_start_that_was_killed_begins_again(config: AppConfig, store: Store) -> None:
     assert begun(config)
     assert begun(config)
     assert len(arm_sets.every(store)) == 1
 
 
-def test_a_first_start_of_an_arm_of_words_that_stays_begins_again_too(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_first_start_with_an_arm_of_words_begins_again(document: dict[str, Any], tmp_path: Path) -> None:
     arms = {"words": {"kind": "bm25"}, "near": {"kind": "dense", "params": {"backbone": "hashed"}}}
     single = {key: value for key, value in document.items() if key not in ("corpora", "features")}
     config = parse(
@@ -176,9 +172,7 @@ def test_a_first_start_whose_file_is_cut_off_is_left_alone(config: AppConfig) ->
     assert not begun(config)
 
 
-def test_arms_that_an_operator_made_live_are_not_replaced_by_a_first_start_that_goes_on(
-    config: AppConfig, store: Store
-) -> None:
+def test_arms_of_an_operator_stay_through_a_first_start(config: AppConfig, store: Store) -> None:
     assert begun(config)
     arm_sets.replace(store, ["none"], config.arm_documents)
     assert not begun(config)
@@ -290,22 +284,18 @@ def test_over_built_indexes_nothing_is_done_in_the_background(
     assert [each.seq for each in arm_sets.every(store)] == [begun.seq], "the arms stay as they are"
 
 
-def test_a_failure_behind_the_service_is_said_and_leaves_the_arms_that_answer(
-    document: dict[str, Any],
-    config: AppConfig,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_failure_for_good_is_on_record_and_leaves_the_arms_that_answer(
+    document: dict[str, Any], config: AppConfig, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
     begun(config)
     lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
     with pytest.raises(first_start.typer.Exit):
         first_start.follow(written(lost, tmp_path), wait=nothing)
-    said = " ".join(capsys.readouterr().err.split())
-    assert "there is no file or folder /no/such/model" in said
-    assert "the service goes on with the arms that it has" in said
+    (failure,) = recorded()
+    assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
+    assert "/no/such/model" in failure.why
+    assert "restart" in failure.remedy
     assert live(store) == FIRST
     assert Building.read() is None
 
@@ -334,23 +324,7 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
     assert all({"small", "none"} <= later for later in sets[1:]), "what has entered stays"
 
 
-def test_what_fails_behind_the_service_for_good_stands_on_record(
-    document: dict[str, Any], config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
-    begun(config)
-    lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
-    with pytest.raises(first_start.typer.Exit):
-        first_start.follow(written(lost, tmp_path), wait=nothing)
-    (failure,) = recorded()
-    assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
-    assert "/no/such/model" in failure.why
-    assert "restart `armwise serve`" in failure.remedy
-
-
-def test_the_process_that_prepares_leaves_a_note_of_what_is_to_be_built_behind_the_service(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_prepares_leaves_a_note_of_what_is_left(document: dict[str, Any], tmp_path: Path) -> None:
     path = Path(written(document, tmp_path))
     text = yaml.safe_load(path.read_text()) | {"http_options": {"port": free_port()}}
     path.write_text(yaml.safe_dump(text))
@@ -360,31 +334,6 @@ def test_the_process_that_prepares_leaves_a_note_of_what_is_to_be_built_behind_t
     assert str(Building.read()) == "waiting for the service"
     assert (tmp_path / "run" / "haproxy.cfg").exists()
     assert (tmp_path / "run" / QUESTION).read_text() == "What is said about the large river 20 flows?"
-
-
-def test_a_file_that_takes_most_of_the_time_is_named_and_smaller_ones_are_not(
-    document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    (folder / "orders.csv").write_text("name\nEtsch\nInn\nDrau\n")
-    (folder / "plan.txt").write_text("The plan.")
-    arms = {"words": {"kind": "bm25"}, "near": {"kind": "dense", "params": {"backbone": "hashed"}}}
-    single = {key: value for key, value in document.items() if key != "corpora"}
-    single |= {"corpus": {"name": "documents", "source": str(folder)}, "arms": arms}
-    path = Path(written(single, tmp_path))
-    text = yaml.safe_load(path.read_text()) | {"http_options": {"port": free_port()}}
-    path.write_text(yaml.safe_dump(text))
-
-    def prepared() -> str:
-        done = CliRunner().invoke(app, ["serve", "--prepare-only", "-c", str(path)])
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
-
-    monkeypatch.setattr(preparation, "MANY_PASSAGES", 4)
-    assert "large:" not in prepared()
-    monkeypatch.setattr(preparation, "MANY_PASSAGES", 3)
-    assert "large: orders.csv has 3 of the 4 passages" in prepared()
 
 
 @pytest.mark.parametrize(
@@ -431,9 +380,7 @@ def test_the_first_question_says_nothing_of_passages_that_are_for_some_groups_al
         assert suggest_question([source]) == question
 
 
-def test_the_first_question_of_the_example_is_of_its_library_and_there_is_none_without_a_corpus(
-    tmp_path: Path,
-) -> None:
+def test_the_first_question_of_the_example_is_of_its_library(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     assert suggest_question([CorpusSource("language", nowhere), CorpusSource("stdlib", nowhere)]) == (
         EXAMPLE_QUESTION
@@ -444,7 +391,7 @@ def test_the_first_question_of_the_example_is_of_its_library_and_there_is_none_w
 # -- its progress --------------------------------------------------------------------------------------------
 
 
-def test_progress_has_an_estimate_from_the_steps_that_this_run_has_done(
+def test_progress_has_an_estimate_from_the_steps_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -469,3 +416,23 @@ def test_without_a_run_nothing_is_being_built(tmp_path: Path, monkeypatch: pytes
     BuildingProgress(tmp_path)("embedding", 1, 2)
     monkeypatch.delenv(RUN_FOLDER, raising=False)
     assert Building.read() is None
+
+
+class Large(list[str]):
+    """A corpus of which one file makes up most, and the source of it."""
+
+    def open(self) -> "Large":
+        return self
+
+    def find_dominant_file(self) -> tuple[str, int]:
+        return "orders.csv", 3
+
+
+@pytest.mark.parametrize(("most", "said"), [(4, ""), (3, "large: orders.csv has 3 of the 4 passages")])
+def test_a_file_that_makes_up_most_of_a_large_corpus_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most: int, said: str
+) -> None:
+    monkeypatch.setattr(preparation, "MANY_PASSAGES", most)
+    monkeypatch.setattr(preparation, "print_left_out", lambda _: None)
+    print_oddities([Large("abcd")])  # type: ignore[list-item]
+    assert capsys.readouterr().err[: len(said) or None] == said

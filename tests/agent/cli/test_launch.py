@@ -62,7 +62,7 @@ def test_what_prepares_ends_with_the_service_that_started_it(tmp_path: Path) -> 
         assert not left
 
 
-def test_what_prepares_has_the_environment_of_the_service_and_its_folder(
+def test_what_prepares_has_the_environment_and_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[list[str], dict[str, str]]] = []
@@ -92,7 +92,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Non
     monkeypatch.setattr(sys, "executable", str(path))
 
 
-def test_what_prepares_and_is_killed_ends_the_service_with_a_line(
+def test_what_prepares_and_is_killed_ends_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, "kill -9 $$")
@@ -194,6 +194,14 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     return seen
 
 
+def launch(config: Path, folder: Path | None = None, **options: Any) -> int:
+    """Run the service of a configuration, in a folder of its own if one is given."""
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
+    options.setdefault("console", Console(file=StringIO()))
+    return serve.run_service(config, folder, read_listening_address(config), **options)
+
+
 def configured(tmp_path: Path, port: int, **telemetry: str) -> Path:
     path = tmp_path / "config.yaml"
     document = {"http_options": {"port": port}, "applications": [{"args": {"telemetry": telemetry}}]}
@@ -215,8 +223,7 @@ def test_a_service_is_asked_once_it_is_ready_and_stopped_then(
                 signal.raise_signal(number)
         asked.append(base)
 
-    console = Console(file=StringIO())
-    assert serve.run_service(config, None, read_listening_address(config), console, once) == 0
+    assert launch(config, once=once) == 0
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(config)]
     assert RUN_FOLDER not in launched.options["env"]
     assert asked == [f"http://127.0.0.1:{starting}"]
@@ -278,7 +285,7 @@ def test_a_question_that_fails_stops_the_service_too(
 
     config = configured(tmp_path, starting)
     with pytest.raises(ConnectionError):
-        serve.run_service(config, None, read_listening_address(config), Console(file=StringIO()), once)
+        launch(config, once=once)
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -319,15 +326,10 @@ def test_an_interrupted_service_is_drained_stopped_and_loses_its_proxy_last(
     for name in ("RAY_DISABLE_WORKER_LOG_PREFIX", "RAY_DEDUP_LOGS"):
         monkeypatch.delenv(name, raising=False)
     config, folder, printed = configured(tmp_path, starting, **telemetry), tmp_path / "run", StringIO()
-    folder.mkdir()
-    code = serve.run_service(config, folder, read_listening_address(config), Console(file=printed, width=120))
+    code = launch(config, folder, console=Console(file=printed, width=120))
     assert code == -signal.SIGINT
     assert launched.events == ["haproxy.cfg", ("drain", 300.0, None), ("stop", -signal.SIGINT)]
-    _, ask, see, end = printed.getvalue().splitlines()
-    base = f"http://127.0.0.1:{starting}"
-    assert ask.split()[:3] + ask.split()[-2:] == ["ask:", "armwise", "ask", "--url", base]
-    assert see.split() == ["see:", f"{base}/console", f"{base}/docs", f"{base}/metrics"]
-    assert end == "shutting down"
+    assert f"http://127.0.0.1:{starting}/console" in printed.getvalue()
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.start_ray", str(folder / "serve.yaml")]
     without = yaml.safe_load((folder / "serve.yaml").read_text())
     (application,) = yaml.safe_load(config.read_text())["applications"]
@@ -366,9 +368,7 @@ def test_a_service_whose_port_was_taken_over_accepts_nothing_more_and_ends_with_
             launched.events.append(("stop", launched.processes[0].poll()))
 
     monkeypatch.setattr(serve, "Proxy", Recorded)
-    config, folder = configured(tmp_path, starting), tmp_path / "run"
-    folder.mkdir()
-    code = serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    code = launch(configured(tmp_path, starting), tmp_path / "run")
     assert code == -signal.SIGINT
     assert launched.events == [("leave", 300.0, None), ("stop", -signal.SIGINT)]
 
@@ -390,17 +390,13 @@ def test_ray_serve_goes_on_once_all_is_prepared(tmp_path: Path, starting: int, t
         order.append(told.read_text() if told.exists() else "")
         return 0
 
-    console, address = Console(file=StringIO()), read_listening_address(config)
-    assert serve.run_service(config, None, address, console, prepare_first=prepare_first) == 5
+    assert launch(config, prepare_first=prepare_first) == 5
     assert (order, told.read_text()) == ([""], "prepared\n")
 
 
-def test_where_the_preparation_fails_ray_ends_in_order_and_nothing_is_served(
-    tmp_path: Path, starting: int, told: Path
-) -> None:
+def test_a_failed_preparation_ends_ray_in_order(tmp_path: Path, starting: int, told: Path) -> None:
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), read_listening_address(config)
-    assert serve.run_service(config, None, address, console, prepare_first=lambda _: 4) == 4
+    assert launch(config, prepare_first=lambda _: 4) == 4
     assert (told.read_text(), Starting.asked) == ("", 0)
 
 
@@ -409,8 +405,7 @@ def test_ctrl_c_while_all_is_prepared_stops_ray(tmp_path: Path, launched: Launch
         raise KeyboardInterrupt
 
     config = configured(tmp_path, starting)
-    console, address = Console(file=StringIO()), read_listening_address(config)
-    code = serve.run_service(config, None, address, console, prepare_first=prepare_first)
+    code = launch(config, prepare_first=prepare_first)
     assert (code, launched.processes[0].poll(), Starting.asked) == (-signal.SIGINT, -signal.SIGINT, 0)
 
 
@@ -422,14 +417,12 @@ def test_a_proxy_that_cannot_start_stops_ray(
 
     monkeypatch.setattr(serve, "Proxy", refuse)
     config, folder = configured(tmp_path, starting), tmp_path / "run"
-    folder.mkdir()
-    address, used = read_listening_address(config), f"port {starting} of 127.0.0.1 cannot be used"
-    with pytest.raises(LaunchError, match=used):  # the port was taken meanwhile: that is the reason
-        serve.run_service(config, folder, address, Console(file=StringIO()))
+    with pytest.raises(LaunchError, match=f"port {starting} of 127.0.0.1"):  # it was taken meanwhile
+        launch(config, folder)
     assert launched.processes[0].poll() == -signal.SIGINT
     monkeypatch.setattr(serve, "require_free_port", lambda *_: None)
     with pytest.raises(ProxyError, match="no such option"):
-        serve.run_service(config, folder, address, Console(file=StringIO()))
+        launch(config, folder)
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
@@ -531,6 +524,11 @@ def test_a_port_taken_by_another_program_meanwhile_stops_the_start_in_order(
     assert launched.processes[0].poll() == -signal.SIGINT
 
 
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"192\.0\.2\.1 cannot be used .*http_options\.port"):
+        serve.require_free_port("192.0.2.1", 8000)
+
+
 class Quiet:
     """A proxy during whose sixth look, once the service is ready, Ctrl-C is pressed."""
 
@@ -560,7 +558,7 @@ def test_what_a_first_start_has_left_is_built_once_the_service_is_ready_and_ends
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).touch()
-    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    launch(config, folder)
     _, building = launched.processes
     assert launched.command[1:] == ["-P", "-m", "armwise.agent.cli.first_start", str(config)]
     assert launched.options["env"][RUN_FOLDER] == str(folder)
@@ -578,7 +576,7 @@ def test_nothing_is_built_behind_a_service_that_never_became_ready(
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).touch()
-    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    launch(config, folder)
     assert len(launched.processes) == 1
 
 
@@ -643,9 +641,7 @@ def test_a_builder_that_ends_by_itself_is_done_or_has_said_why_not(
     builders.builder.stop()
 
 
-def test_a_builder_that_waits_to_be_started_again_is_stopped_like_any(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_builder_that_waits_is_stopped_like_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builders = Builder(tmp_path, monkeypatch, "kill -9 $$", "exec sleep 600")
     assert len(builders.ended()) == 1
     builders.builder.stop()
@@ -671,7 +667,7 @@ def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_
     config, folder = configured(tmp_path, starting), tmp_path / "run"
     folder.mkdir()
     (folder / BEHIND).touch()
-    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    launch(config, folder)
     assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
     assert len(launched.processes) == 2
 
@@ -690,10 +686,8 @@ def test_a_ray_that_is_lost_while_it_serves_ends_the_service_and_its_proxy_with_
             launched.events.append("proxy stopped")
 
     monkeypatch.setattr(serve, "Proxy", Recorded)
-    config, folder = configured(tmp_path, starting), tmp_path / "run"
-    folder.mkdir()
-    with pytest.raises(ProcessLostError, match=r"the process that runs Ray Serve \(killed by SIGKILL\)"):
-        serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    with pytest.raises(ProcessLostError, match=r"Ray Serve \(killed by SIGKILL\)"):
+        launch(configured(tmp_path, starting), tmp_path / "run")
     assert launched.events == ["proxy stopped"]
 
 
@@ -711,9 +705,7 @@ def test_a_proxy_that_had_ended_is_named_when_it_is_started_again(
 
     monkeypatch.setattr(serve, "Proxy", Recorded)
     monkeypatch.setattr(Recorded, "looks", 0)
-    config, folder = configured(tmp_path, starting), tmp_path / "run"
-    folder.mkdir()
-    serve.run_service(config, folder, read_listening_address(config), Console(file=StringIO()))
+    launch(configured(tmp_path, starting), tmp_path / "run")
     assert len(launched.processes) == 1
     assert capsys.readouterr().err.splitlines() == ["HAProxy had ended, and was started again"] * 2
 
@@ -727,13 +719,11 @@ def test_a_service_that_ends_by_itself_passes_its_exit_code_on(
     monkeypatch.setattr(serve, "LOOK_S", 0.001)
     monkeypatch.setattr(serve, "START_S", start_s)
     config = configured(tmp_path, 1)
-    assert serve.run_service(config, None, read_listening_address(config), Console(file=printed)) == 3
+    assert launch(config, console=Console(file=printed)) == 3
     assert printed.getvalue() == ""
 
 
-def test_ray_serve_is_interrupted_then_terminated_and_killed_with_its_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ray_is_interrupted_then_terminated_and_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = list[tuple[str, int] | float | None]()
 
     class Deaf:

@@ -110,9 +110,7 @@ def test_an_erasure_needs_one_subject(config: Path, words: str) -> None:
 # -- keys ----------------------------------------------------------------------------------------
 
 
-def test_the_list_of_keys_shows_limits_states_and_the_use_of_the_month(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_are_listed_with_limits_states_and_use(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "width", 300)
     now = time.time()
     common: dict[str, Any] = {"scopes": ("decide",)}

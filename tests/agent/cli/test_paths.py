@@ -13,7 +13,7 @@ from armwise.agent.cli.main import VERBS, LazyCommand, app
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.log import Store
 from armwise.feedback.registry import keys
-from tests.agent.cli.test_cli import said
+from tests.agent.cli.test_cli import ran as run
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
 
@@ -83,10 +83,6 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def run(*words: object, code: int = 0) -> str:
-    return said(CliRunner().invoke(app, [str(word) for word in words]), code)
-
-
 def files_below(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
@@ -154,7 +150,7 @@ def logged(config: Path) -> AppConfig:
 
 @pytest.mark.parametrize(("words", "told"), READ.values(), ids=READ)
 @pytest.mark.usefixtures("elsewhere", "logged")
-def test_a_verb_in_another_folder_reads_the_log_of_its_configuration(
+def test_a_verb_elsewhere_reads_the_log_of_its_configuration(
     words: list[str], told: str, config: Path
 ) -> None:
     result = CliRunner().invoke(app, [*words, "-c", str(config)])

@@ -55,11 +55,8 @@ def absent(role: Role, seconds: float, step_s: float = 1.0) -> Absences:
 def test_a_process_is_lost_once_its_patience_has_passed_and_no_moment_earlier(role: Role) -> None:
     assert absent(role, PATIENCE_S[role] - 0.01).lost == []
     assert absent(role, PATIENCE_S[role]).lost == [role]
-
-
-def test_what_nothing_starts_again_ends_a_service_within_30_seconds_and_the_rest_has_minutes() -> None:
-    assert {role for role in Role if PATIENCE_S[role] <= 5.0} == set(OWN)
-    assert all(PATIENCE_S[role] >= 180.0 for role in STARTED_AGAIN), "a busy machine takes as long"
+    assert absent(Role.INGRESS, SAID_S - 0.01).said == []
+    assert absent(Role.INGRESS, SAID_S).said == [Role.INGRESS]
 
 
 def test_what_was_never_there_is_not_missed_unless_it_is_expected_from_the_start() -> None:
@@ -106,11 +103,6 @@ def test_a_clock_that_jumps_or_a_machine_that_was_suspended_ends_nothing_by_itse
 
 def test_a_parent_that_is_starved_counts_less_than_it_slept() -> None:
     assert absent(Role.CONTROLLER, 600.0, step_s=60.0).missing_s[Role.CONTROLLER] == 10 * MOST_S
-
-
-def test_an_absence_is_said_after_some_seconds() -> None:
-    assert absent(Role.INGRESS, SAID_S - 0.01).said == []
-    assert absent(Role.INGRESS, SAID_S).said == [Role.INGRESS]
 
 
 @given(
@@ -265,9 +257,7 @@ def test_a_service_without_a_process_that_nothing_starts_again_is_lost_with_a_li
     assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_raylet_that_ends_while_ray_starts_is_lost_as_ray_waits_for_it_for_minutes(
-    starter: "subprocess.Popen[bytes]", run: Path
-) -> None:
+def test_a_raylet_that_ends_while_ray_starts_is_lost(starter: "subprocess.Popen[bytes]", run: Path) -> None:
     (run / RAY_STARTED).unlink()
     ray = RayProcesses(starter, run, Clock())
     looked(ray, 3)
@@ -277,9 +267,7 @@ def test_a_raylet_that_ends_while_ray_starts_is_lost_as_ray_waits_for_it_for_min
         looked(ray, 2)
 
 
-def test_a_start_of_ray_in_which_all_have_ended_is_lost_before_half_a_minute(
-    starter: "subprocess.Popen[bytes]", run: Path
-) -> None:
+def test_a_start_in_which_all_have_ended_is_lost_soon(starter: "subprocess.Popen[bytes]", run: Path) -> None:
     (run / RAY_STARTED).unlink()
     ray = RayProcesses(starter, run, Clock())
     looked(ray, 1)
@@ -290,9 +278,7 @@ def test_a_start_of_ray_in_which_all_have_ended_is_lost_before_half_a_minute(
         looked(ray, 1)
 
 
-def test_a_control_service_that_ends_before_a_first_look_is_lost_before_half_a_minute(
-    run: Path, tmp_path: Path
-) -> None:
+def test_a_control_service_that_ends_at_once_is_lost_soon(run: Path, tmp_path: Path) -> None:
     """Ray has not waited for it yet, and would only give up its start after 30 seconds."""
     (run / RAY_STARTED).unlink()
     sleep, program = shutil.which("sleep"), tmp_path / "gcs_server"
@@ -332,9 +318,7 @@ def test_while_ray_starts_it_may_end_all_its_processes_and_begin_anew(
         looked(ray, 4)
 
 
-def test_the_processes_of_a_ray_that_ends_in_order_are_missed_only_when_it_does_not_come_to_an_end(
-    starter: "subprocess.Popen[bytes]", run: Path
-) -> None:
+def test_an_end_in_order_that_does_not_come_is_missed(starter: "subprocess.Popen[bytes]", run: Path) -> None:
     ray = RayProcesses(starter, run, Clock())
     looked(ray, 3)
     (run / RAY_ENDS).touch()
@@ -345,25 +329,10 @@ def test_the_processes_of_a_ray_that_ends_in_order_are_missed_only_when_it_does_
         looked(ray, 3)
 
 
-def test_a_raylet_that_was_lost_before_the_first_look_is_missed_too(
-    starter: "subprocess.Popen[bytes]", run: Path
-) -> None:
+def test_a_raylet_lost_before_the_first_look_is_missed(starter: "subprocess.Popen[bytes]", run: Path) -> None:
     kill(starter, Role.RAYLET)
     with pytest.raises(ProcessLostError, match="raylet"):
         looked(RayProcesses(starter, run, Clock()), 4)
-
-
-def test_an_ingress_is_replaced_by_another_without_a_word(
-    starter: "subprocess.Popen[bytes]", run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray, there = RayProcesses(starter, run, Clock()), set(Role)
-    monkeypatch.setattr(ray, "_there", lambda: there)
-    for _ in range(50):
-        looked(ray, 4)
-        there.remove(Role.INGRESS)
-        looked(ray, 4)
-        there.add(Role.INGRESS)
-    assert recorded() == []
 
 
 def test_what_is_missing_is_on_record_and_printed_until_it_is_there_again(
@@ -394,18 +363,6 @@ def test_what_is_missing_is_on_record_and_printed_until_it_is_there_again(
     there -= {Role.INGRESS}
     looked(ray, 9)
     assert [failure.attempts for failure in recorded()] == [1], "counted anew"
-
-
-def test_an_ingress_that_never_comes_back_ends_the_service(
-    starter: "subprocess.Popen[bytes]", run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ray, there = RayProcesses(starter, run, Clock()), set(Role)
-    monkeypatch.setattr(ray, "_there", lambda: there)
-    looked(ray, 1)
-    there -= {Role.INGRESS}
-    looked(ray, int(PATIENCE_S[Role.INGRESS]))
-    with pytest.raises(ProcessLostError, match=r"^the service ends without the ingress \("):
-        ray.check()
 
 
 def test_the_processes_are_looked_at_once_a_second(
@@ -471,9 +428,7 @@ def test_a_process_that_runs_ray_serve_and_was_killed_is_named_with_the_signal(
 
 
 @pytest.mark.parametrize(("code", "raises"), [(0, True), (1, False), (3, False)])
-def test_an_end_with_success_is_none_and_one_with_a_code_passes_it_on(
-    run: Path, code: int, raises: bool
-) -> None:
+def test_an_end_with_a_code_passes_it_on(run: Path, code: int, raises: bool) -> None:
     with subprocess.Popen(["sh", "-c", f"exit {code}"], start_new_session=True) as ended:
         ended.wait()
         ray = RayProcesses(ended, run, Clock())

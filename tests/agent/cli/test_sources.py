@@ -5,10 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from armwise.agent.cli.main import app
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import parse
 from armwise.arms.corpus import ingest_all
@@ -136,17 +133,6 @@ def test_a_search_engine_is_filled_with_one_corpus(place: Place) -> None:
     arms = {"engine": config.arms["engine"].model_copy(update={"corpus": None})}
     with pytest.raises(ArmSpecError, match="arm 'engine' names no corpus: which one is put into"):
         fill_collection("engine", Resources(corpus, config.indexes_path, config.backbones, arms))
-
-
-def test_ingest_prints_the_line_that_fits_the_configuration(place: Place) -> None:
-    config = place.folder / "config.yaml"
-    config.write_text(yaml.safe_dump({"applications": [{"args": place.document}]}))
-    source = place.folder / "guides.jsonl"
-    words = ["ingest", str(source), "--name", "guides", "-c", str(config)]
-    before = place.files()
-    done = CliRunner().invoke(app, words)
-    assert f"serve it with   corpora: {{guides: {{source: {source}}}}}" in done.output
-    assert place.files() == before, "it is there already"
 
 
 def test_sources_are_sampled_where_the_policy_looks_at_similarity(tmp_path: Path) -> None:

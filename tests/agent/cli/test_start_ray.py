@@ -70,12 +70,6 @@ def test_deployments_that_start_or_run_are_no_problem() -> None:
         assert list(problems(application(status, "fine", **states))) == []
 
 
-def test_a_problem_without_a_message_says_so() -> None:
-    (problem,) = problems(application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, " \n")))
-    assert str(problem) == "deployment Arms is unhealthy: without a reason"
-    assert not problem.for_good
-
-
 def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_last(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,9 +168,7 @@ def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
 
 
 @pytest.mark.parametrize(("line", "runs"), [("prepared\n", True), ("", False), ("prepared", False)])
-def test_a_configuration_is_run_once_its_parent_says_that_it_is_prepared(
-    begun: dict[str, Any], line: str, runs: bool
-) -> None:
+def test_a_configuration_is_run_once_all_is_prepared(begun: dict[str, Any], line: str, runs: bool) -> None:
     order = list[bool]()
 
     def prepared() -> bool:

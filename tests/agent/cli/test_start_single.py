@@ -175,9 +175,7 @@ def checks(*codes: int | None) -> Callable[[], int | None]:
     return iter(codes).__next__
 
 
-def test_the_parent_waits_for_the_process_and_builds_what_it_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parent_waits_and_builds_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "SHORT_LOOK_S", 0.0)
     begun = list[tuple[object, ...]]()
 
