@@ -114,9 +114,7 @@ def test_a_portfolio_and_its_arms_are_relative_to_the_configuration(project: Pat
     assert [config.arms[name].params["model"] for name in ("more", "same")] == [str(project / "reranker")] * 2
 
 
-def test_a_relative_path_of_the_environment_is_in_the_current_folder(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_of_the_environment_is_here(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARMWISE_LOG_URL", "sqlite:///log.db")
     monkeypatch.setenv("ARMWISE_BACKBONES__NEAR__MODEL", "./minilm")
     config = load(written(project, **SETTINGS))

@@ -34,12 +34,6 @@ def test_the_file_is_what_the_settings_say_and_the_verb_prints_it() -> None:
     assert CliRunner().invoke(app, ["schema"]).output == shipped
 
 
-def test_the_shipped_file_names_the_schema() -> None:
-    first, *_ = SHIPPED[0].read_text(encoding="utf-8").splitlines()
-    _, _, path = first.partition("# yaml-language-server: $schema=")
-    assert (ROOT / path).samefile(SCHEMA)
-
-
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_every_configuration_of_the_project_is_valid(path: Path) -> None:
     assert len(SHIPPED) >= 6
