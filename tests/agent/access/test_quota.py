@@ -306,9 +306,7 @@ async def test_what_is_left_is_in_the_headers(store: Store, clock: Clock) -> Non
     assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"700"
 
 
-async def test_a_whole_minute_and_its_last_moment_are_told_and_what_is_exhausted_is_zero(
-    store: Store, clock: Clock
-) -> None:
+async def test_the_last_moment_of_a_minute_and_zero_are_told(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller(tpm_limit=50, token_budget=90, budget_duration="1d")
     assert dict(quota.headers(who)) == {
         b"x-ratelimit-limit-tokens": b"50",
@@ -322,9 +320,7 @@ async def test_a_whole_minute_and_its_last_moment_are_told_and_what_is_exhausted
     assert dict(quota.headers(who))[b"x-ratelimit-remaining-tokens"] == b"0", "not below it"
 
 
-async def test_what_keys_use_is_reported_by_day_and_month_with_or_without_limits(
-    store: Store, clock: Clock
-) -> None:
+async def test_use_is_reported_by_day_and_month_also_without_limits(store: Store, clock: Clock) -> None:
     (quota,), who = replicas(store, clock, 1), caller()
     for day in range(3):
         await quota.admit(who)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,11 @@ from tests.neighbours import write_corpus
 HEAVY = ("torch", "transformers", "sentence_transformers", "sklearn", "river", "scipy", "faiss", "matplotlib")
 
 
-@cache
 def loaded_by(module: str) -> frozenset[str]:
     """Return the modules that a fresh interpreter has loaded after it has imported one."""
     script = f"import sys, {module}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     return frozenset(ran.stdout.split())
-
-
-def imported(module: str, names: tuple[str, ...]) -> set[str]:
-    loaded = loaded_by(module)
-    assert module in loaded
-    return {name for name in names if name in loaded}
 
 
 OPEN = """
@@ -67,63 +59,24 @@ def test_a_replica_with_dense_arms_imports_faiss_and_no_more_than_its_encoder_ne
     assert opened(tmp_path, arms) == {"faiss"}
 
 
-@pytest.mark.parametrize("module", ["ingress", "learner", "jobs", "arms"])
-@pytest.mark.slow
-def test_a_host_imports_no_library_that_only_some_settings_need(module: str) -> None:
-    assert imported(f"armwise.agent.hosts.{module}", HEAVY) == set()
-
-
-@pytest.mark.parametrize("module", ["warmstart.run", "routers.trees", "routers.calibrated"])
-@pytest.mark.slow
-def test_a_router_is_read_without_the_libraries_that_fit_one(module: str) -> None:
-    assert imported(f"armwise.agent.lab.{module}", HEAVY) == set()
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "armwise.arms.deployments.handles",
-        "armwise.arms.deployments.embedders",
-        "armwise.arms.deployments.generator_host",
-    ],
-)
-@pytest.mark.slow
-def test_a_host_of_arms_or_models_knows_no_agent(module: str) -> None:
-    assert (
-        imported(
-            module,
-            ("armwise.agent.app", "armwise.agent.api.routes", "armwise.agent.hosts.ingress", "sqlalchemy"),
-        )
-        == set()
-    )
+HOSTS = {name: f"armwise.agent.hosts.{name}" for name in ("ingress", "learner", "jobs", "arms")}
+AGENT = {"armwise.agent.app", "armwise.agent.api.routes", HOSTS["ingress"], "sqlalchemy"}
 
 
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        (
-            "armwise.agent.hosts.ingress",
-            ("armwise.agent.hosts.learner", "armwise.agent.hosts.jobs", "armwise.agent.lab.warmstart.run"),
-        ),
-        (
-            "armwise.agent.hosts.learner",
-            ("armwise.agent.hosts.ingress", "armwise.agent.hosts.jobs", "fastapi", "ray"),
-        ),
-        (
-            "armwise.agent.hosts.jobs",
-            ("armwise.agent.hosts.ingress", "armwise.agent.hosts.learner", "fastapi", "ray"),
-        ),
-        (
-            "armwise.agent.hosts.arms",
-            (
-                "armwise.agent.hosts.ingress",
-                "armwise.agent.hosts.learner",
-                "armwise.agent.hosts.jobs",
-                "fastapi",
-            ),
-        ),
+        (HOSTS["ingress"], {HOSTS["learner"], HOSTS["jobs"], "armwise.agent.lab.warmstart.run", *HEAVY}),
+        (HOSTS["learner"], {HOSTS["ingress"], HOSTS["jobs"], "fastapi", "ray", *HEAVY}),
+        (HOSTS["jobs"], {HOSTS["ingress"], HOSTS["learner"], "fastapi", "ray", *HEAVY}),
+        (HOSTS["arms"], {HOSTS["ingress"], HOSTS["learner"], HOSTS["jobs"], "fastapi", *HEAVY}),
+        *((f"armwise.agent.lab.{name}", {*HEAVY}) for name in ("warmstart.run", "routers.trees")),
+        ("armwise.agent.lab.routers.calibrated", {*HEAVY}),
+        *((f"armwise.arms.deployments.{name}", AGENT) for name in ("handles", "embedders", "generator_host")),
     ],
 )
 @pytest.mark.slow
-def test_a_host_does_not_import_the_other_hosts(module: str, others: tuple[str, ...]) -> None:
-    assert imported(module, others) == set()
+def test_a_module_of_a_worker_loads_nothing_of_others(module: str, others: set[str]) -> None:
+    loaded = loaded_by(module)
+    assert module in loaded
+    assert loaded & others == set()

@@ -53,9 +53,7 @@ os._exit(0)""",
 
 
 @pytest.mark.slow
-def test_statements_of_requests_are_shorter_than_those_of_the_learner(
-    postgres: Server, tmp_path: Path
-) -> None:
+def test_statements_of_requests_have_shorter_limits(postgres: Server, tmp_path: Path) -> None:
     url = postgres.fresh()
     config = json.dumps({**CONFIG, "log_url": url})
     command = [sys.executable, "-c", SHOW, config, str(tmp_path / "counters")]
@@ -68,9 +66,7 @@ def overview(status: DeploymentStatus, message: str = "", **replicas: int) -> De
     return DeploymentStatusOverview(status, DeploymentStatusTrigger.UNSPECIFIED, replicas, message)  # type: ignore[arg-type]
 
 
-def test_each_deployment_of_this_service_is_told_with_its_replicas_and_its_message(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_deployment_is_told_with_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = {
         "Learner": overview(DeploymentStatus.UNHEALTHY, "it has died", STARTING=1, RUNNING=2),
         "Jobs": overview(DeploymentStatus.UPDATING),

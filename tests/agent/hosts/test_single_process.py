@@ -86,9 +86,7 @@ async def test_what_runs_jobs_is_opened_once_questions_are_answered(
     assert (opened, replica.looks) == ([("learner", 1), ("jobs", 3)], 5)
 
 
-def test_the_pause_of_a_part_that_cannot_be_opened_doubles_up_to_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_pause_of_a_part_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Part, "opened", 0)
     now, tried_at = [0.0], list[float]()
 

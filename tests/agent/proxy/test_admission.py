@@ -113,6 +113,12 @@ class Front:
         client.close()
         return answer
 
+    async def answered(self, wire: bytes, source: str = "127.0.0.1", first: bytes = b"") -> Answer:
+        """Return the answer on a new connection, which the proxy accepts."""
+        answer = await self.ask(wire, source, first)
+        assert answer is not None
+        return answer
+
     async def count(self, table: str) -> dict[str, str]:
         """Return the keys of a table of the proxy, each with its fields."""
         return dict(re.findall(r"key=(\S+) (.*)", await command(self.folder, f"show table {table}")))
@@ -196,8 +202,7 @@ async def test_probes_leave_no_idle_connection_and_a_keyed_request_is_answered(s
             answer = await (await front.open(source)).ask(get("/health"))
             assert (answer.status, answer.is_open) == (200, False)
     assert await front.connections() == 0
-    keyed = await front.ask(get("/v1/arms", KEYED))
-    assert keyed is not None
+    keyed = await front.answered(get("/v1/arms", KEYED))
     assert keyed.status == 200
 
 
@@ -210,20 +215,17 @@ async def test_probes_leave_no_idle_connection_and_a_keyed_request_is_answered(s
     ],
     ids=["a wrong key", "a header too large", "a key that no replica looked at"],
 )
-async def test_without_an_accepted_key_a_connection_ends_with_its_first_response(
+async def test_without_an_accepted_key_a_connection_ends_at_once(
     start: Started, wire: bytes, status: int
 ) -> None:
     front = await start()
-    answer = await front.ask(wire)
-    assert answer is not None
+    answer = await front.answered(wire)
     assert (answer.status, answer.is_open) == (status, False)
     assert await front.count("known") == {}
 
 
 @pytest.mark.slow
-async def test_a_connection_with_an_accepted_key_stays_open_also_for_requests_without_one(
-    start: Started,
-) -> None:
+async def test_a_connection_with_an_accepted_key_stays_open(start: Started) -> None:
     front = await start()
     client = await front.open()
     for wire in (get("/v1/arms", KEYED), get("/health"), get("/v1/arms", KEYED)):
@@ -236,8 +238,7 @@ async def test_a_connection_with_an_accepted_key_stays_open_also_for_requests_wi
 @pytest.mark.slow
 async def test_a_client_cannot_send_the_mark_of_a_replica(start: Started) -> None:
     front = await start()
-    answer = await front.ask(get("/health", f"{KNOWN_CALLER}: 1\r\n"))
-    assert answer is not None
+    answer = await front.answered(get("/health", f"{KNOWN_CALLER}: 1\r\n"))
     assert not answer.is_open
     assert await front.count("known") == {}
 
@@ -281,16 +282,13 @@ async def test_above_three_quarters_of_the_connections_known_callers_do_not_idle
 
 
 @pytest.mark.slow
-async def test_half_headers_of_four_addresses_leave_room_for_a_fifth_and_for_known_ones(
-    start: Started,
-) -> None:
+async def test_half_headers_leave_room_for_others(start: Started) -> None:
     front = await start()
     await front.ask(get("/v1/arms", KEYED), CLIENT)
     # of 64 that are not reserved, each holds a quarter of what it leaves free
     assert await front.attack(addresses(4), 64) == 12 + 10 + 8 + 6
     for source in (CLIENT, OTHER):
-        answer = await front.ask(get("/v1/arms", KEYED), source)
-        assert answer is not None
+        answer = await front.answered(get("/v1/arms", KEYED), source)
         assert answer.status == 200
 
 
@@ -372,11 +370,9 @@ async def test_an_idle_connection_is_closed_without_a_word(start: Started) -> No
 async def test_half_headers_through_a_trusted_proxy_do_not_lock_its_other_clients_out(start: Started) -> None:
     front = await start(connections=256, trusted_proxies=[PROXY])
     assert await front.attack([PROXY], 160) == 160
-    answer = await front.ask(get("/v1/arms", KEYED + "x-forwarded-for: 192.0.2.1\r\n"), PROXY)
-    assert answer is not None
+    answer = await front.answered(get("/v1/arms", KEYED + "x-forwarded-for: 192.0.2.1\r\n"), PROXY)
     assert answer.status == 200
-    other = await front.ask(get("/health"), OTHER)
-    assert other is not None
+    other = await front.answered(get("/health"), OTHER)
     assert other.status == 200
 
 
@@ -397,13 +393,12 @@ async def test_half_headers_through_a_trusted_proxy_do_not_lock_its_other_client
     ],
 )
 @pytest.mark.slow
-async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_trusted(
+async def test_the_client_is_the_last_address_that_is_not_trusted(
     start: Started, sent: str, client: str
 ) -> None:
     front = await start(trusted_proxies=["10.0.0.0/8", f"{PROXY}/32"])
     headers = f"x-forwarded-for: {sent}\r\nx-forwarded-proto: https\r\n"
-    answer = await front.ask(get("/v1/arms", KEYED + headers), PROXY)
-    assert answer is not None
+    answer = await front.answered(get("/v1/arms", KEYED + headers), PROXY)
     assert list(await front.count("known")) == ["2001:db8::" if ":" in client else f"::ffff:{client}"]
     assert answer.document["forwarded"] == {"x-forwarded-for": client, "x-forwarded-proto": "https"}
     assert answer.document["from"] == f"https://{client}"
@@ -413,8 +408,7 @@ async def test_the_client_of_a_trusted_proxy_is_the_last_address_that_is_not_tru
 async def test_what_others_say_of_their_address_is_not_believed(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY])
     headers = f"x-forwarded-for: 192.0.2.1, {PROXY}\r\nx-forwarded-proto: https\r\n"
-    answer = await front.ask(get("/v1/arms", KEYED + headers), CLIENT)
-    assert answer is not None
+    answer = await front.answered(get("/v1/arms", KEYED + headers), CLIENT)
     assert answer.document["forwarded"] == {"x-forwarded-for": CLIENT}
     assert answer.document["from"] == f"http://{CLIENT}"
     assert list(await front.count("known")) == [f"::ffff:{CLIENT}"]
@@ -438,12 +432,10 @@ async def test_one_client_of_a_trusted_proxy_has_so_many_requests_under_way(
     async with asyncio.timeout(10):
         while f"conn_cur={most}" not in " ".join((await front.count("forwarded")).values()):
             await asyncio.sleep(0)
-    refused = await front.ask(get("/health", next(same_subscriber)), PROXY)
-    assert refused is not None
+    refused = await front.answered(get("/health", next(same_subscriber)), PROXY)
     assert (refused.status, b'"overloaded"' in refused.body) == (503, True)
     assert b"too many requests of this address are under way" in refused.body
-    other = await front.ask(get("/health", "x-forwarded-for: 2001:db8:0:1::1\r\n"), PROXY)
-    assert other is not None
+    other = await front.answered(get("/health", "x-forwarded-for: 2001:db8:0:1::1\r\n"), PROXY)
     assert other.status == 200
 
 
@@ -460,8 +452,7 @@ async def test_with_the_proxy_protocol_connections_are_those_of_the_client(start
     await front.attack([PROXY], 20, attacker + HALF)
     await front.until_open(5)
     assert await front.ask(get("/health"), PROXY, attacker) is None
-    answer = await front.ask(get("/v1/arms", KEYED), PROXY, honest)
-    assert answer is not None
+    answer = await front.answered(get("/v1/arms", KEYED), PROXY, honest)
     assert answer.document["forwarded"] == {"x-forwarded-for": "192.0.2.2"}
     assert list(await front.count("known")) == ["::ffff:192.0.2.2"]
 
@@ -480,8 +471,7 @@ async def test_addresses_of_ipv6_count_by_their_first_64_bits(start: Started) ->
 @pytest.mark.slow
 async def test_only_a_trusted_proxy_may_speak_the_proxy_protocol_and_it_must(start: Started) -> None:
     front = await start(trusted_proxies=[PROXY], proxy_protocol=True)
-    refused = await front.ask(get("/health"), CLIENT, header("192.0.2.1"))
-    assert refused is not None
+    refused = await front.answered(get("/health"), CLIENT, header("192.0.2.1"))
     assert refused.status == 400
     assert await front.ask(get("/health"), PROXY) is None
 
@@ -514,6 +504,5 @@ async def test_a_service_on_ipv6_tells_clients_of_ipv4_apart(start: Started) -> 
     assert await front.ask(get("/health"), CLIENT) is None
     assert await front.ask(get("/health"), OTHER) is not None
     assert await front.attack([PROXY], 20) == 5 + 20
-    answer = await front.ask(get("/v1/arms", "x-forwarded-for: 192.0.2.1\r\n"), PROXY)
-    assert answer is not None
+    answer = await front.answered(get("/v1/arms", "x-forwarded-for: 192.0.2.1\r\n"), PROXY)
     assert answer.document["forwarded"] == {"x-forwarded-for": "192.0.2.1"}

@@ -90,19 +90,6 @@ def test_each_lane_has_a_server_for_every_replica_of_two_generations(folder: Pat
         assert len({server.split()[2] for server in servers}) == len(servers), "a socket each"
 
 
-def test_requests_take_the_lane_of_their_path_and_wait_in_all_but_those_of_probes(folder: Path) -> None:
-    lines = rules(sections(folder))
-    taken = dict(re.findall(r"set-var\(txn.lane\) str\((\w+)\) if (.*)", lines))
-    assert taken["probes"] == "{ path /health /health/decides /metrics }"
-    assert taken["ready"] == "{ path /ready }"
-    assert "/v1/chat/completions" in taken["chat"]
-    assert "/v1/feedback" in taken["feedback"]
-    assert taken["large"] == "{ req.body_size gt 32768 }"
-    assert taken["starting"] == "{ var(txn.lane) -m str work chat large ready } { nbsrv(work) eq 0 }"
-    waits = re.findall(r"-m str (\w+) } { queue\((\w+)\) ge 1 }", lines)
-    assert waits == [(lane, lane) for lane in ("work", "chat", "large", "feedback", "starting")]
-
-
 def test_a_replica_may_be_silent_ten_seconds_longer_than_an_answer_takes(folder: Path) -> None:
     lines = sections(folder, limits={"arm_timeout_s": 20.0, "llm_timeout_s": 50.0})["defaults"]
     assert {"timeout client 100000ms", "timeout server 100000ms"} <= set(lines)
@@ -112,26 +99,11 @@ def test_a_replica_may_be_silent_ten_seconds_longer_than_an_answer_takes(folder:
     assert "retry-after" in errors["503"]
 
 
-def test_addresses_are_known_for_an_hour(folder: Path) -> None:
-    found = sections(folder)
-    for head in ("backend known", "backend forwarded"):
-        assert "type ipv6 size 100000 expire 3600000ms" in found[head][0]
-
-
 @pytest.mark.parametrize(("reserved", "strangers"), [(0.25, 750), (0.0, 1000)])
 def test_strangers_share_what_is_not_reserved(folder: Path, reserved: float, strangers: int) -> None:
     lines = rules(sections(folder, http={"connections": 1000, "reserved": reserved}))
     assert f"mul(4),add(sess.taken) gt {strangers} }}" in lines
     assert "acl crowded fe_conn gt 750" in lines
-
-
-def test_trusted_proxies_are_looked_through_from_the_nearest(folder: Path) -> None:
-    lines = rules(sections(folder, http={"trusted_proxies": ["10.0.0.0/8"]}))
-    looked = re.findall(r"set-var\(txn.client\) req.hdr_ip\(x-forwarded-for,-(\d)\) if (.*)", lines)
-    assert looked == [
-        *(("1", "trusted"), ("2", "trusted via1")),
-        *(("3", "trusted via1 via2"), ("4", "trusted via1 via2 via3")),
-    ]
 
 
 def test_a_limit_below_a_millisecond_is_one_and_not_none(folder: Path) -> None:

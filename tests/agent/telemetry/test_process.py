@@ -39,9 +39,7 @@ def test_traces_go_where_the_standard_variables_say(environment: dict[str, str],
     assert exporters(environment) == names
 
 
-def test_an_exporter_that_is_not_installed_is_named_with_what_installs_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_exporter_that_is_not_installed_is_named(caplog: pytest.LogCaptureFixture) -> None:
     assert traced(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
     assert "no traces go to 'zipkin': this exporter of OpenTelemetry is not installed" in caplog.text
 
