@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from armwise.agent.turn import Ask, attached_tokens
-from armwise.arms.llm import Message, Prompt, base
+from armwise.arms.llm import Message, base
 from armwise.arms.llm.catalog import OpenAISpec, ScriptedSpec, list_inputs
+from tests.agent.api.conftest import prompt_of
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import CONFIG, Service
 
@@ -44,13 +45,6 @@ def asked(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
     }
 
 
-def last(service: Service) -> Message:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    prompt = service.generator.last_prompt
-    assert isinstance(prompt, Prompt)
-    return prompt.messages[-1]
-
-
 @pytest.mark.parametrize(
     ("sent", "read"),
     [
@@ -67,8 +61,8 @@ async def test_a_model_that_reads_them_gets_images_and_files(
 ) -> None:
     response = await seeing.client.post("/v1/chat/completions", json=asked(sent))
     assert response.status_code == 200, response.text
-    assert last(seeing)["content"] == "what is it?"
-    assert last(seeing)["parts"] == [{"type": "text", "text": "what is it?"}, read or sent]
+    assert prompt_of(seeing).messages[-1]["content"] == "what is it?"
+    assert prompt_of(seeing).messages[-1]["parts"] == [{"type": "text", "text": "what is it?"}, read or sent]
 
 
 async def test_a_response_passes_them_on_as_well(seeing: Service) -> None:
@@ -76,18 +70,16 @@ async def test_a_response_passes_them_on_as_well(seeing: Service) -> None:
     body = {"input": [{"role": "user", "content": content}]}
     response = await seeing.client.post("/v1/responses", json=body)
     assert response.status_code == 200, response.text
-    assert last(seeing)["parts"][1] == SHOWN
+    assert prompt_of(seeing).messages[-1]["parts"][1] == SHOWN
 
 
 async def test_a_message_of_texts_alone_has_no_parts(seeing: Service) -> None:
     await seeing.client.post("/v1/chat/completions", json=asked({"type": "text", "text": "really?"}))
-    assert last(seeing) == {"role": "user", "content": "what is it?\nreally?"}
+    assert prompt_of(seeing).messages[-1] == {"role": "user", "content": "what is it?\nreally?"}
 
 
 @pytest.mark.parametrize("model", ["auto", "arm/none"])
-async def test_a_model_that_reads_text_alone_refuses_them_before_the_draw(
-    service: Service, model: str
-) -> None:
+async def test_a_model_of_text_alone_refuses_images_before_the_draw(service: Service, model: str) -> None:
     before = await rows(service)
     response = await service.client.post("/v1/chat/completions", json=asked(SHOWN, model=model))
     message = refused(response, 400, "unsupported_parameter", "messages")

@@ -68,13 +68,10 @@ NONE = dict.fromkeys(map(str, Work), 0.0)
 
 async def test_where_all_goes_well_nothing_is_listed_and_every_gauge_is_0(warmed: Service) -> None:
     assert await failures(warmed) == []
-    assert "background well nothing fails" in await page(warmed)
     assert await gauges(warmed) == NONE
 
 
-async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_its_end(
-    warmed: Service,
-) -> None:
+async def test_a_failed_warm_start_is_shown_until_one_ends(warmed: Service) -> None:
     fails(warmed, runs.Trigger.FIRST)
     (found,) = await failures(warmed)
     last = runs.page(warmed.replica.store, 1)[0]
@@ -82,21 +79,18 @@ async def test_a_warm_start_that_failed_is_shown_everywhere_until_one_comes_to_i
     assert found["why"] == f"run 1: {WHY}"
     assert "`armwise lab warm-start`" in str(found["remedy"])
     assert found["next_attempt_at"] == pytest.approx(last.alive_at + RETRIES_S[0])
-    assert f"warm start not well warm start: run 1: {WHY} (failed once; next attempt" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "warm_start": 1.0}
 
     for _ in RETRIES_S:
         fails(warmed, runs.Trigger.RESUMED)
     (found,) = await failures(warmed)
     assert (found["attempts"], found["next_attempt_at"]) == (len(RETRIES_S) + 1, None)
-    assert "given up" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "warm_start": len(RETRIES_S) + 1.0}
 
     store, ours = warmed.replica.store, warmed.replica.versions.configured.digest
     again = runs.claim(store, ours, runs.Trigger.REQUEST, "here:1", warmed.clock())
     runs.finish(store, again, runs.RunState.HELD, warmed.clock())
     assert await failures(warmed) == []
-    assert "background well nothing fails" in await page(warmed)
     assert await gauges(warmed) == NONE
 
 
@@ -153,7 +147,6 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     assert (found["work"], found["attempts"]) == ("learner", 1)
     why = f"1 facts wait for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
     assert found["why"] == why
-    assert f"learning not well learning: {why}" in await page(warmed)
     assert await gauges(warmed) == {**NONE, "learner": 1.0}
 
     record(WorkFailure(Work.LEARNER, "the disk is full", 3, None))

@@ -247,16 +247,6 @@ async def test_a_request_without_a_key_is_refused_before_its_body_is_read(
     assert app.calls == 1
 
 
-@pytest.mark.parametrize(
-    ("site", "reached"), [("cross-site", 0), ("same-site", 0), ("same-origin", 1), ("none", 1)]
-)
-async def test_a_page_of_another_site_sends_nothing(site: str, reached: int) -> None:
-    app = Behind()
-    sent = await serve(app, [b""], {"sec-fetch-site": site})
-    assert app.calls == reached
-    assert [start["status"] for start in sent[:1]] == [403] * (1 - reached)
-
-
 EVIL = "https://evil.test"
 
 

@@ -10,14 +10,11 @@ import pytest
 from armwise.agent.api.middleware import ErrorBoundary
 from armwise.agent.api.pages import ANY_SITE
 from armwise.agent.api.routes import list_routes
+from tests.agent.api.test_tenants import bearer
 from tests.agent.asking import look_up, refused
 from tests.agent.fakes import Service
 
 EVIL = {"origin": "https://evil.test"}
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
 
 
 def operations() -> list[tuple[str, str]]:

@@ -4,18 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from openai import AsyncOpenAI
 
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import base
+from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import ask, events
 from tests.agent.fakes import Service
-
-
-def client_of(service: Service) -> AsyncOpenAI:
-    url = "http://service/v1"
-    return AsyncOpenAI(api_key="none", http_client=service.client, base_url=url, max_retries=0)
-
 
 CITING = "The Danube [2], \u00fcber 2800 km long [1][7]."
 
@@ -39,9 +33,7 @@ async def citing(tmp_path: Path) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_a_citation_points_at_the_number_in_the_answer_and_at_the_passage_that_was_shown(
-    citing: Service,
-) -> None:
+async def test_a_citation_points_at_its_number_and_its_passage(citing: Service) -> None:
     found = await client_of(citing).chat.completions.create(
         model="arm/bm25", messages=[{"role": "user", "content": "which river?"}]
     )
@@ -54,9 +46,7 @@ async def test_a_citation_points_at_the_number_in_the_answer_and_at_the_passage_
         ("Danube, p. 3", "urn:armwise:stdlib:d%202"),
         ("Length", "https://example.com/long?a=1"),
     ]
-    assert isinstance(citing.generator, base.ScriptedGenerator)
-    assert citing.generator.last_prompt is not None
-    shown = citing.generator.last_prompt.messages[0]["content"]
+    shown = prompt_of(citing).messages[0]["content"]
     assert ("[1] Length" in shown, "[2] Danube, p. 3\n" in shown, "[3]" in shown) == (True, True, False)
     assert shown.endswith("such as [1].")
 
@@ -72,9 +62,7 @@ async def test_an_answer_without_passages_cites_nothing_and_is_not_told_to(citin
     citing.arms.behaviour = {"none": lambda *_: nothing()}
     message = (await ask(citing, model="arm/none")).json()["choices"][0]["message"]
     assert "annotations" not in message
-    assert isinstance(citing.generator, base.ScriptedGenerator)
-    assert citing.generator.last_prompt is not None
-    assert "[1]" not in citing.generator.last_prompt.messages[0]["content"]
+    assert "[1]" not in prompt_of(citing).messages[0]["content"]
 
 
 async def nothing() -> Retrieval:

@@ -70,7 +70,7 @@ async def test_a_continued_arm_that_its_draw_did_not_draw_is_not_verified(sticky
 
 
 @pytest.mark.parametrize("changed", [{"mode": Mode.FORCED}, {"episode_id": "another"}])
-async def test_a_continued_arm_whose_draw_is_none_of_its_episode_is_not_verified(
+async def test_a_continued_arm_without_its_draw_is_not_verified(
     sticky: Service, changed: dict[str, Any]
 ) -> None:
     first, second = await turn(sticky), await turn(sticky)

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError, Privacy, parse
 from armwise.agent.learning import verify, verify_states
 from armwise.agent.policies import Policy, Uniform
 from armwise.arms.base import Query, Retrieval
 from armwise.feedback.events import Context, Decision, Mode
-from armwise.feedback.log import Store
 from armwise.feedback.texts import by_pseudonym
 from tests.agent.asking import QUESTION, ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeArms, Service
@@ -165,27 +161,6 @@ def test_a_hook_comes_after_the_patterns_and_fails_closed() -> None:
         broken("ada")
 
 
-async def test_the_command_erases_without_a_service(tmp_path: Path) -> None:
-    service = Service(tmp_path)
-    async with service.running():
-        name = await asked(service, user="ada")
-    document = {**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}
-    config = tmp_path / "serve.yaml"
-    config.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
-    run = CliRunner().invoke(app, ["backup", str(tmp_path / "copies"), "--config", str(config)])
-    assert (run.exit_code, "copies/log.db: 1 decisions" in run.output.replace("\n", "")) == (0, True)
-    run = CliRunner().invoke(app, ["erase", "--user", "ada", "--config", str(config)])
-    assert run.exit_code == 0, run.output
-    assert "erasure 1: the texts of 1 decisions and of 0 items of feedback are gone" in run.output
-    found = Store(service.config.database_url)
-    one = found.record(name)
-    assert one is not None
-    assert one.decision.erased
-    found.close()
-    wrong = CliRunner().invoke(app, ["erase", "--config", str(config)])
-    assert (wrong.exit_code, "one of --user, --episode and --decision" in wrong.output) == (2, True)
-
-
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -257,18 +232,3 @@ async def test_a_turn_under_way_loses_its_texts_when_its_user_is_erased(tmp_path
         assert QUESTION.encode() not in files
         later = await record(service, await asked(service, user="bob"))
         assert (later["erased"], later["question"]) == (False, QUESTION)
-
-
-def test_the_command_line_erases_a_decision_and_names_what_is_out_of_reach(tmp_path: Path) -> None:
-    document = {**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}
-    config = tmp_path / "serve.yaml"
-    config.write_text(yaml.safe_dump({"applications": [{"args": document}]}))
-    Store(f"sqlite:///{tmp_path / 'log.db'}").close()
-    runner = CliRunner()
-    done = runner.invoke(app, ["erase", "--decision", "d-1", "--config", str(config)])
-    assert done.exit_code == 0, done.output
-    assert "exports, backups and files of warm starts" in " ".join(done.output.split())
-    for wrong in ([], ["--decision", "d", "--episode", "e"], ["--user", "u", "--decision", "d"]):
-        refused_run = runner.invoke(app, ["erase", *wrong, "--config", str(config)])
-        assert refused_run.exit_code != 0
-        assert "one of --user, --episode and --decision was expected" in " ".join(refused_run.output.split())

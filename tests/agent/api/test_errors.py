@@ -16,7 +16,6 @@ from armwise.feedback.errors import (
     SchemaError,
     StoreError,
 )
-from tests.documents.errors import page as errors_page
 
 ROOM = Path(errors.__file__).parent
 OTHERS = [ROOM.parent / name for name in ("proxy", "console", "gateways", "lab")]
@@ -50,9 +49,7 @@ def test_every_row_of_the_table_is_raised() -> None:
 
 
 @pytest.mark.parametrize("error", [LogUnavailableError, SchemaError, LogGapError, BehindError])
-def test_a_log_that_cannot_be_used_is_worth_a_retry_whatever_is_wrong_with_it(
-    error: type[StoreError],
-) -> None:
+def test_a_log_that_cannot_be_used_is_worth_a_retry(error: type[StoreError]) -> None:
     found = errors.translate(error("why"))
     assert (found.code, found.status, found.retryable, found.message) == (
         "log_unavailable",
@@ -75,10 +72,3 @@ def test_no_code_and_no_exception_is_in_two_rows() -> None:
     assert len(ERRORS) == len(errors._KINDS)  # noqa: SLF001
     raised = [exception for kind in ERRORS.values() for exception in kind.raised_by]
     assert len(raised) == len(set(raised))
-
-
-def test_the_page_has_a_row_for_each_code() -> None:
-    rows = [line.split(" | ") for line in errors_page() if line.startswith("| `")]
-    assert [(row[0].strip("| `"), row[1], row[2]) for row in rows] == [
-        (kind.code, str(kind.status), "yes" if kind.retryable else "no") for kind in ERRORS.values()
-    ]

@@ -63,23 +63,6 @@ async def test_a_value_on_an_episode_is_kept_although_the_look_ahead_failed(
     assert (await on_episode(service, "e-1", 0.5)).json()["status"] == "accepted"
 
 
-async def test_a_refused_value_is_named_with_its_metric(service: Service) -> None:
-    body = {"decision_id": "d", "metric_name": "thumb", "value": 7}
-    response = await service.client.post("/v1/feedback", json=body)
-    assert "metric 'thumb' takes values in" in response.json()["error"]["message"]
-
-
-async def test_feedback_on_an_unknown_episode_is_pending(service: Service) -> None:
-    response = await on_episode(service, "e-9", 1.0)
-    assert (response.status_code, response.json()["status"]) == (202, "pending_decision")
-
-
-@pytest.mark.parametrize("about", [{}, {"decision_id": "d", "episode_id": "e"}])
-async def test_feedback_is_about_a_decision_or_an_episode(service: Service, about: dict[str, str]) -> None:
-    response = await service.client.post("/v1/feedback", json=about | {"metric_name": "thumb", "value": 1})
-    assert "either decision_id or episode_id was expected" in refused(response, 400, "invalid_value")
-
-
 async def test_a_retracted_value_is_not_learned(service: Service) -> None:
     name = await turn(service)
     body = [
@@ -238,9 +221,7 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
 
 
 @pytest.mark.parametrize("about", [{"decision_id": "x"}, {"episode_id": "x"}], ids=str)
-async def test_what_is_beyond_the_limit_is_refused_and_what_was_acknowledged_stays(
-    tmp_path: Path, about: dict[str, str]
-) -> None:
+async def test_feedback_beyond_the_limit_is_refused(tmp_path: Path, about: dict[str, str]) -> None:
     limits = {**CONFIG["limits"], "feedback_items": 2}
     async with Service(tmp_path, limits=limits).running() as service:
         items = [{**about, "metric_name": "right", "value": True, "feedback_id": f"f{n}"} for n in range(4)]
@@ -281,9 +262,7 @@ async def test_a_second_metric_is_waited_for_unless_declared_otherwise_and_then_
         assert (await read_decision(service, name))["state"] == "learned"
 
 
-async def test_feedback_and_activation_of_an_id_that_is_not_in_the_log_say_that_they_wait(
-    service: Service,
-) -> None:
+async def test_feedback_on_an_unknown_id_says_that_it_waits(service: Service) -> None:
     for receipt in ((await tell(service, "d-1")).json(), await activate(service, "d-2")):
         assert receipt["status"] == "pending_decision"
         assert "no such decision is in the log" in receipt["hint"]

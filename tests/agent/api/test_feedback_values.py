@@ -112,9 +112,7 @@ SAID: list[tuple[str, Any, Any]] = [
 
 
 @pytest.mark.slow
-async def test_it_is_one_fact_however_often_it_is_sent_and_can_be_retracted(
-    tmp_path: Path, log_url: str
-) -> None:
+async def test_it_is_one_fact_however_often_sent_and_retractable(tmp_path: Path, log_url: str) -> None:
     async with Service(tmp_path, log_url=log_url, reward=REWARD).running() as service:
         for metric, value, other in SAID:
             name = await turn(service)

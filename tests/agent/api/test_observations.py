@@ -93,9 +93,7 @@ async def verified(service: Service, name: str) -> dict[str, Any]:
 # -- what is kept --------------------------------------------------------------------------------------
 
 
-async def test_a_decision_of_another_system_is_kept_with_its_cost_and_what_was_known(
-    on_each: Service,
-) -> None:
+async def test_a_decision_of_another_system_is_kept_whole(on_each: Service) -> None:
     cost = {"usd": 0.02, "seconds": 1.5, "prompt_tokens": 30, "completion_tokens": 7, "steps": 2}
     at = datetime.now(UTC) - timedelta(seconds=40)
     sent = item(
@@ -488,9 +486,7 @@ async def test_an_incumbent_by_rule_needs_no_word_in_the_request(tmp_path: Path)
         assert (await chosen(service, incumbent={"arm": "tiny"}))["chosen"] == "tiny"
 
 
-async def test_a_choice_is_repeated_under_its_key_before_and_after_it_was_carried_out(
-    tmp_path: Path,
-) -> None:
+async def test_a_choice_repeats_under_its_key_also_once_carried_out(tmp_path: Path) -> None:
     async with serving(tmp_path, tap={"share": 0.5}).running() as service:
         first = await chosen(service, "d-1")
         assert await chosen(service, "d-1") == first
@@ -579,41 +575,6 @@ async def filled(service: Service) -> None:
     await service.learn()
 
 
-@pytest.mark.slow
-async def test_every_page_and_list_survives_decisions_of_others(on_each: Service) -> None:
-    await filled(on_each)
-    listed = (await on_each.client.get("/v1/decisions")).json()["decisions"]
-    assert {(one["policy"], one["propensity"]) for one in listed} == {
-        (OBSERVED, None), (OBSERVED, 0.2), (OBSERVED, 0.5),
-    }  # fmt: skip
-    for page in (
-        "",
-        "/decisions",
-        "/policies",
-        "/arms",
-        "/system",
-        "/evaluations",
-        "/warm-starts",
-        "/playground",
-    ):
-        answer = await on_each.client.get(f"/console{page}")
-        assert answer.status_code == 200, (page, answer.text[:500])
-        if page == "":
-            assert "<dt>observed decisions</dt><dd>14</dd>" in answer.text
-        if page == "/decisions":
-            assert "observed" in answer.text
-            assert "not known" in answer.text
-    for name in ("p-0", "q-0", "r-0", "open", "failed"):
-        for part in ("", "/verify"):
-            answer = await on_each.client.get(f"/console/decisions/{name}{part}")
-            assert answer.status_code == 200, (name, part, answer.text[:500])
-            assert "another system made" in answer.text
-        why = await on_each.client.get(f"/console/decisions/{name}/why")
-        assert why.status_code == 409
-    for path in ("/metrics", "/v1/policy", "/v1/arms", "/v1/policies"):
-        assert (await on_each.client.get(path)).status_code == 200, path
-
-
 async def test_decisions_of_others_are_not_counted_as_served(on_each: Service) -> None:
     await filled(on_each)
     metrics = (await on_each.client.get("/metrics")).text
@@ -665,9 +626,7 @@ async def test_an_evaluation_says_what_the_shadow_would_have_earned(on_each: Ser
     assert ips["value"]["value"] == pytest.approx(expected)
 
 
-async def test_how_a_decision_ended_that_was_carried_out_here_is_not_taken_from_elsewhere(
-    tmp_path: Path,
-) -> None:
+async def test_the_end_of_a_decision_made_here_is_not_taken_over(tmp_path: Path) -> None:
     arms = {"none": {"kind": "none"}, "other": {"kind": "none"}}
     async with serving(tmp_path, arms=arms, tap={}).running() as service:
         body = {"query": "who wrote Faust?"}

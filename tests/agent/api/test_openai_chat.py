@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, NotFoundError
+from openai import NotFoundError
 from pydantic import BaseModel
 
 from armwise.agent.api.openai import chat
 from armwise.agent.api.openai.schemas import ChatRequest
 from armwise.agent.turn import SEPARATOR
 from armwise.arms.llm import Prompt, base
+from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import Service
 
@@ -49,17 +50,6 @@ async def calling(tmp_path: Path) -> AsyncIterator[Service]:
         yield service
 
 
-def client_of(service: Service) -> AsyncOpenAI:
-    url = "http://service/v1"
-    return AsyncOpenAI(api_key="none", http_client=service.client, base_url=url, max_retries=0)
-
-
-def scripted(service: Service) -> Prompt:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    assert service.generator.last_prompt is not None
-    return service.generator.last_prompt
-
-
 NOTHING: dict[str, Any] = {
     "tools": [],
     "tool_choice": "auto",
@@ -93,12 +83,10 @@ HARMLESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("fields", [NOTHING, HARMLESS])
-async def test_fields_that_ask_for_nothing_and_unknown_ones_are_ignored(
-    service: Service, fields: dict[str, Any]
-) -> None:
+async def test_fields_that_ask_for_nothing_are_ignored(service: Service, fields: dict[str, Any]) -> None:
     response = await ask(service, **fields)
     assert response.status_code == 200, response.text
-    assert scripted(service).options == {}
+    assert prompt_of(service).options == {}
 
 
 @pytest.mark.parametrize(
@@ -208,11 +196,11 @@ async def test_the_official_client_calls_functions_and_gives_their_results(calli
     second = await client.chat.completions.create(model="auto", messages=messages, tools=[WEATHER])  # type: ignore[list-item]
     assert second.choices[0].message.content == "It says 7 C."
     assert second.choices[0].finish_reason == "stop"
-    roles = [message["role"] for message in scripted(calling).messages]
+    roles = [message["role"] for message in prompt_of(calling).messages]
     assert roles == ["system", "user", "assistant", "tool", "tool"]
-    passages = [message["content"].count("<passages>") for message in scripted(calling).messages]
+    passages = [message["content"].count("<passages>") for message in prompt_of(calling).messages]
     assert sum(passages) <= 1
-    called_by = scripted(calling).messages[2]["tool_calls"]
+    called_by = prompt_of(calling).messages[2]["tool_calls"]
     assert [call["id"] for call in called_by] == ["call00000", "call00001"]
 
 
@@ -271,7 +259,7 @@ async def test_a_round_goes_on_at_another_replica(calling: Service, tmp_path: Pa
         {"names": "call_of_somebody_else"},
     ],
 )
-async def test_an_arm_is_drawn_anew_where_told_so_or_where_no_decision_is_named(
+async def test_an_arm_is_drawn_anew_without_a_decision_to_follow(
     calling: Service, fields: dict[str, Any]
 ) -> None:
     _, messages = await a_round(calling)
@@ -383,7 +371,7 @@ async def test_the_official_client_parses_an_answer_of_a_schema(tmp_path: Path) 
             response_format=River,
         )
         assert found.choices[0].message.parsed == River(name="Danube")
-        wanted = scripted(service).options["response_format"]
+        wanted = prompt_of(service).options["response_format"]
         assert wanted["json_schema"]["schema"]["required"] == ["name"]
 
 
@@ -420,4 +408,4 @@ async def test_an_answer_is_not_observed_while_it_calls_functions(tmp_path: Path
         assert service.replica.observer.idle
         await ask(service)
         await asyncio.wait_for(service.replica.observer.drain(), 10)
-        assert "Cold." in scripted(service).messages[-1]["content"]
+        assert "Cold." in prompt_of(service).messages[-1]["content"]

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError
+from openai import BadRequestError
 from pydantic import BaseModel
 
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, base
+from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import Service
 
@@ -20,11 +21,6 @@ WEATHER: dict[str, Any] = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
 VIENNA = '{"city": "Vienna"}'
-
-
-def client_of(service: Service) -> AsyncOpenAI:
-    url = "http://service/v1"
-    return AsyncOpenAI(api_key="none", http_client=service.client, base_url=url, max_retries=0)
 
 
 def by_tools(prompt: Prompt) -> str | list[tuple[str, str]]:
@@ -39,12 +35,6 @@ def by_tools(prompt: Prompt) -> str | list[tuple[str, str]]:
 async def calling(tmp_path: Path) -> AsyncIterator[Service]:
     async with Service(tmp_path, base.ScriptedGenerator(by_tools)).running() as service:
         yield service
-
-
-def prompt_of(service: Service) -> Prompt:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    assert service.generator.last_prompt is not None
-    return service.generator.last_prompt
 
 
 async def test_a_text_is_answered_with_a_text(service: Service) -> None:
@@ -161,9 +151,7 @@ class Sure(base.ScriptedGenerator):
             yield replace(chunk, logprobs=(token,) if chunk.text else ())
 
 
-async def test_a_whole_response_has_the_probability_of_each_token_and_a_stream_that_of_its_piece(
-    tmp_path: Path,
-) -> None:
+async def test_a_response_has_the_probability_of_each_token(tmp_path: Path) -> None:
     async with Service(tmp_path, Sure({}, default="The Danube does.")).running() as service:
         whole = await client_of(service).responses.create(model="auto", input="which?")
         stream = await client_of(service).responses.create(model="auto", input="which?", stream=True)

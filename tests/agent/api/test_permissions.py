@@ -185,9 +185,7 @@ async def test_each_group_finds_its_own_passages_and_those_for_everybody(tenants
 
 
 @pytest.mark.parametrize("arm", ["selected", "cascade"])
-async def test_what_is_trained_reads_and_writes_nothing_that_is_not_permitted(
-    tenants: Service, arm: str
-) -> None:
+async def test_what_is_trained_reads_nothing_that_is_not_permitted(tenants: Service, arm: str) -> None:
     arms = tenants.arms
     assert isinstance(arms, CorpusArms)
     for who, hidden in (("acme", True), ("none", True), ("zeta", False)):
@@ -203,7 +201,7 @@ async def test_what_is_trained_reads_and_writes_nothing_that_is_not_permitted(
 @pytest.mark.parametrize(
     "metadata", [{}, {"allowed_groups": ["acme"]}, {"allowed_groups": ["zeta", "acme"]}], ids=str
 )
-async def test_what_an_arm_returns_is_checked_against_the_corpus_and_not_its_own_words(
+async def test_what_an_arm_returns_is_checked_by_the_corpus(
     tenants: Service, arm: str, metadata: Any
 ) -> None:
     """The arm finds passages of zeta for everybody, and says that they are for all, or for acme."""
@@ -221,9 +219,7 @@ async def test_what_an_arm_returns_is_checked_against_the_corpus_and_not_its_own
 
 
 @pytest.mark.slow
-async def test_a_passage_that_is_not_in_the_corpus_is_checked_by_what_the_arm_says_of_it(
-    tenants: Service,
-) -> None:
+async def test_a_passage_outside_the_corpus_is_checked_by_its_words(tenants: Service) -> None:
     arms = tenants.arms
     assert isinstance(arms, CorpusArms)
     for groups, status in ((["zeta"], 502), (["acme"], 200)):
@@ -397,9 +393,7 @@ async def test_a_turn_that_keeps_the_arm_of_its_conversation_is_read_by_the_same
                 assert record["withheld"] == (SECRET not in text) == (reader in ("acme", "none"))
 
 
-async def test_a_question_without_earlier_messages_is_read_by_all_where_its_passages_are_for_all(
-    tenants: Service,
-) -> None:
+async def test_a_first_question_over_open_passages_is_read_by_all(tenants: Service) -> None:
     instructed = [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]
     body = CHAT | {"messages": instructed, "agent": NOTHING}
     reply = await post(tenants, "zeta", "/v1/chat/completions", body)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from armwise.agent.api.question import HARNESS, NOTES, WRAPPERS, find_question, read_person
-from tests.agent.asking import refused
 from tests.agent.fakes import Service
 
 PERSON = "why is the build slow?"
@@ -94,10 +93,3 @@ async def test_a_conversation_of_reminders_alone_is_answered(service: Service) -
     response = await service.client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
     assert service.arms.calls[-1][1].text == REMINDER
-
-
-@pytest.mark.parametrize("content", ["", " ", [{"type": "text", "text": ""}]])
-async def test_a_conversation_without_a_text_of_a_user_is_refused(service: Service, content: Any) -> None:
-    body = {"messages": [{"role": "user", "content": content}]}
-    response = await service.client.post("/v1/chat/completions", json=body)
-    refused(response, 400, "invalid_value", "messages")

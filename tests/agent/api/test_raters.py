@@ -113,9 +113,7 @@ async def test_a_button_is_pressed_by_an_address_not_by_the_key_of_its_page(
 
 
 @pytest.mark.slow
-async def test_a_flood_of_one_sender_teaches_a_quarter_and_is_shown_to_whoever_sees_all(
-    service: Service,
-) -> None:
+async def test_a_flood_of_one_sender_teaches_a_quarter(service: Service) -> None:
     async def rate(address: str, n: int) -> None:
         async with client_at(service, (address, 1)) as client:
             for _ in range(n):

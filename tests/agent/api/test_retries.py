@@ -78,9 +78,7 @@ async def test_a_turn_that_may_still_run_is_not_run_twice(service: Service) -> N
     assert latest - 5.0 < int(response.headers["retry-after"]) <= latest + 1.0, "not before it can be resumed"
 
 
-async def test_a_retry_may_come_in_a_second_where_the_turn_runs_here_or_its_time_is_almost_over(
-    service: Service,
-) -> None:
+async def test_a_retry_may_come_in_a_second_if_the_turn_ends_soon(service: Service) -> None:
     decision, under_way = await cut_off(service, seconds_ago=10.0), service.replica.under_way
     under_way["d-1"] = None
     here = await ask(service, headers=KEY)
@@ -211,9 +209,7 @@ def soon(headers: dict[str, str]) -> dict[str, str]:
     return headers | {"x-request-timeout-seconds": f"{SOON_S:g}"}
 
 
-async def test_a_deadline_that_passes_before_the_draw_names_no_decision_and_is_retryable(
-    tmp_path: Path,
-) -> None:
+async def test_a_deadline_before_the_draw_is_retryable(tmp_path: Path) -> None:
     embedding = {"backbone": "tiny", "dims": 4}
     async with Service(tmp_path, features={"embedding": embedding}).running() as service:
         async with asyncio.timeout(10):
@@ -300,13 +296,3 @@ async def test_fields_at_their_defaults_do_not_change_the_digest_of_a_request(se
     kept = await record(service, "d-2", lambda found: found.decision)
     said = b'{"query":"which river runs through Vienna?"}'
     assert kept.decision.request_digest == sha256(said).hexdigest(), "whatever fields are added some day"
-
-
-@pytest.mark.parametrize(
-    "left_out", [{"excluded_arms": ["bm25"]}, {"allowed_arms": ["none"]}, {"allowed_arms": []}]
-)
-async def test_an_arm_that_is_both_forced_and_excluded_is_refused(
-    service: Service, left_out: dict[str, Any]
-) -> None:
-    response = await look_up(service, model="arm/bm25", agent=left_out)
-    assert "'bm25' is excluded, or not allowed" in refused(response, 400, "no_eligible_arm", "model")

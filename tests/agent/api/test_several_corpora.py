@@ -68,9 +68,7 @@ async def test_a_tool_draws_among_the_arms_that_search_the_corpus_alone(several:
         ("wiki", "no_eligible_arm: no arm searches corpus 'wiki' alone"),
     ],
 )
-async def test_a_corpus_that_cannot_be_searched_is_refused_before_the_draw(
-    several: Service, corpus: str, said: str
-) -> None:
+async def test_a_corpus_that_cannot_be_searched_is_refused(several: Service, corpus: str, said: str) -> None:
     before = await rows(several)
     async with connected(several) as client:
         assert said in failure(await client.call_tool("search", {"query": "what?", "corpus": corpus}))

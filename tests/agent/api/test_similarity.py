@@ -59,9 +59,7 @@ def similarity(decision: dict[str, Any]) -> dict[str, float]:
     return {arm: own["similarity"] for arm, own in decision["arm_features"].items() if "similarity" in own}
 
 
-async def test_a_decision_holds_the_similarity_of_each_arm_whose_source_has_a_profile(
-    service: Service,
-) -> None:
+async def test_a_decision_holds_the_similarity_of_each_profiled_arm(service: Service) -> None:
     found = similarity(await retrieve(service))
     assert found.keys() == {"docs", "tickets"}
     assert found["tickets"] == pytest.approx(1.0, abs=1e-5)

@@ -128,9 +128,7 @@ async def fleet(request: pytest.FixtureRequest, log_url: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_searches_at_once_that_prompt_a_model_are_within_the_budget_of_each_replica(
-    fleet: Fleet,
-) -> None:
+async def test_searches_at_once_stay_within_the_budget_of_replicas(fleet: Fleet) -> None:
     key = await fleet.key(max_budget=0.2, budget_duration="1d")
     fleet.paid.may_go_on.clear()
     asked = [asyncio.create_task(fleet.look_up(key, i)) for i in range(24)]
@@ -165,9 +163,7 @@ async def test_repeats_of_a_search_that_prompts_a_model_return_what_the_log_has(
 
 @pytest.mark.parametrize("kept", [0, 3])
 @pytest.mark.slow
-async def test_repeats_whose_passages_are_not_all_in_the_corpus_search_again_and_are_charged(
-    fleet: Fleet, kept: int
-) -> None:
+async def test_repeats_that_search_again_are_charged(fleet: Fleet, kept: int) -> None:
     key = await fleet.key(max_budget=1.0, budget_duration="1d") | {"idempotency-key": "d-1"}
     for service in fleet.services:
         service.replica.passages = in_part(service.replica, kept)

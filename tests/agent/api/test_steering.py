@@ -41,9 +41,7 @@ def choose_from(pmf: dict[str, float], u: float) -> int:
 
 @pytest.mark.parametrize("salt", ["armwise", "another"])
 @pytest.mark.slow
-async def test_ids_chosen_to_hit_an_arm_hit_it_as_often_as_its_propensity_says(
-    tmp_path: Path, salt: str
-) -> None:
+async def test_chosen_ids_hit_an_arm_as_often_as_its_propensity_says(tmp_path: Path, salt: str) -> None:
     policy = {"kind": "fixed", "params": {"arm": "bm25"}}
     async with Service(tmp_path, policy=policy, floor=0.056, salt=salt).running() as service:
         pmf = await the_public(service)
@@ -68,9 +66,7 @@ PROBES: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("probe", PROBES)
-async def test_a_refused_request_says_nothing_of_the_draw_that_its_id_would_get(
-    service: Service, probe: str
-) -> None:
+async def test_a_refused_request_says_nothing_of_its_draw(service: Service, probe: str) -> None:
     body, headers = PROBES[probe]
     refusal = await look_up(service, {"Idempotency-Key": "probe", **headers}, **body)
     assert refusal.status_code >= 400
