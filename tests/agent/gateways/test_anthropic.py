@@ -15,6 +15,7 @@ from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from tests.agent.api import contract
+from tests.agent.api.conftest import prompt_of
 from tests.agent.asking import record, rows
 from tests.agent.fakes import CONFIG, Service, failing
 from tests.agent.gateways.coding_agent import (
@@ -68,12 +69,6 @@ async def send(service: Service, body: dict[str, Any], **headers: str) -> httpx.
     return await service.client.post("/v1/messages", json=body, headers=headers)
 
 
-def scripted(service: Service) -> Prompt:
-    assert isinstance(service.generator, base.ScriptedGenerator)
-    assert service.generator.last_prompt is not None
-    return service.generator.last_prompt
-
-
 def refused(response: httpx.Response, status: int, kind: str, code: str, param: str | None = None) -> str:
     body = response.json()
     assert response.status_code == status, response.text
@@ -112,11 +107,11 @@ async def test_it_is_the_turn_of_chat(service: Service) -> None:
     await send(
         service, ASK | fields | {"system": "Be brief.", "stop_sequences": ["x", "y"], "model": "arm/none"}
     )
-    mine = scripted(service)
+    mine = prompt_of(service)
     messages = [{"role": "system", "content": "Be brief."}, *ASK["messages"]]
     body = {"max_tokens": 64, "messages": messages, "stop": ["x", "y"], "model": "arm/none", **fields}
     assert (await service.client.post("/v1/chat/completions", json=body)).status_code == 200
-    theirs = scripted(service)
+    theirs = prompt_of(service)
     assert (mine.messages, mine.max_tokens, mine.temperature, mine.top_p, mine.stop, mine.options) == (
         *(theirs.messages, theirs.max_tokens, theirs.temperature, theirs.top_p),
         *(theirs.stop, theirs.options),
@@ -169,9 +164,7 @@ async def test_an_answer_that_is_cut_says_so(service: Service) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_a_coding_agent_uses_its_tools_in_one_round_of_one_question(
-    coding: Service, streamed: bool
-) -> None:
+async def test_a_coding_agent_uses_tools_in_a_round_of_its_question(coding: Service, streamed: bool) -> None:
     first = await send(coding, request(stream=streamed))
     content = put_together(events(first)) if streamed else first.json()["content"]
     end = events(first)[-2]["delta"] if streamed else first.json()
@@ -196,7 +189,7 @@ async def test_a_model_of_the_protocol_gets_what_the_agent_marked(coding: Servic
     coding.arms.behaviour["none"] = nothing
     response = await send(coding, request(*results(content), stream=False, model="arm/none"))
     assert response.status_code == 200, response.text
-    prompt = scripted(coding)
+    prompt = prompt_of(coding)
     system, asked, called, result, reminder = prompt.messages
     assert system["parts"] == SYSTEM  # an agent has instructions of its own: none is added
     assert asked["parts"] == ASKED["content"]
@@ -219,7 +212,7 @@ async def test_a_tool_that_failed_is_told_apart(coding: Service, fails: bool) ->
     messages = [*ASK["messages"], used, {"role": "user", "content": [result]}]
     response = await send(coding, ASK | {"messages": messages})
     assert response.status_code == 200, response.text
-    assert scripted(coding).messages[-1].get("is_error", False) == fails
+    assert prompt_of(coding).messages[-1].get("is_error", False) == fails
 
 
 async def test_a_mark_of_the_request_is_at_its_last_block(coding: Service) -> None:
@@ -228,17 +221,17 @@ async def test_a_mark_of_the_request_is_at_its_last_block(coding: Service) -> No
         messages = [{"role": "user", "content": content}]
         response = await send(coding, ASK | {"messages": messages} | MARK)
         assert response.status_code == 200, response.text
-        *before, last = scripted(coding).messages[-1]["parts"]
+        *before, last = prompt_of(coding).messages[-1]["parts"]
         assert last == {"type": "text", "text": "river?", **MARK}
         assert all("cache_control" not in part for part in before)
 
 
 async def test_passages_are_added_after_the_instructions_of_an_agent(coding: Service) -> None:
     await send(coding, request(model="arm/bm25"))
-    *given, added = scripted(coding).messages[0]["parts"]
+    *given, added = prompt_of(coding).messages[0]["parts"]
     assert given == SYSTEM
     assert "<passages>" in added["text"]
-    assert "one short sentence" not in scripted(coding).messages[0]["content"]
+    assert "one short sentence" not in prompt_of(coding).messages[0]["content"]
 
 
 @pytest.mark.parametrize("prompt", ["short", "ours"])
@@ -248,7 +241,7 @@ async def test_an_arm_with_a_prompt_of_its_own_keeps_it(tmp_path: Path, prompt: 
     settings: dict[str, Any] = {"answering": {"prompt": prompt}, "prompts": {"ours": own}, "limits": limits}
     async with Service(tmp_path, llm=ENDPOINT, **settings).running() as service:
         await send(service, request(model="arm/bm25"))
-        added = scripted(service).messages[0]["parts"][-1]["text"]
+        added = prompt_of(service).messages[0]["parts"][-1]["text"]
         assert "These passages may help" not in added
         assert "<passages>" in added
 
@@ -257,7 +250,7 @@ async def test_without_tools_or_instructions_the_prompt_of_the_arm_is_kept(servi
     tools = [{"name": "f", "input_schema": {"type": "object"}}]
     for fields in ({"system": "Be kind."}, {"tools": tools}):
         await send(service, ASK | fields)
-        assert "one short sentence" in scripted(service).messages[0]["content"]
+        assert "one short sentence" in prompt_of(service).messages[0]["content"]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +271,7 @@ async def test_a_choice_of_tools_is_passed_on(
     tools = [{"name": "f", "input_schema": {"type": "object"}}]
     response = await send(coding, ASK | {"tools": tools, "tool_choice": choice})
     assert response.status_code == 200, response.text
-    options = dict(scripted(coding).options)
+    options = dict(prompt_of(coding).options)
     del options["tools"]
     assert options == given
 
@@ -288,7 +281,7 @@ async def test_the_form_of_an_answer_is_passed_on(coding: Service) -> None:
     form = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": form, "effort": "max"}}, {"output_format": form}):
         await send(coding, ASK | fields)
-        assert scripted(coding).options["response_format"]["json_schema"]["schema"] == schema
+        assert prompt_of(coding).options["response_format"]["json_schema"]["schema"] == schema
 
 
 @pytest.mark.parametrize(
@@ -324,7 +317,7 @@ async def test_images_documents_and_pictures_in_results_are_passed_on(coding: Se
     ]
     response = await send(coding, ASK | {"messages": messages})
     assert response.status_code == 200, response.text
-    _, asked, _, result, shown = scripted(coding).messages
+    _, asked, _, result, shown = prompt_of(coding).messages
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     assert asked["parts"] == [
         {"type": "text", "text": "what is it?"},
@@ -384,9 +377,7 @@ async def test_tokens_of_the_cache_are_told_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model", ["auto", "claude-opus-5", "claude-3-5-haiku-20241022", "anthropic/claude-x", "claude-opus-5[1m]"]
 )
-async def test_the_model_that_a_client_always_names_leaves_the_choice_to_the_policy(
-    service: Service, model: str
-) -> None:
+async def test_a_model_that_clients_always_name_leaves_the_choice(service: Service, model: str) -> None:
     response = await send(service, ASK | {"model": model})
     assert response.json()["agent"]["pmf"].keys() == {"none", "bm25", "dense"}
 
@@ -396,10 +387,6 @@ async def test_the_model_that_a_client_always_names_leaves_the_choice_to_the_pol
 async def test_another_model_is_not_found(service: Service, model: str, path: str) -> None:
     response = await service.client.post(path, json=ASK | {"model": model})
     refused(response, 404, "not_found_error", "model_not_found", "model")
-
-
-async def test_an_arm_can_be_named(service: Service) -> None:
-    assert (await send(service, ASK | {"model": "arm/bm25"})).json()["model"] == "arm/bm25"
 
 
 async def test_tokens_are_counted_without_a_decision(coding: Service) -> None:
@@ -508,7 +495,7 @@ async def test_blocks_of_reasoning_are_left_out(service: Service) -> None:
     said = {"role": "assistant", "content": [thought, {"type": "text", "text": "Which one?"}]}
     response = await send(service, ASK | {"messages": [*ASK["messages"], said, *ASK["messages"]]})
     assert response.status_code == 200, response.text
-    assert scripted(service).messages[2] == {"role": "assistant", "content": "Which one?"}
+    assert prompt_of(service).messages[2] == {"role": "assistant", "content": "Which one?"}
 
 
 async def test_a_failure_of_a_turn_has_its_decision(service: Service) -> None:

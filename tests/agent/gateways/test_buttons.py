@@ -66,9 +66,7 @@ async def test_a_changed_mind_leaves_what_was_said_last(service: Service) -> Non
     assert record["metrics"] == {"thumb": 1.0}
 
 
-async def test_the_same_press_twice_is_one_fact_and_another_one_under_its_number_is_refused(
-    service: Service,
-) -> None:
+async def test_the_same_press_twice_is_one_fact(service: Service) -> None:
     made = await token(service, await forced(service, "bm25"))
     assert [(await press(service, made, "up")).json()["status"] for _ in "ab"] == ["accepted", "duplicate"]
     said = refused(await press(service, made, "down"), 409, "idempotency_conflict", "change")

@@ -3,104 +3,11 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import yaml
-from typer.testing import CliRunner
 
-from armwise.agent.cli.main import app
 from armwise.feedback.jsonl import read_export
-from tests.agent.cli.test_cli import said
-
-
-def run(*words: object, code: int = 0) -> str:
-    return said(CliRunner().invoke(app, [str(word) for word in words]), code)
-
-
-def event(number: int, **changes: Any) -> str:
-    """Return a line of dsjson; a field that is `...` is left out."""
-    line = {
-        "_label_cost": -1.0,
-        "_label_probability": 0.8,
-        "_label_Action": 1,
-        "_labelIndex": 0,
-        "Timestamp": f"2024-03-01T10:0{number}:00.1234567Z",
-        "EventId": f"ev{number}",
-        "a": [1, 2],
-        "c": {"user": {"plan": "free"}, "_multi": [{"_tag": "red"}, {"_tag": "blue"}]},
-        "p": [0.8, 0.2],
-        **changes,
-    }
-    return json.dumps({name: value for name, value in line.items() if value is not ...})
-
-
-GOOD = [event(0), event(1), event(2)]
-
-THIRDS = {"a": [1, 2, 3], "c": {"_multi": [{"_tag": tag} for tag in "rbg"]}, "p": [0.333333] * 3}
-
-EVENTS: dict[str, tuple[list[str], int, str]] = {
-    "good": (GOOD, 3, ""),
-    "checkpoint": (
-        [*GOOD[:2], "[CHECKPOINT 2024-03-01]", GOOD[2]],
-        3,
-        "left out 1: line cannot be read {}, line 3: no",
-    ),
-    "no id": ([*GOOD, event(3, EventId=...)], 3, "left out 1: no EventId {}, line 4: EventId is missing"),
-    "twice": ([*GOOD, GOOD[0]], 3, "left out 1: duplicate {}, line 4: id 'ev0' occurred above"),
-    "blank lines": (["", *GOOD, "  ", ""], 3, ""),
-    "carriage returns": ([f"{line}\r" for line in GOOD], 3, ""),
-    "byte order mark": (["\ufeff" + GOOD[0], *GOOD[1:]], 3, ""),
-    "infinite cost": (
-        [*GOOD, event(3, _label_cost=float("inf"))],
-        3,
-        "left out 1: reward is no number {}, line 4: ",
-    ),
-    "cost is no number": ([*GOOD, event(3, _label_cost=float("nan"))], 3, "line 4: minus _label_cost is nan"),
-    "cost is a text": ([*GOOD, event(3, _label_cost="NaN")], 3, "line 4: minus _label_cost is nan"),
-    "no cost": (
-        [*GOOD, event(3, _label_cost=None)],
-        3,
-        "left out 1: no label {}, line 4: there is no _label_cost",
-    ),
-    "two labels": ([*GOOD, event(3, _label_Action=2)], 3, "line 4: _label_Action is 2 and _labelIndex is 0"),
-    "p is no number": ([*GOOD, event(3, p=[float("nan"), 0.2])], 3, "line 4: p of the drawn action is nan"),
-    "p is a text": ([*GOOD, event(3, p=["NaN", 0.2])], 3, "line 4: p.0 is 'NaN'"),
-    "p is zero": (
-        [*GOOD, event(3, p=[0.0, 1.0])],
-        3,
-        "line 4: p of the drawn action is 0; a probability in (0, 1]",
-    ),
-    "six digits": ([event(n, **THIRDS, _label_probability=0.333333) for n in range(3)], 3, ""),
-    "marked names": ([event(n, _a=[1, 2], _p=[0.8, 0.2], a=..., p=...) for n in range(3)], 3, ""),
-    "actions from zero": (
-        [*GOOD, event(3, a=[0, 1])],
-        3,
-        "line 4: a is [0, 1], which is not an order of 2 actions",
-    ),
-    "thinned evenly": ([event(n, pdrop=0.5) for n in range(3)], 3, ""),
-    "thinned in two ways": (
-        [*GOOD, event(3, pdrop=0.5)],
-        3,
-        "left out 1: another pdrop {}, line 4: pdrop is 0.5",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", EVENTS)
-def test_a_log_of_vw_is_read_but_for_the_lines_that_are_named(tmp_path: Path, name: str) -> None:
-    lines, decisions, told = EVENTS[name]
-    source, output = tmp_path / "log.dsjson", tmp_path / "log.jsonl"
-    source.write_text("\n".join(lines) + "\n")
-    printed = run("import", source, "--format", "dsjson", "-o", output)
-    examples = list(read_export(output))
-    assert len(examples) == decisions
-    assert sum(example.metrics["reward"] for example in examples) == decisions
-    assert told.format(source) in printed
-    assert ("left out" in printed) == bool(told)
-    for example in examples:
-        assert sum(example.decision.probabilities) == pytest.approx(1.0, abs=1e-9)
+from tests.agent.cli.test_cli import ran as run
 
 
 def table(*cells: str, head: str = "id,arm,propensity,reward,time", mark: str = ",") -> str:
@@ -314,37 +221,3 @@ def test_a_path_enters_lists_and_objects_of_any_depth(tmp_path: Path) -> None:
         assert sum(each.metrics.get("reward", 0.0) for each in examples) == 3
     told = run("import", lines, "-o", tmp_path / "out.jsonl", "--question", "messages.9.content", code=2)
     assert "no column 'messages.9.content' for the question" in told
-
-
-@pytest.mark.parametrize("form", ["dsjson", "table", "obp"])
-def test_what_was_imported_is_replayed_and_audited_beside_any_configuration(
-    tmp_path: Path, form: str
-) -> None:
-    config, output = tmp_path / "config.yaml", tmp_path / "log.jsonl"
-    args = {
-        "home": str(tmp_path),
-        "arms": {"none": {"kind": "none"}},
-        "llm": {"engine": "scripted"},
-        "reward": {"metrics": {"thumb": {}}},
-    }
-    config.write_text(yaml.safe_dump({"applications": [{"args": args}]}))
-    at, drawn = np.arange(60), np.random.default_rng(0).integers(2, size=60)
-    source = tmp_path / {"dsjson": "log.dsjson", "table": "log.csv", "obp": "log.npz"}[form]
-    if form == "dsjson":
-        labels = [{"_label_Action": arm + 1, "_labelIndex": arm} for arm in drawn.tolist()]
-        chances = {"p": [0.5, 0.5], "_label_probability": 0.5, "Timestamp": "2026-03-01"}
-        lines = [event(n, _label_cost=-(n % 4) / 4, **labels[n], **chances) for n in at.tolist()]
-        source.write_text("\n".join([*lines, "[CHECKPOINT]"]))
-    elif form == "table":
-        rows = [f"{n},{drawn[n]},0.5,{n % 4 / 4}\n" for n in at.tolist()]
-        source.write_text("id,arm,propensity,reward\n" + "".join(rows) + '60,"x"y,1,1\n')
-    else:
-        rewards = np.append(at % 4 / 4, np.nan)
-        np.savez(source, action=np.append(drawn, 0), reward=rewards, pscore=np.full(61, 0.5))
-    assert "60 decisions written" in run("import", source, "--format", form, "-o", output)
-    report = tmp_path / "report.json"
-    printed = run("replay", "--from", output, "-c", config, "--policy", "uniform", "-o", report)
-    assert "Rewards are those that" in printed
-    told = json.loads(report.read_text())
-    assert (told["rows"], told["earned"]) == (60, (0.375 + 1) / 2)
-    assert "60" in run("audit", "--from", output)

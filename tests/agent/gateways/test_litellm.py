@@ -222,7 +222,7 @@ def test_a_full_queue_drops_and_a_strange_call_fails_nothing(
     assert "it could not be read" in caplog.text
 
 
-def test_a_service_that_refuses_is_logged_and_the_next_batch_is_sent(
+def test_a_refusal_is_logged_and_the_next_batch_is_sent(
     module: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     wire = Wire("huge")

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -97,23 +96,6 @@ async def test_no_stream_of_changes_is_kept_open(service: Service) -> None:
         with pytest.raises(MCPError, match="Method not found"):
             async with asyncio.timeout(20), client.listen(tools_list_changed=True):
                 pass
-
-
-async def test_a_client_is_greeted_with_what_the_service_is_for(service: Service) -> None:
-    client = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "0"},
-    }
-    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
-    greeting = (await service.client.post("/mcp", json=body, headers=JSON)).json()["result"]
-    assert greeting["serverInfo"] == {
-        "name": "armwise",
-        "title": "Armwise",
-        "version": metadata.version("armwise"),
-    }
-    assert "call feedback with it" in greeting["instructions"]
-    assert not greeting["capabilities"]["resources"]["subscribe"]
 
 
 def test_the_protocol_leaves_the_log_as_the_service_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
