@@ -91,9 +91,7 @@ def test_failures_of_other_works_stand_side_by_side(run: Path) -> None:
     assert not [path for path in (run / "failed").iterdir() if path.suffix != ".json"], "written as a whole"
 
 
-def test_a_failure_that_cannot_be_written_is_logged_and_ends_nothing(
-    run: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_that_cannot_be_written_is_logged(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     (run / "failed").write_text("no folder")
     record(failure("the disk is full", 1, None))
     (said,) = (one.getMessage() for one in caplog.records)
@@ -101,9 +99,7 @@ def test_a_failure_that_cannot_be_written_is_logged_and_ends_nothing(
     assert "it cannot be recorded" in said
 
 
-def test_without_a_run_folder_attempts_are_the_same_and_nothing_is_written(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_run_folder_nothing_is_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUN_FOLDER)
     work = Attempts(OSError("full"))
     assert work.retried() == "done"

@@ -36,10 +36,6 @@ def test_a_folder_where_a_file_is_needed_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_that_is_there_already_is_no_file(tmp_path: Path) -> None:
-    assert describe_file_error(caught(tmp_path, made=True)) == os.strerror(errno.EEXIST)
-
-
 @pytest.mark.parametrize(
     ("number", "said"),
     [
@@ -115,15 +111,6 @@ def test_a_home_that_this_user_may_not_write_is_found_by_the_doctor(
         )
 
 
-def test_a_log_below_a_file_is_found_by_the_doctor(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "taken").touch()
-    document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"]["log_url"] = f"sqlite:///{tmp_path / 'taken' / 'log.db'}"
-    config.write_text(yaml.safe_dump(document))
-    (line,) = refusals("doctor", "-c", config)
-    assert f"{tmp_path / 'taken'} is no folder" in line
-
-
 def test_a_folder_in_the_place_of_a_configuration_is_named(tmp_path: Path) -> None:
     (line,) = refusals("serve", "--prepare-only", "-c", tmp_path)
     assert line.startswith(f"{tmp_path}: a folder is there, and a file is needed")
@@ -143,9 +130,7 @@ def test_a_home_that_cannot_be_closed_to_others_is_named(
     assert result.output.startswith(f"{tmp_path / 'home'}: the file system of {tmp_path / 'home'}")
 
 
-def test_a_home_that_cannot_be_made_is_refused_with_what_names_another(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_made_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, "denied", str(path))
 
@@ -153,13 +138,3 @@ def test_a_home_that_cannot_be_made_is_refused_with_what_names_another(
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(ConfigError, match=r"^the home .*keep this user .*ARMWISE_HOME, names another$"):
         make_home(settings)
-
-
-def test_each_mistake_in_a_configuration_has_a_line(config: Path) -> None:
-    document = yaml.safe_load(config.read_text())
-    document["applications"][0]["args"] |= {"foo": 1, "bar": 2}
-    config.write_text(yaml.safe_dump(document))
-    result = CliRunner().invoke(app, ["rebuild", "-c", str(config)])
-    bar, foo = result.output.splitlines()
-    assert foo.startswith(f"{config}: unknown key 'foo'")
-    assert bar.startswith(f"{config}: unknown key 'bar'")

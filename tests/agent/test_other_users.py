@@ -203,7 +203,7 @@ def test_the_folder_of_a_living_process_and_what_is_no_folder_of_ours_stay(base:
     assert all((base / name).exists() for name in others)
 
 
-def test_a_folder_too_deep_for_the_sockets_of_ray_is_refused_where_it_is_named(
+def test_a_folder_too_deep_for_rays_sockets_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     deep = "/" + "a" * local_ray.LONGEST_BASE
@@ -219,9 +219,7 @@ def test_a_folder_too_deep_for_the_sockets_of_ray_is_refused_where_it_is_named(
         assert folder.parent == Path("/tmp")
 
 
-def test_private_folders_lie_in_the_temporary_folder_of_the_system(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_folders_are_in_the_temporary_folder(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     short = Path("/tmp/" + "a" * (local_ray.LONGEST_BASE - 5))
     short.symlink_to(outside)
@@ -278,9 +276,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[psutil.Proce
 
 
 @pytest.mark.slow
-def test_a_ray_on_one_machine_has_neither_an_autoscaler_nor_the_server_of_a_dashboard(
-    job: tuple[psutil.Process, Path, Path],
-) -> None:
+def test_a_ray_of_one_machine_has_no_dashboard(job: tuple[psutil.Process, Path, Path]) -> None:
     process, _, _ = job
     lines = [" ".join(one.cmdline()) for one in process.children(recursive=True)]
     assert any("gcs_server" in line for line in lines)
