@@ -27,7 +27,6 @@ from armwise.agent.config import ConfigError, load
 from armwise.agent.lab.simulation.questions import QuestionsError
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.retrievers.remote import RemoteArm, RemoteParams
-from examples.demo import __main__ as demo_command
 from examples.demo import demonstrate as demo
 from examples.demo import service as demo_service
 from examples.demo.__main__ import app as command_line
@@ -346,9 +345,7 @@ def as_hoped(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToyService, Stor
 
 
 @pytest.mark.slow
-def test_the_story_goes_from_one_rule_to_a_source_that_is_added(
-    as_hoped: tuple[ToyService, Story],
-) -> None:
+def test_the_story_goes_from_one_rule_to_a_source_that_is_added(as_hoped: tuple[ToyService, Story]) -> None:
     toy, story = as_hoped
     assert [mark.label for mark in story.marks] == [
         *("canary v101", "v101 promoted", "manual stale", "guides questions", "arm guides"),
@@ -369,20 +366,7 @@ def test_the_story_goes_from_one_rule_to_a_source_that_is_added(
     assert all(turn.position == place for place, turn in enumerate(story.turns))
 
 
-def test_the_shares_of_a_chapter_are_told_by_kind_of_question(as_hoped: tuple[ToyService, Story]) -> None:
-    _, story = as_hoped
-    cold = chapter(story, "One rule for all questions").moved
-    even = "library 33% to 33%, manual 33% to 33%, both 33% to 33%"
-    assert sorted(map(str, cold)) == [f"language: {even}", f"library: {even}"]
-    (language,) = (one for one in chapter(story, "A source becomes stale").moved if one.kind == "language")
-    assert (language.last["manual"], language.last["both"]) == pytest.approx((0.2 / 3, 0.8 + 0.2 / 3))
-    (guides,) = (one for one in chapter(story, "A source is added").moved if one.kind == "guides")
-    assert (guides.last["guides"], guides.last["library"]) == pytest.approx((0.85, 0.05))
-
-
-def test_what_every_arm_earns_is_asked_with_the_arm_forced_and_not_fed_back(
-    as_hoped: tuple[ToyService, Story],
-) -> None:
+def test_what_every_arm_earns_is_asked_without_feedback(as_hoped: tuple[ToyService, Story]) -> None:
     toy, story = as_hoped
     forced = [model for model in toy.asked if model != "auto"]
     assert len(forced) == 12 * 3 + 18 * 4, "before the story, and once the source was added"
@@ -409,14 +393,6 @@ async def test_the_canary_of_a_candidate_that_is_never_decided_is_ended_and_told
     assert len(toy.runs) == 2
     assert f"0 of {len(story.trails)} candidates" in summary(story)
     assert "Not all came about: A source becomes stale, A source is added" in summary(story)
-
-
-@pytest.mark.slow
-async def test_a_canary_that_ends_is_told_with_its_reason(tmp_path: Path) -> None:
-    story = await lived(ToyService(False, None, True), tmp_path)
-    made = chapter(story, "Made questions, and the gate")
-    assert made.paragraphs[-1] == "After 10 questions it is ended: it is worse."
-    assert [mark.label for mark in story.marks][:2] == ["canary v101", "v101 ends"]
 
 
 @pytest.mark.slow
@@ -472,25 +448,6 @@ def test_what_goes_on_is_waited_for_however_long_it_takes() -> None:
     assert patience.lasts({"done": 99})
     now[0] += 0.1
     assert not patience.lasts({"done": 99}), "nothing has changed for 10 s"
-
-
-async def test_a_run_that_goes_on_outlasts_the_patience_for_one_that_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, run = [0.0], {"id": 1, "status": "running", "trigger": "schedule", "steps": 0}
-    patient = lambda limit_s: Patience(limit_s, lambda: now[0])  # noqa: E731
-    monkeypatch.setattr("examples.demo.operator.Patience", patient)
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        now[0] += 9.0
-        run["steps"] += 1  # type: ignore[operator]
-        run["status"] = "held" if run["steps"] == 50 else "running"
-        return httpx.Response(200, json={"warm_starts": [run], "next": None})
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://toy") as http:
-        operator = Operator(Desk(http), Story(), patience_s=10.0, poll_s=0.0, look_s=0.0)
-        (settled,) = await operator.settled()
-    assert (settled["steps"], now) == (50, [450.0])
 
 
 async def test_what_is_learned_is_waited_for_while_learning_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,17 +528,6 @@ def test_the_page_needs_nothing_else_and_tells_all(as_hoped: tuple[ToyService, S
     assert "fixed:library" in html
     assert "share of the draws, first and last" in html
     assert "guides, at the end" in html
-
-
-@pytest.mark.slow
-def test_the_page_of_a_story_that_broke_off_is_made_of_what_there_is(
-    as_hoped: tuple[ToyService, Story],
-) -> None:
-    _, story = as_hoped
-    html = page(Story(story.arms, story.truth, story.turns[:7], story.chapters[:1]))
-    assert html.count("<svg") == 2
-    assert "One rule for all questions" in html
-    assert "A source becomes stale" not in html
 
 
 def test_what_the_demo_writes_is_of_its_user_alone(tmp_path: Path) -> None:
@@ -746,42 +692,6 @@ def test_a_service_that_does_not_start_is_told_with_its_log(
         serving(EXAMPLE, tmp_path, tmp_path / "log", url, "--ray"),
     ):
         raise AssertionError("it is never ready")
-
-
-@pytest.mark.parametrize(("ray", "mode"), [(True, "--ray"), (False, "--single-process")])
-def test_the_page_says_by_which_command_it_was_made(tmp_path: Path, ray: bool, mode: str) -> None:
-    settings = Demo(config=EXAMPLE, output=tmp_path, k=3, seed=3, ray=ray)
-    assert settings.command == (
-        f"python -m examples.demo --config examples/demo.yaml --output {tmp_path} -k 3 --seed 3"
-        + " --ray" * ray
-    )
-    assert settings.mode == mode
-
-
-@pytest.mark.slow
-def test_the_service_is_run_as_the_demo_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, _ = stand_in(monkeypatch, CHILD)
-    stand, words = demo_service.armwise, list[str]()
-    monkeypatch.setattr(demo_service, "armwise", lambda *given: words.extend(given) or stand())
-    with serving(EXAMPLE, tmp_path, tmp_path / "log", url, "--single-process"):
-        assert words == ["serve", "--config", str(EXAMPLE), "--single-process"]
-
-
-@pytest.mark.parametrize(
-    ("terminal", "desktop", "opened"), [(True, True, 1), (True, False, 0), (False, True, 0)]
-)
-def test_the_console_is_opened_for_somebody_at_a_desktop(
-    monkeypatch: pytest.MonkeyPatch, terminal: bool, desktop: bool, opened: int
-) -> None:
-    addresses: list[str] = []
-    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    if desktop:
-        monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(demo_command.console, "_force_terminal", terminal)
-    monkeypatch.setattr(demo_command.webbrowser, "open", addresses.append)
-    demo_command.show("http://127.0.0.1:8010/console")
-    assert addresses == ["http://127.0.0.1:8010/console"] * opened
 
 
 @given(

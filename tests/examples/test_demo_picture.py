@@ -9,7 +9,6 @@ from PIL import Image
 
 from benchmarks.console_pictures import take_demo
 from tests.agent.browsing import CHROMIUM
-from tests.pages import ROOT
 
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A run</title></head>
 <body style="margin: 0; background: {background}"><svg width="1280" height="{height}"></svg></body></html>"""
@@ -42,9 +41,3 @@ def test_a_page_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match=r"index\.html is not there: `make demo` leaves"):
         take_demo(tmp_path / "index.html", tmp_path / "img", "light")
     assert not (tmp_path / "img").exists()
-
-
-def test_pictures_of_the_guide_are_small() -> None:
-    pictures = [*(ROOT / "docs" / "img").glob("*.png")]
-    assert {path.name for path in pictures} >= {"demo.png", "console-overview.png"}
-    assert [path.name for path in pictures if path.stat().st_size > 200_000] == []
