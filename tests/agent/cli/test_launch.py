@@ -133,13 +133,13 @@ def test_what_prepares_is_ended_at_once_where_ray_is_lost_meanwhile(
     assert not begun[0].is_running()
 
 
-@pytest.mark.parametrize("named", ["agent.app:build", serve.APPLICATION, None, "of_theirs:app"])
-def test_the_application_is_found_by_its_former_name_too(tmp_path: Path, named: str | None) -> None:
+@pytest.mark.parametrize("named", [None, "of_theirs:app"])
+def test_an_application_without_a_path_is_that_of_armwise(tmp_path: Path, named: str | None) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"import_path": named, "args": {}}]}))
     written = serve._without_proxy(path, tmp_path)  # noqa: SLF001 - what Ray Serve is given
     (application,) = yaml.safe_load(written.read_text())["applications"]
-    assert application["import_path"] == ("of_theirs:app" if named == "of_theirs:app" else serve.APPLICATION)
+    assert application["import_path"] == (named or serve.APPLICATION)
 
 
 class Starting(BaseHTTPRequestHandler):
