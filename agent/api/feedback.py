@@ -206,7 +206,7 @@ async def _serve(request: Request) -> Response:
     return await feedback(replica, caller, await plain.read_body(request, _BODY), key)
 
 
-router.add_route("/v1/feedback", _serve, ["POST"])
+plain.add_route(router, "/v1/feedback", _serve)
 
 
 @router.post(

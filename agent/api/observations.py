@@ -89,7 +89,7 @@ async def _serve(request: Request) -> Response:
     return await observations(replica, caller, await plain.read_body(request, _BODY), key)
 
 
-router.add_route("/v1/observations", _serve, ["POST"])
+plain.add_route(router, "/v1/observations", _serve)
 
 
 @router.post(

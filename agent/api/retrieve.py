@@ -28,7 +28,7 @@ async def _serve(request: Request) -> Response:
     return await retrieve(replica, caller, await plain.read_body(request, _BODY), key, timeout_s)
 
 
-router.add_route("/v1/retrieve", _serve, ["POST"])
+plain.add_route(router, "/v1/retrieve", _serve)
 
 
 @router.post(

@@ -66,7 +66,7 @@ async def _serve(request: Request) -> Response:
     return await chat(request, replica, caller, await plain.read_body(request, _BODY), key, timeout_s)
 
 
-router.add_route("/v1/chat/completions", _serve, ["POST"])
+plain.add_route(router, "/v1/chat/completions", _serve)
 
 
 @router.post(

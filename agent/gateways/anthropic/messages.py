@@ -64,8 +64,8 @@ async def _serve_count(request: Request) -> Response:
     return await count_tokens(request, replica, await plain.read_body(request, _CONVERSATION))
 
 
-router.add_route(PATH, _serve, ["POST"])
-router.add_route(f"{PATH}/count_tokens", _serve_count, ["POST"])
+plain.add_route(router, PATH, _serve)
+plain.add_route(router, f"{PATH}/count_tokens", _serve_count)
 
 
 @router.post(
