@@ -5,20 +5,16 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from io import BytesIO
-from itertools import pairwise
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import sqlalchemy as sa
-from PIL import Image
 
-from armwise.agent.console.charts import draw_chart, draw_levels
+from armwise.agent.console.charts import draw_levels
 from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
@@ -398,20 +394,6 @@ def test_times_are_in_the_zone_of_the_reader(served: tuple[Service, str], chrome
     assert time_of.get_attribute("title") == f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-def test_a_telephone_shows_the_arm_the_question_and_the_answer(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
-    _, address = served
-    page = chrome(375, "light")
-    page.goto(f"{address}{CONSOLE}/decisions")
-    card = page.locator("tbody tr", has_text="about rivers").first
-    for part in (card.locator(".arm"), card.get_by_text("about rivers"), card.get_by_text("The Danube does")):
-        box = part.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 375
-    assert_no_barrier(page, "decisions")
-
-
 def test_what_is_open_is_in_the_address_which_a_button_copies(
     served: tuple[Service, str], chrome: Visit
 ) -> None:
@@ -443,22 +425,6 @@ def test_what_is_open_is_in_the_address_which_a_button_copies(
     page.wait_for_url("**/decisions/*?open=features")
 
 
-def test_a_link_is_selected_in_a_field_where_there_is_no_clipboard(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
-    """A page without HTTPS has no clipboard: the link is there to be copied by hand."""
-    _, address = served
-    page = chrome(390, "dark")
-    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-    page.goto(f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5")
-    page.get_by_role("button", name="Copy link").click()
-    field = page.get_by_label("Link to this view")
-    field.wait_for()
-    assert field.input_value() == f"{address}{CONSOLE}/decisions?arm=bm25&least=0.5"
-    assert page.evaluate("getSelection().toString()") == field.input_value()
-    assert_no_barrier(page, "the link")
-
-
 def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
     served: tuple[Service, str], chrome: Visit
 ) -> None:
@@ -480,27 +446,6 @@ def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
     assert not [one for one in asked if "ask" in one]
 
 
-def test_a_table_that_is_wider_than_the_window_shows_a_shadow_where_it_goes_on(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
-    """At 390 pixels the arms scroll in a region, whose edge is darker than the page beside it."""
-    _, address = served
-    page = chrome(390, "light")
-    page.goto(f"{address}{CONSOLE}/arms")
-    region = page.get_by_role("region", name="Arms", exact=True)
-    assert region.evaluate("one => one.scrollWidth > one.clientWidth")
-    box = region.bounding_box()
-
-    def edge() -> float:
-        clip = {"x": box["x"] + box["width"] - 3, "y": box["y"], "width": 3, "height": 200}
-        return float(np.asarray(Image.open(BytesIO(page.screenshot(clip=clip))).convert("L")).mean())
-
-    hidden = edge()
-    region.evaluate("one => one.scrollTo(one.scrollWidth, 0)")
-    page.wait_for_timeout(100)
-    assert hidden < edge() - 20, "and none at its end"
-
-
 @pytest.mark.parametrize(("path", "width"), [("", 1024), ("/arms", 1280), ("/decisions", 1280)])
 def test_no_column_is_lost_beside_four_arms_of_two_models(
     priced: tuple[Service, str], chrome: Visit, path: str, width: int
@@ -519,71 +464,6 @@ def test_no_column_is_lost_beside_four_arms_of_two_models(
         assert region.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, label
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1280])
-def test_no_word_of_the_settings_of_an_arm_is_broken(
-    served: tuple[Service, str], chrome: Visit, width: int
-) -> None:
-    _, address = served
-    page = chrome(width, "light")
-    page.goto(f"{address}{CONSOLE}/arms")
-    summaries = page.locator("td summary")
-    assert summaries.count()
-    for summary in summaries.all():
-        rows = summary.evaluate(
-            """one => {
-              const words = document.createRange();
-              words.selectNodeContents(one);
-              return new Set([...words.getClientRects()].map((box) => Math.round(box.top))).size;
-            }"""
-        )
-        assert rows == 1, summary.inner_text()
-
-
-WRITTEN = """
-(() => {
-  window.written = [];
-  const write = CanvasRenderingContext2D.prototype.fillText;
-  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-    window.written.push([text, x, y, this.measureText(text).width]);
-    return write.apply(this, arguments);
-  };
-})()
-"""
-"""Keeps what is written into charts: each text, its middle, its height and its width."""
-
-
-def labels(page: Any, seconds: int) -> list[tuple[str, float, float]]:
-    """Draw a chart of so many seconds; return the first line of each label of its times, left, and right."""
-    begin = datetime(2026, 3, 2, 14, 9, 57, tzinfo=UTC).timestamp()
-    x = [begin + seconds * part / 9 for part in range(10)]
-    made = draw_chart(x, [{"label": "a", "colour": "--c0", "values": [0.5] * 10}], unit="reward")
-    page.evaluate("window.written = []")
-    page.evaluate(SHOW, made)
-    found = page.evaluate("window.written")
-    at = min(y for text, _, y, _ in found if ":" in text)
-    times = [one for one in found if ":" in one[0] and one[2] == at]
-    return [
-        (text, x - width / 2, x + width / 2) for text, x, _, width in sorted(times, key=lambda one: one[1])
-    ]
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("seconds", [20, 60, 200, 500, 4000, 40_000])
-def test_labels_of_times_do_not_run_together(
-    served: tuple[Service, str], chrome: Visit, width: int, seconds: int
-) -> None:
-    """They have seconds only where a chart is of few seconds."""
-    _, address = served
-    page = chrome(width, "light")
-    page.add_init_script(WRITTEN)
-    page.goto(f"{address}{CONSOLE}/system")
-    found = labels(page, seconds)
-    assert found
-    for (left, _, end), (right, begin, _) in pairwise(found):
-        assert begin - end > 10, (left, right)
-    assert {text.count(":") for text, _, _ in found} == {2 if seconds < 120 else 1}
-
-
 SHOW = """made => {
   const figure = document.createElement("figure");
   Object.assign(figure.dataset, { chart: made, title: "shares" });
@@ -591,93 +471,6 @@ SHOW = """made => {
   document.dispatchEvent(new Event("htmx:afterSettle"));
 }"""
 """Draws a chart in the place of what a page shows."""
-
-
-UNITS = r"""
-() => {
-  const words = "reward|request|decision|probabilit|propensity|version|example|share|contribution|metric"
-    + "|token|fact|alarm|step";
-  const unit = new RegExp(`${words}|[%$]|\\bm?s\\b`);
-  const bare = (cell) => /^[+-]?\d[\d,.]*(?!\d|-)/.test(cell) && !/^\d{4}-\d\d/.test(cell);
-  const text = (node) => node.textContent.replace(/\s+/g, " ").trim();
-  const found = [];
-  for (const table of document.querySelectorAll("table")) {
-    const heads = [...table.querySelectorAll("thead th")];
-    const headings = heads.flatMap((one) => Array(one.colSpan).fill(text(one)));
-    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, i) => {
-      const said = `${headings[i] || ""}: ${text(cell)}`;
-      if (bare(text(cell)) && !unit.test(said)) found.push(said);
-    });
-  }
-  for (const fact of document.querySelectorAll(".facts div")) {
-    const said = `${text(fact.querySelector("dt"))}: ${text(fact.querySelector("dd"))}`;
-    if (bare(text(fact.querySelector("dd"))) && !unit.test(said)) found.push(said);
-  }
-  return found;
-}
-"""
-"""Returns each figure of a page that has a unit neither in its cell nor in its heading."""
-
-
-@pytest.mark.parametrize("which", ["served", "priced"])
-def test_every_figure_has_its_unit_beside_it_or_in_its_heading(
-    request: pytest.FixtureRequest, chrome: Visit, which: str
-) -> None:
-    """With dollars and without; of a request the cost is in dollars, or in steps and time."""
-    _, address = request.getfixturevalue(which)
-    page = chrome(1280, "light")
-    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
-    decision = page.locator("tbody a").first.get_attribute("href").split(CONSOLE)[1]
-    playground = decision.replace("/decisions/", "/playground/")
-    for path in ("?window=all", "/arms", "/decisions", decision, playground, "/policies", "/system"):
-        page.goto(f"{address}{CONSOLE}{path}")
-        assert page.evaluate(UNITS) == [], path
-    page.goto(f"{address}{CONSOLE}?window=all")
-    cost = page.locator(".facts div", has_text="cost a request").inner_text().replace("\xa0", " ")
-    expected = {"served": r"[\d.]+ steps, [\d.]+ m?s\n", "priced": r"\$9.98 per 1,000\n"}[which]
-    assert re.search(rf"{expected}priced [\d.]+ units of 0.1 reward each", cost), cost
-
-
-def test_each_page_of_figures_says_when_they_were_read_and_how_newer_ones_come(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
-    """In the zone of the reader; a page either looks again by itself, or has a link that loads it again."""
-    _, address = served
-    page = chrome(1280, "light")
-    session = page.context.new_cdp_session(page)
-    session.send("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
-    page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
-    decision = page.locator("tbody a").first.get_attribute("href").split(CONSOLE)[1]
-    still = ("/arms", "/decisions?text=rivers", decision, "/policies", "/policies/differences?one=1&other=2")
-    for path in ("", "/evaluations", *still, "/warm-starts", "/system"):
-        page.goto(f"{address}{CONSOLE}{path}")
-        said = page.locator("p", has_text="As of ")
-        utc = datetime.fromisoformat(said.locator("time").get_attribute("datetime"))
-        assert abs(utc.timestamp() - time.time()) < 60.0
-        assert said.locator("time").inner_text() == f"{utc + timedelta(hours=5, minutes=30):%H:%M:%S}", path
-        assert said.locator("time").get_attribute("title") == f"{utc:%H:%M:%S} UTC"
-        if path in ("", "/evaluations"):
-            assert "looks for newer figures every 5\xa0s" in said.inner_text()
-            assert page.locator("#live").get_attribute("hx-trigger") == "every 5s"
-        else:
-            assert page.locator("#live").get_attribute("hx-trigger") is None
-            page.evaluate("window.before = true")
-            said.get_by_role("link", name="Refresh").click()
-            page.wait_for_function("window.before === undefined")
-            assert page.url == f"{address}{CONSOLE}{path}"
-
-
-def test_a_page_that_looks_for_newer_figures_says_when_it_read_them(
-    served: tuple[Service, str], chrome: Visit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, address = served
-    page = chrome(375, "dark")
-    page.clock.install()
-    page.goto(f"{address}{CONSOLE}?window=7d")
-    now = int(service.clock()) + 3600
-    monkeypatch.setattr(service.replica, "clock", lambda: float(now))
-    page.clock.run_for(6000)
-    page.locator(f"time.clock[datetime='{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}']").wait_for()
 
 
 def colours_of(page: Any, xs: list[float], y: float) -> list[str]:

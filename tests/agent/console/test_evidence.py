@@ -14,12 +14,8 @@ import pytest
 from armwise.agent.config import parse
 from armwise.agent.console import evidence
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.console.served_comparison import number_colours
-from armwise.agent.evaluation import EvaluationRequest, Report, colour_candidates, evaluate_log
-from armwise.agent.evaluation.report import colour_arms
-from armwise.agent.reporting import PALETTE
+from armwise.agent.evaluation import Report
 from armwise.feedback.registry import evaluations
-from armwise.feedback.sources import LogSource
 from tests.agent.api.test_promotion_gate import published, without_waiting
 from tests.agent.console.test_pages import ORIGIN, plain, seen
 from tests.agent.fakes import CONFIG, Service
@@ -90,18 +86,6 @@ async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Se
     assert promotion.forced
 
 
-def test_the_chart_of_the_evidence_leaves_its_first_figures_out_of_its_height() -> None:
-    lows = [-90.0, -9.0, *[-0.4] * 7, -0.2]
-    gains = [*range(7, 0, -1), 0.9, 0.7, 0.6]
-    points = [
-        {"at": 100.0 + i, "low": low, "gain": gain}
-        for i, (low, gain) in enumerate(zip(lows, gains, strict=True))
-    ]
-    drawn = evidence.trail({"trail": points, "figures": {"margin": 0.1}})
-    assert drawn is not None
-    assert json.loads(drawn)["bounds"] == pytest.approx([-0.4 - 1.0 / 10, 0.6 + 1.0 / 3])
-
-
 async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,23 +122,6 @@ async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
     found = [(one.name, one.version, one.evaluation.id) for one in shown["judged"]]
     assert found == [("recipe:1", 1, 6), ("version:2", 2, 5), ("uniform", None, 4)]
     assert [one.id for one in shown["pending"]] == [9, 8]
-
-
-async def test_what_was_earned_is_within_the_span_that_estimates_are_drawn_on(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rest = {"first_at": 0.0, "last_at": 0.0, "made_at": 0.0, "drawn": {}, "arm_colours": {}}
-    reports = [
-        (number, SimpleNamespace(candidates=[], earned=earned, rows=1, **rest))
-        for number, earned in ((1, 0.25), (2, -0.75))
-    ]
-
-    async def read(*_: object) -> list[tuple[int, SimpleNamespace]]:
-        return reports
-
-    monkeypatch.setattr(evidence, "_reports", read)
-    shown = plain(await seen(service, "/evaluations/compare?of=1&of=2"))
-    assert "drawn from -0.750 to +0.250" in shown.replace("\u2212", "-")
 
 
 async def test_a_canary_is_judged_as_its_promotion_would_judge_it(judged: Service) -> None:
@@ -201,51 +168,3 @@ async def test_evaluations_are_compared_by_the_estimates_that_lead_their_reports
     ):
         answer = await judged.client.get(f"{CONSOLE}/evaluations/compare?{query}")
         assert (answer.status_code, said in plain(answer.text)) == (status, True), answer.text
-
-
-@pytest.mark.parametrize(
-    ("counts", "said"),
-    [
-        (
-            {"waiting": 20, "pending": 1300},
-            "20 newer ones wait for feedback; 1,300 wait for feedback, and count",
-        ),
-        ({"waiting": 0, "pending": 7}, "of its own; 7 wait for feedback, and count as the worst"),
-        ({"waiting": 0, "pending": 0}, "of its own."),
-    ],
-)
-async def test_decisions_that_wait_for_feedback_are_named_beside_the_verdict(
-    service: Service, monkeypatch: pytest.MonkeyPatch, counts: dict[str, int], said: str
-) -> None:
-    """Some are left out, others count as the worst."""
-    figures = {
-        "n": 233,
-        "effective_n": 177.0,
-        "gain": 0.1,
-        "low": -0.1,
-        "margin": 0.0,
-        "level": 0.95,
-        **counts,
-    }
-    verdict = {"promote": False, "verdict": "hold", "reasons": [], "figures": figures}
-    state = SimpleNamespace(id=1, finished_at=None)
-
-    async def judged(*_: object) -> dict[str, Any]:
-        return {"judged": [evidence.Judged("uniform", None, state, verdict, None)], "pending": []}  # type: ignore[arg-type]
-
-    monkeypatch.setattr(evidence, "judged", judged)
-    assert said in plain(await seen(service, "/policies/gate"))
-
-
-@pytest.mark.slow
-async def test_a_report_colours_an_arm_as_every_page_does(judged: Service) -> None:
-    asked = EvaluationRequest(candidates=("fixed:dense", "uniform"))
-    store, config = judged.replica.store, judged.config
-    report = await asyncio.to_thread(
-        evaluate_log, config, asked, LogSource(store, config.reward), store, lambda *_: None
-    )
-    known = number_colours(store)
-    assert known.keys() == {"none", "bm25", "dense"}
-    expected = {arm: PALETTE[number] for arm, number in known.items()}
-    assert colour_arms(report) == expected
-    assert colour_candidates(report)["fixed:dense"] == expected["dense"]

@@ -24,15 +24,11 @@ from armwise.agent.console.served_comparison import (
 from armwise.feedback.registry import arm_sets, promotions
 from armwise.feedback.training_log import rollups
 from tests.agent.asking import look_up, tell
+from tests.agent.console.test_pages import plain
 from tests.agent.console.test_worth import asked
 from tests.agent.fakes import Service
 
 HARM = '<script>alert(1)</script>" onload="alert(2)'
-
-
-def plain(text: str) -> str:
-    """The text of a page, without its tags."""
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
 
 
 async def panel_of(service: Service, query: str = "", **headers: str) -> str:

@@ -179,7 +179,7 @@ def test_an_arm_that_vanished_is_in_the_shares_and_no_alternative(store: Store) 
     assert mark.what == "New set of arms: c can be drawn from now on; a can no longer be drawn."
 
 
-def test_a_log_whose_sets_were_recorded_after_it_counts_the_first_one_from_its_beginning(
+def test_the_first_set_of_arms_counts_from_the_beginning(
     store: Store,
 ) -> None:
     """An imported log is older than the service that reads it."""

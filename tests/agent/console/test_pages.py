@@ -112,17 +112,6 @@ async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> Non
     assert "of 12 with feedback" in shown
 
 
-async def test_an_empty_log_says_what_to_do_next(service: Service) -> None:
-    overview = await seen(service, "")
-    assert "Nothing was asked yet." in plain(overview)
-    assert "Ask a question in the playground" in plain(overview)
-    assert "cost a request" not in plain(overview), "zeros are left out"
-    assert "The log holds no decision yet." in plain(await seen(service, "/decisions"))
-    assert "No decision matches" in plain(await seen(service, "/decisions?arm=bm25"))
-    apart = await seen(service, "/policies/differences?one=1&other=1")
-    assert "The log holds no decision to compare them on." in apart
-
-
 @pytest.mark.slow
 async def test_texts_of_others_are_shown_and_never_run(tmp_path: Path) -> None:
     generator = base.ScriptedGenerator({}, default=HARM + " word" * 25_000)
@@ -407,9 +396,7 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
     ("name", "length", "step"),
     [("1h", 3600, 60), ("24h", 86_400, 480), ("7d", 604_800, 3600), ("30d", 2_592_000, 14_400)],
 )
-def test_a_window_has_at_most_180_slots_of_minutes_up_to_a_day_and_of_hours_beyond(
-    name: str, length: int, step: int
-) -> None:
+def test_a_window_has_at_most_180_slots(name: str, length: int, step: int) -> None:
     now = 1_800_000_000.0
     window = overview.choose_window(name, now, None)
     assert window.step == step
@@ -475,7 +462,7 @@ def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> N
     assert found == {"turn": pytest.approx([50.0, 95.0, 99.0])}
 
 
-async def test_drawing_at_random_and_each_arm_alone_are_the_estimates_of_the_evaluation(
+async def test_single_arms_have_the_estimates_of_an_evaluation(
     linear: Service,
 ) -> None:
     store, rule = linear.replica.store, linear.config.reward
@@ -753,30 +740,19 @@ STEPS = [
 ]
 
 
-async def test_a_warm_start_is_told_in_names_and_dates(service: Service) -> None:
-    """Steps have dates and durations; results and inputs are names with values, without the trail."""
+async def test_a_warm_start_shows_its_steps_and_results(service: Service) -> None:
+    """Dates are in words, texts are escaped, and the trail is left out."""
     store, now = service.replica.store, 1_700_000_000.0
     mine = runs.claim(store, "ours", runs.Trigger.SCHEDULE, "worker", now)
-    inputs = {"log": 1700000, "alarm": None, "live": {"recipe": "c" * 64, "start": {"runs": [1, 2]}}}
-    runs.save_progress(store, mine, now, inputs=inputs, steps=STEPS, candidate=1)
+    runs.save_progress(store, mine, now, inputs={"log": 1700000, "alarm": None}, steps=STEPS, candidate=1)
     runs.finish(store, mine, runs.RunState.HELD, now + 3600.0)
-    listed = plain(await seen(service, "/warm-starts"))
-    assert "1 2023-11-14 22:13 UTC 2023-11-14 23:13 UTC the schedule held version 1" in listed
+    assert "2023-11-14 23:13 UTC the schedule held" in plain(await seen(service, "/warm-starts"))
     page = await seen(service, "/warm-starts/1")
-    shown = re.sub(r" ([,;.])", r"\1", plain(page))
-    assert "held, by the schedule, since 2023-11-14 22:13 UTC; ended 2023-11-14 23:13 UTC." in shown
-    assert "gather 2023-11-14 22:13 UTC, 1.25 s new labels of <b>people</b>" in shown
-    for said in (
-        "promote no reasons too little figures gain 0.1235",
-        "finished at 2023-11-14 22:16 UTC delay 2.5 s p none",
-        "digest abababababab latency 3 ms n 12,345",
-        "facts in the log 1,700,000 drift alarm at example none active recipe recipe cccccccccccc",
-        "start runs 1, 2",
-    ):
+    assert "labels of &lt;b&gt;people" in page
+    shown = plain(page)
+    for said in ("gain 0.1235", "delay 2.5 s", "n 12,345", "log 1,700,000"):
         assert said in shown
-    assert "trail" not in shown
-    assert f'href="{CONSOLE}/policies?' not in page, "the run names no recipe"
-    assert not re.search(r"[{}]|\b1[0-9]{9}\b", shown)
+    assert not re.search(r"trail|[{}]|\b1[0-9]{9}\b", shown)
 
 
 async def test_costs_have_their_units(tmp_path: Path) -> None:
@@ -838,66 +814,3 @@ async def test_a_list_has_no_answers_where_groups_restrict_passages(
     assert "The Danube does." in await seen(service, "/decisions")
     monkeypatch.setattr(service.replica.turns, "restricted", True)
     assert "The Danube does." not in await seen(service, "/decisions")
-
-
-async def test_times_are_read_by_machines_and_are_in_utc_without_a_script(service: Service) -> None:
-    found = (await ask(service)).json()["agent"]["decision_id"]
-    with service.replica.store.writing() as connection:
-        connection.execute(sa.update(t.decisions).values(decided_at=86399.5))
-    expected = '<time datetime="1970-01-01T23:59:59Z">1970-01-01 23:59 UTC</time>'
-    for path in ("/decisions", f"/decisions/{found}"):
-        assert expected in await seen(service, path)
-
-
-async def test_a_decision_begins_with_its_answer_and_ends_with_what_the_policy_saw(linear: Service) -> None:
-    """Answer and passages, then feedback and reward, then why, and the features folded."""
-    found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
-    page = await seen(linear, f"/decisions/{found}")
-    titles = re.findall(r"<h2>([^<]*)</h2>", page)
-    assert titles == [
-        *("Question", "Answer", "Passages", "Feedback and reward", "Why this arm", "What the policy saw")
-    ]
-    assert page.index('id="why"') > page.index("Keep this judgement") > page.index('id="passages"')
-    assert '<details id="features"><summary>' in page
-
-
-async def test_versions_are_chosen_from_a_list_where_decisions_are_looked_for(
-    linear: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The list has the newest versions, and an older one that a link names."""
-    monkeypatch.setattr(decisions, "PAGE", 1)
-
-    async def offered(query: str) -> tuple[list[str], list[str]]:
-        (options,) = re.findall(
-            r'<select id="version".*?</select>', await seen(linear, f"/decisions{query}"), re.S
-        )
-        return re.findall(r'value="(\d+)"', options), re.findall(r'value="(\d+)" selected', options)
-
-    assert await offered("") == (["2"], [])
-    assert await offered("?version=2") == (["2"], ["2"])
-    assert await offered("?version=1") == (["2", "1"], ["1"])
-
-
-async def test_an_evaluation_shows_what_it_was_asked(linear: Service) -> None:
-    """Its request is a list of names and values; what was left out is left out."""
-    window = {"since": "2020-01-01", "candidates": "uniform\nfixed:bm25", "gate": "on"}
-    await linear.client.post(f"{CONSOLE}/evaluations", data=window, headers=ORIGIN)
-    shown = plain(await seen(linear, "/evaluations/1")).replace(" ,", ",")
-    assert "candidates uniform, fixed:bm25 baseline served since 2020-01-01T00:00:00Z" in shown
-    assert "gate yes" in shown
-    assert not re.search(r"[{}]|None|until", shown)
-
-
-async def test_the_link_of_a_page_that_an_action_answers_is_that_of_its_page(service: Service) -> None:
-    """A refused action, and a key that was made, are no views that could be opened again."""
-    made = await service.client.post(
-        f"{CONSOLE}/system/keys", data={"name": "a", "scopes": "admin"}, headers=ORIGIN
-    )
-    assert f'id="copy-link" data-link="{CONSOLE}/system"' in made.text
-    (secret,) = re.findall(r"sk-aw-\w+-\w+", made.text)
-    bearer = {"authorization": f"Bearer {secret}"}
-    listed = await service.client.get(f"{CONSOLE}/decisions?arm=bm25", headers=bearer)
-    assert 'id="copy-link">Copy link' in listed.text
-    assert secret not in listed.text
-    refused = await service.client.post(f"{CONSOLE}/policies", data={}, headers={**ORIGIN, **bearer})
-    assert (refused.status_code, f'data-link="{CONSOLE}/policies"' in refused.text) == (400, True)

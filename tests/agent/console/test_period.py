@@ -25,11 +25,10 @@ from armwise.agent.console.period_report import (
     equal_in_words,
     gain_in_words,
     money_in_words,
-    unknowns,
     write_page,
     write_text,
 )
-from armwise.agent.console.served_comparison import Alternative, ServedComparison, number_colours
+from armwise.agent.console.served_comparison import Alternative, ServedComparison
 from armwise.agent.policies import Exploration
 from armwise.feedback.events import (
     INCUMBENT,
@@ -46,7 +45,17 @@ from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions, runs
 from armwise.feedback.training_log import read_examples
-from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, add_up, expected, fill, read_served
+from tests.agent.evaluation.logged import (
+    BEGIN,
+    FLOOR,
+    RULE,
+    World,
+    add_up,
+    expected,
+    fill,
+    quietly,
+    read_served,
+)
 
 USD = {"small": 0.001, "large": 0.02, "free": 0.0}
 
@@ -62,11 +71,6 @@ WORLD = World(
 CONFIG: Any = SimpleNamespace(reward=RULE, explores=Exploration(0.1, FLOOR), actions=())
 
 RUNS = 40
-
-
-def nothing(what: str, done: int, total: int | None) -> None:
-    """No progress is shown."""
-    del what, done, total
 
 
 @pytest.fixture
@@ -95,7 +99,7 @@ def test_intervals_of_rewards_and_of_what_was_saved_hold_the_truth(tmp_path: Pat
         store = Store(f"sqlite:///{tmp_path / f'{seed}.db'}")
         began(store)
         made = fill(store, replace(WORLD, wide=wide), 250, seed)
-        found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+        found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly)
         store.close()
         explored = [one for one in made if one.mode is Mode.EXPLORE]
         best = found.beside_best
@@ -136,7 +140,7 @@ def test_the_figures_of_a_period_are_those_of_its_turns(store: Store) -> None:
     began(store)
     made = fill(store, WORLD, 600, seed=3)
     since, until = BEGIN + 50.0, BEGIN + 250.0
-    found = read_period(store, CONFIG, since, until, nothing)
+    found = read_period(store, CONFIG, since, until, quietly)
     mine = [one for one in made if since <= one.decided_at < until]
     assert len(mine) == 400
     explored = [one for one in mine if one.mode is Mode.EXPLORE]
@@ -164,7 +168,7 @@ def test_what_was_saved_is_the_weighted_cost_of_the_best_arm_less_what_was_paid(
     """On the turns for which it could be drawn, by self-normalised weights."""
     began(store)
     fill(store, replace(WORLD, right={"free": 0.3, "small": 0.5, "large": 0.7}, masked=0.3), 400, seed=8)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly)
     assert found.whole.best is not None
     assert found.whole.best.name == "large"
     table = read_served(store, RULE, BEGIN, BEGIN + 1e6)
@@ -201,7 +205,7 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
     with store.writing() as connection:
         connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 80.0} WHERE arm = 'free'")
         connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 500.0} WHERE arm = 'small'")
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, nothing)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, quietly)
     assert {one.name for one in found.whole.arms} == {"large", "small"}
     assert [what for _, what in found.changes] == ["Switch: free can no longer be drawn."]
     assert {arm.name for arm in found.arms} == {"large", "small", "free"}
@@ -212,12 +216,12 @@ def test_without_dollars_seconds_are_compared_and_without_both_nothing_is(store:
     """What was not recorded is not compared."""
     began(store)
     fill(store, replace(WORLD, usd=None), 200, seed=1)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly)
     assert found.beside_best is not None
     assert "$" not in money_in_words(found)
     assert " s less an answer and earned between" in money_in_words(found)
     fill(store, replace(WORLD, usd=None, seconds=None), 200, seed=1, first=10_000)
-    later = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 5001.0, nothing)
+    later = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 5001.0, quietly)
     assert (later.beside_best, later.curve, money_in_words(later)) == (None, (), "")
 
 
@@ -225,7 +229,7 @@ def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -
     """As long a time before counts, up to the begin, which does not; rewards and dollars, each of its own."""
     began(store)
     fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
-    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, nothing)
+    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, quietly)
     now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
     beside = found.before
     assert beside is not None
@@ -235,7 +239,7 @@ def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -
     assert beside.saved_low < beside.saved < beside.saved_high
     assert "linucb" in beside.name
     assert f"beside {beside.name}, it cost" in money_in_words(found)
-    first = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, nothing)
+    first = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, quietly)
     assert first.before is None
     assert "there is nothing with feedback from before" in money_in_words(first)
 
@@ -268,18 +272,18 @@ def test_what_the_recipe_before_the_active_one_served_is_compared_with_what_came
     assert find_recipe_begin(store, BEGIN + 290.2) == BEGIN + 150.0, "the end is exclusive"
     assert find_recipe_begin(store, BEGIN + 291.0) == BEGIN + 290.2
     assert find_recipe_begin(store, BEGIN + 10.0) is None
-    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, nothing)
+    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, quietly)
     now, before = (
         read_served(store, RULE, BEGIN + since, BEGIN + until)
         for since, until in ((150.0, 200.0), (50.0, 150.0))
     )
     assert found.before is not None
     assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
-    just = read_period(store, CONFIG, BEGIN + 250.0, BEGIN + 290.4, nothing)
+    just = read_period(store, CONFIG, BEGIN + 250.0, BEGIN + 290.4, quietly)
     assert just.before is None, "the last promotion has decided nothing yet"
 
 
-def test_a_recipe_before_which_nothing_was_served_is_compared_with_what_came_before_the_period(
+def test_a_first_recipe_is_compared_with_the_earlier_period(
     store: Store,
 ) -> None:
     """The first recipe of a service has nothing before it, and an earlier week of its own."""
@@ -289,19 +293,10 @@ def test_a_recipe_before_which_nothing_was_served_is_compared_with_what_came_bef
     promotions.record(store, "recipe", promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0))
     with store.writing() as connection:
         connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN - 1}")
-    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, nothing)
+    found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, quietly)
     now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
     assert found.before is not None
     assert found.before.lead == pytest.approx(now.reward.mean() - before.reward.mean())
-
-
-def test_a_line_of_one_point_is_not_drawn(store: Store) -> None:
-    began(store)
-    fill(store, replace(WORLD, masked=0.0), 400, seed=1)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
-    known = [stretch for stretch in found.stretches if stretch.lead is not None]
-    pages = [write_page(replace(found, stretches=tuple(known[-n:])), "armwise report") for n in (1, 2)]
-    assert ["Picture of the lead" in page for page in pages] == [False, True]
 
 
 def test_what_another_system_decided_before_is_compared_where_this_one_decided_nothing(store: Store) -> None:
@@ -311,31 +306,18 @@ def test_what_another_system_decided_before_is_compared_where_this_one_decided_n
         connection.exec_driver_sql(
             f"UPDATE decisions SET policy = '{OBSERVED}' WHERE decided_at < {BEGIN + 100.0}"
         )
-    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, nothing)
+    found = read_period(store, CONFIG, BEGIN + 100.0, BEGIN + 200.0, quietly)
     assert found.before is not None
     assert OBSERVED in found.before.name
-
-
-def test_arms_have_the_colours_that_the_console_gives_them(store: Store) -> None:
-    """By the order in which they first became live, and not by name."""
-    arm_sets.started(store, {"large": {"kind": "none"}, "free": {"kind": "none"}})
-    with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
-    fill(store, replace(WORLD, right={"large": 0.7, "free": 0.3}), 100, seed=1)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
-    assert found.colours == number_colours(store) == {"large": 0, "free": 1}
-    page = write_page(replace(found, colours={"large": 5, "free": 7}), "armwise report")
-    drawn = "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))
-    assert set(re.findall(r"var\(--c(\d+)\)", drawn)) == {"5", "7"}
 
 
 def test_a_period_without_a_decision_says_when_there_are_some(store: Store) -> None:
     """The message has the period, and what the log holds."""
     with pytest.raises(NothingServedError, match=r"2023-11-14 22:13:20 UTC to .*: the log holds none yet"):
-        read_period(store, CONFIG, BEGIN, BEGIN + 10.0, nothing)
+        read_period(store, CONFIG, BEGIN, BEGIN + 10.0, quietly)
     fill(store, WORLD, 20, seed=1)
     with pytest.raises(NothingServedError, match="the log has some from 2023-11-14 22:13:20 UTC to 2023-11-"):
-        read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 6000.0, nothing)
+        read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 6000.0, quietly)
 
 
 @pytest.mark.parametrize("policy", [OBSERVED, INCUMBENT])
@@ -347,12 +329,12 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
     with pytest.raises(
         NothingServedError, match=r"by this service alone from 2023-11-14 22:13:20 UTC to .* took"
     ):
-        read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, nothing)
+        read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, quietly)
     _, last = listing.span(store) or (0.0, 0.0)
     with pytest.raises(NothingServedError, match="by this service alone"):
-        read_period(store, CONFIG, last, last + 1e-3, nothing)
+        read_period(store, CONFIG, last, last + 1e-3, quietly)
     with pytest.raises(NothingServedError, match="the log has some from"):
-        read_period(store, CONFIG, BEGIN - 10.0, BEGIN, nothing)
+        read_period(store, CONFIG, BEGIN - 10.0, BEGIN, quietly)
 
 
 @pytest.mark.slow
@@ -360,11 +342,11 @@ def test_a_period_without_feedback_and_one_of_a_single_arm_are_reported(store: S
     """Nothing is compared where nothing can be."""
     began(store)
     fill(store, replace(WORLD, rated=0.0), 30, seed=1)
-    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing)
+    found = read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly)
     assert "none has a reward yet" in write_text(found)
     assert "no decision that the policy drew has feedback" in write_page(found, "armwise report")
     fill(store, World({"small": 0.5}), 30, seed=1, first=10_000)
-    alone = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 1e6, nothing)
+    alone = read_period(store, CONFIG, BEGIN + 5000.0, BEGIN + 1e6, quietly)
     assert "A single arm can be drawn" in write_text(alone)
     assert "a single arm could be drawn" in write_page(alone, "armwise report")
 
@@ -390,7 +372,7 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     step = {"name": "decide", "at": 1.0, "found": {"reasons": [f"Too few {HARM}.", "And so on."]}}
     runs.save_progress(store, run, BEGIN, inputs={}, steps=[step])
     runs.finish(store, run, runs.RunState.HELD, BEGIN + 25.0)
-    found = read_period(store, CONFIG, BEGIN + 20.0, BEGIN + 48.0, nothing)
+    found = read_period(store, CONFIG, BEGIN + 20.0, BEGIN + 48.0, quietly)
     assert [what for _, what in found.changes] == [f"Promotion of version 7, because: {HARM}"]
     assert [what for _, what in found.held] == [f"Warm start {run.seq} was held: Too few {HARM}. And so on."]
     page, text = write_page(found, f"armwise report -c '{HARM}'"), write_text(found)
@@ -409,7 +391,7 @@ def test_names_of_arms_and_kinds_are_escaped_on_the_page(store: Store) -> None:
     """Names come from configurations and from requests."""
     names = {HARM: 0.5, "b": 0.6}
     fill(store, World(names, usd={HARM: 0.1, "b": 0.01}), 200, seed=1)
-    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report")
+    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly), "armwise report")
     assert "<script>alert(1)" not in page
     assert page.count("&lt;script&gt;alert(1)") >= 5
 
@@ -435,7 +417,7 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> Non
     """It can be mailed: no script, no font, no picture of elsewhere; it has a picture of each kind."""
     began(store)
     fill(store, WORLD, 300, seed=1)
-    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing), "armwise report -o week.html")
+    page = write_page(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, quietly), "armwise report -o week.html")
     resources = Resources()
     resources.feed(page)
     assert resources.found == []
@@ -445,19 +427,6 @@ def test_the_page_is_one_file_without_a_resource_of_another(store: Store) -> Non
     assert "armwise report -o week.html" in page
 
 
-@pytest.mark.parametrize("n", [1, 40, 900])
-@pytest.mark.slow
-def test_the_text_is_short_whatever_the_names(store: Store, n: int) -> None:
-    """At most 1,200 characters, with the sentence first."""
-    names = {f"{letter}{'<' * 120}": 0.1 + 0.1 * i for i, letter in enumerate("abcdef")}
-    world = World(names, usd=dict.fromkeys(names, 0.5), seconds=dict.fromkeys(names, 2.0))
-    fill(store, world, n, seed=1)
-    text = write_text(read_period(store, CONFIG, BEGIN, BEGIN + 1e6, nothing))
-    assert len(text) <= 1200
-    assert f"{n:,} decision" in text
-    assert "\n" in text
-
-
 LEAD = Alternative(None, 90, 0.5, (0.4, 0.6), 0.1, -0.1, 0.3, 1_234)
 
 PERIOD = Period(
@@ -465,17 +434,6 @@ PERIOD = Period(
     ServedComparison(100, 95, 90, (0.6, (0.5, 0.7)), LEAD, (replace(LEAD, name="a", more=None, low=-0.2),)),
     *((), "", (), (), 12.0, (), ()),
 )
-
-
-def test_what_is_not_known_yet_comes_with_the_decisions_that_it_takes() -> None:
-    """The nearest answer first; what has an answer is not listed."""
-    assert unknowns(PERIOD) == [
-        "whether it earns more or less than a uniform choice, at the earliest after about 1,300 more "
-        "decisions at this rate.",
-        "whether it earns more or less than always using a.",
-    ]
-    known = replace(PERIOD.whole, uniform=replace(LEAD, low=0.05), arms=())
-    assert unknowns(replace(PERIOD, whole=known)) == []
 
 
 BESIDE = AtEqualQuality(
@@ -502,9 +460,7 @@ BESIDE = AtEqualQuality(
         ),
     ],
 )
-def test_money_is_said_with_its_interval_and_quality_with_its_sign(
-    fields: dict[str, float], said: str
-) -> None:
+def test_money_has_its_interval_and_quality_its_sign(fields: dict[str, float], said: str) -> None:
     """More is said where it is more, beside the best single arm and beside what decided before."""
     one = replace(BESIDE, **fields)
     best = Alternative("a", 90, 0.5, (0.4, 0.6), one.lead, one.low, one.high, None)
@@ -579,11 +535,11 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     for begin in range(0, len(facts), 1000):
         store.append(facts[begin : begin + 1000])
     add_up(store)
-    period = read_period(store, CONFIG, BEGIN, BEGIN + 1000.0, nothing)
+    period = read_period(store, CONFIG, BEGIN, BEGIN + 1000.0, quietly)
     exported = tmp_path / "log.jsonl"
     with appearing(exported) as file:
         write_export(read_examples(store, RULE.join), file, Header(written_at=0.0, reward=RULE))
-    of_file = read_file_period(exported, BEGIN, BEGIN + 1000.0, nothing)
+    of_file = read_file_period(exported, BEGIN, BEGIN + 1000.0, quietly)
     store.close()
     assert period.whole.best is not None
     assert (period.whole.best.name, period.feature) == ("a", "tier")

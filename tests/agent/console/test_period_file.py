@@ -24,17 +24,13 @@ from armwise.feedback.decisions import concatenate, tabulate
 from armwise.feedback.events import Context, Cost, Decision, Example, Mode
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
+from tests.agent.evaluation.logged import quietly
 
 ARMS = ("cheap", "mid", "dear")
 
 RIGHT, USD = (0.4, 0.7, 0.72), (0.001, 0.004, 0.02)
 
 BEGIN = 1_700_000_000.0
-
-
-def nothing(what: str, done: int, total: int | None) -> None:
-    """No progress is shown."""
-    del what, done, total
 
 
 def row(seq: int, drawn: int, p: tuple[float, ...], reward: float | None, kind: str = "faq") -> Example:
@@ -77,7 +73,7 @@ def written(tmp_path: Path) -> Callable[[list[Example]], Path]:
 
 def whole(path: Path) -> Period:
     first, last = measure_span(path)
-    return read_file_period(path, first, last + 1.0, nothing)
+    return read_file_period(path, first, last + 1.0, quietly)
 
 
 def test_figures_are_those_of_the_rows(written: Callable[..., Path]) -> None:
@@ -102,7 +98,7 @@ def test_what_a_file_has_of_before_is_compared_with_the_period(written: Callable
     """As many minutes before; the period of a whole file has nothing before it."""
     rows = simulated(300)
     path = written(rows)
-    period = read_file_period(path, BEGIN + 60.0 * 201, BEGIN + 60.0 * 301, nothing)
+    period = read_file_period(path, BEGIN + 60.0 * 201, BEGIN + 60.0 * 301, quietly)
     assert period.before is not None
     now, before = rows[200:300], rows[100:200]
     earned = [np.mean([one.metrics["reward"] for one in part if one.metrics]) for part in (now, before)]
@@ -118,11 +114,11 @@ def test_labels_and_rows_outside_of_the_period_are_left_out(written: Callable[..
     rows[3] = replace(rows[3], decision=replace(rows[3].decision, policy="labels"))
     rows[4] = replace(rows[4], decision=replace(rows[4].decision, mode=Mode.FORCED))
     path = written(rows)
-    period = read_file_period(path, BEGIN + 60.0 * 3, BEGIN + 60.0 * 11, nothing)
+    period = read_file_period(path, BEGIN + 60.0 * 3, BEGIN + 60.0 * 11, quietly)
     assert (period.whole.decisions, period.whole.explored) == (7, 6)
     assert measure_span(path) == (BEGIN + 60.0, BEGIN + 60.0 * 40)
     with pytest.raises(NothingServedError, match=r"no decision was made from .*log\.jsonl\.gz has some from"):
-        read_file_period(path, 0.0, BEGIN, nothing)
+        read_file_period(path, 0.0, BEGIN, quietly)
     with pytest.raises(NothingServedError, match="it has no decision"):
         measure_span(written([], "empty.jsonl"))
 
@@ -156,7 +152,7 @@ def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Ca
 
 
 @pytest.mark.slow
-def test_a_mix_of_arms_that_were_not_always_there_is_compared_on_the_turns_that_had_both(
+def test_a_mix_is_compared_on_turns_that_had_both_arms(
     written: Callable[..., Path],
 ) -> None:
     rows = simulated(3000, seed=2)
@@ -295,5 +291,5 @@ def test_what_could_still_get_feedback_when_a_file_was_written_earns_nothing_yet
     path, rule = tmp_path / "log.jsonl", make_rule("reward", (0.0, 1.0))
     with appearing(path) as file:
         write_export(decided, file, Header(written_at=0.0, reward=rule, settled=BEGIN + 60.0 * 7))
-    period = read_file_period(path, BEGIN, BEGIN + 1000.0, nothing)
+    period = read_file_period(path, BEGIN, BEGIN + 1000.0, quietly)
     assert (period.whole.decisions, period.whole.rewarded, period.whole.n_open) == (10, 6, 4)

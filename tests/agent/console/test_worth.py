@@ -39,7 +39,7 @@ async def asked(service: Service, tier: str, n: int, feature: str = "tier", **he
 
 
 @pytest.mark.slow
-async def test_the_worth_of_an_arm_for_a_kind_is_its_estimate_on_the_questions_of_that_kind(
+async def test_the_worth_for_a_kind_is_the_estimate_on_it(
     service: Service,
 ) -> None:
     assert "No reward counts yet" in plain(await seen(service, "/arms"))
