@@ -25,6 +25,10 @@ FLOOR = 0.05
 BEGIN = 1_700_000_000.0
 
 
+def quietly(*_: object) -> None:
+    """Report no progress."""
+
+
 @dataclass(frozen=True)
 class World:
     """What each arm earns and costs on average.

@@ -35,6 +35,7 @@ from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import join
+from tests.agent.evaluation.logged import quietly
 from tests.agent.evaluation.test_candidates import Examples
 from tests.agent.fakes import CONFIG
 
@@ -82,10 +83,6 @@ def filled(config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     store.append(facts + [fact for number in range(N, N + 5) for fact in turn(number, "none", Mode.FORCED)])
     join(store, config)
     return config
-
-
-def quietly(*_: object) -> None:
-    """Hear of progress, and say nothing."""
 
 
 def evaluated(config: AppConfig, store: Store, *candidates: str, **asked: Any) -> Report:
@@ -153,9 +150,7 @@ def test_what_was_served_is_the_baseline_and_has_no_difference(filled: AppConfig
 
 
 @pytest.mark.slow
-def test_an_interval_that_is_none_of_an_estimator_is_said_to_be_another(
-    filled: AppConfig, store: Store
-) -> None:
+def test_an_interval_of_another_kind_says_so(filled: AppConfig, store: Store) -> None:
     report = evaluated(
         filled, store, "fixed:dense", estimators=("ips", "snips", "sndr"), interval="bernstein"
     )
@@ -190,27 +185,7 @@ def test_any_candidate_can_be_the_baseline(filled: AppConfig, store: Store) -> N
 
 
 @pytest.mark.slow
-def test_the_configured_policy_is_better_than_chance_and_worse_than_the_best_arm(
-    filled: AppConfig, store: Store
-) -> None:
-    report = evaluated(filled, store, "configured", "fixed:dense")
-    learned, best = (values(of(report, name)) for name in ("configured", "fixed:dense"))
-    for estimator in ESTIMATORS:
-        assert report.earned + 0.3 < learned[estimator].value < best[estimator].value
-    assert differences(of(report, "configured"))["dr"].low > 0.0
-
-
-def test_a_policy_that_learns_nothing_is_worth_what_chance_is(filled: AppConfig, store: Store) -> None:
-    report = evaluated(filled, store, "uniform", "policy:{kind: uniform}")
-    plain, asked = (values(one) for one in report.candidates[1:])
-    for estimator in ESTIMATORS:
-        assert asked[estimator].value == pytest.approx(plain[estimator].value)
-
-
-@pytest.mark.slow
-def test_a_candidate_that_the_log_never_drew_has_a_row_without_a_value(
-    config: AppConfig, store: Store
-) -> None:
+def test_a_candidate_never_drawn_has_no_value(config: AppConfig, store: Store) -> None:
     store.append([fact for number in range(8) for fact in turn(number, ("bm25", "dense")[number % 2])])
     join(store, config)
     report = evaluated(config, store)
@@ -272,23 +247,9 @@ def test_candidates_learn_rewards_without_what_caches_lacked(
     assert sum(reward != rule.compute_reward(example) for example, reward in heard) == 20
 
 
-def test_progress_is_told_to_the_end(filled: AppConfig, store: Store) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    request = EvaluationRequest(candidates=("configured",))
-    evaluate_log(filled, request, LogSource(store, filled.reward), store, lambda *what: told.append(what))
-    last = {what: (done, total) for what, done, total in told}
-    assert last["asking candidates"] == (N, N)
-    assert last["evaluating"] == (2, 2)
-
-
 def test_a_log_without_examples_is_refused(config: AppConfig, store: Store) -> None:
     with pytest.raises(EvaluationError, match="the training log is empty"):
         evaluated(config, store)
-
-
-def test_a_window_without_decisions_is_refused_with_what_there_is(filled: AppConfig, store: Store) -> None:
-    with pytest.raises(EvaluationError, match=r"selected: since 2020-01-01T00:00:00Z\).*has 240 from 1970"):
-        evaluated(filled, store, since="2020-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
@@ -331,15 +292,19 @@ def test_changed_prices_score_the_same_log_again(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "asked", "said"),
     [
-        ("fixed:bm52", "'fixed:bm52': that arm was never eligible; the log has: .*bm25"),
-        ("version:1", "there is no version 1"),
+        ("fixed:bm52", {}, "'fixed:bm52'.*never eligible.*bm25"),
+        ("version:1", {}, "no version 1"),
+        ("fixed:dense", {"baseline": "shadow"}, "baseline 'shadow': 240 no shadow on record"),
+        ("fixed:dense", {"since": "2020-01-01T00:00:00Z"}, "since 2020-01-01.*has 240 from 1970"),
     ],
 )
-def test_a_candidate_unheard_of_is_refused(filled: AppConfig, store: Store, name: str, said: str) -> None:
-    with pytest.raises(CandidateError, match=said):
-        evaluated(filled, store, name)
+def test_what_the_log_cannot_answer_is_refused(
+    filled: AppConfig, store: Store, name: str, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((CandidateError, EvaluationError), match=said):
+        evaluated(filled, store, name, **asked)
 
 
 @pytest.mark.parametrize(
@@ -496,9 +461,7 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
 
 
 @pytest.mark.slow
-def test_a_canary_is_judged_where_it_took_part_with_the_floor_that_it_had(
-    exploring: AppConfig, store: Store
-) -> None:
+def test_a_canary_is_judged_where_it_took_part(exploring: AppConfig, store: Store) -> None:
     config = exploring.model_copy(update={"floor": 0.08})
     first, second = with_canaries(store, config, 900)
     for number, best in ((first, "dense"), (second, "none")):
@@ -554,9 +517,7 @@ def test_a_decision_that_waits_and_is_not_scored_yet_ends_the_log_of_a_candidate
 
 
 @pytest.mark.slow
-def test_a_loss_that_the_margin_permits_is_cut_by_the_share_of_a_canary(
-    exploring: AppConfig, store: Store
-) -> None:
+def test_the_share_of_a_canary_cuts_the_permitted_loss(exploring: AppConfig, store: Store) -> None:
     config = exploring.model_copy(update={"floor": 0.08, "gate": GateSpec(margin=-0.2)})
     first, _ = with_canaries(store, config, 300)
     canary = of(evaluated(config, store, f"canary:{first}", gate=True), f"canary:{first}").verdict
@@ -620,9 +581,7 @@ def test_decisions_that_wait_are_selected_like_those_of_the_log(filled: AppConfi
 
 
 @pytest.mark.slow
-def test_the_gate_holds_a_candidate_where_propensities_were_changed(
-    exploring: AppConfig, store: Store
-) -> None:
+def test_the_gate_notices_changed_propensities(exploring: AppConfig, store: Store) -> None:
     policy = PolicySpec(kind="fixed", params={"arm": "bm25"})
     settings = exploring.model_copy(update={"policy": policy, "floor": 0.3})
     served_by(store, settings, 800, tampered=range(0, 800, 4))
@@ -634,9 +593,7 @@ def test_the_gate_holds_a_candidate_where_propensities_were_changed(
 
 
 @pytest.mark.slow
-def test_the_gate_counts_a_decision_that_still_waits_as_the_worst_and_judges_by_those_after_it(
-    filled: AppConfig, store: Store
-) -> None:
+def test_a_waiting_decision_counts_as_the_worst(filled: AppConfig, store: Store) -> None:
     before = of(evaluated(filled, store, "fixed:dense", gate=True), "fixed:dense").verdict
     first, execution, _ = turn(1000, "dense")
     store.append([replace(first, decided_at=0.5), execution])
@@ -665,11 +622,6 @@ def test_of_more_waiting_decisions_than_are_counted_the_first_ends_the_log(
         f"No decision is left to judge it by: all {N} are after a decision that still waits for feedback."
     ]
     assert any(f"without {N} after a decision that still waits" in said for said in report.assumptions)
-
-
-def test_a_baseline_that_no_row_can_judge_is_refused(filled: AppConfig, store: Store) -> None:
-    with pytest.raises(EvaluationError, match="can judge the baseline 'shadow': 240 no shadow on record"):
-        evaluated(filled, store, "fixed:dense", baseline="shadow")
 
 
 @pytest.mark.slow
@@ -823,9 +775,7 @@ def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
 
 
 @pytest.mark.slow
-def test_where_nothing_is_settled_nothing_is_estimated_and_the_gate_still_judges(
-    config: AppConfig, store: Store
-) -> None:
+def test_without_a_settled_row_only_the_gate_judges(config: AppConfig, store: Store) -> None:
     store.append([Tick(10_000.0)])
     facts = [replace(one, decided_at=9_990.0) for one, _, _ in (turn(n, "dense") for n in range(8))]
     rest = [fact for n in range(7) for fact in turn(n, "dense")[1:]]

@@ -83,7 +83,7 @@ def flat(document: object, place: str = "") -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_comes_to_the_same_as_this_one_and_tells_how_far_it_is(
+def test_a_process_of_its_own_gives_the_same_report(
     config: AppConfig,
 ) -> None:
     told: list[float] = []

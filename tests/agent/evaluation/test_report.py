@@ -180,36 +180,6 @@ def test_the_table_has_a_line_for_each_estimator_and_says_where_there_is_none() 
     assert max(map(len, printed(a_report(BETTER), 80).split("\n"))) <= 80
 
 
-LONG = "policy:{kind: epsilon_greedy, params: {model: river.tree.HoeffdingTreeRegressor, epsilon: 0.2}}"
-
-
-@pytest.mark.parametrize("width", [60, 80, 140])
-def test_the_table_has_the_whole_name_of_each_candidate_at_any_width(width: int) -> None:
-    lines = printed(a_report(BETTER, candidate(LONG, 0.5, 0.2), NEVER), width).split("\n")
-    (header,) = (number for number, line in enumerate(lines) if line.startswith("candidate"))
-    ends = lines[header].index("estimator")
-    names = "".join(line[:ends] for line in lines[header + 2 :]).replace(" ", "")
-    for name in ("served", "fixed:dense", LONG, "fixed:none"):
-        assert name.replace(" ", "") in names
-    table = lines[: next(n for n, line in enumerate(lines) if line.startswith("served: "))]
-    assert max(map(len, table)) <= width
-    assert sum("snips" in line for line in table) == 3
-
-
-def test_the_table_flags_weights_and_verdicts_and_the_notes_say_why() -> None:
-    assert BETTER.weights is not None
-    doubted = BETTER.weights.model_copy(update={"warnings": ("A single decision has 40% of all weight.",)})
-    told = printed(a_report(BETTER.model_copy(update={"weights": doubted, "verdict": HELD})))
-    assert re.search(r"hold +snips", told)
-    assert re.search(r"doubtful weights +dr", told)
-    assert (
-        "fixed:dense: All about fixed:dense. A single decision has 40% of all weight. The gate says hold. "
-        "Too few <decisions>."
-    ) in " ".join(told.split())
-    assert "Left out: 12 forced, 88 labels." in told
-    assert "All is as it seems." in told
-
-
 def test_the_summary_names_the_candidate_that_is_surely_better() -> None:
     said = summary(a_report(WORSE, BETTER))
     assert said == (
@@ -245,30 +215,6 @@ def test_the_summary_says_what_the_gate_lets_through() -> None:
     assert summary(a_report(held)).endswith("The gate lets none of them go live.")
 
 
-@pytest.mark.slow
-def test_a_page_says_all_that_the_report_holds() -> None:
-    noted = WORSE.model_copy(update={"verdict": HELD, "notes": ("A note.",), "excluded": {"no shadow": 7}})
-    report = a_report(BETTER, noted, NEVER)
-    page = Page(report.html())
-    text = " ".join(" ".join(page.text).split())
-    for said in (
-        summary(report),
-        "1970-01-01 00:00 UTC to 1970-01-13 00:00 UTC",
-        "Too few <decisions>.",
-        "All about uniform. A note. Not judged by: 7 no shadow.",
-        "no decision to be judged by",
-        "draws nothing that was drawn",
-        "forced 12",
-        "All is as it seems.",
-        "armwise replay",
-        "d1gest",
-        "rows 1 to 1,300 of the training log",
-        "100.0",
-    ):
-        assert said in text
-    assert page.tags.count("figure") == 5
-
-
 @pytest.fixture(scope="module")
 def told() -> str:
     """An ordinary page."""
@@ -284,13 +230,6 @@ def test_a_page_needs_nothing_but_itself(told: str) -> None:
     assert all(target.startswith("#") for target in re.findall(r"url\((.*?)\)", told))
     links = [value for name, value in page.attributes if name.endswith(("href", "src"))]
     assert all(value.startswith("#") for value in links)
-
-
-def test_a_page_can_be_read_by_light_and_in_the_dark(told: str) -> None:
-    assert "prefers-color-scheme: dark" in told
-    body = told[told.index("<body>") :]
-    assert not re.search(r"#[0-9a-f]{6}\b", body), "colours are those of the style sheet"
-    assert {*re.findall(r"var\((--\w+)\)", told)} <= {*re.findall(r"(--\w+):", told)}
 
 
 @pytest.mark.slow
@@ -366,18 +305,6 @@ def test_the_headline_has_an_interval_of_the_requested_kind_where_there_is_one()
     assert BETTER.headline.estimator == "dr"
 
 
-def test_a_remark_names_the_estimators_that_it_is_about() -> None:
-    first, second, third = BETTER.estimates
-    notes = (
-        first.model_copy(update={"note": "normal interval: none"}),
-        second.model_copy(update={"note": "normal interval: none"}),
-        third.model_copy(update={"note": "no value", "value": None}),
-    )
-    judged = BETTER.model_copy(update={"estimates": notes})
-    assert judged.remarks == ["All about fixed:dense.", "ips, snips: normal interval: none."]
-    assert BETTER.remarks == ["All about fixed:dense."]
-
-
 def test_of_candidates_that_are_surely_better_the_summary_names_the_best() -> None:
     good, better = candidate("good", 0.5, 0.2), candidate("better", 0.6, 0.3)
     for order in ((good, better), (better, good)):
@@ -396,19 +323,6 @@ def test_a_gain_is_shown_where_its_interval_is_above_zero(low: float, *, shown: 
     assert ("would have earned" in said) == shown
 
 
-def test_the_summary_names_the_kind_of_an_interval_that_was_not_requested() -> None:
-    gain = Interval(value=0.2, low=0.1, high=0.3, kind="bootstrap")
-    estimate = BETTER.estimates[-1].model_copy(update={"difference": gain})
-    report = a_report(BETTER.model_copy(update={"estimates": (estimate,)}))
-    assert "(bootstrap 95 % interval [+0.100, +0.300], by dr)" in summary(report)
-
-
-def test_a_log_without_dates_is_drawn_along_its_rows() -> None:
-    stretches = tuple(Stretch(since=0.0, until=0.0, rows=50, value=0.1) for _ in range(3))
-    still = a_report(candidate("uniform", 0.2, 0.0, over_time=stretches), last_at=0.0)
-    assert ">Decisions<" in draw_svg(still, over_time, "over time")
-
-
 @pytest.mark.parametrize("draw", [values, over_time, shares, weights, evidence])
 def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
     names = (EVIL, "policy:{kind: linucb, params: {alpha: 0.5, and: more}}")
@@ -421,25 +335,6 @@ def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
     assert "width" not in root.attrib
 
 
-@pytest.mark.slow
-def test_many_arms_and_candidates_still_make_a_page() -> None:
-    arms = [f"arm-{number}" for number in range(16)]
-    many = [
-        candidate(f"fixed:{arm}", number / 16, number / 16 - 0.3, arms) for number, arm in enumerate(arms)
-    ]
-    report = a_report(*many, drawn=dict.fromkeys(arms, 1 / 16))
-    assert "others" in draw_svg(report, shares, "shares")
-    lines = draw_svg(report, over_time, "over time")
-    drawn = {number for number in range(16) if f"fixed:arm-{number}<" in lines}
-    assert drawn == {9, 10, 11, 12, 13, 14, 15}, "beside the baseline, the seven that look best"
-    panels = draw_svg(a_report(*many[:13]), weights, "weights")
-    assert {number for number in range(16) if f"fixed:arm-{number}<" in panels} == {*range(12)}
-    assert "served" not in panels
-    gated = [one.model_copy(update={"verdict": HELD}) for one in many[:9]]
-    trails = draw_svg(a_report(*gated), evidence, "evidence")
-    assert {number for number in range(16) if f"fixed:arm-{number}<" in trails} == {*range(8)}
-
-
 def test_an_arm_has_its_colour_of_the_console_and_so_has_the_candidate_that_always_draws_it() -> None:
     report = a_report(BETTER, WORSE, arm_colours={"dense": 0, "gone": 1, "none": 2, "bm25": 14})
     assert colour_arms(report) == {
@@ -450,32 +345,6 @@ def test_an_arm_has_its_colour_of_the_console_and_so_has_the_candidate_that_alwa
     }
     assert colour_candidates(report) == {"served": INK, "fixed:dense": PALETTE[0], "uniform": GREY}
     assert {*colour_arms(a_report()).values()} == {*PALETTE[:3]}, "an older report has its arms in order"
-
-
-def test_a_policy_has_a_colour_of_its_own_that_is_the_same_in_each_report_plot_and_table() -> None:
-    policies = [candidate(f"version:{number}", 0.3, 0.0) for number in range(4)]
-    report = a_report(*policies)
-    found = colour_candidates(report)
-    assert len({*found.values(), *colour_arms(report).values()}) == 1 + 4 + 3
-    first = policies[0]
-    other = candidate("policy:{kind: linucb}", 0.3, 0.0)
-    assert colour_candidates(a_report(other, first))[first.name] == found[first.name]
-    number = PALETTE.index(found[first.name])
-    for draw in (values, over_time, weights):
-        assert f"var(--c{number})" in draw_svg(a_report(first), draw, "a picture")
-    cell = f'<rect width="8" height="8" rx="2" fill="var(--c{number})"/></svg>&#8288;{first.name}</th>'
-    assert cell in a_report(first).html()
-
-
-def test_candidates_and_estimators_differ_in_shape_where_they_differ_in_colour() -> None:
-    """The legend names the shapes in the colour of text."""
-    picture = draw_svg(a_report(BETTER, WORSE), values, "values")
-    shapes = {*re.findall(r'<path id="(m\w+)"', picture)}
-    legend = picture[picture.index('<g id="legend') :] if '<g id="legend' in picture else picture[-6000:]
-    assert len(shapes) >= 3
-    assert "var(--c0)" not in legend
-    lines = draw_svg(a_report(BETTER, WORSE), over_time, "over time")
-    assert len({*re.findall(r'<path id="(m\w+)"', lines)}) >= 3
 
 
 REQUESTS = [

@@ -17,15 +17,11 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import find_difference, read_examples, take_epoch
-from tests.agent.evaluation.logged import BEGIN, RULE, World, add_up, configured, fill
+from tests.agent.evaluation.logged import BEGIN, RULE, World, add_up, configured, fill, quietly
 
 WORLD = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, {"none": 0.1, "bm25": 0.2, "dense": 0.1}, rated=0.7)
 
 N, NOW = 40, BEGIN + 7200.0
-
-
-def quietly(*_: object) -> None:
-    """Report no progress."""
 
 
 @pytest.fixture

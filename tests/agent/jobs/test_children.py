@@ -12,7 +12,7 @@ from armwise.agent import low_priority
 from armwise.agent.jobs import environment_of_a_child
 
 
-def test_a_child_has_the_modules_of_its_parent_its_variables_and_one_thread_for_numerics(
+def test_a_child_inherits_modules_and_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OF_THE_USER", "kept")

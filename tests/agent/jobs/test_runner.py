@@ -387,22 +387,6 @@ def test_a_stop_ends_what_is_under_way_and_nobody_looks_after_it() -> None:
         jobs.check()
 
 
-def test_evaluations_are_answered_by_the_thread_that_finds_them(store: Store) -> None:
-    second = threading.Event()
-
-    def evaluate(request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
-        if found(store, 2).status is evaluations.EvaluationStatus.RUNNING:
-            second.set()
-        return answered(request, heard)
-
-    for _ in range(2):
-        evaluations.submit(store, OURS, REQUEST, NOW)
-    jobs = Jobs({WORK: lambda: Evaluations(store, OURS, "w", evaluate, lambda: NOW)}, 0.001, lambda: NOW)
-    assert second.wait(30)
-    assert found(store, 1).status is evaluations.EvaluationStatus.DONE
-    jobs.stop()
-
-
 # -- the deployment ----------------------------------------------------------------------------------
 
 
