@@ -234,7 +234,7 @@ def alarms_of(store: Store) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-def test_a_learner_raises_the_same_alarms_in_one_step_or_many_and_whoever_died_meanwhile(
+def test_alarms_do_not_depend_on_steps_or_restarts(
     make_store: Callable[[str], Store],
 ) -> None:
     at_once = make_store("a")
@@ -265,7 +265,7 @@ ADAPTIVE = PolicySpec(kind="adaptive")
 
 
 @pytest.mark.slow
-def test_a_policy_that_restarts_raises_an_alarm_in_one_step_or_many_and_whoever_died_meanwhile(
+def test_alarms_of_restarting_policies_do_not_depend_on_steps(
     make_store: Callable[[str], Store],
 ) -> None:
     at_once = make_store("a")

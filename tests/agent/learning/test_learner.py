@@ -180,9 +180,7 @@ def test_facts_that_teach_nothing_are_applied_without_a_version(a_store: MakeSto
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.slow
-def test_equal_logs_give_equal_digests_whatever_the_steps_and_the_restarts(
-    a_store: MakeStore, spec: PolicySpec
-) -> None:
+def test_digests_do_not_depend_on_steps_or_restarts(a_store: MakeStore, spec: PolicySpec) -> None:
     uninterrupted = live(a_store("a"), range(40), a_learner(a_store("a"), spec))
 
     at_once = a_store("b")
@@ -494,7 +492,7 @@ def test_the_thread_learns_until_it_is_stopped(a_store: MakeStore) -> None:
 
 
 @pytest.mark.parametrize("kind", [LogUnavailableError, BehindError])
-def test_the_thread_outlives_a_log_that_is_away_and_starts_from_what_is_published(
+def test_the_thread_outlives_a_log_that_is_away(
     kind: type[Exception],
 ) -> None:
     away = kind("not yet")

@@ -114,9 +114,7 @@ def replayed(
 
 
 @pytest.mark.slow
-def test_what_a_learner_published_step_by_step_is_what_a_rebuild_gives(
-    config: AppConfig, store: Store
-) -> None:
+def test_a_rebuild_gives_what_a_learner_published(config: AppConfig, store: Store) -> None:
     newest = live(config, store)
     report = verify_states(store, config, lambda *_: None, every=True)
     assert report.sound, report.states

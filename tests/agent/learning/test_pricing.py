@@ -107,7 +107,7 @@ async def test_an_expensive_policy_is_brought_to_the_ceiling(tmp_path: Path) -> 
         assert sum(spent) / len(spent) == pytest.approx(1.5, rel=0.1)
 
 
-async def test_two_replicas_decide_by_the_same_price_and_a_named_arm_does_not_change_it(
+async def test_two_replicas_decide_by_the_same_price(
     tmp_path: Path,
 ) -> None:
     async with a_service(tmp_path).running() as one, a_service(tmp_path).running() as other:
@@ -191,7 +191,7 @@ def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:
         assert prices.latest(store, budget) == published
 
 
-async def test_a_request_names_its_cost_weight_which_is_a_feature_and_makes_its_reward(
+async def test_a_cost_weight_is_a_feature_and_makes_the_reward(
     tmp_path: Path,
 ) -> None:
     features = {"cost_weights": [0.0, 0.5]}
@@ -230,7 +230,7 @@ async def test_a_cost_weight_out_of_its_range_is_refused(
         assert refused(answer, 400, "invalid_value", "agent.cost_weight") == message
 
 
-def test_a_keeper_that_starts_at_other_prices_of_tokens_expects_them_and_keeps_the_price_and_the_debt(
+def test_a_keeper_keeps_price_and_debt_at_new_token_prices(
     tmp_path: Path,
 ) -> None:
     budget = Budget(usd_per_request=1.0)

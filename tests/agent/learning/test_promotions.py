@@ -107,36 +107,6 @@ async def test_after_a_promotion_the_newest_version_decides_and_those_after_it(s
     assert await deciding(service) == later
 
 
-async def test_a_promotion_of_an_old_version_serves_the_newest_from_it_on(service: Service) -> None:
-    chosen, newest = await learned(service, 2)
-    await say(service, "rollback", 1)
-    await say(service, "promote", chosen)
-    assert await deciding(service) == newest
-
-
-@pytest.mark.slow
-async def test_the_next_rollback_replaces_the_one_before_forwards_and_back(service: Service) -> None:
-    first, second, _ = await learned(service, 3)
-    for chosen in (second, first, second):
-        await say(service, "rollback", chosen)
-        assert await deciding(service) == chosen
-
-
-@pytest.mark.slow
-async def test_other_replicas_follow_at_their_next_look(service: Service) -> None:
-    chosen, newest = await learned(service, 2)
-    async with Service(service.folder).running(ready=False) as other:
-        await other.refresh()
-        assert await deciding(other) == newest
-        await say(service, "rollback", chosen, "slow")
-        await other.refresh()
-        assert await deciding(other) == chosen
-        assert (await shown(other))["serving"]["reason"] == "slow"
-        await say(service, "promote", newest)
-        await other.refresh()
-        assert await deciding(other) == newest
-
-
 async def test_a_restart_keeps_what_was_said(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         chosen, _ = await learned(service, 2)
@@ -165,7 +135,7 @@ async def test_of_two_operators_at_once_the_later_row_is_in_force_for_both(servi
 
 
 @pytest.mark.slow
-async def test_a_configuration_of_another_reward_is_not_held_by_what_was_said_of_this_one(
+async def test_a_rollback_does_not_hold_another_reward(
     tmp_path: Path,
 ) -> None:
     async with Service(tmp_path).running() as service:
@@ -255,7 +225,7 @@ async def test_other_replicas_follow_a_promotion_and_answer_all_the_while(tmp_pa
 
 
 @pytest.mark.slow
-async def test_the_configured_recipe_comes_back_by_a_promotion_or_for_once_by_a_rollback(
+async def test_the_configured_recipe_can_come_back(
     tmp_path: Path,
 ) -> None:
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
@@ -316,33 +286,6 @@ async def test_a_candidate_that_names_an_arm_that_is_gone_is_refused(tmp_path: P
         assert (gate.asked, (await listed(service))["promotions"]) == ([], [])
 
 
-@pytest.mark.parametrize("held", [False, True])
-async def test_a_service_that_starts_with_an_arm_fewer_passes_over_what_was_promoted_of_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, held: bool
-) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
-        fixed = Recipe(PolicySpec(kind="fixed", params={"arm": "bm25"}), service.config.reward)
-        chosen = publish_candidate(service.replica.store, fixed, ["none", "bm25"]).version
-        assert (await promote(service, chosen)).json()["version"] == chosen
-        if held:
-            await say(service, "rollback", chosen)
-    fewer = {name: spec for name, spec in CONFIG["arms"].items() if name != "bm25"}
-    async with Service(tmp_path, arms=fewer).running() as again:
-        for _ in range(3):
-            await again.refresh()
-        told = await shown(again)
-        assert told["version"] == await deciding(again) != chosen
-        assert told["kind"] == CONFIG["policy"]["kind"]
-        assert (told["promotion"]["version"], told["promotion"]["deciding"]) == (chosen, False)
-        assert (told["serving"]["pinned"], told["serving"]["chosen"]) == (held, chosen if held else None)
-        assert again.learner.recipe == Recipe.configured(again.config)
-        warned = [
-            record.message for record in caplog.records if record.name == "armwise.agent.learning.recipe"
-        ]
-        assert len(warned) == 2, "the learner's and the replica's, once each"
-        assert warned[0].startswith(f"version {chosen} was promoted and is passed over: policy 'fixed' names")
-
-
 async def test_a_forced_promotion_is_recorded_as_forced(tmp_path: Path) -> None:
     gate = FakeGate(False, "too few rows", evaluation=7)
     async with Service(tmp_path, promotion_gate=gate).running() as service:
@@ -391,28 +334,6 @@ async def test_the_recipe_that_is_followed_passes_no_gate(tmp_path: Path) -> Non
         following = await taught(service)
         assert (await say(service, "promote", following.version)).json()["version"] == following.version
         assert len(gate.asked) == 1
-
-
-async def test_a_promoted_version_whose_bytes_were_pruned_is_put_back(tmp_path: Path) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
-        await learned(service)
-        candidate = publish(service).version
-        prune(service, candidate)
-        assert (await promote(service, candidate)).json()["version"] == candidate
-        assert registry_versions.checkpoint(service.replica.store, candidate) is not None
-
-
-@pytest.mark.slow
-async def test_of_a_promoted_recipe_the_newest_version_that_can_be_read_is_served(tmp_path: Path) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
-        candidate = publish(service).version
-        await promote(service, candidate)
-        following = await taught(service)
-        await promote(service, 1)
-        assert await deciding(service) == 1
-        with service.replica.store.writing() as connection:
-            registry_versions.store_checkpoint(connection, following.version, b"damaged")
-        assert (await promote(service, candidate)).json()["version"] == candidate
 
 
 async def test_a_promotion_that_cannot_be_followed_here_leaves_the_version_before_and_says_so(
@@ -480,13 +401,6 @@ async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
         assert await deciding(service) == candidate
 
 
-async def test_a_forced_promotion_waits_for_no_verdict(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        body = (await promote(service, publish(service).version, force=True)).json()
-        assert (body["promotion"]["forced"], body["promotion"]["evaluation"]) == (True, None)
-        assert (await service.client.get("/v1/evaluations")).json() == {"evaluations": []}
-
-
 # -- bytes -------------------------------------------------------------------------------------------
 
 
@@ -534,64 +448,6 @@ async def test_a_version_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
         assert f"checkpoint of version {chosen} is missing or damaged" in message
         assert (await listed(service))["promotions"] == []
         assert await deciding(service) == newest
-
-
-@pytest.mark.slow
-async def test_a_replica_that_cannot_have_the_chosen_version_serves_no_other_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Service(tmp_path).running() as service:
-        chosen, newest = await learned(service, 2)
-        await say(service, "rollback", chosen)
-        prune(service, chosen)
-        with service.replica.store.writing() as connection:
-            connection.execute(sa.update(t.examples).values(metrics={"thumb": -1.0}))
-    async with Service(tmp_path).running() as again:
-        for _ in range(3):
-            await again.refresh()
-        refused(await look_up(again), 503, "not_ready")
-        warned = [
-            record.message for record in caplog.records if record.name == "armwise.agent.serving.versions"
-        ]
-        assert len(warned) == 1
-        assert f"checkpoint of version {chosen} is missing or damaged" in warned[0]
-        assert (await say(again, "promote", newest)).status_code == 200
-        assert await deciding(again) == newest
-
-
-@pytest.mark.slow
-async def test_a_version_whose_damaged_bytes_were_mended_is_served(on_each: Service) -> None:
-    (before,) = await learned(on_each)
-    await tell(on_each, (await look_up(on_each)).json()["agent"]["decision_id"])
-    made = on_each.learner.step()  # without a pause, in which the version would be served before the damage
-    assert made is not None
-    with on_each.replica.store.writing() as connection:
-        registry_versions.store_checkpoint(connection, made.version, b"damaged")
-    await on_each.refresh()
-    assert await deciding(on_each) == before
-    body = (await say(on_each, "rollback", made.version)).json()
-    assert body["serving"]["version"] == body["serving"]["chosen"] == made.version
-    assert await deciding(on_each) == made.version, "its bytes were put back with the word"
-
-
-@pytest.mark.slow
-async def test_bytes_that_are_put_back_without_a_word_are_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Service(tmp_path).running() as service:
-        chosen, _ = await learned(service, 2)
-        await say(service, "rollback", chosen)
-        state = registry_versions.checkpoint(service.replica.store, chosen)
-        assert state is not None
-        prune(service, chosen)
-    with monkeypatch.context() as patch:
-        patch.setattr("armwise.agent.learning.restore.resume_point", unreadable)
-        async with Service(tmp_path).running() as again:
-            assert again.replica.versions.served is None
-            with again.replica.store.writing() as connection:
-                registry_versions.store_checkpoint(connection, chosen, state)
-            await again.refresh()
-            assert await deciding(again) == chosen
 
 
 def unreadable(*_: object, **__: object) -> Policy:
@@ -676,18 +532,6 @@ async def test_a_word_must_name_a_version_and_a_reason(
     refused(await service.client.post(path, json=body), 400, code, param)
 
 
-async def test_to_choose_a_version_takes_the_scope_of_an_operator_and_to_look_does_not(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("USER_KEY", "u-secret")
-    async with Service(tmp_path, keys=[{"env": "USER_KEY", "scopes": ["read"]}]).running() as service:
-        refused(await say(service, "rollback", 1), 401, "invalid_api_key")
-        service.client.headers["authorization"] = "Bearer u-secret"
-        refused(await say(service, "rollback", 1), 403, "forbidden")
-        refused(await say(service, "promote", 1), 403, "forbidden")
-        assert (await listed(service))["versions"][0]["version"] == 1
-
-
 # -- looking -----------------------------------------------------------------------------------------
 
 
@@ -719,17 +563,3 @@ async def test_versions_are_told_newest_first_and_page_by_page(service: Service)
     assert first + rest == versions
     for query, param in (({"limit": 0}, "limit"), ({"limit": 1001}, "limit"), ({"before": 0}, "before")):
         refused(await service.client.get("/v1/policies", params=query), 400, "invalid_value", param)
-
-
-async def test_what_was_said_is_told_newest_first(service: Service) -> None:
-    (made,) = await learned(service)
-    await say(service, "rollback", 1, "worse")
-    await say(service, "promote", made, "mended")
-    said = (await listed(service))["promotions"]
-    assert [(one["seq"], one["version"], one["action"], one["reason"]) for one in said] == [
-        (2, made, "promote", "mended"),
-        (1, 1, "rollback", "worse"),
-    ]
-    assert said[0]["at"] >= said[1]["at"] > 0
-    assert (await listed(service, limit=1))["promotions"] == said[:1]
-    assert {(one["forced"], one["share"], one["evaluation"]) for one in said} == {(False, 0.0, None)}

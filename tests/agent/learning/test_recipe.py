@@ -81,9 +81,7 @@ def test_a_policy_chooses_among_the_arms_of_its_recipe() -> None:
     ],
     ids=str,
 )
-def test_an_evaluation_is_of_the_gate_the_reward_and_the_policy_and_not_of_places_and_arms(
-    change: dict[str, Any], same: bool
-) -> None:
+def test_an_evaluation_is_of_gate_reward_and_policy(change: dict[str, Any], same: bool) -> None:
     assert (digest_configuration(parse(CONFIG | change)) == digest_configuration(parse(CONFIG))) == same
 
 
@@ -100,9 +98,7 @@ def test_a_version_says_of_which_recipe_it_is(tmp_path: Path, start: StartingPoi
     store.close()
 
 
-def test_the_configured_recipe_is_followed_until_a_version_of_another_one_is_promoted(
-    store: Store, config: AppConfig
-) -> None:
+def test_the_configured_recipe_is_followed_until_a_promotion(store: Store, config: AppConfig) -> None:
     configured = Recipe.configured(config)
     assert active_recipe(store, config) == configured
     other = Recipe(SPEC, config.reward, StartingPoint(runs=(3,)))

@@ -234,30 +234,6 @@ async def test_what_was_served_is_verified_to_the_bit_after_more_was_learned(
             assert (found["shadow"], told["shadow"]) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("columns", "agrees"),
-    [
-        ({"probabilities": [0.1, 0.2, 0.7]}, True),
-        ({"features": {"sparse": {"w=climbed": 1.0}, "embedding": [], "arms": {}}}, None),
-        ({"floor": 0.2}, None),
-        ({"version": 1}, None),
-        ({"policy": "linucb"}, True),
-    ],
-)
-async def test_a_row_that_was_changed_in_the_database_is_not_verified(
-    tmp_path: Path, columns: dict[str, Any], agrees: bool | None
-) -> None:
-    async with Service(tmp_path, policy={"kind": "linear_thompson"}).running() as service:
-        decision_id = await taught(service)
-        assert (await verified(service, decision_id))["verified"]
-        change(service, decision_id, **columns)
-        found = await verified(service, decision_id)
-    assert not found["verified"]
-    assert found["why"]
-    if agrees is not None:
-        assert found["draw"]["agrees"] is agrees
-
-
 async def test_a_propensity_that_was_changed_beside_its_distribution_is_noticed(on_each: Service) -> None:
     for decision_id in (await decided(on_each), await forced(on_each, "bm25")):
         assert (await verified(on_each, decision_id))["verified"]
@@ -283,25 +259,6 @@ async def test_an_arm_that_was_named_is_verified_without_its_policy(service: Ser
     assert (found["verified"], found["logged"], found["mode"]) == (True, {"bm25": 1.0}, "forced")
 
 
-async def test_another_arm_on_record_is_not_verified(service: Service) -> None:
-    decision_id = await taught(service)
-    drawn = (await verified(service, decision_id))["draw"]["arm"]
-    change(service, decision_id, drawn=next(arm for arm in ("none", "bm25") if arm != drawn))
-    found = await verified(service, decision_id)
-    assert (found["verified"], found["max_difference"], found["draw"]["agrees"]) == (False, 0.0, False)
-
-
-async def test_under_another_salt_the_distribution_holds_and_the_draw_is_explained(tmp_path: Path) -> None:
-    async with Service(tmp_path, salt="then").running() as service:
-        made = [(await look_up(service)).json()["agent"]["decision_id"] for _ in range(12)]
-    async with Service(tmp_path, salt="now").running() as service:
-        found = [await verified(service, one) for one in made]
-    assert all(one["max_difference"] == 0.0 for one in found)
-    wrong = [one for one in found if not one["verified"]]
-    assert wrong, "12 draws of 3 arms that all fall as before: less than once in 100,000"
-    assert all("the salt was another one" in one["why"][0] for one in wrong)
-
-
 async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Service) -> None:
     label = replace(decision("label-1"), policy=LABELS, version=0)
     label_turns.insert(
@@ -322,17 +279,6 @@ async def test_a_version_that_is_not_there_cannot_vouch_for_a_decision(service: 
     assert "no version 99" in refused(
         await service.client.get(path), 409, "version_unavailable", "decision_id"
     )
-
-
-async def test_to_verify_takes_the_scope_of_an_operator(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("USER_KEY", "u-secret")
-    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
-        path = "/v1/decisions/any/verify"
-        refused(await service.client.get(path), 401, "invalid_api_key")
-        response = await service.client.get(path, headers={"authorization": "Bearer u-secret"})
-        refused(response, 403, "forbidden")
 
 
 # -- policies of the past ----------------------------------------------------------------------------
@@ -375,9 +321,7 @@ async def test_a_question_that_fails_makes_room_too(service: Service) -> None:
 
 @pytest.mark.parametrize("policy", ["vowpal", "linear_thompson"])
 @pytest.mark.slow
-async def test_a_policy_whose_bytes_are_lost_is_learned_again_and_verifies_the_same(
-    tmp_path: Path, policy: str
-) -> None:
+async def test_a_policy_with_lost_bytes_still_verifies(tmp_path: Path, policy: str) -> None:
     async with Service(tmp_path, policy={"kind": policy}).running() as service:
         made = [await taught(service) for _ in range(3)]
         with service.replica.store.writing() as connection:
