@@ -1,24 +1,18 @@
 """Replacing the live arms: at once for new turns, never for one under way, and never half."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from armwise.agent.hosts.learner import LearnerHost
-from armwise.agent.learning import publish_candidate
-from armwise.agent.policies import PolicySpec
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.agent.turn import Ask, NoEligibleArmError
 from armwise.arms.base import ArmBuildError, Query, Retrieval
-from tests.agent.asking import look_up, refused, tell
-from tests.agent.fakes import CONFIG, FakeGate, Service
-from tests.agent.learning.test_promotions import deciding, say
+from tests.agent.asking import look_up, refused
+from tests.agent.fakes import CONFIG, Service
 
 FUSED: dict[str, Any] = {"kind": "rrf", "params": {"arms": ["bm25", "dense"]}}
 
@@ -127,20 +121,6 @@ async def test_a_turn_under_way_ends_with_the_arm_that_was_drawn_for_it(service:
     assert answer.json()["agent"]["arm_served"] == "dense"
 
 
-async def test_another_replica_follows_at_its_next_look(service: Service) -> None:
-    await put(service, NEW)
-    other = Service(service.folder, arms=ARMS)
-    async with other.running(ready=False):
-        await other.refresh()
-        assert list(other.replica.turns.arms) == ["none", "fused"]
-
-
-async def test_an_arm_that_was_switched_off_stays_off_when_it_stays(service: Service) -> None:
-    await service.client.patch("/v1/arms/none", json={"enabled": False})
-    replaced = await put(service, NEW)
-    assert {arm["name"]: arm["enabled"] for arm in replaced.json()["arms"]} == {"none": False, "fused": True}
-
-
 @pytest.mark.parametrize(
     ("arms", "message"),
     [
@@ -165,58 +145,6 @@ async def test_arms_that_cannot_be_built_change_nothing(service: Service) -> Non
     service.arms.unbuildable = frozenset()
     await service.refresh()
     assert names(await service.client.get("/v1/arms")) == list(CONFIG["arms"])
-
-
-@pytest.mark.slow
-async def test_a_replica_that_cannot_build_them_says_so_once_and_serves_the_arms_before(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
-    await put(service, NEW)
-    other = Service(service.folder, arms=ARMS)
-    other.arms.unbuildable = frozenset({"fused"})
-    with caplog.at_level(logging.WARNING):
-        async with other.running(ready=False):
-            for _ in range(5):
-                await other.refresh()
-            assert list(other.replica.turns.arms) == list(CONFIG["arms"])
-    warned = [record.message for record in caplog.records if record.name == "armwise.agent.serving.arms"]
-    assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
-
-
-async def test_arms_that_could_not_be_built_are_tried_again_later(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.serving.arms.REBUILD_S", 0.0)
-    await put(service, NEW)
-    other = Service(service.folder, arms=ARMS)
-    other.arms.unbuildable = frozenset({"fused"})
-    async with other.running(ready=False):
-        await other.refresh()
-        other.arms.unbuildable = frozenset()
-        await refreshed_until_served(other, "none", "fused")
-
-
-async def test_versions_and_switches_are_followed_while_arms_are_built(service: Service) -> None:
-    other = Service(service.folder, arms=ARMS)
-    built = asyncio.Event()
-
-    async def slow(_specs: object) -> None:
-        await built.wait()
-
-    async with other.running(ready=False):
-        await other.refresh()
-        other.arms.load = slow  # type: ignore[method-assign]
-        await put(service, NEW)
-        await service.client.patch("/v1/arms/none", json={"enabled": False})
-        await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-        await other.learn()
-        await service.refresh()
-        assert list(other.replica.turns.arms) == list(CONFIG["arms"])
-        assert not other.replica.turns.arms["none"].enabled
-        assert other.replica.versions.version == service.replica.versions.version
-        built.set()
-        await refreshed_until_served(other, "none", "fused")
-        assert not other.replica.turns.arms["none"].enabled
 
 
 async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:
@@ -280,27 +208,3 @@ async def test_what_may_be_secret_in_an_address_is_never_shown(tmp_path: Path) -
 
 
 # -- recipes -----------------------------------------------------------------------------------------------
-
-
-async def test_watcher_learner_and_api_ask_of_a_recipe_that_it_fits_the_arms_that_are_live_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
-    async with Service(tmp_path, arms=ARMS, promotion_gate=FakeGate(True)).running() as service:
-        host = LearnerHost(service.config)
-        watcher = service.replica.versions
-        learner = host._learner()  # noqa: SLF001
-        configured = learner.recipe
-        recipe = replace(configured, policy=PolicySpec(kind="fixed", params={"arm": "fused"}))
-        version = publish_candidate(service.replica.store, recipe, ["fused"]).version
-        refused(await say(service, "promote", version), 409, "promotion_refused", "version")
-        await put(service, NEW)
-        assert (await say(service, "promote", version)).status_code == 200
-        assert await deciding(service) == version
-        learner = host._learner(learner)  # noqa: SLF001
-        assert watcher.recipe == learner.recipe == recipe
-        await put(service, CONFIG["arms"])
-        await service.refresh()
-        assert watcher.recipe == host._learner(learner).recipe == configured  # noqa: SLF001
-        refused(await say(service, "rollback", version), 409, "promotion_refused", "version")
-        host._store.close()  # noqa: SLF001

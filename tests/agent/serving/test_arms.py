@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -34,12 +33,6 @@ def config(tmp_path: Path) -> AppConfig:
             "log_url": f"sqlite:///{tmp_path / 'log.db'}",
         }
     )
-
-
-@pytest.fixture
-def store(config: AppConfig) -> Iterator[Store]:
-    with closing(Store(config.database_url)) as store:
-        yield store
 
 
 class Replica:
@@ -88,9 +81,7 @@ async def replica(config: AppConfig, store: Store) -> Replica:
     return found
 
 
-async def test_the_first_reading_records_the_configured_arms_and_later_ones_what_is_newer(
-    config: AppConfig, store: Store
-) -> None:
+async def test_the_first_reading_records_the_configured_arms(config: AppConfig, store: Store) -> None:
     one = Replica(config, store)
     configured = tuple(CONFIG["arms"])
     assert one.registry.seq == 0

@@ -1,6 +1,5 @@
 """Canary: a candidate takes its share of every distribution, exactly, and stands in nobody's way."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.agent.cli.service import describe_canary
-from armwise.agent.learning import Recipe, publish_candidate, rebuild, verify
+from armwise.agent.learning import Recipe, publish_candidate, verify
 from armwise.agent.policies import (
     Fixed,
     Policy,
@@ -32,10 +30,10 @@ from armwise.agent.turn import Canary, TurnLoop
 from armwise.feedback.events import Context, Decision, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.registry import Version, promotions, versions
-from tests.agent.asking import ask, look_up, refused
+from armwise.feedback.registry import Version, promotions
+from tests.agent.asking import look_up, refused
 from tests.agent.draws import judge
-from tests.agent.fakes import CONFIG, FakeGate, MemoryLog, Preferring, Service
+from tests.agent.fakes import CONFIG, MemoryLog, Preferring, Service
 from tests.agent.learning.test_promotions import learned, listed, prune, say, shown
 from tests.agent.serving.test_turn import ARMS, LOOK_UP, a_loop
 
@@ -173,7 +171,7 @@ def test_of_several_candidates_one_takes_part_in_each_decision_and_all_alike_oft
     assert drawn(loop, "d-7") == made[7]
 
 
-def test_a_candidate_that_fails_leaves_the_decisions_of_the_others_as_they_are(
+def test_a_failing_candidate_leaves_the_others_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     works = Canary(Fixed("dense"), 8, 0.25)
@@ -298,25 +296,6 @@ async def test_a_promotion_and_a_rollback_end_a_canary(service: Service, action:
     assert (await made_by(service))["canary"] is None
 
 
-async def test_a_canary_that_is_promoted_decides_alone(tmp_path: Path) -> None:
-    async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
-        candidate = publish(service).version
-        await canary(service, candidate, 0.5)
-        body = (await say(service, "promote", candidate)).json()
-        assert (body["serving"]["version"], body["canaries"], body["kind"]) == (candidate, [], "linucb")
-
-
-@pytest.mark.slow
-async def test_a_canary_stands_beside_a_version_that_is_held(service: Service) -> None:
-    chosen, newest = await learned(service, 2)
-    await say(service, "rollback", chosen)
-    body = (await canary(service, newest, 0.1)).json()
-    assert (body["serving"]["version"], body["serving"]["pinned"]) == (chosen, True)
-    record = await made_by(service)
-    assert (record["policy_version"], record["canary"]["version"]) == (chosen, newest)
-    assert (await verified(service, record["decision_id"]))["verified"]
-
-
 @pytest.mark.slow
 async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
@@ -331,19 +310,6 @@ async def test_other_replicas_follow_and_a_restart_keeps_it(tmp_path: Path) -> N
     reward = {**CONFIG["reward"], "cost_weight": 0.5}
     async with Service(tmp_path, reward=reward).running() as priced:
         assert (await made_by(priced))["canary"] is None, "it was said of another configuration"
-
-
-async def test_a_decision_of_a_canary_is_learned_and_answered_again_like_any(service: Service) -> None:
-    candidate = publish(service)
-    await canary(service, candidate.version, 0.5)
-    key = {"Idempotency-Key": "once"}
-    first, second = await ask(service, headers=key), await ask(service, headers=key)
-    assert first.json() == second.json()
-    (made,) = await learned(service)
-    store = service.replica.store
-    report = await asyncio.to_thread(rebuild, store, service.config, lambda *_: None, number=made)
-    assert report.sound
-    assert report.compared[0].upto == 1
 
 
 async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service: Service) -> None:
@@ -365,75 +331,6 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
     message = refused(response, 409, "version_unavailable", "decision_id")
     assert message == f"there is no version 77, which decision '{record['decision_id']}' names"
-
-
-async def test_pruned_bytes_of_a_candidate_are_put_back_with_the_word(service: Service) -> None:
-    candidate = publish(service).version
-    prune(service, candidate)
-    assert (await canary(service, candidate, 0.25)).json()["canaries"][0]["deciding"]
-
-
-@pytest.mark.slow
-async def test_a_candidate_that_cannot_be_read_leaves_the_live_version_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Service(tmp_path).running() as service:
-        candidate = publish(service).version
-        await canary(service, candidate, 0.25)
-        with service.replica.store.writing() as connection:
-            versions.store_checkpoint(connection, candidate, b"damaged")
-            named = t.versions.c.version == candidate
-            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
-            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
-        await service.refresh()
-        assert (await made_by(service))["canary"] is not None, "who has read it goes on"
-    async with Service(tmp_path).running() as again:
-        for _ in range(3):
-            await again.refresh()
-        record = await made_by(again)
-        assert (record["canary"], record["policy_version"]) == (None, 1)
-        assert (await verified(again, record["decision_id"]))["verified"]
-        (told,) = (await shown(again))["canaries"]
-        assert (told["version"], told["deciding"]) == (candidate, False)
-        assert "takes no part" in describe_canary(told)
-        warned = [
-            record.message for record in caplog.records if record.name == "armwise.agent.serving.versions"
-        ]
-        (warning,) = warned
-        assert warning.startswith(
-            f"checkpoint of version {candidate} is missing or damaged, and the log gives"
-        )
-        assert warning.endswith("; it takes no part, although it is given a share")
-        with again.replica.store.writing() as connection:
-            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
-        assert (await canary(again, candidate, 0.1)).json()["canaries"][0]["deciding"], (
-            "its bytes are put back"
-        )
-
-
-async def test_a_candidate_that_can_be_read_again_takes_part_again(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        candidate = publish(service).version
-        await canary(service, candidate, 0.25)
-        named = t.versions.c.version == candidate
-        with service.replica.store.writing() as connection:
-            digest = connection.scalar(sa.select(t.versions.c.digest).where(named))
-            connection.execute(sa.update(t.versions).where(named).values(digest="not that of the log"))
-    async with Service(tmp_path).running() as again:
-        assert (await made_by(again))["canary"] is None
-        with again.replica.store.writing() as connection:
-            connection.execute(sa.update(t.versions).where(named).values(digest=digest))
-        await again.refresh()
-        assert (await made_by(again))["canary"] is not None
-
-
-async def test_a_candidate_whose_bytes_are_lost_is_learned_again(tmp_path: Path) -> None:
-    async with Service(tmp_path).running() as service:
-        candidate = publish(service).version
-        await canary(service, candidate, 0.25)
-        prune(service, candidate)
-    async with Service(tmp_path).running() as again:
-        assert (await made_by(again))["canary"] == {"version": candidate, "share": 0.25}
 
 
 async def test_a_candidate_that_gives_no_distribution_is_told_to_take_no_part(service: Service) -> None:
@@ -505,13 +402,3 @@ async def test_a_canary_must_name_a_version_that_can_serve(tmp_path: Path) -> No
         assert "learned by another reward" in message
         refused(await canary(service, 99, 0.0), 404, "version_not_found", "version")
         assert (await listed(service))["promotions"] == []
-
-
-async def test_a_canary_takes_the_scope_of_an_operator(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("USER_KEY", "u-secret")
-    async with Service(tmp_path, keys=[{"env": "USER_KEY"}]).running() as service:
-        refused(await canary(service, 1, 0.1), 401, "invalid_api_key")
-        service.client.headers["authorization"] = "Bearer u-secret"
-        refused(await canary(service, 1, 0.1), 403, "forbidden")

@@ -121,9 +121,7 @@ async def test_an_answer_that_fails_is_replaced_and_both_are_paid_for(
     assert small.prompts[0].messages == large.prompts[0].messages
 
 
-async def test_an_answer_that_passes_is_sent_and_nothing_else_is_paid_for(
-    tmp_path: Path, large: Paid
-) -> None:
+async def test_a_passing_answer_is_sent_and_paid_for_alone(tmp_path: Path, large: Paid) -> None:
     async with make(tmp_path, Paid(RIGHT, usd=0.001), large, JSON).running() as service:
         answer = await ask(service)
         assert answer.json()["choices"][0]["message"]["content"] == RIGHT
@@ -154,9 +152,7 @@ async def test_the_second_model_answers_where_the_first_fails(service: Service, 
     assert done.cost.usd == 0.02
 
 
-async def test_an_answer_that_fails_is_not_sent_where_the_second_model_fails(
-    service: Service, large: Paid
-) -> None:
+async def test_a_failing_answer_is_never_sent(service: Service, large: Paid) -> None:
     large.error = GeneratorError("it is down")
     answer = await ask(service)
     assert answer.status_code == 502
@@ -213,19 +209,6 @@ async def test_a_command_reads_the_answer(tmp_path: Path, large: Paid) -> None:
     async with make(tmp_path, small, large, check).running() as service:
         said = [(await ask(service)).json()["choices"][0]["message"]["content"] for _ in range(2)]
     assert said == ["a", RIGHT]
-
-
-@pytest.mark.parametrize("number", ["1e999", "9" * 400])
-async def test_the_second_model_answers_where_a_number_breaks_the_check(
-    tmp_path: Path, large: Paid, number: str
-) -> None:
-    check = {"by": "schema", "satisfies": {"multipleOf": 0.1}}
-    async with make(tmp_path, Paid(number, usd=0.001), large, check).running() as service:
-        answer = await ask(service)
-        assert answer.json()["choices"][0]["message"]["content"] == RIGHT
-        first = (await execution(service, answer)).stages[0]
-    assert (first["score"], first["goes_on"]) == (None, True)
-    assert "the answer cannot be validated: OverflowError" in first["said"]
 
 
 async def test_the_second_model_answers_where_the_check_fails_unexpectedly(
@@ -401,9 +384,7 @@ async def test_several_choices_pass_only_if_each_does(
     assert done.stages[0]["goes_on"]
 
 
-async def test_a_coin_overrules_the_score_in_the_declared_share_and_says_so(
-    tmp_path: Path, large: Paid
-) -> None:
+async def test_a_coin_overrules_the_score_in_its_share(tmp_path: Path, large: Paid) -> None:
     async with make(tmp_path, Paid(RIGHT, usd=0.001), large, JSON, explore=0.8).running() as service:
         stages = [(await execution(service, await ask(service))).stages[0] for _ in range(60)]
     went_on = [stage for stage in stages if stage["goes_on"]]
@@ -411,18 +392,6 @@ async def test_a_coin_overrules_the_score_in_the_declared_share_and_says_so(
     assert {stage["probability"] for stage in went_on} == {0.4}
     assert {stage["probability"] for stage in stages if not stage["goes_on"]} == {0.6}
     assert {stage["score"] for stage in stages} == {1.0}
-
-
-async def test_a_retry_gets_the_answer_of_the_first_request(
-    service: Service, small: Paid, large: Paid
-) -> None:
-    body = {"model": "arm/checked", "messages": [{"role": "user", "content": "Which river?"}]}
-    answers = [
-        await service.client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "again"})
-        for _ in range(2)
-    ]
-    assert [answer.json()["choices"][0]["message"]["content"] for answer in answers] == [RIGHT, RIGHT]
-    assert (len(small.prompts), len(large.prompts)) == (1, 1)
 
 
 async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(

@@ -122,9 +122,7 @@ def test_a_model_in_whose_place_another_answers_costs_what_it_may_have_read(
 
 
 @pytest.mark.parametrize(("error", "read"), [(GeneratorError("gone"), 0), (TimeoutError(), 100)])
-def test_a_caller_who_leaves_before_another_model_begins_pays_for_the_first_one_once(
-    error: Exception, read: int
-) -> None:
+def test_a_caller_who_leaves_pays_for_the_first_model_once(error: Exception, read: int) -> None:
     turn = recorder("bm25")
     turn.begin("default", 100, lambda read, _: read * 0.5)
     turn.abandon(error)
@@ -137,9 +135,7 @@ def test_a_caller_who_leaves_before_another_model_begins_pays_for_the_first_one_
 @pytest.mark.parametrize(
     ("pieces", "written"), [(["a b c d e f"], 6), (["The", " Dan", "ube", " does", "."], 5)]
 )
-def test_what_an_engine_has_not_reported_is_estimated_by_its_words_or_its_pieces(
-    pieces: list[str], written: int
-) -> None:
+def test_unreported_tokens_are_estimated(pieces: list[str], written: int) -> None:
     turn = recorder()
     turn.begin("default", 100, free)
     for piece in pieces:

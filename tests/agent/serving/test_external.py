@@ -87,9 +87,7 @@ async def test_a_log_that_refuses_is_told(loop: TurnLoop, log: MemoryLog) -> Non
     assert log.committed == []
 
 
-async def test_one_that_its_caller_carries_out_is_drawn_whatever_its_conversation_had(
-    loop: TurnLoop, log: MemoryLog
-) -> None:
+async def test_an_external_decision_is_drawn_in_any_conversation(loop: TurnLoop, log: MemoryLog) -> None:
     async def find(_: str) -> KeptDraw:
         raise AssertionError("no arm is kept, so no draw is looked for")
 

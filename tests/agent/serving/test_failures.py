@@ -11,7 +11,7 @@ import pytest
 from armwise.agent.api import responses
 from armwise.agent.turn import Decider
 from armwise.arms.base import ArmError, Query, Retrieval
-from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base
+from armwise.arms.llm import GeneratorError, Prompt, base
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Decision, Status
 from tests.agent.asking import (
@@ -28,6 +28,7 @@ from tests.agent.asking import (
     tell,
 )
 from tests.agent.fakes import DIM, Service, failing, hanging
+from tests.agent.serving.test_turn import Stuck
 
 # -- arms, models, deadlines, load -------------------------------------------------------------------
 
@@ -117,19 +118,6 @@ async def test_a_stream_that_fails_half_way_says_so_in_its_last_event(service: S
     )
 
 
-class Stuck(Generator):
-    """Writes one word and then nothing, until it is closed."""
-
-    model = "stuck"
-
-    async def stream(self, prompt: Prompt) -> Any:
-        del prompt
-        yield Chunk("The")
-        await asyncio.Event().wait()
-
-    async def close(self) -> None: ...
-
-
 class Waiting(base.ScriptedGenerator):
     """Writes its answer once it may.
 
@@ -168,13 +156,6 @@ async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
     assert not service.replica.under_way
-
-
-@pytest.mark.slow
-async def test_a_stream_past_its_deadline_says_so_in_its_last_event(tmp_path: Path) -> None:
-    async with Service(tmp_path, Stuck()).running() as service:
-        *_, last = events(await ask(service, {"x-request-timeout-seconds": "2"}, stream=True))
-        assert last["error"]["code"] == "deadline_exceeded"
 
 
 async def test_an_encoder_that_is_away_before_the_draw_is_a_503(tmp_path: Path) -> None:
@@ -396,17 +377,6 @@ async def test_a_client_that_reads_nothing_of_a_stream_is_left_at_once(
     assert found.execution.status is Status.CANCELLED
 
 
-async def test_a_request_that_is_cancelled_makes_room_for_the_next(service: Service) -> None:
-    service.arms.behaviour["bm25"] = hanging
-    task = asyncio.create_task(look_up(service, model="arm/bm25"))
-    while not service.arms.calls:
-        await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert not service.replica.under_way
-
-
 # -- asking again ------------------------------------------------------------------------------------
 
 
@@ -434,13 +404,6 @@ async def test_a_stream_is_repeated_as_a_stream(service: Service) -> None:
     assert (again[0], again[-2:]) == (first[0], first[-2:])
     assert again[1]["choices"][0]["delta"]["content"] == "The Danube"
     assert again[-2]["choices"][0]["finish_reason"] == "length"
-
-
-async def test_a_retrieval_is_repeated_under_its_key(service: Service) -> None:
-    key = {"idempotency-key": "k-1"}
-    first, again = await look_up(service, key), await look_up(service, key)
-    assert again.json() == first.json()
-    assert (await rows(service))["decisions"] == 1
 
 
 async def test_another_request_under_the_same_key_is_a_conflict(service: Service) -> None:

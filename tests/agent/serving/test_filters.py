@@ -71,7 +71,7 @@ async def test_what_a_request_permits_reaches_the_arm() -> None:
 
 
 @pytest.mark.parametrize("wish", [{"forced": "bm25"}, {"allowed": frozenset({"bm25"})}])
-async def test_a_request_without_an_arm_that_filters_is_refused_and_decides_nothing(
+async def test_a_request_without_a_filtering_arm_is_refused(
     wish: dict[str, Any],
 ) -> None:
     log = MemoryLog()

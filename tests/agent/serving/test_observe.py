@@ -150,7 +150,7 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_the_policy_shows_how_well_grades_agree_with_feedback_and_why_none_is_learned(
+async def test_the_policy_shows_how_grades_agree_with_feedback(
     tmp_path: Path,
 ) -> None:
     async with service_of(tmp_path, model(), shadow=0.0).running() as service:

@@ -136,9 +136,7 @@ async def test_arms_are_shown_with_their_price(service: Service) -> None:
 
 @pytest.mark.parametrize("policy", ["adaptive", "linucb"])
 @pytest.mark.slow
-async def test_of_two_sources_that_hold_the_same_a_policy_learns_to_ask_the_cheaper_one(
-    tmp_path: Path, policy: str
-) -> None:
+async def test_a_policy_learns_to_ask_the_cheaper_source(tmp_path: Path, policy: str) -> None:
     arms = {"dear": source(PRICE), "cheap": source()}
     async with paying(tmp_path, arms=arms, policy={"kind": policy}) as service:
         drawn = []

@@ -72,7 +72,7 @@ async def test_an_arm_that_fails_or_hangs_leaves_the_others_alone() -> None:
     assert probes.seconds >= 0.01, "what an arm that fails took is paid for, too"
 
 
-async def test_the_seconds_of_the_embedding_are_charged_beside_those_of_the_search(
+async def test_seconds_of_embedding_and_search_are_charged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -93,7 +93,7 @@ async def test_the_seconds_of_the_embedding_are_charged_beside_those_of_the_sear
     assert probes.seconds == 2.5
 
 
-async def test_an_embedding_that_fails_is_charged_once_however_many_arms_need_it(
+async def test_a_failing_embedding_is_charged_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -130,7 +130,7 @@ async def test_what_a_search_has_read_is_that_of_the_arm_that_searched_alone() -
     assert probes.found["rrf"] == Retrieval(steps=0)
 
 
-async def test_the_seconds_in_which_kept_searches_are_looked_up_are_those_of_the_turn(
+async def test_looking_up_kept_searches_takes_time_of_the_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0

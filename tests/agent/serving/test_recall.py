@@ -91,12 +91,3 @@ def test_an_arm_elsewhere_may_have_a_cache_for_some_time(tmp_path: Path) -> None
     assert config.arms["far"].cache
     assert config.arm_documents["bm25"] == {"kind": "bm25"}
     open_cache(config.retrieval_cache, str(tmp_path)).close()
-
-
-def test_pipelines_of_a_retrieval_with_a_cache_have_it_too() -> None:
-    grid = [{"retrieval": ["dense"], "passages": [2, 4]}]
-    config = parse({**CONFIG, "arms": with_cache(), "pipelines": grid})
-    made = [name for name in config.arms if name.startswith("dense-")]
-    assert len(made) == 2
-    assert all(config.arms[name].cache for name in made)
-    assert not config.arms["bm25"].cache

@@ -1,56 +1,17 @@
 """A replica: what it serves while a newer version cannot be loaded, and how it ends."""
 
 import asyncio
-import logging
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from armwise.agent.serving import replica
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.errors import ClockError
 from armwise.feedback.log import ChangeWatch
-from armwise.feedback.log import tables as t
-from armwise.feedback.registry import versions
-from tests.agent.asking import look_up, tell
 from tests.agent.fakes import Service
-from tests.agent.serving.test_versions import versions_of
-
-
-async def test_a_version_of_another_library_is_warned_of_once_and_the_one_before_served(
-    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("armwise.agent.policies.vowpal.VW_VERSION", "8.0.0")
-        service.learner.step()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(5):
-            await service.refresh()
-    assert (await look_up(service)).json()["agent"]["policy_version"] == 1
-    service.replica.check()
-    warned = [record for record in caplog.records if record.name == "armwise.agent.serving.versions"]
-    assert len(warned) == 1
-    assert "checkpoint of version 2 cannot be loaded" in warned[0].message
-
-
-async def test_a_replica_that_starts_on_a_damaged_version_serves_the_one_before(service: Service) -> None:
-    point = service.replica
-    await tell(service, (await look_up(service)).json()["agent"]["decision_id"])
-    service.learner.step()
-    newest = versions.latest(point.store)
-    assert newest is not None
-    assert newest.version == 2
-    with point.store.writing() as connection:
-        connection.execute(sa.update(t.checkpoints).where(t.checkpoints.c.version == 2).values(state=b"x"))
-    started = versions_of(point.store, point.config)
-    served = started.read(None).served
-    assert served is not None
-    assert served.version.version == 1
-    assert started.read(served).served is served
 
 
 async def test_a_replica_whose_wall_clock_jumped_says_so_and_asks_to_be_replaced(

@@ -261,9 +261,7 @@ def test_a_result_that_is_deep_or_long_is_no_error_of_ours() -> None:
         ("?!", "which", False),
     ],
 )
-def test_questions_are_the_same_from_four_fifths_of_their_words_on(
-    first: str, second: str, same: bool
-) -> None:
+def test_questions_are_the_same_by_four_fifths_of_their_words(first: str, second: str, same: bool) -> None:
     assert signals.is_same_question(first.replace("a ", "alpha "), second.replace("a ", "alpha ")) == same
 
 
@@ -273,7 +271,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_a_conversation_without_a_next_turn_is_abandoned_after_half_of_the_wait_time(
+async def test_a_conversation_is_abandoned_after_half_the_wait(
     tmp_path: Path,
 ) -> None:
     async with make(tmp_path, {"left": {"signal": "abandoned"}}).running() as service:

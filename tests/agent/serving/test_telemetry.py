@@ -189,7 +189,7 @@ def test_series_of_keys_are_shown_to_none_who_may_not_see_them() -> None:
 
 
 @pytest.mark.parametrize("refused", [None, Execution])
-async def test_a_decision_is_forgotten_with_its_execution_also_where_that_is_refused(
+async def test_a_decision_is_forgotten_with_its_execution(
     refused: type[Execution] | None,
 ) -> None:
     log, telemetry = MemoryLog(), Telemetry()
