@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 import pytest
 import yaml
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -208,32 +207,6 @@ def test_all_results_are_written_and_earlier_ones_replaced(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "scores"]
 
 
-def test_a_line_looks_the_same_in_both_panels_of_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second panel has no legend: its lines are read by that of the first."""
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    scores = keep(tmp_path, halves((1.0, 0.0), (0.0, 0.5), (0.5, 0.25)))
-    report, _ = choose(tmp_path, scores, k=2, cost="steps", budgets=2)
-    looks = ("color", "linestyle", "linewidth", "marker", "alpha")
-    by_size, by_budget = (
-        {tuple(line.properties()[name] for name in looks): line for line in axes.lines}
-        for axes in drawn[0].axes
-    )
-    assert len(by_size) == 5
-    assert by_size.keys() == by_budget.keys()
-    values = {line.get_label(): list(by_budget[look].get_ydata()) for look, line in by_size.items()}
-    assert values == {
-        "oracle of all 5": [0.75, 0.75],
-        "portfolio, where chosen": [row.chosen for row in report.budgets],
-        "portfolio": [row.held_out for row in report.budgets],
-        "largest means": [row.average for row in report.budgets],
-        "best single arm": [0.5, 0.5],
-    }
-    assert all(list(line.get_xdata()) == [1, 2] for line in by_budget.values() if line.get_xdata()[0] > 0)
-
-
 def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> None:
     specs = {"alone": ArmSpec(kind="rrf", params={"arms": ["a", "b"]})}
     table = MatrixArms(specs, {}, {}, "R@4", {})
@@ -270,23 +243,6 @@ def test_a_failure_to_write_leaves_earlier_results_and_no_folder_that_was_not_th
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "out", "scores"]
     assert list((tmp_path / "empty").iterdir()) == []
-
-
-def test_nothing_is_written_beside_the_folder_of_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its parent may not be writable, or of another file system."""
-    seen: set[Path] = set()
-    write_bytes = Path.write_bytes
-
-    def watch(path: Path, content: bytes) -> int:
-        seen.add(path.parent.parent)
-        return write_bytes(path, content)
-
-    scores = keep(tmp_path, world())
-    monkeypatch.setattr(Path, "write_bytes", watch)
-    choose(tmp_path, scores)
-    assert seen == {tmp_path / "out"}
 
 
 @pytest.mark.slow
@@ -339,26 +295,6 @@ def test_the_best_single_arm_is_that_of_all_whatever_it_costs(tmp_path: Path) ->
     assert report.average == ("words", "mini", "none"), "large costs more"
     assert (report.chosen.single, report.held_out.single) == (0.875, 0.875)
     assert {name: part.single for name, part in report.datasets.items()} == {NQ: 1.0, SQUAD: 0.75}
-
-
-@pytest.mark.slow
-def test_budgets_that_are_the_same_are_told_once(tmp_path: Path) -> None:
-    flat = {"steps": dict.fromkeys(SPECS, 1.0)}
-    report, _ = choose(tmp_path, keep(tmp_path, world(), costs=flat), k=1)
-    assert [row.budget for row in report.budgets] == [1.0]
-    assert len(choose(tmp_path, tmp_path / "scores", k=2)[0].budgets) == 8
-
-
-@pytest.mark.slow
-def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> None:
-    scores = keep(tmp_path, world())
-    assert choose(tmp_path, scores, include=["*i*", "w*"], exclude=["f*"])[0].pool == 2
-    report, _ = choose(tmp_path, scores, include=["words"], start=["large"])
-    assert (report.pool, report.arms) == (2, ("large", "words"))
-    with pytest.raises(ValueError, match="none of 5 arms, such as 'words', is bm25"):
-        choose(tmp_path, scores, include=["bm25"])
-    with pytest.raises(ValueError, match="start names 'word', which was not scored; did you mean 'words'"):
-        choose(tmp_path, scores, start=["word"])
 
 
 def test_a_log_that_knows_one_arm_a_question_is_enough(tmp_path: Path) -> None:
@@ -440,35 +376,38 @@ def test_a_split_keeps_scores_and_questions_together_and_every_data_set_in_propo
     assert len(seen) == 5
 
 
-def test_questions_that_cannot_be_split_are_refused(tmp_path: Path) -> None:
-    scores = keep(tmp_path, np.ones((5, 1), dtype=np.float32))
-    with pytest.raises(ValueError, match="1 questions cannot be split"):
-        choose(tmp_path, scores)
+@pytest.mark.slow
+def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> None:
+    scores = keep(tmp_path, world())
+    assert choose(tmp_path, scores, include=["*i*", "w*"], exclude=["f*"])[0].pool == 2
+    report, _ = choose(tmp_path, scores, include=["words"], start=["large"])
+    assert (report.pool, report.arms) == (2, ("large", "words"))
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("n", "fields", "settings", "message"),
     [
-        ({"k": 6}, "k is 6; of 5 arms, 1 to 5 can be chosen"),
-        ({"budget": 0.05}, "budget 0.05 is too small: the cheapest arm that scores above 0 costs 0.1"),
-        ({"budget": 0.05, "exclude": ["none"]}, "too small: the cheapest arm that scores above 0 costs 0.1"),
-        ({"budget": 1.0, "cost": "euros"}, "no cost 'euros' was measured"),
-        ({"k": 1, "start": ["words", "mini"]}, "start names 2 arms, more than k = 1"),
+        (400, {}, {"k": 6}, "k is 6; of 5 arms, 1 to 5"),
+        (400, {}, {"budget": 0.05}, "budget 0.05 is too small.* costs 0.1"),
+        (400, {}, {"budget": 0.05, "exclude": ["none"]}, "budget 0.05 is too small.* costs 0.1"),
+        (400, {}, {"budget": 1.0, "cost": "euros"}, "no cost 'euros'"),
+        (400, {}, {"k": 1, "start": ["words", "mini"]}, "start names 2 arms, more than k = 1"),
+        (400, {}, {"include": ["bm25"]}, "none of 5 arms.* is bm25"),
+        (400, {}, {"start": ["word"]}, "start names 'word'.*did you mean 'words'"),
+        (400, {"costs": {}}, {"budget": 1.0}, "a budget needs costs"),
+        (1, {}, {}, "1 questions cannot be split"),
     ],
 )
 def test_settings_that_do_not_fit_the_matrix_are_refused(
-    tmp_path: Path, settings: dict[str, Any], message: str
+    tmp_path: Path, n: int, fields: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        choose(tmp_path, keep(tmp_path, world()), **settings)
+        choose(tmp_path, keep(tmp_path, world(n), **fields), **settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_budget_without_costs_is_refused(tmp_path: Path) -> None:
-    scores = keep(tmp_path, world(), costs={})
-    assert choose(tmp_path, scores)[0].budgets == ()
-    with pytest.raises(ValueError, match="a budget needs costs, and the matrix has none"):
-        choose(tmp_path, scores, budget=1.0)
+def test_without_costs_there_are_no_budgets(tmp_path: Path) -> None:
+    assert choose(tmp_path, keep(tmp_path, world(), costs={}))[0].budgets == ()
 
 
 def test_an_arm_that_must_be_chosen_must_have_been_asked(tmp_path: Path) -> None:

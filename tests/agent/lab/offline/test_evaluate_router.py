@@ -252,7 +252,7 @@ def test_a_router_is_evaluated_on_the_questions_that_it_was_not_trained_on(
     assert none.split("│")[-2].strip() == f"{figures['picks']['none']:.1%}" == "33.3%"
 
 
-def test_a_router_reads_no_more_passages_in_an_evaluation_than_in_training(
+def test_an_evaluation_reads_as_many_passages_as_training(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -272,7 +272,7 @@ def test_a_router_reads_no_more_passages_in_an_evaluation_than_in_training(
 
 
 @pytest.mark.slow
-def test_a_router_with_columns_of_relevance_is_evaluated_with_its_own_model(
+def test_a_router_is_evaluated_with_its_own_relevance(
     config: AppConfig,  # noqa: F811
     tmp_path: Path,
 ) -> None:

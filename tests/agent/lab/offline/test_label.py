@@ -223,6 +223,7 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
     [
         ({"measures": ["em", "f2"]}, "no measure 'f2'"),
         ({"measures": ["bem"]}, "measure bem needs bem_model"),
+        ({"measures": ["answer_correctness"]}, "answer_correctness needs a sentence encoder"),
         ({"form": "long"}, "'direct', 'short' or 'reasoning'"),
         ({"at_once": 0}, "greater than or equal to 1"),
         ({"blocks": 1}, "Extra inputs"),
@@ -231,12 +232,7 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
 def test_settings_that_do_not_fit_are_refused(
     tmp_path: Path, config: AppConfig, fields: dict[str, Any], message: str
 ) -> None:
-    given = {"config": config, "queries": "q.jsonl", "output": tmp_path / "labels", **fields}
+    bare = parse({**config.model_dump(mode="json"), "backbones": {}, "arms": {"none": {"kind": "none"}}})
+    given = {"config": bare, "queries": "q.jsonl", "output": tmp_path / "labels", **fields}
     with pytest.raises(ValidationError, match=message):
         Labelling.model_validate(given)
-
-
-def test_claims_need_a_sentence_encoder(tmp_path: Path, config: AppConfig) -> None:
-    bare = parse({**config.model_dump(mode="json"), "backbones": {}, "arms": {"none": {"kind": "none"}}})
-    with pytest.raises(ValidationError, match="answer_correctness needs a sentence encoder"):
-        Labelling(config=bare, queries=tmp_path, output=tmp_path, measures=("answer_correctness",))

@@ -124,9 +124,7 @@ def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
 
 
 @pytest.mark.slow
-def test_labels_become_a_matrix_from_which_a_portfolio_is_chosen_within_dollars(
-    tmp_path: Path, config: AppConfig
-) -> None:
+def test_a_portfolio_is_chosen_from_labels_within_dollars(tmp_path: Path, config: AppConfig) -> None:
     questions = [Question(f"q{i}", f"Question {i}?") for i in range(8)]
     right = {
         "none": lambda i: i < 2,
@@ -255,11 +253,6 @@ def test_the_model_reads_as_many_words_as_the_configuration_says(
         config=short, queries=tmp_path / "q.jsonl", measure=measure, output=tmp_path / "scores"
     )
     assert choose_scorer(settings)(lambda _: ("", Chunk())).identity["word budget"] == 70
-
-
-def test_settings_that_are_not_given_are_no_matter_to_the_log(tmp_path: Path, config: AppConfig) -> None:
-    settings = Scoring(config=config, output=tmp_path / "scores", from_log=True, pool=None, limit=None)
-    assert (settings.from_log, settings.pool, settings.k) == (True, None, 4)
 
 
 @pytest.mark.parametrize(

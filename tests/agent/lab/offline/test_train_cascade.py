@@ -49,9 +49,7 @@ def train(config: AppConfig, *paths: Path, **fields: Any) -> tuple[cascade.Train
     return made, output.getvalue()
 
 
-def test_a_cascade_is_kept_that_was_seen_to_stop_well_on_questions_it_did_not_know(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_a_trained_cascade_stops_well_on_held_out_questions(config: AppConfig, labelled: Path) -> None:
     made, said = train(config, labelled)
     held_out = made.about.held_out
     assert held_out is not None

@@ -86,9 +86,7 @@ def train(config: AppConfig, **fields: Any) -> tuple[RelevanceModel, str]:
     return done, output.getvalue()
 
 
-def test_the_fused_list_finds_on_held_out_questions_what_either_arm_does(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_the_fused_list_finds_what_either_arm_does(config: AppConfig, tmp_path: Path) -> None:
     _, said = train(config, **write(tmp_path), folds=3)
     held_out = json.loads((config.home_path / "relevance" / ABOUT).read_bytes())["held_out"]
     assert (held_out["questions"], held_out["k"]) == (60, 3)
@@ -120,9 +118,7 @@ def test_the_arm_that_it_prints_serves_the_model(config: AppConfig, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_same_outcomes_give_the_same_model_whatever_is_held_out(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_the_model_does_not_depend_on_what_is_held_out(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
     first, second, third = (train(config, **files, **fields)[0].save() for fields in (
         {}, {"folds": 4}, {"held_out": 0.0},
@@ -142,9 +138,7 @@ def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", *
 
 
 @pytest.mark.slow
-def test_a_router_sees_in_service_the_relevance_that_it_saw_in_training(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_relevance_is_the_same_in_service_as_in_training(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
     trained, settled = router(config, files), config.settled()
     assert trained.router.schema is not None
@@ -184,9 +178,7 @@ def embed_tiny(backbone: Backbone) -> Any:
 
 
 @pytest.mark.slow
-def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_relevance_of_a_question_ignores_its_own_gold(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
     observed = observed_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),
@@ -213,9 +205,7 @@ def test_the_relevance_of_a_question_does_not_depend_on_its_own_gold_passages(
 
 
 @pytest.mark.slow
-def test_answers_are_compared_by_the_relevance_of_the_passages_that_contain_them(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_answers_are_compared_by_relevance_of_their_passages(config: AppConfig, tmp_path: Path) -> None:
     schema = router(config, write(tmp_path), "answered").router.schema
     assert schema is not None
     assert set(SUPPORT) < set(schema.answered)
@@ -274,9 +264,7 @@ def test_questions_must_have_gold_passages(config: AppConfig, tmp_path: Path) ->
         train(config, **write(tmp_path, gold=False))
 
 
-def test_passages_of_another_corpus_are_counted_and_alone_they_are_refused(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_passages_of_another_corpus_alone_are_refused(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
     text = files["outcomes"][0].read_text()
     files["outcomes"][0].write_text(text.replace('"p11"', '"x11"'))

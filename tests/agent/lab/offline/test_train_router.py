@@ -99,9 +99,7 @@ def train(config: AppConfig, *paths: Path, **fields: Any) -> tuple[Trained, str]
 # -- what comes of it ----------------------------------------------------------------------------------
 
 
-def test_a_router_is_kept_that_was_seen_to_choose_well_on_questions_it_did_not_know(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_a_trained_router_chooses_well_on_held_out_questions(config: AppConfig, labelled: Path) -> None:
     made, said = train(config, labelled)
     held_out = made.about.held_out
     assert held_out is not None
@@ -141,9 +139,7 @@ def test_what_is_kept_says_what_it_follows_from(config: AppConfig, labelled: Pat
     assert train(config, labelled)[0].about.inputs != before
 
 
-def test_the_same_outcomes_give_the_same_router_whatever_is_held_out(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_the_router_does_not_depend_on_what_is_held_out(config: AppConfig, labelled: Path) -> None:
     first, second, third = (
         train(config, labelled, **fields)[0] for fields in ({}, {"folds": 4}, {"held_out": 0.0})
     )
@@ -198,9 +194,7 @@ def test_an_arm_of_which_nothing_is_known_is_left_out_and_named(config: AppConfi
     assert "left out, as their utility is unknown on every question: away" in said
 
 
-def test_where_no_question_is_known_for_every_arm_the_worth_is_not_known(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_without_complete_questions_nothing_is_validated(config: AppConfig, tmp_path: Path) -> None:
     rows = outcomes(60)
     missing = {BEST["who"]: "bm25", BEST["when"]: "dense", BEST["where"]: "none"}
     best = [row.arm for row in rows if row.scores["em"] == 1.0]
@@ -246,9 +240,7 @@ def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
         assert [told[arm] for arm in ARMS] == pytest.approx(scores.tolist(), abs=1e-6)
 
 
-def test_a_router_of_what_was_retrieved_notes_the_corpus_and_is_charged_for_looking(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_a_router_of_passages_is_charged_for_looking(config: AppConfig, labelled: Path) -> None:
     made, said = train(config, labelled, router={"kind": "max_sim"})
     assert made.about.k == 3
     assert made.about.corpus == Corpus.open(config.corpus_sources[0].folder).digest
@@ -273,9 +265,7 @@ def test_passages_that_are_not_of_the_corpus_count_as_not_found(config: AppConfi
     assert made.about.k == 4
 
 
-def test_a_router_that_compares_answers_is_served_in_an_arm_and_not_before_one_is_drawn(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_a_router_that_compares_answers_is_served_in_an_arm(config: AppConfig, labelled: Path) -> None:
     spec = {**LEARNED, "params": {**LEARNED["params"], "stage": "answered"}}
     made, said = train(config, labelled, router=spec)
     assert made.about.stage == "answered"
@@ -283,9 +273,7 @@ def test_a_router_that_compares_answers_is_served_in_an_arm_and_not_before_one_i
     assert "serve it as an arm   {kind: ensemble, params: {arms: [none, bm25, dense], select: learned" in said
 
 
-def test_a_router_knows_nothing_beside_the_arms_that_it_is_to_choose_among(
-    config: AppConfig, labelled: Path
-) -> None:
+def test_a_router_knows_only_the_arms_it_chooses_among(config: AppConfig, labelled: Path) -> None:
     two, _ = train(config, labelled, router={"kind": "max_sim"}, arms=["bm*", "dense"])
     assert two.about.arms == ("bm25", "dense")
     assert two.about.held_out is not None
@@ -389,9 +377,7 @@ def test_where_one_arm_is_always_best_there_is_no_gap() -> None:
     st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3), min_size=1, max_size=8),
     st.integers(0, 2**32 - 1),
 )
-def test_no_router_earns_more_than_the_oracle_or_less_than_the_worst_arm_a_question(
-    em: list[list[float]], seed: int
-) -> None:
+def test_a_router_earns_between_worst_arm_and_oracle(em: list[list[float]], seed: int) -> None:
     seen = known(em, [[0.0] * 3] * len(em))
     found = validation.validate_router(
         seen, np.random.default_rng(seed).normal(size=(len(em), 3)), EM, Stage.QUESTION

@@ -74,7 +74,7 @@ def proof(lived: tuple[AppConfig, Day]) -> Proof:
 
 
 @pytest.mark.slow
-def test_the_log_charges_each_draw_its_rounds_of_tools_and_cached_tokens_at_their_price(
+def test_a_draw_is_charged_for_tool_rounds_and_cached_tokens(
     lived: tuple[AppConfig, Day],
 ) -> None:
     config, day = lived

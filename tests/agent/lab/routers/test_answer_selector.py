@@ -146,9 +146,7 @@ def asked(number: int) -> Query:
     return Query(text, {"tiny": build_embedder(TINY).encode_queries([text])[0]})
 
 
-def test_the_answer_that_wins_is_the_one_that_the_router_scores_highest_in_training(
-    config: AppConfig, labels: Path
-) -> None:
+def test_the_answer_with_the_highest_score_wins(config: AppConfig, labels: Path) -> None:
     made, _ = trained(config, labels)
     assert (made.about.arms, made.about.k, made.about.writing) == (MEMBERS, 3, SHORT)
     only = [row for row in rows() if row.arm in MEMBERS]
@@ -272,7 +270,7 @@ def test_an_arm_that_differs_from_the_training_is_refused(
     assert message in told
 
 
-def test_members_may_stand_in_any_order_and_answers_of_which_nothing_is_told_in_any_form(
+def test_members_may_stand_in_any_order(
     tmp_path: Path,
 ) -> None:
     compares(tmp_path, None)
@@ -295,9 +293,7 @@ def with_arm(config: AppConfig, spec: dict[str, Any]) -> AppConfig:
     return parse({**document, "arms": {**document["arms"], "all": spec}})
 
 
-def test_the_arm_that_training_prints_is_taken_by_the_configuration_and_made_ready(
-    config: AppConfig, labels: Path
-) -> None:
+def test_the_arm_that_training_prints_can_be_served(config: AppConfig, labels: Path) -> None:
     _, said = trained(config, labels)
     line = next(line for line in said.splitlines() if line.startswith("serve it as an arm   "))
     spec = ArmSpec.model_validate(yaml.safe_load(line.removeprefix("serve it as an arm   ")))
@@ -351,9 +347,7 @@ def test_answers_that_were_written_in_two_ways_do_not_teach_a_router_that_compar
     assert train(config, labels, other)[0].about.writing is None, "who looks at no answer does not mind"
 
 
-def test_a_job_asks_such_an_arm_in_its_workers_and_follows_from_the_router(
-    config: AppConfig, labels: Path
-) -> None:
+def test_a_job_asks_such_an_arm_in_its_workers(config: AppConfig, labels: Path) -> None:
     trained(config, labels)
     router = config.home_path / "router"
     learned = {

@@ -77,7 +77,7 @@ def test_calibrated_scores_rank_the_arms_of_a_question_by_score_and_offset() -> 
     np.testing.assert_allclose(router.scores(asked.of(order)), expected[:, at])
 
 
-def test_scores_are_believed_as_far_as_they_hold_on_questions_never_seen(
+def test_scores_count_as_far_as_they_hold_on_unseen_questions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A router that knows questions by heart predicts them perfectly, and tells nothing of others."""

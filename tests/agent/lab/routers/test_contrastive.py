@@ -1,7 +1,5 @@
 """The contrastive router: what it is fitted to, what it computes, and what it reads of a question."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,17 +213,3 @@ def test_an_encoder_that_is_not_there_or_another_is_refused(tmp_path: Path) -> N
 def test_a_question_without_an_embedding_needs_an_encoder() -> None:
     with pytest.raises(RouterError, match="needs the questions' embeddings, or an encoder"):
         Contrastive().fit(texts_alone(world(40, seed=1)))
-
-
-@pytest.mark.slow
-def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
-    labels = world(40, seed=1)
-    router = Contrastive().fit(labels)
-    (tmp_path / "router").write_bytes(router.save())
-    script = (
-        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
-        "from tests.router_contracts import asked;"
-        f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
-        "router.scores(asked()); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

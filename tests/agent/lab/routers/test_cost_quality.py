@@ -56,9 +56,7 @@ def test_points_beyond_a_range_bound_its_last_part_alone() -> None:
 
 
 @given(POINTS, UNIT)
-def test_the_cheapest_mixture_is_as_good_as_wanted_and_no_point_as_good_is_cheaper(
-    points: Any, target: float
-) -> None:
+def test_no_point_as_good_as_the_cheapest_mixture_is_cheaper(points: Any, target: float) -> None:
     cost, quality = points.T
     shares = cheapest_mixture(cost, quality, target)
     if shares is None:

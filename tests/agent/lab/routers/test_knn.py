@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from armwise.agent.lab.routers import knn
 from armwise.agent.lab.routers.cross_validation import folds
 from armwise.agent.lab.routers.knn import NearestNeighbors, mean_of_nearest
-from armwise.agent.routers.catalog import load_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
 
 
@@ -99,15 +98,6 @@ def test_many_questions_are_compared_in_parts() -> None:
     (scores,) = mean_of_nearest(asked, known, utility, [3])
     (last,) = mean_of_nearest(asked[1020:], known, utility, [3])
     np.testing.assert_allclose(scores[1020:], last)
-
-
-def test_a_saved_router_keeps_its_number_of_neighbors() -> None:
-    known, asked = labels(120, 12), labels(20, 13).features
-    router = NearestNeighbors().fit(known)
-    again = load_router(router.save())
-    assert isinstance(again, NearestNeighbors)
-    assert again.k == router.k
-    np.testing.assert_array_equal(again.scores(asked), router.scores(asked))
 
 
 def test_labels_without_embeddings_are_refused() -> None:

@@ -115,15 +115,6 @@ def test_small_groups_of_questions_are_told_apart_by_neighbors_and_not_by_a_line
     assert right(near, asked) > 0.75
 
 
-def test_a_router_that_was_saved_has_the_same_neighbors() -> None:
-    labels, asked = groups(80, 3), groups(20, 4).features
-    router = RidgeRouter(sees="neighbors").fit(labels)
-    again = load_router(router.save())
-    np.testing.assert_array_equal(again.scores(asked), router.scores(asked))
-    some = Features(("c", "a"), asked.texts, (), asked.question, asked.embedding)
-    np.testing.assert_array_equal(again.scores(some), router.scores(asked)[:, [2, 0]])
-
-
 def test_passages_of_the_source_of_each_arm_are_seen_too() -> None:
     rng = np.random.default_rng(11)
     embedding, utility, asked = units(rng, 20), rng.random((20, 4)), units(rng, 5)

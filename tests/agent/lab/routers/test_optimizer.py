@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, on_threads, seeded
 
-ALL = np.ones((1, 3), dtype=bool)
-
 
 @pytest.mark.parametrize(
     ("logits", "right", "known", "loss"),

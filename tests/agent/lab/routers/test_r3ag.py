@@ -1,7 +1,5 @@
 """R3AG's router: its labels, its losses, its folded attention, and its full form over a text model."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +26,7 @@ from armwise.arms.lab.portfolio import Outcomes
 from armwise.arms.models import ModelNotFoundError
 from armwise.arms.questions import Question
 from tests import router_contracts
+from tests.agent.lab.routers.test_contrastive import texts_alone
 from tests.agent.tiny import make_encoder
 from tests.router_contracts import DIM, best_single, world, worth
 
@@ -306,12 +305,6 @@ def full(model: Path) -> Capability:
         return Capability(encoder=str(model)).fit(texts_alone(world(200, seed=1)))
 
 
-def texts_alone(labels: RoutingDataset) -> RoutingDataset:
-    """Take the embeddings away."""
-    n = len(labels)
-    return replace(labels, features=replace(labels.features, embedding=np.zeros((n, 0), dtype=np.float32)))
-
-
 @pytest.mark.slow
 def test_the_full_form_learns_from_the_texts(full: Capability) -> None:
     held_out = texts_alone(world(200, seed=3))
@@ -395,19 +388,6 @@ def test_a_model_that_is_not_there_or_another_is_refused(tmp_path: Path) -> None
         load_router(saved)
     with pytest.raises(RouterError, match="needs the questions' embeddings, or an encoder"):
         Capability().fit(texts_alone(labels))
-
-
-@pytest.mark.slow
-def test_asking_a_loaded_router_does_not_import_torch(tmp_path: Path) -> None:
-    router = Capability().fit(world(40, seed=1))
-    (tmp_path / "router").write_bytes(router.save())
-    script = (
-        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
-        "from tests.router_contracts import asked;"
-        f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
-        "router.scores(asked()); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_a_zero_vector_has_finite_scores() -> None:

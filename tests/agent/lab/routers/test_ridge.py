@@ -13,10 +13,10 @@ from armwise.agent.lab.routers import ridge
 from armwise.agent.lab.routers.cross_validation import best_candidate, folds, worth
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ridge import RidgeRouter, solve
-from armwise.agent.lab.routers.svm import PairwiseSVM, PointwiseSVM, rank
+from armwise.agent.lab.routers.svm import PointwiseSVM, rank
 from armwise.agent.routers.catalog import load_router
-from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from tests.router_contracts import ARMS, world
+from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset
+from tests.router_contracts import world
 
 
 def vectorizer(least: int) -> TfidfVectorizer:
@@ -69,7 +69,7 @@ def test_ridge_lets_go_where_there_is_something_to_learn_and_holds_down_noise(
     assert (router.scores(features).argmax(axis=1) == 2).all()
 
 
-def test_ridge_without_a_word_that_counts_scores_the_means_of_the_arms(
+def test_ridge_without_a_known_word_scores_the_means(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ridge, "LEAST", 1000)
@@ -157,16 +157,8 @@ def test_ties_teach_a_pairwise_svm_nothing() -> None:
     np.testing.assert_allclose(with_ties.question, without.question, atol=1e-12)
 
 
-def test_a_chosen_strength_is_saved() -> None:
-    for router in (RidgeRouter(), PairwiseSVM()):
-        router.fit(world(60, seed=1))
-        assert type(router)().load(router.save()).strength == router.strength  # type: ignore[attr-defined]
-
-
 @given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=30), st.integers(2, 6), st.integers(0, 5))
-def test_folds_hold_out_every_question_once_and_with_all_of_its_text(
-    texts: list[str], n: int, seed: int
-) -> None:
+def test_folds_hold_out_each_text_once(texts: list[str], n: int, seed: int) -> None:
     cut = folds(texts, n, seed)
     assert len(cut) == (min(n, len(set(texts))) if len(set(texts)) > 1 else 0)
     if cut:
@@ -193,16 +185,6 @@ def test_of_candidates_that_earn_the_same_the_first_is_chosen() -> None:
     assert best_candidate(4, rehearse, labels) == 2
 
 
-@pytest.mark.parametrize("build", [RidgeRouter, PointwiseSVM, PairwiseSVM])
-def test_scores_of_some_arms_are_theirs_among_all(
-    build: type[RidgeRouter | PointwiseSVM | PairwiseSVM],
-) -> None:
-    router, asked = build().fit(world(60, seed=1)), world(10, seed=2).features
-    some = ("graph", "none")
-    expected = router.scores(asked)[:, positions(ARMS, some)]
-    np.testing.assert_allclose(router.scores(asked.of(some)), expected, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("params", "told"),
     [
@@ -215,7 +197,7 @@ def test_a_parameter_that_is_not_right_is_refused(params: dict[str, object], tol
         RidgeRouter(**params)
 
 
-def test_the_penalty_is_chosen_on_questions_that_are_no_neighbors_of_the_fit(
+def test_the_penalty_is_not_chosen_on_copies_of_the_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each question is asked twice, and what is best on it is chance: only its own answer would tell."""

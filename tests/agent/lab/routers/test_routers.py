@@ -1,7 +1,10 @@
 """Every router of the catalogue keeps every promise of `tests/router_contracts.py`."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,6 +20,7 @@ from tests.router_contracts import (
     RETRIEVED_CHECKS,
     Build,
     make_routers_small,
+    world,
 )
 
 CLASSES = cast(Mapping[str, type[Router]], ROUTERS.own)
@@ -142,3 +146,17 @@ TREES = {**ROWS, "impute": False, "rounds": 100}
 )
 def test_a_router_without_parameters_has_the_documented_ones(kind: str, defaults: dict[str, Any]) -> None:
     assert build_router(RouterSpec(kind=kind)).params == defaults
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "capability", "pointwise_ffn", "pairwise_ffn", "listnet"])
+@pytest.mark.slow
+def test_asking_a_loaded_router_imports_no_torch(kind: str, tmp_path: Path) -> None:
+    router = build_router(RouterSpec(kind=kind)).fit(world(40, seed=1))
+    (tmp_path / "router").write_bytes(router.save())
+    script = (
+        "import sys, pathlib; from armwise.agent.routers.catalog import load_router;"
+        "from tests.router_contracts import asked;"
+        f"router = load_router(pathlib.Path({str(tmp_path / 'router')!r}).read_bytes());"
+        "router.scores(asked()); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -269,17 +269,6 @@ async def test_a_turn_is_that_of_the_arm_that_answered_it(service: ToyService, s
     assert summary.shares["half"] == (1.0, 1.0)
 
 
-@pytest.mark.slow
-async def test_the_report_gives_latencies_in_milliseconds_and_versions_of_both_ends(
-    service: ToyService, settings: Simulation
-) -> None:
-    summary, said = await run(service, settings, limit=6, concurrency=1)
-    p50, p99 = summary.latency_p50_s * 1000, summary.latency_p99_s * 1000
-    assert f"latency p50 {p50:.1f} ms, p99 {p99:.1f} ms" in said
-    assert f"6 answers in {summary.traffic.duration_s:.1f} s, {summary.requests_per_s:.1f} a second" in said
-    assert "0 failed, 0 retries; policy version 0 at the start, 5 at the end" in said
-
-
 async def test_an_answer_is_waited_for_as_long_as_the_settings_say(settings: Simulation) -> None:
     waited: list[float] = []
 

@@ -1,13 +1,11 @@
 """The figures and the tables of a run whose numbers are known."""
 
 import math
-from io import StringIO
 
 import orjson
 import pytest
-from rich.console import Console
 
-from armwise.agent.lab.simulation.summary import RunSummary, SimulatedTurn, Traffic, summarise, tables
+from armwise.agent.lab.simulation.summary import RunSummary, SimulatedTurn, Traffic, summarise
 
 ARMS = ("bm25", "dense")
 
@@ -94,11 +92,3 @@ def test_a_run_without_any_reward_has_no_mean() -> None:
     summary = summary_of([a_turn(0, "bm25", None)])
     assert math.isnan(summary.reward.overall)
     assert orjson.loads(orjson.dumps(summary))["reward"]["overall"] is None
-
-
-def test_the_tables_show_every_choice_arm_and_group() -> None:
-    shown = StringIO()
-    for table in tables(summary_of(a_run())):
-        Console(width=200, file=shown).print(table)
-    for cell in ("policy", "0.5000", "100.0%", "squad", "0.250"):
-        assert cell in shown.getvalue()

@@ -300,9 +300,7 @@ def test_a_canary_that_the_gate_lets_through_is_promoted_without_force(beside: B
     assert not beside.due()
 
 
-def test_where_an_operator_promotes_alone_a_canary_that_passes_keeps_its_share(
-    store: Store, tmp_path: Path
-) -> None:
+def test_with_promote_never_a_passing_canary_keeps_its_share(store: Store, tmp_path: Path) -> None:
     beside = Beside(store, configured(tmp_path, canary="auto", promote="never"))
     version = beside.canary()
     beside.traffic(50)

@@ -112,7 +112,7 @@ def test_a_label_is_a_uniform_draw_among_the_arms_that_are_known() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0, NAN]), min_size=3, max_size=3), min_size=1, max_size=6))
-def test_weighted_by_one_over_the_propensity_the_labels_of_a_question_give_each_arms_truth(
+def test_weighted_labels_give_the_truth_of_each_arm(
     scores: list[list[float]],
 ) -> None:
     known = ~np.isnan(scores)
@@ -427,7 +427,7 @@ def test_questions_that_are_described_anew_are_labels_anew(config: AppConfig, tm
         {"features": {"embedding": {"backbone": "tiny", "dims": 4}, "similarity": {"backbone": "tiny"}}},
     ],
 )
-def test_labels_are_anew_where_the_encoder_or_what_is_known_of_arms_is_another(
+def test_another_encoder_or_arm_makes_new_labels(
     changes: dict[str, Any],
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
@@ -654,9 +654,7 @@ def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
 # -- what is asked for ------------------------------------------------------------------------------------
 
 
-def test_arms_that_are_no_actions_and_actions_without_labels_are_named(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_unlabelled_actions_and_other_arms_are_named(config: AppConfig, tmp_path: Path) -> None:
     said = warmed(config, outcomes_file(tmp_path, 4, ["dense", "[red]rrf", "bm25"]))
     assert "8 labels of 2 arms on 4 questions" in said
     assert [line for line in said.splitlines() if line.startswith("left out")] == [

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import runs, versions
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import refused
+from tests.agent.evaluation.test_job import gone, until
 from tests.agent.fakes import Service
 from tests.agent.lab.warmstart.test_run import World, configured, outcomes_file
 
@@ -141,12 +142,6 @@ def test_no_run_begins_while_a_first_start_builds_arms(
     assert task.due(101.5)
 
 
-def test_the_log_is_looked_at_once_a_second(task: WarmStarts) -> None:
-    assert not task.due(99.5)
-    assert not task.due(100.2), "not looked at"
-    assert task.due(100.6)
-
-
 @pytest.mark.slow
 def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     store: Store, config: AppConfig, task: WarmStarts, children: Children, clock: Clock
@@ -228,23 +223,7 @@ def test_a_service_that_stops_takes_the_child_and_what_it_started_along(
         return child
 
     WarmStarts(store, config, 0.0, begin).run(stop)
-    until(lambda: _gone(int(told.read_text())))
-
-
-def _gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"  # nobody has asked for its status
-
-
-def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: gone(int(told.read_text())))
 
 
 @pytest.fixture

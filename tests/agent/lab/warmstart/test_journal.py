@@ -1,37 +1,26 @@
-"""The journal of a run, and the verdict that a run waits for."""
+"""The journal of a run: each step is on record before the next begins."""
 
 import inspect
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.evaluation import EvaluationFailedError, run_evaluation, verdict_on
-from armwise.agent.jobs import JobFailedError, ProgressCallback
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
-from armwise.agent.learning import digest_configuration
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, evaluations, runs
+from armwise.feedback.registry import Run, runs
+from tests.agent.evaluation.test_job import until
 from tests.agent.fakes import CONFIG
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> AppConfig:
     return parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
-
-
-@pytest.fixture
-def store(config: AppConfig) -> Iterator[Store]:
-    with closing(Store(config.database_url)) as store:
-        yield store
 
 
 def found(store: Store, run: Run) -> Run:
@@ -47,13 +36,6 @@ def begun(store: Store) -> Run:
 def within(store: Store, run: Run, do: Callable[[Journal], None]) -> None:
     with Journal(store, run, lambda _: None, lambda: 100.0) as journal:
         do(journal)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30.0
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_each_step_is_on_record_before_the_next_begins(store: Store) -> None:
@@ -182,67 +164,3 @@ def test_a_log_that_is_away_does_not_hide_what_was_raised(
 
 
 # -- the verdict ------------------------------------------------------------------------------------------
-
-REPORT = {"candidates": [{"name": "served"}, {"name": "recipe:3", "verdict": {"promote": False}}]}
-
-
-def ask(store: Store, config: AppConfig, tell: Callable[..., None] = lambda *_: None) -> dict[str, Any]:
-    return run_evaluation(store, config, {"candidates": ["recipe:3"]}, "here:1", tell, lambda: 100.0).report
-
-
-def test_a_run_answers_its_evaluation_itself_and_no_other_however_many_wait(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def evaluate(
-        _config: AppConfig, request: Mapping[str, Any], heard: ProgressCallback
-    ) -> evaluations.StoredResult:
-        asked.append(request["candidates"])
-        heard(0.5)
-        return evaluations.StoredResult(REPORT, "<html>")
-
-    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
-    for _ in range(evaluations.MAX_PENDING):
-        evaluations.submit(store, digest_configuration(config), {"candidates": ["uniform"]}, 1.0)
-    told: list[tuple[str, int, int]] = []
-    report = ask(store, config, lambda *word: told.append(word))
-    assert asked == [["recipe:3"]]
-    assert report == REPORT
-    assert ("evaluating", 50, 100) in told
-    assert verdict_on(report, "recipe:3") == {"promote": False}
-    assert evaluations.read_result(store, evaluations.MAX_PENDING + 1) == REPORT, "it is kept like any other"
-
-
-def test_a_run_waits_for_a_worker_that_was_faster(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sleep(_seconds: float) -> None:
-        evaluations.finish(store, theirs, evaluations.StoredResult(REPORT, "<html>"), 100.0)
-
-    monkeypatch.setattr("armwise.agent.evaluation.gate.time.sleep", sleep)
-    monkeypatch.setattr("armwise.agent.evaluation.gate.Evaluations.due", lambda *_: False)
-    number, real = 1, evaluations.submit
-
-    def submitted(store: Store, ours: str, request: Mapping[str, Any], now: float, most: None) -> Any:
-        nonlocal theirs
-        evaluation = real(store, ours, request, now, most)
-        theirs = evaluations.claim(store, ours, "there:1", now)
-        assert theirs is not None
-        assert theirs.seq == evaluation.seq == number
-        return evaluation
-
-    theirs: Any = None
-    monkeypatch.setattr(evaluations, "submit", submitted)
-    assert ask(store, config) == REPORT
-
-
-def test_an_evaluation_that_fails_says_why(
-    store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def evaluate(*_: object) -> evaluations.StoredResult:
-        raise JobFailedError("there is no version 3")
-
-    monkeypatch.setattr("armwise.agent.evaluation.gate.evaluate_apart", evaluate)
-    with pytest.raises(EvaluationFailedError, match="evaluation 1 failed: there is no version 3"):
-        ask(store, config)

@@ -402,9 +402,7 @@ def test_the_threshold_of_a_source_decides_which_values_confirm_an_answer(world:
     assert confirmed == {"any": {"question 0", "question 1"}, "right": {"question 1"}}
 
 
-def test_labels_of_an_earlier_run_are_read_from_the_folder_of_warm_starts_alone(
-    world: World, tmp_path: Path
-) -> None:
+def test_earlier_labels_are_read_from_the_own_folder_alone(world: World, tmp_path: Path) -> None:
     """The run is a row of the log: its path must not lead to labels, or descriptions of arms, of others."""
     world.ask(*range(3))
     (first,) = fetched(world.gathering(JUDGE))
@@ -477,23 +475,21 @@ def test_feedback_is_new_while_there_is_more_of_it(world: World) -> None:
     assert more.new
 
 
-def test_feedback_is_new_where_the_arms_are_others(world: World) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arms": {**CONFIG["arms"], "far": {"kind": "bm25"}}},
+        {"reward": {**CONFIG["reward"], "cost_weight": 0.2}},
+    ],
+    ids=["arms", "reward"],
+)
+def test_feedback_is_new_under_other_arms_or_rewards(world: World, change: dict[str, Any]) -> None:
     world.ask(*range(4))
     join(world.store, world.config())
     (lot,) = lots_of(world.gathering({"users": USERS}))
-    other_arms = {**CONFIG["arms"], "far": {"kind": "bm25"}}
-    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), arms=other_arms))
+    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), **change))
     assert other.new
     assert other.path != lot.path
-
-
-def test_feedback_is_new_where_the_reward_is_another(world: World) -> None:
-    world.ask(*range(4))
-    join(world.store, world.config())
-    (lot,) = lots_of(world.gathering({"users": USERS}))
-    dearer = {**CONFIG["reward"], "cost_weight": 0.2}
-    (other,) = lots_of(world.gathering({"users": USERS}, judged([lot]), reward=dearer))
-    assert other.new
 
 
 def test_feedback_needs_no_corpus(world: World) -> None:

@@ -120,9 +120,7 @@ def entered(config: AppConfig) -> list[Example]:
 # -- what sources are about ----------------------------------------------------------------------------
 
 
-def test_labels_and_routers_see_what_the_source_of_each_arm_is_about(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_labels_and_routers_see_the_profile_of_each_source(config: AppConfig, tmp_path: Path) -> None:
     features = {"similarity": {"backbone": "tiny", "passages": 5}}
     config = parse({**config.model_dump(mode="json"), "features": features})
     profiles = sampled_profiles(config, silent)
@@ -183,9 +181,7 @@ def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, 
     assert abs(np.corrcoef(table(advice).ravel(), right.ravel())[0, 1]) < 0.2
 
 
-def test_a_question_that_was_trained_on_is_told_of_as_by_a_router_that_was_not(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_training_questions_have_out_of_fold_scores(config: AppConfig, tmp_path: Path) -> None:
     first, second = rows(24, seed=1), rows(6, seed=2)
     config = trained(config, TREES, file_of(tmp_path, first, "first"), folds=3)
     advice, outcomes, router = asked(config, file_of(tmp_path, [*second, *first], "both"))
@@ -204,9 +200,7 @@ def test_a_question_that_was_trained_on_is_told_of_as_by_a_router_that_was_not(
     assert not np.allclose(table(advice)[6:], plain[6:])
 
 
-def test_an_arm_that_the_router_does_not_know_has_no_score_and_one_that_is_not_live_is_not_told_of(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_only_live_arms_that_the_router_knows_have_scores(config: AppConfig, tmp_path: Path) -> None:
     path = file_of(tmp_path, rows(24, seed=1))
     config = trained(config, TREES, path, folds=3)
     arms = {"dense": CONFIG["arms"]["dense"], "words": {"kind": "bm25"}, "bm25": {"kind": "bm25"}}
@@ -271,9 +265,7 @@ def test_what_is_missing_damaged_or_of_another_router_is_refused(config: AppConf
 # -- a router that looks at what was retrieved ----------------------------------------------------------
 
 
-def test_a_router_of_what_was_retrieved_sees_the_passages_of_the_labels(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_a_router_of_passages_sees_those_of_the_labels(config: AppConfig, tmp_path: Path) -> None:
     new = file_of(tmp_path, rows(6, seed=2, failing=[(3, "dense")]), "new")
     config = trained(config, LOOKING, file_of(tmp_path, rows(20, seed=1)), folds=2)
     advice, outcomes, router = asked(config, new)
@@ -369,9 +361,7 @@ def test_outcomes_that_do_not_tell_of_every_arm_are_refused(config: AppConfig, t
 
 
 @pytest.mark.slow
-def test_labels_beside_a_router_are_others_than_without_and_beside_another(
-    config: AppConfig, tmp_path: Path
-) -> None:
+def test_another_router_makes_new_labels(config: AppConfig, tmp_path: Path) -> None:
     path = file_of(tmp_path, rows(20, seed=1))
     assert "60 new, 0 in the log before" in warmed(config, path)
     for router in (TREES, {**TREES, "params": {**TREES["params"], "rounds": 5}}):

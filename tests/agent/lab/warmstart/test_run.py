@@ -264,21 +264,6 @@ def test_without_new_labels_and_new_traffic_there_is_nothing_new(world: World) -
     assert (before["new"], now["new"], before["digest"]) == (True, False, now["digest"])
 
 
-def test_labels_of_every_source_are_entered(world: World) -> None:
-    metrics = {"right": "em"}
-    sources = {
-        name: {
-            "kind": "outcomes",
-            "path": str(outcomes_file(world.folder / name, n, first)),
-            "metrics": metrics,
-        }
-        for name, n, first in (("exam", 12, 0), ("second", 5, 100))
-    }
-    run = world.warmed(warm_start=configured(world.folder, sources=sources).warm_start)
-    assert found_by(run, "enter") == {"exam": 36, "second": 15}
-    assert run.inputs["labels"] == 51
-
-
 @pytest.mark.slow
 def test_labels_of_no_run_are_known_to_a_candidate_that_learns_from_the_start_alone(world: World) -> None:
     exam = InsertSettings(config=world.config, outcomes=world.folder / "exam", metrics={"right": "em"})
@@ -595,13 +580,6 @@ def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: Wo
     assert promotion.reason == "warm start 1: nothing was served before"
 
 
-def test_a_first_start_does_not_overrule_an_operator(world: World) -> None:
-    world.say(world.newest(), promotions.Action.ROLLBACK)
-    run = first(world)
-    assert run.status is runs.RunState.HELD
-    assert "pinned by an operator" in " ".join(reasons_of(run))
-
-
 @pytest.mark.parametrize(
     ("before", "asked"), [(runs.Trigger.FIRST, 0), (runs.Trigger.REQUEST, 1)], ids=["first", "another"]
 )
@@ -694,19 +672,6 @@ def test_a_run_that_fails_says_where_and_leaves_what_is_served(
     assert again.status is runs.RunState.PROMOTED, "the labels of a run that failed are as new as before"
     assert world.start_of(again) == StartingPoint((2,), 0)
     assert again.inputs["labels"] == 36
-
-
-def test_a_source_that_is_not_there_is_named(world: World) -> None:
-    (world.folder / "exam").rename(world.folder / "gone")
-    with pytest.raises(RunFailedError, match=f"source 'exam': there is no {world.folder / 'exam'}"):
-        world.warmed()
-
-
-def test_labels_without_the_score_of_a_metric_fail_the_run(world: World) -> None:
-    exam = {"kind": "outcomes", "path": str(world.folder / "exam"), "metrics": {"right": "f1"}}
-    spec = configured(world.folder, sources={"exam": exam}).warm_start
-    with pytest.raises(RunFailedError, match="metric 'right' is to get 'f1'"):
-        world.warmed(warm_start=spec)
 
 
 def test_without_a_configured_warm_start_there_is_no_run(world: World) -> None:

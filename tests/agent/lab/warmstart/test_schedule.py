@@ -270,9 +270,7 @@ def failure_of(store: Store) -> WorkFailure | None:
 
 
 @pytest.mark.parametrize("trigger", [runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST])
-def test_a_run_that_failed_is_tried_again_after_longer_and_longer_pauses_and_then_given_up(
-    store: Store, trigger: runs.Trigger
-) -> None:
+def test_a_failed_run_is_tried_again_and_then_given_up(store: Store, trigger: runs.Trigger) -> None:
     assert list(RETRIES_S) == sorted(RETRIES_S)
     now = 1000.0
     for attempts, pause_s in enumerate(RETRIES_S, start=1):
@@ -305,7 +303,7 @@ def test_a_command_that_failed_is_left_to_who_gave_it_and_shown(store: Store) ->
     assert (found.attempts, found.next_at) == (1, None)
 
 
-def test_the_failure_stands_while_it_is_tried_again_and_is_gone_once_a_run_came_to_its_end(
+def test_a_failure_stands_until_a_run_ends_well(
     store: Store,
 ) -> None:
     assert failure_of(store) is None

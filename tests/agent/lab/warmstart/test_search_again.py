@@ -1,7 +1,5 @@
 """A router that looks at passages scores earlier decisions as it would have before the draw."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +35,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
     document = {**CONFIG, "home": str(tmp_path / "home"), "corpus": source, "router": {"path": str(folder)}}
     return parse({**document, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}).settled()
-
-
-@pytest.fixture
-def store(config: AppConfig) -> Iterator[Store]:
-    with closing(Store(config.database_url)) as store:
-        yield store
 
 
 async def decided(config: AppConfig, store: Store, questions: list[str]) -> list[Decision]:
@@ -115,9 +107,7 @@ async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, st
     assert len(router_contexts.unscored(store, digest, newest=10)) == 1
 
 
-async def test_nothing_is_searched_again_where_passages_are_for_some_groups(
-    config: AppConfig, store: Store
-) -> None:
+async def test_passages_of_some_groups_are_not_searched_again(config: AppConfig, store: Store) -> None:
     assert config.router is not None
     await decided(config, store, QUESTIONS[:1])
     digest = keep_router(store, config.router.path, 0.0)

@@ -238,9 +238,7 @@ def test_a_cascade_decides_in_service_as_in_training(made: cascade.Cascade, tmp_
         assert (shown.pick, shown.probability) == (walk.pick[row], walk.probability[row])
 
 
-def test_a_gain_of_exactly_the_threshold_stops_in_training_and_in_service(
-    made: cascade.Cascade, tmp_path: Path
-) -> None:
+def test_a_gain_of_exactly_the_threshold_stops(made: cascade.Cascade, tmp_path: Path) -> None:
     other = World(seed=2, n=1)
     first = other.features[0]
     gain = float(made.gains(0, first, made.models[0].answers.scores(first))[0])
@@ -305,9 +303,7 @@ def test_what_does_not_fit_is_refused_with_what_would(made: cascade.Cascade, tmp
     assert "is damaged, or of another version" in refused()
 
 
-def test_answers_that_were_written_in_an_unknown_way_are_accepted(
-    made: cascade.Cascade, tmp_path: Path
-) -> None:
+def test_answers_written_in_an_unknown_way_are_accepted(made: cascade.Cascade, tmp_path: Path) -> None:
     write(tmp_path, made, None)
     assert open_selector(wanted(tmp_path)).k == 1
 
