@@ -326,9 +326,7 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
     fill(store, WORLD, 20, seed=1)
     with store.writing() as connection:
         connection.exec_driver_sql(f"UPDATE decisions SET policy = '{policy}'")
-    with pytest.raises(
-        NothingServedError, match=r"by this service alone from 2023-11-14 22:13:20 UTC to .* took"
-    ):
+    with pytest.raises(NothingServedError, match="by this service alone from 2023-11-14 22:13:20"):
         read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, quietly)
     _, last = listing.span(store) or (0.0, 0.0)
     with pytest.raises(NothingServedError, match="by this service alone"):

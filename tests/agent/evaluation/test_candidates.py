@@ -361,9 +361,7 @@ def test_a_router_does_not_judge_its_training_questions(config: AppConfig, tmp_p
 
 def test_a_router_that_looks_at_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
     routed(config, tmp_path / "router", {}, kind="max_sim")
-    with pytest.raises(
-        CandidateError, match="looks at what every arm retrieves, and the log keeps what one has"
-    ):
+    with pytest.raises(CandidateError, match="looks at what every arm retrieves"):
         asked(config, [example(1)], f"router:{tmp_path / 'router'}")
 
 
@@ -371,9 +369,7 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
     broken = example(1)
     nan = replace(broken.decision.context, features={"w=river": float("nan")})
     log = [replace(broken, decision=replace(broken.decision, context=nan))]
-    with pytest.raises(
-        CandidateError, match=r"cannot decide a logged decision as it is on record: .*'w=river' is nan"
-    ):
+    with pytest.raises(CandidateError, match=r"cannot decide.*'w=river' is nan"):
         asked(config, log, "policy:{kind: linucb}")
 
 

@@ -182,10 +182,8 @@ def test_the_table_has_a_line_for_each_estimator_and_says_where_there_is_none() 
 
 def test_the_summary_names_the_candidate_that_is_surely_better() -> None:
     said = summary(a_report(WORSE, BETTER))
-    assert said == (
-        "On 1,200 decisions that earned +0.300 each, fixed:dense would have earned +0.500, 0.200 more than "
-        "served (95 % interval [+0.150, +0.250], by dr)."
-    )
+    assert "fixed:dense would have earned +0.500, 0.200 more than served" in said
+    assert "95 % interval [+0.150, +0.250], by dr" in said
 
 
 def test_the_summary_says_so_where_no_candidate_is_surely_better() -> None:

@@ -247,7 +247,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)
     assert ours is not None
-    (host,) = LearnerHost(config)._learners  # noqa: SLF001
+    host = LearnerHost(config)
     request.addfinalizer(host._store.close)  # noqa: SLF001
     first = host._learner()  # noqa: SLF001
     assert first.recipe == configured

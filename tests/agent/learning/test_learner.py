@@ -571,14 +571,13 @@ def test_a_host_goes_on_under_its_epoch_and_never_takes_it_back(a_store: MakeSto
     store = a_store("log")
     config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
     host = LearnerHost(config)
-    (one,) = host._learners  # noqa: SLF001
-    one._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
+    host._learner().step()  # noqa: SLF001 - as its thread does, at the start and after the log was away
     newer = take_epoch(store, "a replacement", NOW)
     with pytest.raises(SupersededError, match=f"superseded by epoch {newer}"):
-        one._learner().step()  # noqa: SLF001
-    one._thread._thread.join(30)  # noqa: SLF001
+        host._learner().step()  # noqa: SLF001
+    host._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
-    one._store.close()  # noqa: SLF001
+    host._store.close()  # noqa: SLF001
 
 
 def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
@@ -587,16 +586,15 @@ def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     monkeypatch.setattr("armwise.feedback.training_log.lag.ABANDONED_S", 0.0)
     store = a_store("log")
     host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
-    (one,) = host._learners  # noqa: SLF001
-    one._learner().step()  # noqa: SLF001
+    host._learner().step()  # noqa: SLF001
     take_epoch(store, "a trial that ended at once", NOW)
-    one._thread._thread.join(30)  # noqa: SLF001
+    host._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
     store.append(facts(0))
     host.check_health()
     with pytest.raises(SupersededError, match="3 facts wait for epoch 2 of a trial that ended at once"):
         host.check_health()
-    one._store.close()  # noqa: SLF001
+    host._store.close()  # noqa: SLF001
 
 
 def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> None:
@@ -605,8 +603,8 @@ def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> N
     host._clock._wall = lambda: time.time() + 3600.0  # noqa: SLF001
     with pytest.raises(ClockError, match=r"jumped by \+3600.0 s"):
         host.check_health()
-    host._learners[0]._thread.stop()  # noqa: SLF001
-    host._learners[0]._store.close()  # noqa: SLF001
+    host._thread.stop()  # noqa: SLF001
+    host._store.close()  # noqa: SLF001
 
 
 def test_values_beyond_their_limits_are_kept_at_them_and_named_with_their_decision(

@@ -263,10 +263,8 @@ async def test_a_rollback_is_no_way_around_the_gate(tmp_path: Path) -> None:
         message = refused(
             await say(service, "rollback", candidate.version), 409, "promotion_refused", "version"
         )
-        assert message == (
-            f"version {candidate.version} is of recipe {candidate.recipe[:12]}, which has never decided "
-            "here: promote it, or give it a share as a canary"
-        )
+        assert f"version {candidate.version} is of recipe {candidate.recipe[:12]}" in message
+        assert "promote it" in message
         await promote(service, candidate.version, force=True)
         following = await taught(service)
         assert (await say(service, "rollback", candidate.version)).json()["version"] == candidate.version
@@ -501,10 +499,8 @@ async def test_what_cannot_be_served_is_refused_and_leaves_no_word(tmp_path: Pat
         ours = service.replica.versions.version
         assert ours is not None
         message = refused(await say(service, action, other.version), 409, "promotion_refused", "version")
-        assert message == (
-            f"version {other.version} is of recipe {other.recipe[:12]}: it was learned by another reward "
-            "than the one that is configured"
-        )
+        assert f"version {other.version} is of recipe {other.recipe[:12]}: " in message
+        assert "another reward" in message
         message = refused(await say(service, action, 99), 404, "version_not_found", "version")
         assert message == "there is no version 99"
         assert (await listed(service))["promotions"] == []

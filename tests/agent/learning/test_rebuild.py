@@ -474,9 +474,7 @@ def test_a_policy_that_would_be_another_one_is_refused(store: Store) -> None:
     lose(store, 1, 2, 3)
     with store.writing() as connection:
         connection.execute(sa.update(X).where(row(6)).values(metrics={"thumb": 1.0}))
-    with pytest.raises(
-        PolicyError, match="version 3 is missing or damaged, and the log gives another state now"
-    ):
+    with pytest.raises(PolicyError, match=r"version 3 is .* another state now"):
         again(store, 3)
 
 
@@ -494,9 +492,7 @@ def test_of_another_reward_a_version_can_be_had_only_while_its_bytes_are_kept(st
     dear = RULE.model_copy(update={"cost_weight": 0.9})
     assert again(store, 3, rule=dear) == registry_versions.checkpoint(store, 3)
     lose(store, 3)
-    with pytest.raises(
-        PolicyError, match="version 3 is missing or damaged, and it was learned by another reward"
-    ):
+    with pytest.raises(PolicyError, match=r"version 3 is .* another reward"):
         again(store, 3, rule=dear)
 
 

@@ -676,9 +676,7 @@ def test_a_decision_keeps_what_the_request_says_of_itself() -> None:
 
 
 def test_a_forced_arm_that_is_not_live_is_refused_with_those_that_are() -> None:
-    with pytest.raises(
-        NoEligibleArmError, match="arm 'gone' is not live any more; there are: none, bm25, dense"
-    ):
+    with pytest.raises(NoEligibleArmError, match=r"'gone' .*there are: none, bm25, dense"):
         check_eligibility(replace(CHAT, forced="gone"), ARMS)
 
 

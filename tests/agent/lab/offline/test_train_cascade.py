@@ -161,9 +161,7 @@ def test_passages_of_another_corpus_are_refused(config: AppConfig, tmp_path: Pat
         for arm in ARMS
     ]
     portfolio_outcomes.write_outcomes(tmp_path / "foreign.jsonl", rows)
-    with pytest.raises(
-        RouterError, match="none of the 1 passages of the outcomes, such as 'x1', is of corpus"
-    ):
+    with pytest.raises(RouterError, match=r"none of the 1 passages.*'x1'"):
         train(config, tmp_path / "foreign.jsonl")
 
 

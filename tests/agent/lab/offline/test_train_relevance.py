@@ -270,9 +270,7 @@ def test_passages_of_another_corpus_alone_are_refused(config: AppConfig, tmp_pat
     files["outcomes"][0].write_text(text.replace('"p11"', '"x11"'))
     assert "1 passages not of corpus 'small' count as not found" in train(config, **files)[1]
     files["outcomes"][0].write_text(text.replace('"p', '"x').replace('"xassages', '"passages'))
-    with pytest.raises(
-        RouterError, match="none of the 12 passages of the outcomes, such as 'x0', is of corpus"
-    ):
+    with pytest.raises(RouterError, match=r"none of the 12 passages.*'x0'"):
         train(config, **files)
 
 

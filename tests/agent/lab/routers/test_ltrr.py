@@ -196,9 +196,7 @@ def test_centred_utilities_are_as_far_apart_and_their_mean_is_zero(rows: list[li
 
 
 def test_arms_that_would_all_look_alike_are_refused() -> None:
-    with pytest.raises(
-        RouterError, match="listnet: identity is false, and no feature of an arm is known at stage 'question'"
-    ):
+    with pytest.raises(RouterError, match=r"listnet: identity is false.*'question'"):
         ListNet(identity=False, stage="question").fit(world(20, seed=1))
     router = ListNet(identity=False).fit(world(60, seed=1, topics=False))
     seen = world(2, seed=2).features

@@ -138,9 +138,7 @@ def test_rows_leave_out_which_arm_it_is_if_told_to(grown: Any) -> None:
 
 
 def test_arms_that_all_look_the_same_are_refused() -> None:
-    with pytest.raises(
-        RouterError, match="identity is false, and no feature of an arm is known at stage 'question'"
-    ):
+    with pytest.raises(RouterError, match=r"identity is false.*'question'"):
         PairwiseXGBoost(stage="question", identity=False).fit(world(20, seed=1))
 
 

@@ -70,10 +70,7 @@ def test_cost_is_priced_and_weighed() -> None:
     rows = outcomes(acc=[[1.0, 1.0, 1.0]])
     told = utilities(rows, Utility(measures={"acc": 1.0}, cost_weight=0.1))
     np.testing.assert_allclose(told, [[1.0, 0.9, 0.8]])
-    with pytest.raises(
-        RouterError,
-        match="kilotokens have the price 1, but no outcome has 'completion_tokens': price kilotokens at 0",
-    ):
+    with pytest.raises(RouterError, match=r"kilotokens have the price 1.*'completion_tokens'"):
         priced(rows, Prices(kilotokens=1.0))
 
 
