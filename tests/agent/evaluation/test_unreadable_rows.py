@@ -27,7 +27,7 @@ N, NOW = 40, BEGIN + 7200.0
 @pytest.fixture
 def config(tmp_path: Path) -> AppConfig:
     (tmp_path / "home").mkdir(mode=0o700)
-    return load(configured(tmp_path, WORLD), ["router"]).of("default")
+    return load(configured(tmp_path, WORLD), ["router"])
 
 
 DAMAGES = {

@@ -537,7 +537,7 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
 ) -> None:
     made = fill(store, WORLD, 900, seed=3)
     settings = load(config, ["router"])
-    assert read_kept(settings, "default") is None
+    assert read_kept(settings) is None
     path = tmp_path / "receipt.json"
     printed = run("-c", config, "-o", path)
     explored = sum(one.mode == "explore" for one in made)
@@ -547,10 +547,9 @@ def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
     assert receipt.figures.rated is not None
     assert receipt.figures.rated[1] < 0.0 < receipt.figures.rated[2]
     assert receipt.figures.priced > receipt.figures.decisions
-    assert read_kept(settings, "default") == receipt
-    assert read_kept(settings, "cheap") is None
+    assert read_kept(settings) == receipt
     elsewhere = settings.model_copy(update={"log_url": "sqlite:///other.db"})
-    assert read_kept(elsewhere, "default") is None, "another log"
+    assert read_kept(elsewhere) is None, "another log"
     assert "match: " in run(path, "-c", config, verb="verify")
 
 
@@ -563,9 +562,8 @@ def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path,
 
 
 def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "home" / "receipts").mkdir()
-    (tmp_path / "home" / "receipts" / "default.json").write_text("{")
-    assert read_kept(load(config, ["router"]), "default") is None
+    (tmp_path / "home" / "receipt.json").write_text("{")
+    assert read_kept(load(config, ["router"])) is None
 
 
 def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.OK) -> list[Any]:

@@ -625,7 +625,7 @@ def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
         next_run(world.store, config.warm_start, world.ours, config.reward.join, Alarms(0, None, False), 0.0)
         is None
     )
-    assert failed_run(world.store, world.ours, lambda: None, "default") is None
+    assert failed_run(world.store, world.ours, lambda: None) is None
 
 
 # -- failures ---------------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ def failure_of(store: Store) -> WorkFailure | None:
         due = next_of(store)
         return None if due is None else due.at
 
-    return failed_run(store, OURS, next_at, "default")
+    return failed_run(store, OURS, next_at)
 
 
 @pytest.mark.parametrize("trigger", [runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST])
