@@ -130,9 +130,7 @@ def assert_no_barrier(page: Any, path: str) -> None:
     assert overflow <= 0, f"{path} is {overflow} pixels too wide"
 
 
-def test_a_question_is_asked_by_keyboard_and_its_answer_judged(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_a_question_is_asked_by_keyboard(served: tuple[Service, str], chrome: Visit) -> None:
     _, address = served
     page = chrome(1280, "light")
     page.goto(f"{address}{CONSOLE}/playground")
@@ -202,9 +200,7 @@ def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, st
     page.locator("canvas").nth(2).wait_for()
 
 
-def test_operators_switch_arms_roll_back_compare_and_evaluate(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_operators_act_by_buttons(served: tuple[Service, str], chrome: Visit) -> None:
     _, address = served
     page = chrome(1280, "light")
     page.goto(f"{address}{CONSOLE}/arms")
@@ -233,9 +229,7 @@ def test_operators_switch_arms_roll_back_compare_and_evaluate(
     report.get_by_role("heading", name="What other policies would have earned").wait_for(timeout=60_000)
 
 
-def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_the_gate_is_asked_and_acted_on(served: tuple[Service, str], chrome: Visit) -> None:
     service, address = served
     recipe = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
     publish_candidate(service.replica.store, recipe, list(service.config.actions))
@@ -269,9 +263,7 @@ def test_the_gate_is_asked_its_evidence_acted_on_and_evaluations_compared(
     assert_no_barrier(page, "evaluations compared")
 
 
-def test_a_decision_shows_its_passages_when_they_are_opened(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_a_decision_opens_its_passages(served: tuple[Service, str], chrome: Visit) -> None:
     _, address = served
     page = chrome(1280, "dark")
     page.goto(f"{address}{CONSOLE}/decisions?text=rivers")
@@ -394,9 +386,7 @@ def test_times_are_in_the_zone_of_the_reader(served: tuple[Service, str], chrome
     assert time_of.get_attribute("title") == f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-def test_what_is_open_is_in_the_address_which_a_button_copies(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_what_is_open_is_in_the_address(served: tuple[Service, str], chrome: Visit) -> None:
     """A link opens the same recipe, the same parts of a decision and the same page."""
     _, address = served
     page = chrome(1280, "light")
@@ -425,9 +415,7 @@ def test_what_is_open_is_in_the_address_which_a_button_copies(
     page.wait_for_url("**/decisions/*?open=features")
 
 
-def test_a_question_is_in_the_link_of_the_playground_and_never_sent_with_it(
-    served: tuple[Service, str], chrome: Visit
-) -> None:
+def test_a_question_in_a_link_is_never_sent(served: tuple[Service, str], chrome: Visit) -> None:
     """It stands behind the #, so that no log of a proxy has it; the arm is chosen again."""
     _, address = served
     page = chrome(1280, "light")

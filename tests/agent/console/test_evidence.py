@@ -86,7 +86,7 @@ async def test_a_promotion_is_forced_only_where_the_operator_ticks_it(judged: Se
     assert promotion.forced
 
 
-async def test_the_newest_verdict_on_each_of_three_candidates_is_shown(
+async def test_the_newest_verdicts_are_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names = {

@@ -342,9 +342,7 @@ def test_a_feature_that_changes_the_probability_is_shown_and_one_that_does_not_i
 
 
 @pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
-async def test_an_explanation_of_vowpal_is_exact_for_one_regression_and_approximate_for_several(
-    tmp_path: Path, args: str, said: str
-) -> None:
+async def test_explanations_of_vowpal_say_if_exact(tmp_path: Path, args: str, said: str) -> None:
     policy = {"kind": "vowpal", "params": {"args": f"--cb_explore_adf {args} -q sa"}}
     async with Service(tmp_path, policy=policy).running() as service:
         await _explained(service, said)

@@ -319,9 +319,7 @@ def test_a_recipe_learns_the_labels_of_its_runs_first(config: AppConfig, store: 
 
 
 @pytest.mark.parametrize("kind", ["recipe", "version"])
-def test_what_labels_may_be_made_of_does_not_judge_who_has_learned_them(
-    config: AppConfig, store: Store, kind: str
-) -> None:
+def test_labelled_questions_do_not_judge(config: AppConfig, store: Store, kind: str) -> None:
     labelled(store, 3, "labelled", "bm25", at=2.5)
     version = published(store, config, [], start={"runs": [3], "after": 0})
     log = [example(n, "none", question=q) for n, q in ((1, "labelled"), (2, "another"), (3, "labelled"))]

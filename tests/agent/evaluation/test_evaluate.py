@@ -756,9 +756,7 @@ def test_the_verb_says_what_is_wrong_and_exits_with_2(file: Path, words: list[st
 
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.slow
-def test_what_may_still_get_feedback_is_in_no_estimate_whatever_it_has_earned(
-    filled: AppConfig, store: Store, gate: bool
-) -> None:
+def test_unsettled_decisions_are_in_no_estimate(filled: AppConfig, store: Store, gate: bool) -> None:
     before = evaluated(filled, store, "fixed:dense", gate=gate)
     facts = []
     for number in range(1000, 1060):

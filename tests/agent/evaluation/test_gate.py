@@ -240,9 +240,7 @@ def run_here(store: Store, clock: Callable[[], float] = lambda: NOW) -> tuple[Fi
     return found, progress
 
 
-def test_an_evaluation_is_run_with_the_given_configuration_and_request(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_has_configuration_and_request(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
 
     def evaluate(
@@ -260,9 +258,7 @@ def test_an_evaluation_is_run_with_the_given_configuration_and_request(
     assert (row.submitted_at, row.started_at, row.finished_at) == (NOW, NOW, NOW)
 
 
-def test_progress_goes_to_the_caller_in_per_cent_and_to_the_log_as_a_share(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_goes_to_caller_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     shares = []
 
     def evaluate(
@@ -280,9 +276,7 @@ def test_progress_goes_to_the_caller_in_per_cent_and_to_the_log_as_a_share(
     assert shares == [0.25, 0.506]
 
 
-def test_an_evaluation_is_run_beside_a_full_queue_which_it_leaves_alone(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_runs_beside_a_full_queue(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     configured = digest_configuration(parse(CONFIG))
     for _ in range(evaluations.MAX_PENDING):
         evaluations.submit(store, configured, {}, NOW)
@@ -294,9 +288,7 @@ def test_an_evaluation_is_run_beside_a_full_queue_which_it_leaves_alone(
     assert {one.status for one in others} == {evaluations.EvaluationStatus.QUEUED}
 
 
-def test_an_evaluation_that_fails_is_an_error_with_its_number_and_reason(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_evaluation_has_its_reason(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def evaluate(*_: object) -> evaluations.StoredResult:
         raise JobFailedError("no such recipe")
 
@@ -305,9 +297,7 @@ def test_an_evaluation_that_fails_is_an_error_with_its_number_and_reason(
         run_here(store)
 
 
-def test_an_evaluation_that_another_process_runs_is_waited_for(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_elsewhere_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     configured, waits = digest_configuration(parse(CONFIG)), []
 
     def claimed_elsewhere() -> float:

@@ -119,9 +119,7 @@ def test_what_cannot_be_evaluated_is_told_in_words(tmp_path: Path) -> None:
         ("router:/etc", "only the configured router"),
     ],
 )
-def test_a_request_that_was_written_into_the_log_names_no_more_than_a_client(
-    config: AppConfig, candidate: str, refusal: str
-) -> None:
+def test_a_logged_request_names_no_files(config: AppConfig, candidate: str, refusal: str) -> None:
     with pytest.raises(JobFailedError, match=refusal):
         evaluate_here(config, {"candidates": [candidate]}, lambda _done: None)
 

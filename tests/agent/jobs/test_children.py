@@ -43,9 +43,7 @@ def test_a_child_runs_nothing_of_the_current_folder_unless_the_user_names_it(
     assert (folder / "ran").exists() is named
 
 
-def test_a_child_can_be_started_where_the_current_folder_was_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_child_starts_in_a_removed_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -57,9 +55,7 @@ def test_a_child_can_be_started_where_the_current_folder_was_removed(
 @pytest.mark.parametrize(
     "lowered", ["lower_priority", "lower_priority_of_a_writer", "lower_priority_of_a_builder"]
 )
-def test_a_child_lowers_its_priority_before_it_imports_what_it_calls(
-    monkeypatch: pytest.MonkeyPatch, lowered: str
-) -> None:
+def test_a_child_lowers_its_priority_first(monkeypatch: pytest.MonkeyPatch, lowered: str) -> None:
     done = list[object]()
 
     class Late:
@@ -103,9 +99,7 @@ def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.Monkey
     assert taken == [19, (0, {5})]
 
 
-def test_a_builder_may_use_every_processor_and_has_a_third_of_the_share_of_the_service(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_builder_has_a_third_of_the_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     taken: list[object] = []
     alone = SimpleNamespace(nice=taken.append, getsid=lambda _: 2, getpid=lambda: 2)
     monkeypatch.setattr(low_priority, "os", alone)

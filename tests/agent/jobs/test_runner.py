@@ -101,9 +101,7 @@ def test_an_evaluation_that_cannot_be_made_has_failed_in_the_words_of_whoever_tr
     assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "the window holds no decision")
 
 
-def test_a_bug_is_a_failure_of_the_evaluation_and_told_in_the_log_of_the_service(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_fails_the_evaluation(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     one = worked(store, raising(KeyError("arm")))
     assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "KeyError: 'arm'")
     (said,) = caplog.records
@@ -223,9 +221,7 @@ def test_a_worker_keeps_its_evaluation_through_some_lost_reports(store: Store, s
     assert another.due(NOW + 61.0), "a minute of silence means that it is dead"
 
 
-def test_a_worker_that_was_taken_for_dead_gives_up_and_spoils_nothing(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_taken_for_dead_gives_up(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     heirs = []
 
     def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
@@ -331,9 +327,7 @@ def test_a_task_that_fails_is_told_of_and_asked_again(caplog: pytest.LogCaptureF
     assert said.exc_info[0] is KeyError
 
 
-def test_the_failure_of_a_task_stands_until_it_goes_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_failure_of_a_task_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     record(WorkFailure(WORK, "of a process that has ended", 7, None))
     seen = list[list[WorkFailure]]()
@@ -345,9 +339,7 @@ def test_the_failure_of_a_task_stands_until_it_goes_well(
     assert recorded() == []
 
 
-def test_a_task_clears_what_a_process_before_it_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_clears_earlier_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     record(WorkFailure(WORK, "of a process that has ended", 7, None))
     task = Scripted(False)
@@ -417,9 +409,7 @@ def test_a_host_answers_by_its_configuration_and_stops_when_it_is_told(
         host.check_health()
 
 
-def test_a_host_polls_evaluations_warm_starts_and_canaries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_polls_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"every": "PT1H", "sources": {"users": {"kind": "feedback"}}, "portfolio": {"measure": "thumb"}}
     polled = Counter[str]()
     often = threading.Event()

@@ -172,9 +172,7 @@ def test_a_candidate_that_cannot_be_is_refused_and_leaves_nothing(store: Store) 
     assert versions.latest(store) == newest
 
 
-def test_what_was_learned_of_a_training_log_that_is_made_anew_meanwhile_is_not_published(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_stops_a_candidate(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     live(store, range(10), a_learner(store, Recipe(EXACT, RULE)))
     real = versions.publish_beside
 
@@ -201,9 +199,7 @@ def promoted(store: Store, config: AppConfig, version: Version) -> None:
 
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.slow
-def test_a_rebuild_makes_a_candidate_again_and_what_followed_it(
-    store: Store, config: AppConfig, spec: PolicySpec
-) -> None:
+def test_a_rebuild_makes_a_candidate_again(store: Store, config: AppConfig, spec: PolicySpec) -> None:
     labelled(store, a_learner(store, Recipe.configured(config)))
     ours = versions.latest(store)
     assert ours is not None

@@ -384,9 +384,7 @@ def test_later_ones_are_published_every_few_seconds_while_there_is_more(
 
 
 @pytest.mark.slow
-def test_a_replay_says_nothing_before_it_is_past_what_was_published(
-    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_publishes_only_what_is_new(a_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     backlog = Backlog(monkeypatch, a_store("log"), range(20))
     backlog.caught_up(backlog.learner(BAGGED), 3.0)
     assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == []
@@ -395,9 +393,7 @@ def test_a_replay_says_nothing_before_it_is_past_what_was_published(
     assert backlog.caught_up(backlog.learner(BAGGED), 3.0) == [24, 30]
 
 
-def test_a_joiner_that_has_read_a_part_of_the_log_is_behind(
-    a_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_joiner_with_a_part_read_is_behind(a_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     backlog = Backlog(monkeypatch, a_store("log"), range(10))
     monkeypatch.setattr("armwise.agent.learning.learner.Joiner", partial(Joiner, batch=11))
     learner = backlog.learner()
@@ -607,9 +603,7 @@ def test_a_host_whose_wall_clock_jumped_asks_to_be_replaced(tmp_path: Path) -> N
     host._store.close()  # noqa: SLF001
 
 
-def test_values_beyond_their_limits_are_kept_at_them_and_named_with_their_decision(
-    a_store: MakeStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_are_kept_at_their_limits(a_store: MakeStore, caplog: pytest.LogCaptureFixture) -> None:
     store = a_store("log")
     one, done, said = facts(1)
     assert isinstance(done, Execution)

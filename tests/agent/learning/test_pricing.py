@@ -159,9 +159,7 @@ def test_a_keeper_that_is_restarted_publishes_what_one_that_ran_through_does(tmp
     assert found[0].costs(["none", "bm25", "dense"]) == (0.0, 1.0, pytest.approx(13 / 3))
 
 
-def test_the_oldest_prices_of_a_budget_are_removed_and_none_of_another(
-    log_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_prices_of_a_budget_go(log_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prices, "KEPT", 3)
     with closing(Store(log_url)) as store:
         epoch = take_epoch(store, "test", 0.0)

@@ -371,9 +371,7 @@ async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Pa
         assert await deciding(service) == chosen
 
 
-async def test_what_is_said_while_a_rollback_is_ended_is_not_overridden(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_promotion_is_not_overridden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Service(tmp_path, promotion_gate=FakeGate(True)).running() as service:
         (chosen,) = await learned(service)
         candidate, real = publish(service).version, promotions.record

@@ -266,9 +266,7 @@ def test_a_rebuild_that_is_killed_can_be_run_again(
     assert after.digest == learned_at_once(range(TURNS + 6), BAGGED)
 
 
-def test_a_learner_goes_on_after_a_rebuild_that_was_killed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_learner_goes_on_after_a_killed_rebuild(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     live(store, a_learner(store))
     sound = without_epochs(store)
     with monkeypatch.context() as broken:

@@ -174,9 +174,7 @@ def learned(store: Store, rule: RewardRule) -> list[tuple[str, dict[str, float]]
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.slow
-def test_a_rule_that_changes_gives_what_it_would_always_have_given(
-    a_store: MakeStore, spec: PolicySpec, change: str
-) -> None:
+def test_a_changed_rule_rescores_all_history(a_store: MakeStore, spec: PolicySpec, change: str) -> None:
     rule = FIRST.model_copy(update=CHANGES[change])
     service, always = Service(a_store(), spec), Always(a_store(), spec, rule)
     before = service.run(traffic(20, 1000.0), FIRST)

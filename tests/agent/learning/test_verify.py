@@ -65,9 +65,7 @@ def by_name(logged: tuple[float, ...]) -> dict[str, float]:
     weights=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3).filter(any),
     mode=st.sampled_from([Mode.EXPLORE, Mode.GREEDY]),
 )
-def test_what_a_policy_gave_and_a_hash_drew_comes_out_again(
-    name: str, weights: list[float], mode: Mode
-) -> None:
+def test_what_was_drawn_comes_out_again(name: str, weights: list[float], mode: Mode) -> None:
     policy = Preferring(**by_name(tuple(weights)))
     made = drawn_by(policy, name, mode)
     found = verify(made, policy, SALT)
@@ -215,9 +213,7 @@ def change(service: Service, decision_id: str, **columns: Any) -> None:
     ids=lambda policy: policy["kind"],
 )
 @pytest.mark.slow
-async def test_what_was_served_is_verified_to_the_bit_after_more_was_learned(
-    tmp_path: Path, policy: dict[str, Any]
-) -> None:
+async def test_decisions_verify_after_more_learning(tmp_path: Path, policy: dict[str, Any]) -> None:
     async with Service(tmp_path, policy=policy).running() as service:
         decision_id = await taught(service)
         await tell(service, decision_id)

@@ -209,9 +209,7 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
     assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
 
 
-async def test_switches_apply_to_the_live_arms_and_change_nothing_else(
-    replica: Replica, store: Store
-) -> None:
+async def test_switches_apply_to_live_arms(replica: Replica, store: Store) -> None:
     arms = replica.turns.arms
     arm_sets.switch(store, "fused", enabled=False, now=0.0)
     await replica.follow()

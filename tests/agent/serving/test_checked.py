@@ -97,9 +97,7 @@ async def service(tmp_path: Path, small: Paid, large: Paid) -> AsyncIterator[Ser
         yield running
 
 
-async def test_an_answer_that_fails_is_replaced_and_both_are_paid_for(
-    service: Service, small: Paid, large: Paid
-) -> None:
+async def test_a_failing_answer_is_replaced_and_paid(service: Service, small: Paid, large: Paid) -> None:
     answer = await ask(service)
     assert answer.json()["choices"][0]["message"]["content"] == RIGHT
     done = await execution(service, answer)
@@ -333,9 +331,7 @@ asyncio.run(main())
         time.sleep(0.02)
 
 
-async def test_a_caller_who_leaves_ends_the_turn_while_its_answer_is_judged(
-    tmp_path: Path, small: Paid, large: Paid
-) -> None:
+async def test_a_caller_who_leaves_ends_the_judging(tmp_path: Path, small: Paid, large: Paid) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
     class Slow(Paid):
@@ -394,9 +390,7 @@ async def test_a_coin_overrules_the_score_in_its_share(tmp_path: Path, large: Pa
     assert {stage["score"] for stage in stages} == {1.0}
 
 
-async def test_the_most_that_a_turn_may_cost_includes_both_models_and_the_judge(
-    tmp_path: Path, small: Paid, large: Paid
-) -> None:
+async def test_a_turn_may_cost_models_and_judge(tmp_path: Path, small: Paid, large: Paid) -> None:
     dear = {**PRICED, "usd_per_kilotoken_out": 3.0}
     changes = {"llms": {"large": PRICED, "grader": dear}, "keys": []}
     check = {"by": "judge", "judge": "grader"}
@@ -430,9 +424,7 @@ async def test_a_judge_is_paid_for_each_choice(tmp_path: Path, small: Paid, larg
     service.close()
 
 
-async def test_without_a_judge_a_turn_may_cost_what_both_models_may(
-    tmp_path: Path, small: Paid, large: Paid
-) -> None:
+async def test_a_turn_may_cost_what_both_models_may(tmp_path: Path, small: Paid, large: Paid) -> None:
     changes = {"llms": {"large": PRICED}, "llm": {"engine": "scripted"}}
     service = make(tmp_path, small, large, JSON, changes=changes)
     turns, message = service.replica.turns, {"role": "user", "content": "Which river?"}

@@ -74,9 +74,7 @@ def test_pieces_of_a_call_make_the_call_wherever_it_is_cut(name: str, arguments:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=8), st.integers(0, 5))
-def test_every_call_of_a_conversation_has_an_id_of_its_own_that_names_the_decision(
-    pieces: list[tuple[int, int]], before: int
-) -> None:
+def test_every_call_has_an_id_of_its_own(pieces: list[tuple[int, int]], before: int) -> None:
     names, ids = CallNames("shop~d-1", before), {}
     for choice, index in pieces:
         (piece,) = names.renamed(choice, [{"index": index, "function": {"arguments": "x"}}])

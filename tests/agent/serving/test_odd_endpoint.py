@@ -214,7 +214,7 @@ async def test_a_wrong_key_of_an_endpoint_is_not_worth_a_retry(
 
 
 @pytest.mark.slow
-async def test_who_leaves_ends_the_stream_of_the_endpoint_within_a_second(
+async def test_who_leaves_ends_the_stream_in_a_second(
     endpoint: tuple[OddEndpoint, str],
 ) -> None:
     odd, url = endpoint

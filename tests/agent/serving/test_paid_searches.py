@@ -90,9 +90,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize(("arm", "usd"), [("dear", PRICE), ("both", PRICE), ("cheap", 0.0)])
-async def test_what_a_search_costs_is_in_the_reply_the_log_and_the_reward(
-    service: Service, arm: str, usd: float
-) -> None:
+async def test_the_cost_of_a_search_is_everywhere(service: Service, arm: str, usd: float) -> None:
     found = (await look_up(service, model=f"arm/{arm}")).json()["agent"]
     assert found["cost"]["usd"] == usd
     assert found["cost"]["total"] == pytest.approx(100 * usd)

@@ -67,9 +67,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
 @pytest.mark.parametrize(
     ("size", "held", "spare"), [(1, 0, True), (1, 1, False), (3, 1, True), (3, 2, False)]
 )
-async def test_a_place_is_spare_while_the_next_request_finds_one_too_and_the_only_one_if_it_is_free(
-    size: int, held: int, spare: bool
-) -> None:
+async def test_a_place_is_spare_if_another_is_free(size: int, held: int, spare: bool) -> None:
     places = Places("seats", size, 3, 60.0)
     holders = [Holder(places, [], "a") for _ in range(held)]
     tasks = [asyncio.create_task(holder.run()) for holder in holders]

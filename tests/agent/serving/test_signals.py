@@ -74,9 +74,7 @@ def items(service: Service, decision: str) -> tuple[Feedback, ...]:
         ("Thanks!", 0.0),
     ],
 )
-async def test_the_same_question_again_is_a_retry_of_the_turn_before(
-    tmp_path: Path, again: str, retry: float
-) -> None:
+async def test_the_same_question_again_is_a_retry(tmp_path: Path, again: str, retry: float) -> None:
     async with make(tmp_path).running() as service:
         first = await ask(service, "Which river runs through Vienna?")
         assert told(service, first) == {}
@@ -396,9 +394,7 @@ def test_a_metric_of_a_signal_has_the_form_of_the_signal() -> None:
 @pytest.mark.parametrize(
     ("said", "value"), [('{"river": "Danube"}', 0.0), ('{"rivers": []}', 1.0), ("The Danube.", 1.0)]
 )
-async def test_an_answer_that_does_not_satisfy_the_schema_of_its_request_is_a_signal(
-    tmp_path: Path, said: str, value: float
-) -> None:
+async def test_a_misshapen_answer_is_a_signal(tmp_path: Path, said: str, value: float) -> None:
     model = ScriptedGenerator({}, default=said)
     made = make(
         tmp_path, {"misshapen": {"signal": "schema_error"}}, generators={"default": model, "large": model}

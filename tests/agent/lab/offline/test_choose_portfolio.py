@@ -218,9 +218,7 @@ def test_nothing_is_written_when_an_arm_cannot_be_described(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_failure_to_write_leaves_earlier_results_and_no_folder_that_was_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_earlier_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = keep(tmp_path, world())
     choose(tmp_path, scores, k=1)
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}

@@ -158,9 +158,7 @@ def test_a_router_that_overlooks_the_best_arm_for_its_cost_has_a_gain_below_none
     ],
     ids=["dollars", "tokens", "steps"],
 )
-def test_a_curve_is_over_the_first_cost_that_is_known_and_differs(
-    costs: dict[str, tuple[float, float]], unit: str
-) -> None:
+def test_a_curve_is_over_the_first_known_cost(costs: dict[str, tuple[float, float]], unit: str) -> None:
     known = table([[0.0, 1.0], [0.0, 1.0]], [1.0, 1.0])
     known = replace(known, costs={name: np.tile(values, (2, 1)) for name, values in costs.items()})
     curve = evaluated(known, [[0, 1], [0, 1]], Utility(measures={"em": 1.0}), Stage.QUESTION).curve

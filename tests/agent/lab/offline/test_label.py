@@ -69,9 +69,7 @@ def labelled(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_every_action_answers_every_question_that_has_an_answer(
-    tmp_path: Path, config: AppConfig, queries: Path
-) -> None:
+def test_every_action_answers_every_question(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = labelled(tmp_path, config, queries=queries)
     outcomes = read_outcomes(tmp_path / "labels")
     assert outcomes.arms == ("none", "bm25", "rrf"), "the other is only a part"
@@ -99,9 +97,7 @@ def test_every_action_answers_every_question_that_has_an_answer(
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_what_fails_is_counted_by_arm_and_by_measure(
-    tmp_path: Path, config: AppConfig, queries: Path
-) -> None:
+def test_failures_are_counted_by_arm_and_measure(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     away = {"kind": "tests.arms.lab.jobs.test_score_job:Away"}
     extra = {"away": away, "b": {"kind": "bm25"}, "both": {"kind": "rrf", "params": {"arms": ["b", "away"]}}}
     path = tmp_path / "pool.yaml"

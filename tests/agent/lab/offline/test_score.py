@@ -89,9 +89,7 @@ def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
-    tmp_path: Path, config: AppConfig, queries: Path
-) -> None:
+def test_configured_arms_are_scored_on_the_corpus(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = scored(tmp_path, config, queries=queries, measure="R@3")
     matrix = read_matrix(tmp_path / "scores")
     assert matrix.arms == ("none", "bm25", "dense", "rrf")
@@ -104,9 +102,7 @@ def test_the_arms_of_the_configuration_are_scored_on_its_corpus(
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_pool_is_scored_by_the_answers_of_the_model_on_some_of_the_questions(
-    tmp_path: Path, config: AppConfig, queries: Path
-) -> None:
+def test_a_pool_is_scored_by_answers_of_the_model(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     away = {"kind": "tests.arms.lab.jobs.test_score_job:Away"}
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": {"away": away, "b": {"kind": "bm25"}}}
     path = tmp_path / "pool.yaml"
@@ -164,9 +160,7 @@ def test_members_of_labelled_arms_are_arms_without_a_score(tmp_path: Path, confi
     assert matrix.table.costs["steps"] == {"rrf": 2.0, "dense": 2.0, "bm25": 0.0}
 
 
-def test_labels_without_texts_take_them_from_the_questions(
-    tmp_path: Path, config: AppConfig, queries: Path
-) -> None:
+def test_labels_take_their_texts_from_questions(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     (tmp_path / "labels.jsonl").write_text('{"id": "q0", "arm": "bm25", "f1": 1.0}')
     fields = {"from_labels": tmp_path / "labels.jsonl", "measure": "f1"}
     with pytest.raises(OutcomesError, match="has no text: add it, or give the questions with --queries"):
@@ -245,9 +239,7 @@ def test_an_empty_corpus_is_refused(tmp_path: Path, config: AppConfig, queries: 
 
 
 @pytest.mark.parametrize("measure", ["judge", "f1"])
-def test_the_model_reads_as_many_words_as_the_configuration_says(
-    tmp_path: Path, config: AppConfig, measure: str
-) -> None:
+def test_the_model_reads_as_many_words_as_told(tmp_path: Path, config: AppConfig, measure: str) -> None:
     short = parse({**config.model_dump(mode="json"), "answering": {"word_budget": 70}})
     settings = Scoring(
         config=short, queries=tmp_path / "q.jsonl", measure=measure, output=tmp_path / "scores"
@@ -290,9 +282,7 @@ def turn(number: int, question: str, arm: str, thumb: float | None, mode: Mode =
     return facts if thumb is None else [*facts, Feedback(f"{name}:f", name, "thumb", thumb, 1.0)]
 
 
-def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
-    tmp_path: Path, config: AppConfig, store: Store
-) -> None:
+def test_the_log_is_a_matrix_with_unknown_cells(tmp_path: Path, config: AppConfig, store: Store) -> None:
     store.append(
         turn(0, "the sea?", "bm25", 1.0)
         + turn(1, "the sea?", "bm25", 0.0)
@@ -321,9 +311,7 @@ def test_the_log_is_a_matrix_whose_other_cells_are_unknown(
     assert "NO SCORE" not in said
 
 
-def test_the_parts_of_every_arm_of_the_log_come_with_it(
-    tmp_path: Path, config: AppConfig, store: Store
-) -> None:
+def test_parts_of_logged_arms_come_along(tmp_path: Path, config: AppConfig, store: Store) -> None:
     store.append(turn(0, "the sea?", "bm25", 1.0) + turn(1, "the sea?", "rrf", 0.0))
     join(store, config)
     scored(tmp_path, config, from_log=True, measure="thumb")

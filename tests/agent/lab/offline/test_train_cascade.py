@@ -83,9 +83,7 @@ def test_the_arm_that_is_printed_is_the_one_that_fits(config: AppConfig, tmp_pat
     }
 
 
-def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_training(
-    config: AppConfig, labelled: Path, tmp_path: Path
-) -> None:
+def test_a_cascade_is_evaluated_on_other_outcomes(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
     train(config, labelled, held_out=0.0)
     output = StringIO()
     later = tmp_path / "later.jsonl"
@@ -105,9 +103,7 @@ def test_a_trained_cascade_is_evaluated_on_other_outcomes_at_the_cost_of_its_tra
     assert len({*gains}) > 1, "each seed has resamples of its own"
 
 
-def test_arms_of_the_outcomes_that_a_cascade_does_not_ask_count_for_the_oracle_of_all(
-    config: AppConfig, labelled: Path, tmp_path: Path
-) -> None:
+def test_unasked_arms_count_for_the_oracle(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
     train(config, labelled, held_out=0.0, spec=SPEC | {"stages": [["none"], ["bm25"]]})
     later = tmp_path / "later.jsonl"
     portfolio_outcomes.write_outcomes(later, outcomes(72)[180:])
@@ -165,9 +161,7 @@ def test_passages_of_another_corpus_are_refused(config: AppConfig, tmp_path: Pat
         train(config, tmp_path / "foreign.jsonl")
 
 
-def test_the_command_trains_a_cascade_and_says_what_it_needs(
-    config: AppConfig, labelled: Path, tmp_path: Path
-) -> None:
+def test_the_command_trains_a_cascade(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
     file, spec, output = tmp_path / "serve.yaml", tmp_path / "cascade.yaml", tmp_path / "made"
     args = CONFIG | {"home": str(config.home_path), "corpus": config.corpus.model_dump()}
     file.write_text(yaml.safe_dump({"applications": [{"name": "armwise", "args": args}]}))

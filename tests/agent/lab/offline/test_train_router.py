@@ -213,9 +213,7 @@ def test_without_complete_questions_nothing_is_validated(config: AppConfig, tmp_
 
 
 @pytest.mark.parametrize("stage", ["question", "retrieved"])
-def test_a_router_is_shown_in_service_what_it_was_shown_in_training(
-    config: AppConfig, labelled: Path, stage: str
-) -> None:
+def test_a_router_sees_in_service_what_it_learned(config: AppConfig, labelled: Path, stage: str) -> None:
     spec = {**LEARNED, "params": {**LEARNED["params"], "stage": stage}}
     made, _ = train(config, labelled, router=spec)
     rows = outcomes(9)
@@ -446,9 +444,7 @@ def test_places_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         joined([one, other])
 
 
-def test_texts_come_from_the_questions_where_outcomes_leave_them_out(
-    config: AppConfig, labelled: Path, tmp_path: Path
-) -> None:
+def test_missing_texts_come_from_the_questions(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in labelled.read_text().splitlines()]
     queries = {line["id"]: {"id": line["id"], "question": line.pop("question")} for line in lines}
     labelled.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -537,9 +533,7 @@ def test_a_router_is_named_by_its_kind_or_by_a_file(tmp_path: Path) -> None:
 # -- the verb ------------------------------------------------------------------------------------------
 
 
-def test_the_verb_trains_what_the_configuration_already_names(
-    config: AppConfig, labelled: Path, tmp_path: Path
-) -> None:
+def test_the_verb_trains_the_configured_router(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
     target = tmp_path / "router"
     args = {**config.model_dump(mode="json"), "router": {"path": str(target)}}
     path, spec = tmp_path / "config.yaml", tmp_path / "spec.yaml"

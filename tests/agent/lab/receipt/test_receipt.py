@@ -103,9 +103,7 @@ def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("beside", "sign"), [("dear", 1.0), ("cheap", -1.0)])
-def test_the_reference_can_be_named_and_an_estimate_is_that_of_its_draws(
-    tmp_path: Path, beside: str, sign: float
-) -> None:
+def test_the_reference_can_be_named(tmp_path: Path, beside: str, sign: float) -> None:
     figures = proven(write(tmp_path / "log.jsonl", served()), "--beside", beside)["figures"]
     assert figures["reference"] == beside
     assert sign * figures["saved"][0] > 0.0
@@ -240,9 +238,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
         ),
     ],
 )
-def test_where_nothing_can_be_stated_it_says_why_and_exits_with_1(
-    tmp_path: Path, rows: list[Example], why: str
-) -> None:
+def test_without_a_statement_it_exits_with_1(tmp_path: Path, rows: list[Example], why: str) -> None:
     printed = run(write(tmp_path / "log.jsonl", rows), "-o", tmp_path / "receipt.json", code=1)
     assert why in printed
     assert "Nothing can be stated" in printed
@@ -532,9 +528,7 @@ def store(config: Path) -> Iterator[Store]:
         yield store
 
 
-def test_the_own_log_has_what_feedback_did_not_reach_and_its_receipt_is_kept(
-    config: Path, store: Store, tmp_path: Path
-) -> None:
+def test_the_receipt_of_the_own_log_is_kept(config: Path, store: Store, tmp_path: Path) -> None:
     made = fill(store, WORLD, 900, seed=3)
     settings = load(config, ["router"])
     assert read_kept(settings) is None

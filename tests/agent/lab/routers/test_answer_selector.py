@@ -325,9 +325,7 @@ def test_the_arm_that_training_prints_can_be_served(config: AppConfig, labels: P
         prepare(with_arm(config, other), lambda *_: None)
 
 
-def test_outcomes_that_do_not_tell_how_answers_were_written_leave_it_open(
-    config: AppConfig, labels: Path, tmp_path: Path
-) -> None:
+def test_outcomes_may_leave_the_writing_open(config: AppConfig, labels: Path, tmp_path: Path) -> None:
     made, said = trained(config, labels / outcomes.FILE)
     assert made.about.writing is None
     assert "form:" not in said
@@ -335,9 +333,7 @@ def test_outcomes_that_do_not_tell_how_answers_were_written_leave_it_open(
     assert written([labels, labels]) == SHORT
 
 
-def test_answers_that_were_written_in_two_ways_do_not_teach_a_router_that_compares_them(
-    config: AppConfig, labels: Path, tmp_path: Path
-) -> None:
+def test_answers_of_two_forms_are_refused(config: AppConfig, labels: Path, tmp_path: Path) -> None:
     other = job_folder(tmp_path / "other", replace(SHORT, form=prompts.Form.DIRECT))
     (other / outcomes.FILE).write_text((other / outcomes.FILE).read_text().replace('"id":"q', '"id":"r'))
     manifest.add(other, [outcomes.FILE])

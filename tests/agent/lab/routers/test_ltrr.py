@@ -151,7 +151,7 @@ def test_the_learned_vector_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("build", [PointwiseFFN, PairwiseFFN, ListNet])
-def test_what_no_arm_lacked_in_training_is_taken_for_the_median(
+def test_a_new_gap_is_taken_for_the_median(
     build: type[PointwiseFFN | PairwiseFFN | ListNet],
 ) -> None:
     labels = world(60, seed=1)

@@ -93,9 +93,7 @@ def test_the_prior_breaks_ties_and_makes_no_positive() -> None:
     prior=st.lists(st.integers(0, 20), min_size=4, max_size=4, unique=True),
     best=st.integers(1, 3),
 )
-def test_positives_are_the_published_ones_above_the_worst(
-    outcome: list[float], prior: list[int], best: int
-) -> None:
+def test_positives_are_published_and_above_worst(outcome: list[float], prior: list[int], best: int) -> None:
     label = np.array([outcome]) + np.array(prior) / 100.0
     top = [arm for arm in np.argsort(-label[0])[:best] if not np.isnan(outcome[arm])]
     worst = np.nanmin(outcome) if not np.isnan(outcome).all() else np.nan

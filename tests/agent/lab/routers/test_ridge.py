@@ -56,9 +56,7 @@ def test_an_arm_of_which_nothing_is_known_scores_0_where_all_others_are_better()
 
 
 @pytest.mark.parametrize("sees", ["words", "embedding", "features"])
-def test_ridge_lets_go_where_there_is_something_to_learn_and_holds_down_noise(
-    sees: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ridge_learns_signal_and_holds_down_noise(sees: str, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = world(200, seed=1)
     assert RidgeRouter(sees=sees).fit(labels).strength < 300.0
     features = labels.features

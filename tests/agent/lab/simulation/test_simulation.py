@@ -168,9 +168,7 @@ def rows(settings: Simulation) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-async def test_every_question_is_asked_once_scored_and_fed_back(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_each_question_is_asked_once_and_scored(service: ToyService, settings: Simulation) -> None:
     summary, _ = await run(service, settings)
     turns = rows(settings)
     assert sorted(turn["id"] for turn in turns) == sorted(f"q{i}" for i in range(60))
@@ -187,9 +185,7 @@ async def test_every_question_is_asked_once_scored_and_fed_back(
 
 
 @pytest.mark.slow
-async def test_a_policy_that_learns_ends_above_where_it_began(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_a_learning_policy_ends_higher(service: ToyService, settings: Simulation) -> None:
     summary, said = await run(service, settings, concurrency=1)
     assert summary.reward.last_third > (0.8 + 0.4 + 0.0) / 3
     assert summary.shares["good"][1] > summary.shares["bad"][1]
@@ -198,9 +194,7 @@ async def test_a_policy_that_learns_ends_above_where_it_began(
 
 
 @pytest.mark.slow
-async def test_the_results_are_written_and_those_of_an_earlier_run_are_gone(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_results_replace_those_of_an_earlier_run(service: ToyService, settings: Simulation) -> None:
     await run(service, settings, limit=6)
     await run(service, settings, limit=3)
     assert {path.name for path in settings.output.iterdir()} == {"turns.jsonl", "summary.json"}
@@ -208,9 +202,7 @@ async def test_the_results_are_written_and_those_of_an_earlier_run_are_gone(
     assert summary["turns"] == len(rows(settings)) == 3
 
 
-async def test_chat_scores_the_answer_and_the_passages_by_the_declared_weights(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_chat_scores_answers_and_passages(service: ToyService, settings: Simulation) -> None:
     metrics = {"recall": "recall", "right": "acc"}
     await run(service, settings, endpoint="chat", metrics=metrics, limit=20)
     for turn in rows(settings):
@@ -222,9 +214,7 @@ async def test_chat_scores_the_answer_and_the_passages_by_the_declared_weights(
 
 
 @pytest.mark.slow
-async def test_the_seed_fixes_the_order_and_the_limit_takes_the_first_of_it(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_the_seed_fixes_the_order(service: ToyService, settings: Simulation) -> None:
     await run(service, settings, concurrency=1)
     whole, service.order = service.order, []
     await run(service, settings, concurrency=1, limit=5)
@@ -234,9 +224,7 @@ async def test_the_seed_fixes_the_order_and_the_limit_takes_the_first_of_it(
     assert service.order != whole[:5]
 
 
-async def test_no_more_questions_are_in_flight_than_allowed(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_questions_in_flight_are_limited(service: ToyService, settings: Simulation) -> None:
     await run(service, settings, concurrency=3)
     assert 1 <= service.most_in_flight <= 3
 
@@ -288,9 +276,7 @@ async def test_a_run_without_any_answer_is_an_error(service: ToyService, setting
         await run(service, settings, limit=4)
 
 
-async def test_a_run_that_breaks_off_keeps_every_turn_that_was_acknowledged(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_a_broken_run_keeps_acknowledged_turns(service: ToyService, settings: Simulation) -> None:
     service.refuse_after = 7
     with pytest.raises(SimulationError, match=r"/v1/feedback gave 401, invalid_api_key: key expired"):
         await run(service, settings)
@@ -300,9 +286,7 @@ async def test_a_run_that_breaks_off_keeps_every_turn_that_was_acknowledged(
 
 
 @pytest.mark.slow
-async def test_feedback_that_is_not_learned_in_time_is_reported(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_feedback_not_learned_in_time_is_told(service: ToyService, settings: Simulation) -> None:
     service.behind = 1
     summary, said = await run(service, settings, limit=3, learned_timeout_s=1e-9)
     assert summary.traffic.learned is False
@@ -313,9 +297,7 @@ async def test_feedback_that_is_not_learned_in_time_is_reported(
 
 
 @pytest.mark.slow
-async def test_a_question_that_no_metric_applies_to_is_asked_but_not_scored(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_a_question_without_a_metric_is_asked(service: ToyService, settings: Simulation) -> None:
     lines = settings.questions.read_text() + '\n{"id": "bare", "question": "Why?"}'
     settings.questions.write_text(lines)
     summary, said = await run(service, settings)
@@ -347,9 +329,7 @@ async def test_what_cannot_work_is_refused_before_the_first_question(
     assert not service.order
 
 
-async def test_questions_without_what_a_metric_needs_are_refused(
-    service: ToyService, settings: Simulation
-) -> None:
+async def test_questions_lacking_what_metrics_need_fail(service: ToyService, settings: Simulation) -> None:
     settings.questions.write_text('{"id": "q", "question": "Who?", "answers": ["Ada"]}')
     with pytest.raises(SimulationError, match="is to get recall, but no question has gold_ids"):
         await run(service, settings)

@@ -40,9 +40,7 @@ def held(share: float = 0.0, **figures: float) -> dict[str, Any]:
 
 
 @given(st.floats(0.02, 0.5), st.floats(-2.0, 1.0), st.sampled_from([1.0, 2.0]))
-def test_the_largest_possible_loss_never_exceeds_that_of_the_beginning(
-    first: float, low: float, width: float
-) -> None:
+def test_the_possible_loss_never_grows(first: float, low: float, width: float) -> None:
     low = max(low, -width)
     share = grown_share(first, low, width)
     assert first <= share <= 0.5

@@ -225,9 +225,7 @@ def test_a_cost_that_is_known_is_not_among_those_to_be_given() -> None:
         ("seconds", {}, "3 without seconds, which have a price; price seconds at 0"),
     ],
 )
-def test_a_cost_that_has_a_price_must_be_known_in_all_its_parts(
-    price: str, costs: dict[str, float], message: str
-) -> None:
+def test_priced_costs_must_be_known_in_full(price: str, costs: dict[str, float], message: str) -> None:
     rule = RULE.model_copy(update={"cost": Prices.model_validate({"steps": 0.0, price: 1.0})})
     some = {name: np.full((1, 3), value) for name, value in costs.items()}
     with pytest.raises(WarmStartError, match=message):
@@ -364,9 +362,7 @@ def learned(store: Store, rule: RewardRule) -> list[str]:
     return [example.decision.id for example in read_examples(store, rule.join)]
 
 
-def test_labels_are_entered_once_however_often_they_are(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_labels_are_entered_once(config: AppConfig, store: Store, tmp_path: Path) -> None:
     path = outcomes_file(tmp_path)
     assert "90 labels of 3 arms on 30 questions: 90 would be new, 0 in" in warmed(config, path, dry_run=True)
     assert store.counts()["decisions"] == 0
@@ -399,9 +395,7 @@ def label_decisions_of(store: Store, *runs: int) -> list[Decision]:
     return [one.decision for one in found if one is not None]
 
 
-def test_a_run_enters_the_labels_again_that_its_candidate_does_not_learn(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_a_run_enters_labels_new_to_its_candidate(config: AppConfig, store: Store, tmp_path: Path) -> None:
     path = outcomes_file(tmp_path, 2)
     assert "6 new, 0 in the log before" in warmed(config, path, run=1)
     assert "0 new, 6 in the log before" in warmed(config, path, run=2, beside={"runs": [1]})
@@ -478,9 +472,7 @@ def test_labels_are_anew_where_a_source_has_changed() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_and_gives_what_an_uninterrupted_one_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_goes_on_to_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.lab.warmstart.labels.BATCH", 16)
     path = outcomes_file(tmp_path)
     whole, killed = (
@@ -520,9 +512,7 @@ def dying_after(commits: int) -> Callable[[Store, Sequence[label_turns.LabelTurn
     return enter_or_die
 
 
-def test_a_policy_that_learned_labels_among_traffic_is_the_replay_of_the_log_alone(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_labels_among_traffic_are_replayed(config: AppConfig, store: Store, tmp_path: Path) -> None:
     now = iter(range(10**6))
     live = learner(store, config, lambda: 1000.0 + next(now))
     store.append([fact for number in range(20) for fact in turn(number, ARMS[number % 3])])
@@ -591,9 +581,7 @@ async def test_a_label_is_described_as_the_service_describes_its_question(
 
 
 @pytest.mark.slow
-def test_labels_are_no_traffic_and_teach_the_configured_policy_before_it(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_labels_teach_and_are_no_traffic(config: AppConfig, store: Store, tmp_path: Path) -> None:
     path = outcomes_file(tmp_path, 60)
     rng = np.random.default_rng(0)
     later = time.time() + 10.0  # what is asked before its label is entered cannot judge who learned that
@@ -630,9 +618,7 @@ def test_a_log_of_labels_alone_cannot_be_evaluated(config: AppConfig, store: Sto
         evaluate_log(config, EvaluationRequest(), LogSource(store, config.reward), store, lambda *_: None)
 
 
-def test_the_labels_of_a_log_are_scores_like_the_rest_of_it(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_labels_of_a_log_are_scores(config: AppConfig, store: Store, tmp_path: Path) -> None:
     warmed(config, outcomes_file(tmp_path))
     Joiner(store, config.reward, take_epoch(store, "test", 0.0)).advance(1e12)
     scores = tmp_path / "scores"
@@ -663,9 +649,7 @@ def test_unlabelled_actions_and_other_arms_are_named(config: AppConfig, tmp_path
     assert "without any label: none" in said
 
 
-def test_only_the_questions_that_are_asked_for_are_entered(
-    config: AppConfig, store: Store, tmp_path: Path
-) -> None:
+def test_only_wanted_questions_are_entered(config: AppConfig, store: Store, tmp_path: Path) -> None:
     path, queries = outcomes_file(tmp_path), tmp_path / "queries.jsonl.gz"
     rows = [json.dumps({"id": f"q{row}", "question": f"question {row}"}) for row in (3, 4, 5, 99)]
     queries.write_bytes(gzip.compress("\n".join(rows).encode()))

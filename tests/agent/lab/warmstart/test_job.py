@@ -108,9 +108,7 @@ def test_the_schedule_is_read_where_the_log_is_worth_it_and_once_a_second_at_mos
     assert [task.due(now) for now in (101.0, 101.0, 101.9, 102.0)] == [False, True, False, True]
 
 
-def test_runs_of_another_service_on_the_same_log_are_its_own(
-    store: Store, task: WarmStarts, children: Children
-) -> None:
+def test_runs_of_another_service_do_not_count(store: Store, task: WarmStarts, children: Children) -> None:
     runs.request(store, "theirs", 90.0)
     assert not task.due(99.0)
     theirs = runs.claim(store, "theirs", runs.Trigger.SCHEDULE, "there:1", 100.0)
@@ -120,9 +118,7 @@ def test_runs_of_another_service_on_the_same_log_are_its_own(
     assert [run.seq for run in runs.page(store, 5)] == [theirs.seq]
 
 
-def test_a_first_run_and_its_retries_are_awaited_and_others_are_not(
-    store: Store, task: WarmStarts, children: Children
-) -> None:
+def test_first_runs_and_retries_are_awaited(store: Store, task: WarmStarts, children: Children) -> None:
     for trigger in (runs.Trigger.FIRST, runs.Trigger.RESUMED, runs.Trigger.SCHEDULE, runs.Trigger.RESUMED):
         task._trigger = trigger  # noqa: SLF001 - as `due` has found it
         task.run(threading.Event())
@@ -171,9 +167,7 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     assert done(303.0 + runs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
 
 
-def test_a_child_that_dies_leaves_a_failed_run_and_the_schedule_goes_on(
-    store: Store, task: WarmStarts, children: Children
-) -> None:
+def test_a_dead_child_leaves_a_failed_run(store: Store, task: WarmStarts, children: Children) -> None:
     children.status = 3
     assert task.due(100.0)
     task.run(threading.Event())
@@ -204,9 +198,7 @@ def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
 
-def test_a_service_that_stops_takes_the_child_and_what_it_started_along(
-    store: Store, config: AppConfig, children: Children
-) -> None:
+def test_a_stopped_service_ends_its_child(store: Store, config: AppConfig, children: Children) -> None:
     told, stop = Path(config.home).parent / "pid", threading.Event()
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     children.script = (

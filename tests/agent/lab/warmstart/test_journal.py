@@ -66,9 +66,7 @@ def test_the_worker_of_an_open_journal_is_heard_of(store: Store) -> None:
         journal.ends(runs.RunState.HELD)
 
 
-def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_closes_after_the_last_renewal(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     renewing, release = threading.Event(), threading.Event()
 
     def renew(*_: object) -> None:
@@ -83,9 +81,7 @@ def test_a_journal_is_closed_once_nobody_renews_the_lease_any_more(
     assert release.is_set()
 
 
-def test_the_duration_of_a_step_is_kept_in_milliseconds(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_durations_of_steps_have_milliseconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = SimpleNamespace(monotonic=iter([10.0, 11.23456]).__next__)
     monkeypatch.setattr("armwise.agent.lab.warmstart.journal.time", timer)
     run = begun(store)
@@ -112,9 +108,7 @@ def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
     ],
     ids=["failed", "interrupted"],
 )
-def test_what_a_failed_step_found_is_kept_with_the_failure(
-    store: Store, error: BaseException, message: str
-) -> None:
+def test_findings_of_a_failed_step_are_kept(store: Store, error: BaseException, message: str) -> None:
     run = begun(store)
 
     def enter(journal: Journal) -> None:
@@ -145,9 +139,7 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker:
     assert found(store, run).status is runs.RunState.ABANDONED
 
 
-def test_a_log_that_is_away_does_not_hide_what_was_raised(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_log_does_not_hide_the_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise LogUnavailableError("the log is away")
 

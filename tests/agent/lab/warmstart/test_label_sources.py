@@ -302,9 +302,7 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
     assert again.path != lot.path
 
 
-def test_made_questions_of_which_hardly_any_are_left_teach_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_made_questions_teach_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.lab.warmstart.label_sources.on_par", lambda *_: np.arange(1))
     made = world.gathering({"made": {"kind": "synthetic", "questions": 20}})
     with pytest.raises(WarmStartError, match=r"1 of \d+ made questions are left, and 30 are needed"):

@@ -120,9 +120,7 @@ def test_a_rebuild_gives_the_scores_that_the_learner_gave(
 
 
 @pytest.mark.slow
-def test_decisions_that_a_router_was_not_asked_about_are_learned_without_its_scores_for_good(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unscored_decisions_stay_without_scores(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.learning.learner.MOST", 10)
     monkeypatch.setattr(router_contexts, "CHUNK", 7)
     world.warmed(**live(world.folder))
@@ -277,9 +275,7 @@ def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them
     ("brought", "held"), [({"none", "bm25"}, False), ({"bm25", "new"}, True), ({"new", "newer"}, True)]
 )
 @pytest.mark.slow
-def test_arms_that_no_decision_could_have_drawn_hold_a_candidate(
-    world: World, brought: set[str], held: bool
-) -> None:
+def test_arms_never_drawn_hold_a_candidate(world: World, brought: set[str], held: bool) -> None:
     arms = {
         name: CONFIG["arms"].get(name, {"kind": "bm25", "params": {"k1": 2.0}}) for name in sorted(brought)
     }

@@ -598,9 +598,7 @@ def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> Non
     assert (run.seq, run.status, len(world.asked)) == (3, runs.RunState.PROMOTED, 0)
 
 
-def test_a_first_start_that_failed_once_is_done_again_as_one_by_the_schedule(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_first_start_is_done_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     config = promoting(world)
     assert config.warm_start is not None
 
@@ -701,9 +699,7 @@ def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     assert world.unchanged
 
 
-def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_promotion_is_noted_whole_or_not_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.gate = PROMOTE
 
     def away(*_: object, **__: object) -> None:
@@ -719,9 +715,7 @@ def test_a_promotion_that_cannot_be_noted_whole_is_not_made(
     assert active_policy(world.store, world.ours) == ActivePolicy(world.ours)
 
 
-def test_what_is_said_as_the_run_promotes_holds_the_candidate(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rollback_during_promotion_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.gate, version, real = PROMOTE, world.newest(), promotions.record
 
     def late(store: Store, configured: str, promotion: promotions.Promotion, **rest: Any) -> None:
@@ -737,9 +731,7 @@ def test_what_is_said_as_the_run_promotes_holds_the_candidate(
     assert active_policy(world.store, world.ours).pin is not None
 
 
-def test_after_a_run_that_died_while_it_entered_labels_the_next_one_enters_them_all(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_of_a_dead_run_are_entered_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.gate, left, real = PROMOTE, iter(range(2)), label_turns.insert
 
     def dying(store: Store, batch: Sequence[label_turns.LabelTurn]) -> int:
@@ -853,9 +845,7 @@ def judged_outcomes(folder: Path, n: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_trains_r3ag_on_judged_quality_and_utility(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_trains_r3ag_on_judged_quality(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     judged_outcomes(world.folder, 40)
     taught: list[RoutingDataset] = []
     fit = Capability.fit
@@ -901,9 +891,7 @@ def test_a_router_that_cannot_be_judged_decides_nothing(world: World) -> None:
     assert list(found_by(run, "evaluate")) == [f"recipe:{run.candidate}"]
 
 
-def test_a_router_of_what_was_retrieved_is_proposed_and_not_judged(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_router_of_passages_is_not_judged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     made = trained(build_router(RouterSpec(kind="max_sim")))
     monkeypatch.setattr("armwise.agent.lab.warmstart.proposals.train_router", lambda *_: made)
     router = {"kind": "max_sim", "utility": {"measures": {"em": 1.0}}, "live": False}
@@ -931,9 +919,7 @@ def test_proposals_of_the_newest_runs_are_kept_and_those_that_are_configured(tmp
 
 
 @pytest.mark.slow
-def test_the_configured_router_is_kept_however_many_are_proposed_after_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configured_router_is_never_pruned(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.lab.warmstart.proposals.KEPT", 1)
     proposed = {"kind": "ridge", "utility": {"measures": {"em": 1.0}}, "live": False}
     spec = configured(world.folder, router=proposed).warm_start

@@ -19,9 +19,7 @@ __all__ = ["cold", "world"]  # fixtures
 
 
 @pytest.mark.parametrize(("raised", "found"), [(TRAFFIC, TRAFFIC), (TRAFFIC + 1, None)])
-def test_an_alarm_counts_once_its_example_is_in_the_training_log(
-    world: World, raised: int, found: int | None
-) -> None:
+def test_an_alarm_counts_once_it_is_joined(world: World, raised: int, found: int | None) -> None:
     alarm(world, raised)
     snapshot = RunSnapshot.of(world.config, world.store)
     assert snapshot.examples == 60

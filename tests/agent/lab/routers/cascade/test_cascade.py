@@ -263,9 +263,7 @@ def test_a_failed_arm_is_never_picked(made: cascade.Cascade, world: World, tmp_p
         assert decider.decide(world.texts[row], answers, found).pick != best
 
 
-def test_what_was_saved_is_read_again_and_goes_to_other_processes(
-    made: cascade.Cascade, world: World, tmp_path: Path
-) -> None:
+def test_a_saved_cascade_goes_to_other_processes(made: cascade.Cascade, world: World, tmp_path: Path) -> None:
     for limit in (-np.inf, 0.1, np.inf):  # always, sometimes and never goes on
         write(tmp_path, replace(made, thresholds=np.array([limit])))
         read = cascade.read_cascade(tmp_path).cascade

@@ -18,9 +18,7 @@ from armwise.agent.routers.dataset import Floats
 
 
 @given(st.integers(2, 200), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=3), st.integers(0, 99))
-def test_the_declared_share_of_those_that_reach_a_stage_goes_on(
-    n: int, shares: list[float], seed: int
-) -> None:
+def test_the_declared_share_goes_on(n: int, shares: list[float], seed: int) -> None:
     rng = np.random.default_rng(seed)
     gains = [rng.permutation(n) / n for _ in shares]
     here = np.ones(n, dtype=bool)
