@@ -128,6 +128,7 @@ def test_an_arm_that_was_not_drawn_is_not_verified_whatever_the_probabilities(mo
         found = verify(replace(made, drawn=arm), policy, SALT)
         assert (found.verified, found.distribution.same, found.arm) == (False, True, made.drawn)
         assert found.reply("d-1").draw.agrees is False
+        assert found.reply("d-1").max_difference == 0.0
         assert f"arm {arm!r} is on record, {made.drawn!r} comes out" in found.why[0]
 
 
