@@ -94,7 +94,7 @@ class Jobs:
     def __init__(
         self,
         makes: Mapping[Work, Callable[[], Task]],
-        poll_s: float,
+        poll_s: float = 0.25,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._poll_s, self._clock = poll_s, clock

@@ -92,13 +92,6 @@ def list_tags(model: type[BaseModel]) -> dict[str, Any]:
 
 # -- what is wrong with settings -----------------------------------------------------------------
 
-REMOVED = {
-    "new_arms": "every arm is one of `arms`: declare it there, then run `armwise serve --replace`",
-    "points": "a service has one decision point: run an application for each, as in "
-    "deploy/ray/two_applications.yaml",
-}
-"""What to use instead of a key that was removed."""
-
 
 def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """Return one line per invalid key of the settings of a model."""
@@ -108,8 +101,7 @@ def lines(error: ValidationError, root: type[BaseModel]) -> list[str]:
         message = problem["msg"].removeprefix("Value error, ")
         match problem["type"]:
             case "extra_forbidden":
-                hint = f"; {REMOVED[key]}" if key in REMOVED else did_you_mean(str(problem["loc"][-1]), keys)
-                lines.append(f"unknown key {key!r}{hint}")
+                lines.append(f"unknown key {key!r}{did_you_mean(str(problem['loc'][-1]), keys)}")
             case "missing":
                 lines.append(f"key {key!r} is missing")
             case "union_tag_not_found":

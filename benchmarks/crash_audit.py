@@ -209,7 +209,7 @@ def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple
                 )
             )
         if decisions := drawn.pop(row.version, []):
-            faults += _untrue(empty.load(state), decisions, store.draw_secret.salt(config.salt))
+            faults += _untrue(empty.load(state), decisions, store.draw_secret.salt)
     faults += [Fault("untrue", f"there is no version {name}", version=name) for name in drawn]
     return faults, decided
 

@@ -71,7 +71,6 @@ def configuration(url: str, args: str) -> dict[str, Any]:
             "cost_weight": 0.1,
             "wait_time": "PT3S",
         },
-        "learning": {"interval_s": 0.1, "poll_s": 0.05},
         "limits": {"in_flight": 16, "arm_timeout_s": 0.5, "llm_timeout_s": 1.0},
     }
 

@@ -246,8 +246,12 @@ async def replayed(
             "reward": {"metrics": {"f1": {}}, "cost_weight": STEP},
             "floor": 0.002,
             "drift": None,
-            "observations": {**spec, "tokens_per_hour": None, "usd_per_hour": None},
-            "learning": {"also": {"shadow": 1.0, "judge": "judge" in spec}} if spec else {},
+            "observations": {
+                **spec,
+                "tokens_per_hour": None,
+                "usd_per_hour": None,
+                "also": {"shadow": 1.0, "judge": "judge" in spec} if spec else None,
+            },
         }
     )
     clock = SteadyClock()

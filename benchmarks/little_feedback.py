@@ -5,7 +5,7 @@
 FOLDER holds `qa/`. The worlds, orders and draws are those of `learners.py`, with feedback on a share of the
 3,000 turns; with `--further` also 100 turns late, or with one value in ten or four in ten turned around. A
 judge grades every answer, or compares a second one in 30 % of the turns that have feedback; what is learned
-of that is calibrated and believed as `learning.also` does by default, at the first reward that comes after.
+of that is calibrated and believed as a service does by default, at the first reward that comes after.
 
 The plain judge knows no right answer. Its grade, in tenths, is how much of the answer (token F1) seven other
 arms say, too. The better one grades by .3 + .6 F1 with an error of standard deviation .3. The first table has

@@ -200,7 +200,7 @@ COLD: dict[str, Player] = {
     "VW softmax": vowpal("--softmax --lambda 20"),
     "VW synthetic cover": vowpal("--synthcover"),
     "epsilon-greedy": policy("epsilon_greedy"),
-    "epsilon decay": policy("epsilon_greedy", epsilon=0.5, decay=100.0, min_epsilon=0.01),
+    "epsilon decay": policy("epsilon_greedy", epsilon=0.5, decay=100.0),
     "LinUCB": policy("linucb", ridge=100.0),
     "LinUCB, disjoint": policy("linucb", ridge=100.0, shared=False),
     "Thompson": policy("linear_thompson", scale=0.2, ridge=100.0, dims=8),

@@ -53,7 +53,7 @@ def write(folder: Path, questions: int) -> Path:
     arms = tuple(config.actions)
     policy = build_policy(config.policy, arms)
     with closing(Store(config.database_url, config.reward.join)) as store:
-        salt = store.draw_secret.salt(config.salt)
+        salt = store.draw_secret.salt
         learner = Learner(store, Recipe.configured(config), arms, take_epoch(store, "example", BEGIN))
         for first in range(0, questions, BATCH):
             version = learner.step()

@@ -357,17 +357,12 @@ class RewardRule(BaseModel):
         description="Quality that one unit of priced cost is worth; with 0, cost counts in no reward.",
     )
     cost: Prices = Prices()
-    token_prices: dict[str, tuple[NonNegative, NonNegative, NonNegative]] = Field(
+    token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
-        description="Prices of today by language model, in USD for 1000 tokens read, written, and read from "
-        "the engine's cache. Where dollars have a price, all rewards count what the tokens would cost today, "
-        "not what they did; by default those of `llm` and `llms`.",
-    )
-    cache_write_prices: dict[str, NonNegative] = Field(
-        default_factory=dict,
-        description="Prices of today by language model, in USD for 1000 tokens read that the engine writes "
-        "to its cache; a model that is left out has that of tokens read. By default those of `llm` and "
-        "`llms`.",
+        description="Prices of today by language model, in USD for 1000 tokens read, written, read from the "
+        "engine's cache and, where that has a price of its own, written to it. Where dollars have a price, "
+        "all rewards count what the tokens would cost today, not what they did; by default those of `llm` "
+        "and `llms`.",
     )
     wait_time: str = Field(
         default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."
@@ -568,13 +563,7 @@ class RewardRule(BaseModel):
 
     def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
         """Return the cost of an answer at today's prices of tokens, in USD; see the function `usd_today`."""
-        prices: TokenPrices = self.token_prices
-        if written := self.cache_write_prices:
-            prices = {
-                model: (*of_model, written.get(model, of_model[0]))
-                for model, of_model in self.token_prices.items()
-            }
-        return usd_today(paid, tokens_by_model, prices)
+        return usd_today(paid, tokens_by_model, self.token_prices)
 
     @property
     def prices_tokens(self) -> bool:

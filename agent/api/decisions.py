@@ -366,14 +366,13 @@ async def verify(
     """Compute a decision again from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`; where the same kernel of BLAS computes, to the bit.
-    `why` says what differs. The draw uses the secret of the log and the salt of today: if the salt has
-    changed since, the draw does not agree although the log was not changed. A policy whose bytes were
+    `why` says what differs. The draw uses the secret of the log. A policy whose bytes were
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
     503 if too many wait. Of a decision that another system made, `shadow` alone is compared.
     """
     decision_record = await record(replica, caller, decision_id)
     logged = decision_record.decision
-    salt = replica.store.draw_secret.salt(replica.config.salt)
+    salt = replica.store.draw_secret.salt
 
     draw: Decision | None = None
     if logged.mode is Mode.CONTINUED and logged.draw_id is not None:

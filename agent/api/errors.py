@@ -147,7 +147,7 @@ _KINDS = (
     ErrorKind(
         "request_timeout",
         408,
-        "The client sent its request too slowly: `http.request_s`, `limits.body_s`.",
+        "The client sent its request too slowly: the header within `http.request_s`, a body within 20 s.",
         retryable=True,
     ),
     ErrorKind(
@@ -165,8 +165,8 @@ _KINDS = (
     ErrorKind(
         "too_much_feedback",
         409,
-        "A decision or an episode has as many values of feedback, or retractions, as "
-        "`limits.feedback_items` allows. These are kept, and acknowledged again.",
+        "A decision or an episode has 1,000 values of feedback, or retractions. These are kept, and "
+        "acknowledged again.",
         raised_by={TooMuchFeedbackError: None},
     ),
     ErrorKind(
@@ -194,7 +194,11 @@ _KINDS = (
         "The request names a host that is not the service's; `hosts` has its names.",
         raised_by={UnknownHostError: "Host"},
     ),
-    ErrorKind("header_too_large", 431, "The header of the request is larger than `http.header_bytes`."),
+    ErrorKind(
+        "header_too_large",
+        431,
+        "The header of the request is larger than 16,384 bytes, or has more than 100 lines.",
+    ),
     ErrorKind(
         "too_many_evaluations",
         429,

@@ -132,6 +132,10 @@ def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
     return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
+BODY_S = 20.0
+"""Seconds in which the body of a request must have arrived; a slower client gets 408."""
+
+
 class RequestGuard:
     """Checks the host, the key and the rate of a request before its body is read, and then the body.
 
@@ -140,7 +144,7 @@ class RequestGuard:
         keyring: The keys.
         quota: Counts requests of keys.
         hosts: The host names of the service.
-        limits: Most bytes of a body, and seconds in which it must arrive.
+        limits: Most bytes of a body.
         refused: Called with the code of each refusal.
         dialects: Dialects of other APIs.
     """
@@ -157,7 +161,7 @@ class RequestGuard:
     ) -> None:
         self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
         self._refused, self._dialects = refused, dialects
-        self._bytes, self._seconds = limits.body_bytes, limits.body_s
+        self._bytes = limits.body_bytes
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one request; return its id with the answer."""
@@ -241,7 +245,7 @@ class RequestGuard:
     def _limited(self, receive: Receive) -> Receive:
         """Return a channel that refuses a body which is too large or too slow, or has too many members."""
         received, whole, parts = 0, False, list[bytes]()
-        deadline = asyncio.get_running_loop().time() + self._seconds
+        deadline = asyncio.get_running_loop().time() + BODY_S
 
         async def limited() -> Message:
             nonlocal received, whole
@@ -251,7 +255,7 @@ class RequestGuard:
                 async with asyncio.timeout_at(deadline):
                     part = await receive()
             except TimeoutError:
-                late = ApiError("request_timeout", f"the body was not there within {self._seconds:g} s")
+                late = ApiError("request_timeout", f"the body was not there within {BODY_S:g} s")
                 raise HTTPException(late.status) from late
             parts.append(part.get("body", b""))
             received += len(parts[-1])

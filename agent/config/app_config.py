@@ -15,7 +15,6 @@ from armwise.agent.config.sections import (
     CorpusSpec,
     Http,
     Key,
-    Learning,
     Limits,
     Observations,
     RetrievalCacheSpec,
@@ -92,16 +91,13 @@ class AppConfig(BaseModel):
         default=None,
         description="A ceiling on the mean cost of a request that a policy decides; null for none.",
     )
-    learning: Learning = Learning()
     observations: Observations = Observations()
-    sticky: Sticky = Sticky()
-    cache_turns: Number | None = Field(
-        default=5.0,
-        ge=1,
-        description="Turns of a conversation over which a draw spreads what an arm costs more because its "
-        "language model lacks the conversation in its cache: the turns after it read it from there. 1 counts "
-        "all of it in this turn; null counts none. Nothing is counted where tokens of a cache have no price "
-        "(`usd_per_kilotoken_cached`) or dollars do not count (`reward.cost.usd`).",
+    sticky: Sticky = Field(
+        default="off",
+        description="What a conversation is, whose turns keep the arm that was drawn for the first of them: "
+        "`episode`, the requests with the same `agent.episode_id`; `session`, those too, and where that is "
+        "not given the ones with the same `metadata.session_id` or `prompt_cache_key`; `off`, nothing: every "
+        "request draws.",
     )
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
@@ -151,11 +147,6 @@ class AppConfig(BaseModel):
         description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` "
         "or `*` for any; localhost and IP addresses are always accepted. Browsers may send requests from "
         "pages of these sites, and from pages of this machine.",
-    )
-    salt: str = Field(
-        default="armwise",
-        min_length=1,
-        description="Part of the hash that draws an arm, together with a secret that is stored in the log.",
     )
     corpus: CorpusSpec = Field(
         default=CorpusSpec(), description="The passages, where they are of one corpus."
@@ -356,12 +347,7 @@ class AppConfig(BaseModel):
     def _price_tokens(self) -> "AppConfig":
         """Add the token prices of the language models to the reward, if it prices dollars."""
         if self.reward.cost.usd and self.reward.cost_weight:
-            prices = {name: of_model[:3] for name, of_model in self.token_prices.items()}
-            written = {name: of_model[3] for name, of_model in self.token_prices.items() if len(of_model) > 3}
-            update = {
-                "token_prices": prices | self.reward.token_prices,
-                "cache_write_prices": written | self.reward.cache_write_prices,
-            }
+            update = {"token_prices": self.token_prices | self.reward.token_prices}
             object.__setattr__(self, "reward", self.reward.model_copy(update=update))
         return self
 
@@ -391,7 +377,6 @@ class AppConfig(BaseModel):
             raise ValueError(
                 f"reward.wait_time {self.reward.wait_time} is shorter than a turn: up to {least:g} s"
             )
-        self.sticky.check(self.reward.wait_s)
         if self.features.cost_weights is not None and self.reward.cost_weight == 0.0:
             raise ValueError(
                 f"features.cost_weights {list(self.features.cost_weights)}: with reward.cost_weight 0, cost "
@@ -446,8 +431,8 @@ class AppConfig(BaseModel):
     @property
     def prices_caches(self) -> bool:
         """Whether draws count what engines lack in their caches."""
-        counts = self.cache_turns is not None and self.reward.weigh_usd(None) > 0.0
-        return counts and any(spec.usd_per_kilotoken_cached is not None for spec in self.models.values())
+        cached = (spec.usd_per_kilotoken_cached for spec in self.models.values())
+        return self.reward.weigh_usd(None) > 0.0 and any(price is not None for price in cached)
 
     @property
     def token_prices(self) -> dict[str, tuple[float, ...]]:

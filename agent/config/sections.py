@@ -1,28 +1,26 @@
-"""Sections of the configuration: keys, corpus, limits, answers, learning, observations."""
+"""Sections of the configuration: keys, corpus, limits, answers, observations."""
 
 from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     PositiveInt,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from armwise.arms.base import NAME, checked_name
 from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
 from armwise.arms.relative_paths import LocalSource
 from armwise.arms.suggestions import did_you_mean
-from armwise.feedback.reward import read_seconds
 from armwise.feedback.training_log import observed
 from armwise.number import Number
 
@@ -134,48 +132,9 @@ class Limits(BaseModel):
         default=10.0, gt=0, description="Most seconds that a request waits for one of the `chats`; then 503."
     )
     question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
-    context_features: int = Field(
-        default=32, ge=0, le=64, description="Most names in the context of a request."
-    )
-    context_number: Number = Field(
-        default=1e6,
-        ge=1,
-        description="Largest magnitude of a number in the context of a request. Policies see numbers beyond "
-        "1 by their logarithm.",
-    )
-    context_text: int = Field(
-        default=200,
-        ge=1,
-        description="Most characters of a name, and of a text, in the context of a request.",
-    )
-    context_bytes: int = Field(
-        default=4096, ge=1, description="Most bytes of all names and texts in the context of a request."
-    )
     body_bytes: int = Field(default=1 << 20, ge=1024, description="Most bytes of a request body.")
-    body_s: Number = Field(
-        default=20.0,
-        gt=0,
-        description="Seconds in which the body of a request must have arrived; a slower client gets 408.",
-    )
-    feedback_items: int = Field(
-        default=1000,
-        ge=1,
-        description="Most values of feedback on a decision or an episode, with retractions; more get 409.",
-    )
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
     arm_timeout_s: Number = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
-    arm_failures: int = Field(
-        default=3,
-        ge=1,
-        description="Failures in a row after which one replica opens the circuit breaker of an arm.",
-    )
-    arm_rest_s: Number = Field(
-        default=5.0,
-        gt=0,
-        le=3600,
-        description="Seconds that a circuit breaker stays open. Its arm is not drawn meanwhile, unless all "
-        "breakers are open. The time doubles each time the arm fails again, up to 64 times as long.",
-    )
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
         description="Most concurrent searches by arm, in one replica. An arm at its cap is not drawn; "
@@ -226,14 +185,9 @@ class Http(BaseModel):
         default=1024,
         ge=1,
         description="Most open connections of one client address, or of one /64 of IPv6; more are closed. "
-        "An address never holds more connections than are free, and without an accepted key (see "
-        "`reserved`) at most a quarter of the free ones.",
-    )
-    reserved: Number = Field(
-        default=0.5,
-        ge=0,
-        le=0.75,
-        description="Share of `connections` for addresses from which a key was accepted within an hour.",
+        "An address never holds more connections than are free. Half of all connections are for addresses "
+        "from which a key was accepted within an hour; one of the others holds at most a quarter of what is "
+        "free of the rest.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
@@ -245,12 +199,6 @@ class Http(BaseModel):
         default=False,
         description="Whether every connection of `trusted_proxies` begins with the header of the PROXY "
         "protocol, version 1 or 2, as proxies send that forward TCP.",
-    )
-    header_bytes: int = Field(
-        default=16384, ge=1024, le=32768, description="Most bytes of a request's header; more get 431."
-    )
-    headers: int = Field(
-        default=100, ge=16, le=900, description="Most header lines of a request; more get 431."
     )
     request_s: Number = Field(
         default=10.0,
@@ -264,13 +212,6 @@ class Http(BaseModel):
         description="Seconds that a connection stays open between two requests. Only connections on which "
         "a key was accepted are kept open; others are closed after their first response.",
     )
-    queue: int = Field(
-        default=64,
-        ge=1,
-        description="Most requests of one kind (chat, feedback, probes, large bodies, others) that wait "
-        "until a replica has room; more get 503 at once.",
-    )
-    queue_s: Number = Field(default=1.0, gt=0, description="Most seconds that a request waits; then 503.")
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -289,77 +230,12 @@ class Http(BaseModel):
         return self
 
 
-class Learning(BaseModel):
-    """How often the log is learned and versions are loaded."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    interval_s: Number = Field(default=0.25, gt=0, description="Seconds between two steps of the learner.")
-    poll_s: Number = Field(
-        default=0.25, gt=0, le=1, description="Seconds between two refreshes of a replica."
-    )
-    also: observed.Also | None = Field(
-        default=None,
-        description="Observations (see `observations`) that the policy learns from besides feedback; null "
-        "for feedback alone.",
-    )
-
-
-def _conversation(given: Any) -> Any:
-    """Return the document of a shorthand; YAML reads `off` as false."""
-    if given is None or given is False:
-        return {}
-    return {"of": given} if isinstance(given, str) else given
-
-
-class Sticky(BaseModel):
-    """How long a conversation keeps the arm that was drawn for its first turn.
-
-    The shorthands `off`, `episode` and `session` stand for documents with this `of` alone.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    of: Literal["off", "episode", "session"] = Field(
-        default="off",
-        description="What a conversation is: `episode`, the requests with the same `agent.episode_id`; "
-        "`session`, those too, and where that is not given the ones with the same `metadata.session_id` or "
-        "`prompt_cache_key`; `off`, nothing: every request draws.",
-    )
-    turns: int = Field(
-        default=20,
-        ge=2,
-        le=1000,
-        description="Most turns of a draw; the next one draws again. A draw is learned at the end of its "
-        "last turn's wait time.",
-    )
-    idle: str | None = Field(
-        default=None,
-        description="ISO 8601 duration after a turn after which the next one draws again, at most "
-        "`reward.wait_time`; null is that.",
-    )
-
-    _shorthand = model_validator(mode="before")(_conversation)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema of the documents and of the shorthands; YAML reads `off` as false."""
-        return {"anyOf": [handler(core_schema), {"enum": ["off", "episode", "session", False]}]}
-
-    @property
-    def idle_s(self) -> float | None:
-        """Seconds after which a conversation is over; None: the wait time."""
-        return None if self.idle is None else read_seconds(self.idle, "sticky.idle", "PT30M")
-
-    def check(self, wait_s: float) -> None:
-        """Check that a conversation ends before feedback on its draw stops counting. Raises ValueError."""
-        if self.idle_s is not None and not 0.0 < self.idle_s <= wait_s:
-            raise ValueError(
-                f"sticky.idle {self.idle} must be above 0 and at most reward.wait_time, {wait_s:g} s: "
-                "the draw is learned by then"
-            )
+Sticky = Annotated[
+    Literal["off", "episode", "session"],
+    BeforeValidator(lambda given: "off" if given in (None, False) else given),
+    WithJsonSchema({"enum": ["off", "episode", "session", False]}),
+]
+"""What a conversation is, whose turns keep the arm of the first one; YAML reads `off` as false."""
 
 
 class Observations(BaseModel):
@@ -391,6 +267,10 @@ class Observations(BaseModel):
         gt=0,
         description="Dollars after which nothing is observed for the rest of an hour, in one replica; null "
         "for no ceiling.",
+    )
+    also: observed.Also | None = Field(
+        default=None,
+        description="What of these the policy learns besides feedback; null for feedback alone.",
     )
 
 

@@ -309,7 +309,6 @@ class WarmStartSpec(Schedule):
         description="What happens to a candidate before there is traffic, when the gate has nothing to "
         "evaluate on: `promote` serves it from the first request on, `hold` waits.",
     )
-    workers: int = Field(default=1, ge=1, description="Worker processes that run arms.")
 
     @property
     def scores(self) -> frozenset[str]:

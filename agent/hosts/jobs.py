@@ -28,7 +28,7 @@ class JobsHost:
             tasks[Work.WARM_START] = partial(self._warm_starts, config, self._clock())
         if config.automatic_canaries:
             tasks[Work.CANARY] = partial(self._canaries, config)
-        self._jobs = Jobs(tasks, config.learning.poll_s, self._clock)
+        self._jobs = Jobs(tasks, clock=self._clock)
 
     def __del__(self) -> None:
         """Stop running jobs: Ray Serve calls this when it stops the replica."""

@@ -26,6 +26,9 @@ from armwise.feedback.training_log import lag, take_epoch
 
 logger = logging.getLogger(__name__)
 
+INTERVAL_S = 0.25
+"""Seconds between two steps of the learner."""
+
 
 class LearnerHost:
     """The only learner of the log. It takes an epoch once; its replacement takes a newer one.
@@ -33,7 +36,7 @@ class LearnerHost:
     Its failure stays in the log until it, or its replacement, has made a step.
     """
 
-    def __init__(self, config: AppConfig) -> None:
+    def __init__(self, config: AppConfig, interval_s: float = INTERVAL_S) -> None:
         begin(config.telemetry)
         gc.freeze()  # loaded modules stay; collecting them repeatedly takes a tenth of a replay
         self._config = config
@@ -41,9 +44,7 @@ class LearnerHost:
         self._on_record = False  # whether a failure of this process is in the log
         self._cleared = False  # whether the failure of an earlier process was removed
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
-        self._thread = LearnerThread(
-            self._learner, config.learning.interval_s, lambda: self._changes.is_due()
-        )
+        self._thread = LearnerThread(self._learner, interval_s, lambda: self._changes.is_due())
 
     @cached_property
     def _store(self) -> Store:

@@ -67,7 +67,7 @@ class Recipe:
     @classmethod
     def configured(cls, config: AppConfig) -> Self:
         """Return the recipe of the configuration."""
-        also = config.learning.also
+        also = config.observations.also
         return cls(config.policy, config.reward, None if also is None else StartingPoint(also=also))
 
     @classmethod

@@ -184,7 +184,7 @@ def score_by_searching(store: Store, digest: str, config: AppConfig, on_progress
     unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=SEARCHED)]
     if not unscored:
         return ""
-    again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt(config.salt), on_progress)
+    again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt, on_progress)
     for first in range(0, len(unscored), SEARCH_BATCH):
         decisions = router_contexts.read_decisions(store, unscored[first : first + SEARCH_BATCH])
         router_contexts.store_scores(

@@ -116,7 +116,7 @@ def verify(
 ) -> Verification:
     """Recompute a decision, and compare it with the log.
 
-    A drawn arm is drawn again with the current salt; a change of the salt changes draws of intact rows. A
+    A drawn arm is drawn again with the secret of the log. A
     greedy decision takes the most probable arm again. A forced arm must be the only one, with probability 1.
     A turn that continues a draw must have the arm of that draw, with probability 1.
 
@@ -155,7 +155,7 @@ def verify(
     if not in_shadow.same:
         why.append(f"a probability of the policy in the shadow differs by {in_shadow.max_difference:.3g}")
     if arm != decision.drawn:
-        salted = ", or the salt was another one when it was drawn" if u is not None else ""
+        salted = ", or the log had another secret when it was drawn" if u is not None else ""
         why.append(f"arm {decision.drawn!r} is on record, {arm!r} comes out: it was changed{salted}")
     return Verification(decision, distribution, in_shadow, u, arm, tuple(why))
 

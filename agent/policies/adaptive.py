@@ -52,8 +52,20 @@ WIDE, WIDE_SCORED = 1.0, 0.25
 EARLY, EARLY_OF_ARM = 10.0, 1.0
 """Rewards, of all arms and of one, by which a factor is half way to `alpha` squared; the later counts."""
 
+PRIOR = 0.5
+"""Expected reward of arms before any is known, where no arm has a score."""
+
+NEWCOMER = 0.2
+"""By how much an arm without a score is expected to be better than the best score, in standard deviations."""
+
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
+
+NOTICE = 3.5
+"""Sum of rewards higher than expected beyond which half of the draws are for the best bound with the rest."""
+
+HALF_LIFE = 350.0
+"""Rewards of all arms in which half of what is known of an arm that fell is forgotten."""
 
 BEFORE = 0.25
 """Weight of rewards from before the change that a restart keeps."""
@@ -82,20 +94,11 @@ class Adaptive:
             0 draws the largest mean. Arms without scores begin with 1, and are half way there after 10
             rewards of all arms and one of their own.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
-        prior: Expected reward of arms before any is known, where no arm has a score.
         prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms
             may be without it. None to expect the same of every arm. Where no arm has a score, it is the
             similarity of the question to the source of each arm, if the context has that.
-        newcomer: By how much an arm without a score is expected to be better than the best score, in standard
-            deviations of a reward; half as much after 10 rewards of its own.
         run_length: Expected number of rewards, of all arms together, between two restarts where nothing
             changes; None to restart never. A shorter one follows a change sooner.
-        notice: Sum of rewards higher than expected beyond which an arm is looked at: what exceeds it is added
-            to its bound, in standard deviations of a reward, for half of the probability. With a lower one,
-            an arm that nobody draws and that becomes the best is found sooner, and bad ones are drawn more
-            often. None to add nothing.
-        half_life: Rewards, of all arms together, in which half of what is known of an arm is forgotten once
-            it has fallen, as it may be well again. Where nothing changes, nothing is forgotten.
 
     Source: ridge regressions an arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being the
     best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed rises:
@@ -113,32 +116,17 @@ class Adaptive:
         *,
         alpha: float = 0.2,
         dims: int = 32,
-        prior: float = 0.5,
         prior_feature: str | None = ROUTER,
-        newcomer: float = 0.2,
         run_length: float | None = RUN_LENGTH,
-        notice: float | None = 3.5,
-        half_life: float = 350.0,
     ) -> None:
-        if not half_life > 0.0:
-            raise PolicyError(f"half_life {half_life} is not a positive number")
         if not 0.0 <= alpha < math.inf:
             raise PolicyError(f"alpha {alpha} is not a finite number of at least 0")
-        if notice is not None and not notice > 0.0:
-            raise PolicyError(f"notice {notice} is neither a positive number nor None")
-        for name, value in {"prior": prior, "newcomer": newcomer}.items():
-            if not math.isfinite(value):
-                raise PolicyError(f"{name} {value} is not finite")
         check_whole(0, dims=dims)
         self._settings: dict[str, Any] = {
             "alpha": alpha,
             "dims": dims,
-            "prior": prior,
             "prior_feature": prior_feature,
-            "newcomer": newcomer,
             "run_length": run_length,
-            "notice": notice,
-            "half_life": half_life,
         }
         self._detector = None if run_length is None else ChangeDetector(run_length)
         self._rows: dict[str, int] = {}
@@ -191,9 +179,8 @@ class Adaptive:
             early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
             early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
             narrow = least + max(wide - least, 0.0) * np.maximum(early, early_of_arm)
-            notice = self._settings["notice"]
-            over = np.zeros(len(arms)) if notice is None else np.maximum(model.rise[rows] - notice, 0.0)
-            return mean, np.sqrt(narrow * variance), model.deviation * over
+            over = model.deviation * np.maximum(model.rise[rows] - NOTICE, 0.0)
+            return mean, np.sqrt(narrow * variance), over
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
@@ -229,7 +216,7 @@ class Adaptive:
             model.measure(error)
             if self._rewards % FADING == 0:
                 for arm in (arm for arm, rose in self._changed().items() if not rose):
-                    model.fade(self._rows[arm], 0.5 ** (FADING / self._settings["half_life"]))
+                    model.fade(self._rows[arm], 0.5 ** (FADING / HALF_LIFE))
             apart = reward - prior.mean_score
             model.add(row, x, prior.v[0], apart)
             self._memory.append(np.array([row, reward, apart, *prior.v[0], *x]))
@@ -247,7 +234,7 @@ class Adaptive:
         rewards = [(names[int(one[0])], float(one[1])) for one in self._memory]
         restart = restart_after(change, self._rewards, rewards)
         self._restarts.append(restart)
-        model.forget(self._settings["prior"])
+        model.forget(PRIOR)
         kept = [*self._memory][-restart.kept :]
         for left, one in zip(range(len(kept), 0, -1), kept, strict=True):
             weight = BEFORE if left > change.since else 1.0
@@ -296,7 +283,7 @@ class Adaptive:
         return np.array([1.0, *question_columns(context, self._settings["dims"], n)])
 
     def _empty(self, x: Array) -> ArmRegressions:
-        return ArmRegressions.empty(len(x), self._settings["dims"], self._settings["prior"])
+        return ArmRegressions.empty(len(x), self._settings["dims"], PRIOR)
 
     def _find_rows(self, arms: Sequence[str]) -> NDArray[np.intp]:
         """Return the row of each arm; the last row for an arm without rewards."""
@@ -307,4 +294,4 @@ class Adaptive:
     ) -> Prior:
         scores = prior_scores(context, arms, self._settings["prior_feature"])
         unknown = KNOWN / (KNOWN + model.drawn[rows])
-        return Prior.of(scores, self._settings["newcomer"] * model.deviation * unknown)
+        return Prior.of(scores, NEWCOMER * model.deviation * unknown)

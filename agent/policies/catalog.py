@@ -34,21 +34,6 @@ class PolicySpec(Spec):
     catalogue = POLICIES
 
 
-REMOVED = {
-    "apprentice": "tap the decisions of the baseline, or replay the log with the other policy",
-    "restarting": "use adaptive, which restarts by itself",
-}
-"""What to use instead of kinds that no longer exist, by their names."""
-
-
-def _require_kind(kind: str) -> None:
-    """Raise PolicyError for a kind that the catalogue does not have."""
-    if kind in REMOVED and kind not in POLICIES:
-        raise PolicyError(f"there is no policy of kind {kind!r} any more: {REMOVED[kind]}")
-    if kind not in POLICIES:
-        raise PolicyError(f"no policy of kind {kind!r}{did_you_mean(kind, POLICIES)}")
-
-
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     """Build a policy before any learning.
 
@@ -62,7 +47,6 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
     >>> build_policy(PolicySpec(kind="fixed", params={"arm": "bm25"}), ["bm25", "none"]).kind
     'fixed'
     """
-    _require_kind(spec.kind)
     policy = build(spec, "policy", POLICIES, PolicyError)
     if check_arms := getattr(policy, "check_arms", None):
         check_arms(arms)
@@ -81,7 +65,8 @@ def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
     Raises:
         PolicyError: An unknown kind, a model that is not allowed, or a parameter that may name a file.
     """
-    _require_kind(spec.kind)
+    if spec.kind not in POLICIES:
+        raise PolicyError(f"no policy of kind {spec.kind!r}{did_you_mean(spec.kind, POLICIES)}")
     check: Any = getattr(POLICIES[spec.kind], "check_untrusted", None)
     if check is not None:
         check(spec.params, spec == configured)

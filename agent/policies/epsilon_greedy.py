@@ -1,13 +1,12 @@
-"""Epsilon-greedy exploration, over one river regressor per arm."""
+"""Epsilon-greedy exploration, over one linear regression per arm."""
 
 import copy
-import importlib
-import inspect
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +14,9 @@ from numpy.typing import NDArray
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.encoding import check_context, check_reward
 from armwise.agent.policies.sampling import greedy
-from armwise.agent.policies.serialization import ObjectFormat, seal, unseal
-from armwise.arms import extras
-from armwise.arms.suggestions import did_you_mean
+from armwise.agent.policies.serialization import seal, unseal
 from armwise.feedback.events import Context, Decision
 from armwise.feedback.texts import by_pseudonym
-
-if TYPE_CHECKING:
-    from river.base import Regressor
 
 Decay = float | Literal["log"] | None
 """The decay of epsilon: the number of rewards after which it is halved, `log`, or None: constant."""
@@ -32,7 +26,7 @@ Decay = float | Literal["log"] | None
 class EpsilonSchedule:
     """Epsilon as a function of the number of rewards so far.
 
-    After `t` rewards it is the greater of `min_epsilon` and
+    After `t` rewards it is
 
         epsilon                        decay None
         epsilon / (1 + t / decay)      decay a number
@@ -41,24 +35,20 @@ class EpsilonSchedule:
     Attributes:
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Selects the formula.
-        min_epsilon: Lower bound, in [0, epsilon].
 
     Raises:
         PolicyError: A value is out of its range.
 
-    >>> EpsilonSchedule(0.4, 10.0, 0.0).at(10), EpsilonSchedule(1.0, "log", 0.0).at(0)
+    >>> EpsilonSchedule(0.4, 10.0).at(10), EpsilonSchedule(1.0, "log").at(0)
     (0.2, 1.0)
     """
 
     epsilon: float
     decay: Decay
-    min_epsilon: float
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.min_epsilon <= self.epsilon <= 1.0:
-            raise PolicyError(
-                f"0 <= min_epsilon <= epsilon <= 1 does not hold for {self.min_epsilon} and {self.epsilon}"
-            )
+        if not 0.0 <= self.epsilon <= 1.0:
+            raise PolicyError(f"epsilon {self.epsilon} is not a number from 0 to 1")
         if isinstance(self.decay, str):
             if self.decay != "log":
                 raise PolicyError(f"decay {self.decay!r} is neither a number of rewards nor 'log'")
@@ -66,82 +56,56 @@ class EpsilonSchedule:
             raise PolicyError(f"decay {self.decay} is not a positive number of rewards")
 
     def at(self, rewards: int) -> float:
-        """Return epsilon after a number of rewards, in [min_epsilon, epsilon]."""
+        """Return epsilon after a number of rewards."""
         if self.decay is None:
             return self.epsilon
         slower = max(1.0, math.log1p(rewards)) if self.decay == "log" else 1.0 + rewards / float(self.decay)
-        return max(self.min_epsilon, self.epsilon / slower)
+        return self.epsilon / slower
 
     def spread(self, scores: NDArray[np.float64], rewards: int) -> NDArray[np.float64]:
         """Return a distribution: epsilon shared by all arms, the rest by the best ones, shape (n_arms,).
 
-        >>> EpsilonSchedule(0.3, None, 0.0).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
+        >>> EpsilonSchedule(0.3, None).spread(np.array([0.0, 1.0, 0.0]), 0).round(3).tolist()
         [0.1, 0.8, 0.1]
         """
         epsilon = self.at(rewards)
         return (1.0 - epsilon) * greedy(scores) + epsilon / len(scores)
 
 
-LINEAR: Literal["linear"] = "linear"
-"""The default model: linear regression with AdaGrad."""
+RATE, RATE_OF_INTERCEPT = 0.02, 0.01
+"""Learning rates of a regression."""
 
-RATE = 0.02
-"""Learning rate of the default model."""
+PRIOR = 1.0
+"""Predicted reward of an arm without rewards, so that new arms are tried."""
 
-Model = Literal[
-    "linear",
-    "river.ensemble.SRPRegressor",
-    "river.forest.AMFRegressor",
-    "river.forest.ARFRegressor",
-    "river.forest.OXTRegressor",
-    "river.linear_model.BayesianLinearRegression",
-    "river.linear_model.LinearRegression",
-    "river.linear_model.PARegressor",
-    "river.tree.HoeffdingAdaptiveTreeRegressor",
-    "river.tree.HoeffdingTreeRegressor",
-    "river.tree.SGTRegressor",
-]
-"""The default, and the permitted import paths: an import runs code, and a request may name a model.
 
-Each is built from plain values, predicts one number, has equal states after equal histories, and continues
-exactly from a saved state. Other models of river fail in this: `KNNRegressor` draws without a seed,
-factorization machines save other bytes after loading, `AMRules` divides by zero.
-"""
+@dataclass(slots=True)
+class _Regression:
+    """A linear regression that learns by AdaGrad.
 
-MODELS: tuple[str, ...] = get_args(Model)
+    Attributes:
+        intercept: The prediction without features.
+        weights: Of each feature its weight, and the sum of its squared gradients.
 
-PLAIN_TYPES = (bool, int, float, str, type(None))
-"""Permitted types of a regressor's arguments, and of items of lists in them."""
+    Source: Duchi et al. 2011, Adaptive subgradient methods for online learning and stochastic optimization.
+    """
 
-FORMAT = 1
-"""Format of a state; a state of another format is learned again from the log."""
+    intercept: float = 0.0
+    weights: dict[str, list[float]] = field(default_factory=dict)
 
-RIVER_VERSION = extras.installed("river")
-"""Part of every state, since another version may read the same state differently."""
+    def predict(self, features: Mapping[str, float]) -> float:
+        """Return the expected reward."""
+        known = (name for name in features if name in self.weights)
+        return self.intercept + math.fsum(self.weights[name][0] * features[name] for name in known)
 
-STATES = ObjectFormat(
-    {
-        "builtins:dict", "builtins:float", "builtins:int",
-        "collections:Counter", "collections:defaultdict", "random:Random", "statistics:NormalDist",
-        "river.forest.online_extra_trees:ExtraTrees._detection_mode_all",
-        "river.forest.online_extra_trees:ExtraTrees._detection_mode_drop",
-        "river.forest.online_extra_trees:ExtraTrees._detection_mode_off",
-        "river.linear_model.pa:BasePA._calc_tau_0",
-        "river.linear_model.pa:BasePA._calc_tau_1",
-        "river.linear_model.pa:BasePA._calc_tau_2",
-        "river.tree.splitter.ebst_splitter:EBSTNode._update_estimator_univariate",
-    },
-    (
-        "river._river_rust.drift:", "river._river_rust.vectordict:", "river.drift.adwin:",
-        "river.ensemble.streaming_random_patches:", "river.forest.", "river.linear_model.", "river.metrics.",
-        "river.optim.", "river.stats.", "river.tree.",
-    ),
-    {
-        "collections:Counter", "collections:defaultdict", "random:Random",
-        "river._river_rust.vectordict:VectorDict",
-    },
-)  # fmt: skip
-"""Format of the states of regressors, restricted to objects of these classes and methods."""
+    def learn(self, features: Mapping[str, float], reward: float) -> None:
+        """Take a step down the squared error of one reward."""
+        gradient = 2.0 * (self.predict(features) - reward)
+        self.intercept -= RATE_OF_INTERCEPT * gradient
+        for name, value in features.items():
+            weight, slope = self.weights.setdefault(name, [0.0, 0.0]), gradient * value
+            weight[1] += slope * slope
+            weight[0] -= RATE * slope / math.sqrt(weight[1] + 1e-8)
 
 
 class EpsilonGreedy:
@@ -151,45 +115,26 @@ class EpsilonGreedy:
     arms tied for the best. Its decay is that of `EpsilonSchedule`.
 
     Args:
-        model: Model of the rewards: `linear`, or the import path of a river regressor.
-        params: Arguments of that regressor: numbers, strings, booleans, nulls and lists of these; its
-            `seed` is 0 by default.
         epsilon: Probability of exploring at the start, in [0, 1].
         decay: Number of rewards after which epsilon is halved, `log` to divide it by
             ln(1 + rewards), None for no decay.
-        min_epsilon: Lower bound of epsilon, in [0, epsilon].
-        prior: Predicted reward of an arm without rewards; above every possible reward, new
-            arms are tried first.
 
     Raises:
-        PolicyError: A parameter out of its range, or a model that is not allowed.
+        PolicyError: A parameter out of its range.
     """
 
     kind = "epsilon_greedy"
     resumes_exactly = True
 
-    def __init__(
-        self,
-        model: Model = LINEAR,
-        params: Mapping[str, Any] | None = None,
-        *,
-        epsilon: float = 0.05,
-        decay: Decay = None,
-        min_epsilon: float = 0.0,
-        prior: float = 1.0,
-    ) -> None:
-        check_model(model, params)
-        self.model, self.params, self.prior = model, dict(params or {}), prior
-        self._exploration = EpsilonSchedule(epsilon, decay, min_epsilon)
-        self._regressors: dict[str, Regressor] = {}
+    def __init__(self, *, epsilon: float = 0.05, decay: Decay = None) -> None:
+        self._exploration = EpsilonSchedule(epsilon, decay)
+        self._regressions: dict[str, _Regression] = {}
         self._rewards = 0
-        self._regressor()
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Check that the model is permitted. Raises PolicyError."""
-        del configured
-        check_model(params.get("model", LINEAR), params.get("params"))
+        """Accept all parameters: none names a file."""
+        del params, configured
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return epsilon shared by all arms, plus the rest shared by the best ones.
@@ -209,85 +154,35 @@ class EpsilonGreedy:
         return self._exploration.spread(scores - penalty, self._rewards)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update the regressor of the drawn arm."""
+        """Update the regression of the drawn arm."""
         check_reward(decision, reward)
-        if decision.drawn not in self._regressors:
-            self._regressors[decision.drawn] = self._regressor()
-        self._regressors[decision.drawn].learn_one(_features(decision.context), reward)
+        regression = self._regressions.setdefault(decision.drawn, _Regression())
+        regression.learn(_features(decision.context), reward)
         self._rewards += 1
 
     def save(self) -> bytes:
-        """Return river's version, the model and a digest on one line, then the regressors as plain data."""
-        return seal(self._made_by, STATES.dump({"rewards": self._rewards, "regressors": self._regressors}))
+        """Return the kind and a digest on one line, then the regressions as JSON."""
+        arms = {arm: astuple(regression) for arm, regression in self._regressions.items()}
+        return seal({"kind": self.kind}, json.dumps({"rewards": self._rewards, "arms": arms}).encode())
 
     def load(self, state: bytes) -> Self:
-        """Return a policy with the given state, which may only name classes of river's regressors.
-
-        Raises:
-            PolicyError: The state is damaged, has another model, version of river or format, or names code.
-        """
-        attributes = STATES.load(unseal(state, self._made_by))
+        """Return a policy with the given state. Raises PolicyError if it is damaged, or of another policy."""
+        body = unseal(state, {"kind": self.kind})
+        try:
+            facts = json.loads(body)
+        except ValueError as error:
+            raise PolicyError(f"state cannot be read: {error!r}") from error
         loaded = copy.copy(self)
-        vars(loaded).update(_rewards=attributes["rewards"], _regressors=attributes["regressors"])
+        regressions = {arm: _Regression(*parts) for arm, parts in facts["arms"].items()}
+        vars(loaded).update(_rewards=facts["rewards"], _regressions=regressions)
         return loaded
 
-    def _score(self, arm: str, features: dict[Any, float]) -> float:
-        regressor = self._regressors.get(arm)
-        return self.prior if regressor is None else float(regressor.predict_one(features))
-
-    def _regressor(self) -> "Regressor":
-        module, _, name = self.model.rpartition(".")
-        try:
-            if self.model == LINEAR:
-                with extras.explained():
-                    from river import linear_model, optim
-
-                return linear_model.LinearRegression(**{"optimizer": optim.AdaGrad(RATE)} | self.params)
-            # Imported here: trees and forests take time to load, and most policies need none.
-            with extras.explained():
-                build: type[Regressor] = getattr(importlib.import_module(module), name)
-            # Without a seed, equal histories would not give equal states.
-            seed = {"seed": 0} if "seed" in inspect.signature(build).parameters else {}
-            return build(**seed | self.params)
-        except (ImportError, AttributeError, LookupError, ValueError, TypeError) as error:
-            raise PolicyError(f"model {self.model!r} with {self.params} cannot be built: {error}") from error
-
-    @property
-    def _made_by(self) -> dict[str, Any]:
-        return {"river": RIVER_VERSION, "model": self.model, "params": self.params, "format": FORMAT}
+    def _score(self, arm: str, features: Mapping[str, float]) -> float:
+        regression = self._regressions.get(arm)
+        return PRIOR if regression is None else regression.predict(features)
 
 
-def check_model(model: object, params: object) -> None:
-    """Check that a model is permitted, before anything is imported or built.
-
-    Args:
-        model: Argument of `EpsilonGreedy`, unchecked.
-        params: Argument of `EpsilonGreedy`, unchecked.
-
-    Raises:
-        PolicyError: The model is not one of `MODELS`, or a parameter is not a plain value.
-
-    >>> check_model("river.tree.HoeffdingTreeRegressor", {"grace_period": 50})
-    >>> check_model("river.tree.HoeffdingTree", None)
-    Traceback (most recent call last):
-    armwise.agent.policies.base.PolicyError: model 'river.tree.HoeffdingTree' is not allowed; did you mean \
-'river.tree.HoeffdingTreeRegressor'?
-    """
-    if not isinstance(model, str) or model not in MODELS:
-        raise PolicyError(f"model {model!r} is not allowed{did_you_mean(str(model), MODELS)}")
-    if params is None:
-        return
-    if not isinstance(params, Mapping):
-        raise PolicyError(f"params of model {model!r}: arguments by name were expected, got {params!r}")
-    for name, value in params.items():
-        if not all(isinstance(part, PLAIN_TYPES) for part in (value if isinstance(value, list) else [value])):
-            raise PolicyError(
-                f"params of model {model!r}: {name!r} must be a number, a string, a boolean, null or a list "
-                f"of these, got {value!r}"
-            )
-
-
-def _features(context: Context) -> dict[Any, float]:
+def _features(context: Context) -> dict[str, float]:
     """Return the named features by pseudonyms, and the embedding as `e0`, `e1`, ...
 
     >>> _features(Context("?", {"length": 0.25}, (0.5, -0.5)))

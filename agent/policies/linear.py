@@ -36,6 +36,9 @@ from armwise.feedback.texts import OURS, by_pseudonym, find_value, pseudonym
 DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 """The default penalty with a `prior_feature`."""
 
+PRIOR = 1.0
+"""Expected reward of an arm without rewards; at the top of the range, so that new arms are tried."""
+
 Features = Mapping[str, Mapping[str, float]]
 """Features of arms, by their names."""
 
@@ -66,8 +69,8 @@ class RidgePolicy(ABC):
     """A ridge regression of every arm's reward; a subclass adds the distribution.
 
     Args:
-        settings: Arguments of the policy's class: `ridge`, `dims`, `shared`, `prior`,
-            `prior_feature` and its own.
+        settings: Arguments of the policy's class: `ridge`, `dims`, `shared`, `prior_feature`
+            and its own.
 
     Attributes:
         default_ridge: The penalty without a `prior_feature`, unless one is given.
@@ -81,15 +84,13 @@ class RidgePolicy(ABC):
     resumes_exactly = True
 
     def __init__(self, **settings: Any) -> None:
-        ridge, prior = settings["ridge"], settings["prior"]
+        ridge = settings["ridge"]
         if ridge is None:
             ridge = settings["ridge"] = (
                 self.default_ridge if settings["prior_feature"] is None else DEFAULT_RIDGE_WITH_PRIOR
             )
         if not 0.0 < ridge < np.inf:
             raise PolicyError(f"ridge {ridge} is not a positive number")
-        if not np.isfinite(prior):
-            raise PolicyError(f"prior {prior} is not finite")
         check_whole(0, dims=settings["dims"])
         self._settings = settings
         self._rows: dict[str, int] = {}
@@ -275,8 +276,8 @@ class RidgePolicy(ABC):
         return z
 
     def _prior(self, context: Context, arm: str) -> float:
-        feature, prior = self._settings["prior_feature"], self._settings["prior"]
-        return float(prior if feature is None else find_value(context.arms.get(arm, {}), feature, prior))
+        feature = self._settings["prior_feature"]
+        return PRIOR if feature is None else float(find_value(context.arms.get(arm, {}), feature, PRIOR))
 
 
 def _scaled(features: Mapping[str, float]) -> dict[str, float]:
@@ -307,12 +308,10 @@ class LinUCB(RidgePolicy):
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn apart
             (disjoint); the features of arms are used only if they share.
-        prior: Expected reward of an arm without rewards; at the top of the range, new
-            arms are tried.
         prior_feature: A feature of an arm that is its expected reward, such as the score
             `router` of a trained router: it ranks the arms from the start, and only the
             residual is learned. It must be in the unit of the reward, as the scores of a router
-            of kind `calibrated` are. An arm without it has `prior`.
+            of kind `calibrated` are. An arm without it is expected to earn 1.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -330,14 +329,11 @@ class LinUCB(RidgePolicy):
         ridge: float | None = None,
         dims: int = 32,
         shared: bool = True,
-        prior: float = 1.0,
         prior_feature: str | None = None,
     ) -> None:
         if not 0.0 <= alpha < np.inf:
             raise PolicyError(f"alpha {alpha} is not a finite number of at least 0")
-        super().__init__(
-            alpha=alpha, ridge=ridge, dims=dims, shared=shared, prior=prior, prior_feature=prior_feature
-        )
+        super().__init__(alpha=alpha, ridge=ridge, dims=dims, shared=shared, prior_feature=prior_feature)
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
         return greedy(mean + self._settings["alpha"] * np.sqrt(np.maximum(covariance.diagonal(), 0.0)))
@@ -357,7 +353,6 @@ class LinearThompson(RidgePolicy):
             `prior_feature` 3000.
         dims: Columns that the named features of the question are hashed into.
         shared: Whether arms share weights.
-        prior: Expected reward of an arm without rewards.
         prior_feature: A feature of an arm that is its expected reward, as in `LinUCB`.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
@@ -377,14 +372,11 @@ class LinearThompson(RidgePolicy):
         ridge: float | None = None,
         dims: int = 32,
         shared: bool = True,
-        prior: float = 1.0,
         prior_feature: str | None = None,
     ) -> None:
         if not 0.0 < scale < np.inf:
             raise PolicyError(f"scale {scale} is not a positive number")
-        super().__init__(
-            scale=scale, ridge=ridge, dims=dims, shared=shared, prior=prior, prior_feature=prior_feature
-        )
+        super().__init__(scale=scale, ridge=ridge, dims=dims, shared=shared, prior_feature=prior_feature)
 
     def _distribution(self, mean: Array, covariance: Array) -> Array:
         variance = np.maximum(covariance.diagonal(), 0.0)  # rounding may leave less

@@ -119,7 +119,7 @@ class NeuralGreedy:
         }  # fmt: skip
         if learning_rate is not None and not 0.0 < learning_rate < np.inf:
             raise PolicyError(f"learning_rate {learning_rate} is not a positive number")
-        self._exploration = EpsilonSchedule(epsilon, decay, 0.0)
+        self._exploration = EpsilonSchedule(epsilon, decay)
         self.reads_question = encoder is not None
         self._rewards = 0
         self._lock = Lock()

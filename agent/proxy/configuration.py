@@ -58,6 +58,15 @@ A request that exceeds the buffer is refused before it is parsed, as is one that
 for a header that times out, HAProxy 2.8 sends fixed texts, which `http-error` cannot replace.
 """
 
+HEADER_BYTES, HEADER_LINES = 16 * 1024, 100
+"""The largest header of a request; larger ones get 431."""
+
+QUEUE, QUEUE_S = 64, 1.0
+"""Requests of one lane that wait for a replica, and for how many seconds; others get 503."""
+
+RESERVED = 0.5
+"""Share of all connections for addresses from which a key was accepted within an hour."""
+
 SIZES = {"probes": 16, "ready": 16, "large": 8}
 """Concurrent requests of a replica in the lanes of fixed size."""
 
@@ -191,11 +200,11 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield f"    timeout http-keep-alive {_ms(http.idle_s)}"
     yield f"    timeout client {_ms(silent_s)}"
     yield f"    timeout server {_ms(silent_s)}"
-    yield f"    timeout queue {_ms(http.queue_s)}"
+    yield f"    timeout queue {_ms(QUEUE_S)}"
     failures = {
         408: ApiError("request_timeout", f"the request was not complete within {http.request_s:g} s"),
         502: ApiError("replica_lost", "the replica that was answering has ended"),
-        503: ApiError("overloaded", f"no replica had room within {http.queue_s:g} s"),
+        503: ApiError("overloaded", f"no replica had room within {QUEUE_S:g} s"),
         504: ApiError("replica_lost", f"the replica that was answering was silent for {silent_s:g} s"),
     }
     for status, error in failures.items():
@@ -207,10 +216,10 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
     from armwise.agent.api import KNOWN_CALLER, ApiError
 
     http, host = config.http, f"[{listening.host}]" if ":" in listening.host else listening.host
-    limits = f"{http.header_bytes} bytes, or {http.headers} lines"
+    limits = f"{HEADER_BYTES} bytes, or {HEADER_LINES} lines"
     too_large = ApiError("header_too_large", f"the header has more than {limits}")
     not_ready = ApiError("not_ready", "the service is starting or stopping, or a replica is being replaced")
-    crowded = ApiError("overloaded", f"{http.queue} requests wait already")
+    crowded = ApiError("overloaded", f"{QUEUE} requests wait already")
     yield from _tables()
     yield "frontend clients"
     yield f"    bind {host}:{listening.port}"
@@ -219,7 +228,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield "    http-request set-var(txn.request_id) str(null)"
     named = '"\\"%[req.hdr(x-request-id),json(utf8s)]\\""'
     yield f"    http-request set-var-fmt(txn.request_id) {named} if {{ req.hdr(x-request-id) -m found }}"
-    long, many = f"{{ req.hdrs,length gt {http.header_bytes} }}", f"{{ req.hdr_cnt() gt {http.headers} }}"
+    long, many = f"{{ req.hdrs,length gt {HEADER_BYTES} }}", f"{{ req.hdr_cnt() gt {HEADER_LINES} }}"
     yield from _client(http)
     yield _refuse(too_large, f"{long} or {many}")
     yield _refuse(not_ready, f"{{ nbsrv({REFUSED_WITHOUT}) eq 0 }}")
@@ -232,7 +241,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield f"    http-request set-var(txn.lane) str(starting) if {waiting}"
     for lane in (*deciding, *answering):
         if lane not in UNBOUNDED:
-            full = f"{{ var(txn.lane) -m str {lane} }} {{ queue({lane}) ge {http.queue} }}"
+            full = f"{{ var(txn.lane) -m str {lane} }} {{ queue({lane}) ge {QUEUE} }}"
             yield _refuse(crowded, full)
     yield f"    http-request disable-l7-retry unless {REPEATABLE}"
     yield "    use_backend %[var(txn.lane)]"
@@ -267,7 +276,7 @@ def _tables() -> Iterator[str]:
 
 def _admission(http: "Http") -> Iterator[str]:
     """Yield the rules by which a connection is accepted or closed before a byte is read."""
-    per_address, strangers = http.connections_per_address, round(http.connections * (1 - http.reserved))
+    per_address, strangers = http.connections_per_address, round(http.connections * (1 - RESERVED))
     yield "    acl trusted always_false"
     yield from (f"    acl trusted src {network}" for network in http.trusted_proxies)
     yield "    acl known var(sess.known) -m bool"

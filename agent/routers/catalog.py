@@ -21,12 +21,6 @@ PACKAGES = ("armwise.agent.routers", "armwise.agent.lab.routers")
 ROUTERS: ClassCatalogue[Router] = ClassCatalogue(PACKAGES, GROUP, "router", RouterError)
 """Every router by its kind; libraries are imported when a router is fitted or loaded."""
 
-REMOVED = {
-    "blend": "name one of its members, such as `kind: ridge`",
-    "logistic_xgboost": "use `kind: pointwise_xgboost` with `centre: false`",
-}
-"""What to use instead of kinds that no longer exist, by their names."""
-
 
 class RouterSpec(Spec):
     """The specification of a router: a kind of the catalogue, and the arguments of its class."""
@@ -45,8 +39,6 @@ def build_router(spec: Spec) -> Router:
     >>> build_router(RouterSpec(kind="max_sim")).stage.name
     'RETRIEVED'
     """
-    if spec.kind in REMOVED:
-        raise RouterError(f"there is no router of kind {spec.kind!r} any more: {REMOVED[spec.kind]}")
     return build(spec, "router", ROUTERS, RouterError)
 
 

@@ -49,6 +49,12 @@ Context = Mapping[str, float | str | bool]
 
 LOADING = "the arms, the model or the policy are not loaded yet"
 
+CONTEXT_NAMES, CONTEXT_CHARS, CONTEXT_BYTES = 32, 200, 4096
+"""Most names in the context of a request, characters of a name or text, and bytes of all of them."""
+
+CONTEXT_NUMBER = 1e6
+"""Largest magnitude of a number in the context. Policies see numbers beyond 1 by their logarithm."""
+
 SHARE_OF_A_KEY = 0.75
 """Largest share of a replica's concurrent requests that one key may hold, so that others get answers."""
 
@@ -225,9 +231,9 @@ def _episode(replica: Replica, caller: Caller, body: Asking) -> str | None:
     A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
     """
     name, config = body.agent.episode_id, replica.config
-    if name is None and (config.sticky.of == "session" or config.prices_caches):
+    if name is None and (config.sticky == "session" or config.prices_caches):
         # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
-        key = getattr(body, "prompt_cache_key", None) if config.sticky.of == "session" else None
+        key = getattr(body, "prompt_cache_key", None) if config.sticky == "session" else None
         name = find_session(getattr(body, "metadata", None), key)
     return name and caller.stored(name, "episode")
 
@@ -338,27 +344,24 @@ def checked_context(
     context: Mapping[str, float | str | bool], replica: Replica, within: str
 ) -> Mapping[str, float | str | bool]:
     """Check a context against the limits, and return it redacted; `within` is its field. Raises AskError."""
-    limits = replica.config.limits
-    if len(context) > limits.context_features:
-        message = f"the context has {len(context)} names; at most {limits.context_features} are read"
+    if len(context) > CONTEXT_NAMES:
+        message = f"the context has {len(context)} names; at most {CONTEXT_NAMES} are read"
         raise InvalidAskError(message, within)
     size = 0
     for name, value in context.items():
-        param = f"{within}.{name[: limits.context_text]}"
+        param = f"{within}.{name[:CONTEXT_CHARS]}"
         for text in (name, value) if isinstance(value, str) else (name,):
             size += len(text.encode())
-            if len(text) > limits.context_text:
-                limit = f"at most {limits.context_text} are read"
-                message = f"{text[:20]!r} and so on has {len(text)} characters; {limit}"
+            if len(text) > CONTEXT_CHARS:
+                size_of = f"has {len(text)} characters; at most {CONTEXT_CHARS} are read"
+                message = f"{text[:20]!r} and so on {size_of}"
                 raise InvalidAskError(message, param)
-        if not isinstance(value, str) and abs(value) > limits.context_number:
-            bound = f"{limits.context_number:g}"
-            message = (
-                f"context {name!r} is {value:g}; a number from -{bound} to {bound} was expected: scale it"
-            )
+        if not isinstance(value, str) and abs(value) > CONTEXT_NUMBER:
+            expected = f"a number from -{CONTEXT_NUMBER:g} to {CONTEXT_NUMBER:g} was expected"
+            message = f"context {name!r} is {value:g}; {expected}: scale it"
             raise InvalidAskError(message, param)
-    if size > limits.context_bytes:
-        message = f"the texts of the context have {size} bytes; at most {limits.context_bytes} are read"
+    if size > CONTEXT_BYTES:
+        message = f"the texts of the context have {size} bytes; at most {CONTEXT_BYTES} are read"
         raise InvalidAskError(message, within)
     return redacted(context, replica)
 

@@ -59,6 +59,15 @@ STOP_S = 5.0
 
 WARM_UP = "Warm-up question?"
 
+TURNS = 20
+"""Most turns of a conversation that keep an arm: the draw is learned after the last one."""
+
+POLL_S = 0.25
+"""Seconds between two refreshes of a replica."""
+
+FEEDBACK_ITEMS = 1000
+"""Most values of feedback on a decision or an episode, with retractions; more get 409."""
+
 
 async def _reached() -> None:
     """Return at once: everything is in this process."""
@@ -142,10 +151,9 @@ def _caps(config: AppConfig) -> dict[str, int]:
 
 def _keeping(config: AppConfig) -> Keeping | None:
     """Return how long a conversation keeps its arm; None: every turn draws."""
-    sticky = config.sticky
-    if sticky.of == "off":
+    if config.sticky == "off":
         return None
-    return Keeping(sticky.turns, config.reward.wait_s if sticky.idle_s is None else sticky.idle_s)
+    return Keeping(TURNS, config.reward.wait_s)
 
 
 class Replica:
@@ -199,7 +207,7 @@ class Replica:
         redact, limits = config.privacy.redactor(), config.limits
         self.redact = redact or str
         self.store = store = open_log(
-            config.database_url, config.reward, clock, limits.feedback_items, redact, answer_s=SERVING_S
+            config.database_url, config.reward, clock, FEEDBACK_ITEMS, redact, answer_s=SERVING_S
         )
         self.keyring = Keyring(config.keys, clock)
         self.keyring.refresh(store)  # before the first request: without keys the service would be open
@@ -217,10 +225,10 @@ class Replica:
         self.decider = Decider(
             serving=Serving(self.versions.empty, 0, scorer=self._scorers.configured),
             explores=config.explores,
-            salt=store.draw_secret.salt(config.salt),
+            salt=store.draw_secret.salt,
             wait_s=config.reward.wait_s,
             clock=clock,
-            health=ArmHealth(limits.arm_failures, limits.arm_rest_s, _caps(config)),
+            health=ArmHealth(caps=_caps(config)),
             share=1.0 if tap is None else tap.share,
             incumbent=None if tap is None or tap.incumbent is None else {tap.incumbent: 1.0},
             keeping=_keeping(config),
@@ -250,7 +258,6 @@ class Replica:
             find_draw=self._find_draw,
             find_turns=self._find_turns,
             weigh_usd=config.reward.weigh_usd,
-            cache_turns=config.cache_turns,
         )
         self.signals = Signals(
             *(config.reward.signals, self.turns, store, self.log, telemetry, clock),
@@ -376,7 +383,7 @@ class Replica:
             with suppress(LogUnavailableError):  # `_poll` warns of it
                 if changes.is_due():
                     await self.refresh_keys()
-            await asyncio.sleep(self.config.learning.poll_s)
+            await asyncio.sleep(POLL_S)
 
     async def _poll(self) -> None:
         changes = ChangeWatch(self.store)
@@ -389,7 +396,7 @@ class Replica:
                 await self._check_log()
             except LogUnavailableError as error:
                 logger.warning("still serving version %d: %s", self.decider.serving.version, error)
-            await asyncio.sleep(self.config.learning.poll_s)
+            await asyncio.sleep(POLL_S)
 
     async def _check_log(self) -> None:
         """Check, every few seconds, that a learner reads the log."""

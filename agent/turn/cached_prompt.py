@@ -8,7 +8,7 @@ of the conversation found in a cache, such as the instructions of an agent, belo
 model has them, so they are in no difference.
 
 A miss is paid once, and the turns that follow read what it cached. So a draw counts a share of it, 1 over
-`cache_turns`, and the rest is learned as other costs are.
+`CACHE_TURNS`, and the rest is learned as other costs are.
 
 Passages stand before the conversation in a prompt. So of an arm that searches only the instructions stay.
 """

@@ -189,6 +189,9 @@ async def no_passages(_: Sequence[str]) -> Sequence[Passage]:
     return ()
 
 
+CACHE_TURNS = 5.0
+"""Turns over which a draw spreads what a cache lacks: the turns that follow read it from there."""
+
 TOGETHER_S = 0.002
 """Seconds that a decision waits for a quick search, so that decision and execution share a commit."""
 
@@ -219,7 +222,6 @@ class TurnLoop:
         find_draw: Returns the newest draw of a conversation whose arm may be kept.
         find_turns: Returns turns of a conversation, for what language models have cached of it.
         weigh_usd: Reward that a dollar costs a request with a weight of cost, None for one that names none.
-        cache_turns: Turns over which what a cache lacks is counted, at least 1; None: it is not.
         keeps_answers: Whether an answer whose decision is durable stands although its end cannot be logged.
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
         charge: Called once for each turn and each repeated search, with the decision's id and the cost,
@@ -245,7 +247,6 @@ class TurnLoop:
     find_draw: FindDraw = no_draw
     find_turns: FindTurns = no_turns
     weigh_usd: Callable[[float | None], float] = lambda _: 0.0
-    cache_turns: float | None = None
     keeps_answers: bool = False
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
     charge: Callable[[str, Cost], object] = lambda *_: None
@@ -342,7 +343,7 @@ class TurnLoop:
     async def _expect_misses(self, ask: Ask, arms: Mapping[str, ArmInfo]) -> CacheMisses:
         """Return what arms cost more in a turn of a conversation, where tokens of a cache have a price."""
         goes_on = ask.episode_id is not None and bool(ask.messages) and ask.forced is None
-        if self.cache_turns is None or not goes_on or ask.external:
+        if not goes_on or ask.external:
             return NO_MISSES
         usd_weight = self.weigh_usd(ask.cost_weight)
         models = self.models
@@ -351,7 +352,7 @@ class TurnLoop:
             return NO_MISSES
         turns = await self.find_turns(ask.episode_id or "")
         usd = expect_misses(ask, turns, arms, models, self.decider.clock())
-        return CacheMisses(usd_weight, {arm: more / self.cache_turns for arm, more in usd.items()})
+        return CacheMisses(usd_weight, {arm: more / CACHE_TURNS for arm, more in usd.items()})
 
     async def _hand_over(
         self, decision: Decision, on_commit: Callable[[Commit], object]

@@ -38,7 +38,7 @@ from .kind import (
 from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
-from .rerank import PlackettLuceParams, RegularizeParams, RerankedArm, regularized
+from .rerank import RegularizeParams, RerankedArm, regularized
 from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
@@ -72,7 +72,6 @@ __all__ = [
     "Members",
     "Meter",
     "OpenTrained",
-    "PlackettLuceParams",
     "RankerSpec",
     "RegularizeParams",
     "RemoteArm",

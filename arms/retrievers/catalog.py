@@ -62,14 +62,6 @@ PACKAGES = ("armwise.arms.retrievers", "armwise.arms.engines", "armwise.arms.mor
 KINDS = KindCatalogue(PACKAGES, GROUP, "kind", ArmSpecError, folders=True)
 """The kinds of arms by name; `KINDS.own` has those of `PACKAGES`."""
 
-_OTHER_ENGINES = (
-    "use an arm of kind postgres, qdrant, opensearch, elasticsearch or remote, or a retriever of LangChain, "
-    "LlamaIndex or Haystack"
-)
-
-REMOVED = dict.fromkeys(("lancedb", "milvus", "tantivy"), _OTHER_ENGINES)
-"""What to use instead of kinds that no longer exist, by their names."""
-
 
 def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]:
     """Return the features of an arm, so that a policy generalises to new arms.
@@ -154,8 +146,6 @@ def _kind(name: str, kind: str) -> Kind[Any]:
     """Return a kind of the catalogue, or that of a class of the user's own. Raises ArmSpecError."""
     module, colon, attribute = kind.partition(":")
     if not colon and kind not in KINDS:
-        if kind in REMOVED:
-            raise ArmSpecError(f"arm {name!r}: there is no kind {kind!r} any more: {REMOVED[kind]}")
         raise ArmSpecError(
             f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
             "a class of your own is written package.module:Class"

@@ -16,7 +16,6 @@ from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import Vectors
 from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
-from armwise.number import Number
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -125,16 +124,8 @@ def regularized(
     return np.asarray(transition @ scores)
 
 
-class PlackettLuceParams(RerankParams):
-    """Parameters of stochastic reranking."""
-
-    power: Number = Field(
-        2.0,
-        ge=0.0,
-        le=100.0,
-        description="Power of the scores: 0 draws all orders alike; the larger, the closer to the ranking "
-        "of the arm.",
-    )
+POWER = 2.0
+"""Power of the scores by which rankings are drawn: 0 would draw all orders alike."""
 
 
 def compute_weights(scores: NDArray[np.float64], power: float) -> NDArray[np.float64]:
@@ -183,11 +174,11 @@ def _regularize(name: str, params: RegularizeParams, have: Resources, member: Me
     return RerankedArm(name, member(params.arm), params.depth, regularizer)
 
 
-def _plackett_luce(name: str, params: PlackettLuceParams, _: Resources, member: Members) -> RerankedArm:
+def _plackett_luce(name: str, params: RerankParams, _: Resources, member: Members) -> RerankedArm:
     def draw(query: Query, passages: Sequence[Passage]) -> NDArray[np.float64]:
         # with the name, so that two fused arms do not draw the same noise
         rng = np.random.default_rng([query.seed, *name.encode()])
-        weights = compute_weights(np.array([passage.score for passage in passages]), params.power)
+        weights = compute_weights(np.array([passage.score for passage in passages]), POWER)
         return plackett_luce(weights, rng, n_rankings=1).ravel()
 
     return RerankedArm(name, member(params.arm), params.depth, draw)
@@ -211,10 +202,10 @@ REGULARIZE = Kind(
 PLACKETT_LUCE = Kind(
     "plackett_luce",
     "draws a ranking at random around another arm's",
-    PlackettLuceParams,
+    RerankParams,
     _plackett_luce,
     members=lambda params: (params.arm,),
-    features=("depth", "power"),
+    features=("depth",),
     light=True,
     filters=True,
     draws=True,

@@ -78,9 +78,10 @@ class DrawSecret:
 
     secret: str = field(repr=False)
 
-    def salt(self, configured: str) -> str:
-        """Return the salt of the draws, with the salt of the configuration, which is public."""
-        return f"{self.secret}/{configured}"
+    @property
+    def salt(self) -> str:
+        """The key of the hash that draws an arm."""
+        return f"{self.secret}/armwise"
 
     def rater_at(self, address: str) -> str:
         """Return the rater that feedback from an address names in the place of a key: a keyed digest.

@@ -82,7 +82,6 @@ SUBJECTS = {
             "router",
             "reward",
             "budget",
-            "learning",
             "observations",
             "sticky",
             "drift",

@@ -252,7 +252,7 @@ def test_each_component_of_cost_has_its_price(prices: Prices, total: float) -> N
     assert prices.total(Cost(2, 300, 200, 0.5, 3.0, 0.01)) == pytest.approx(total)
 
 
-TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0), "kept": (1.0, 2.0, 0.25)}
+TODAY = {"large": (1.0, 2.0, 0.5), "small": (0.0, 4.0, 0.0), "kept": (1.0, 2.0, 0.25, 3.0)}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,6 @@ def test_tokens_count_at_known_prices_of_today(tokens: dict[str, ModelTokens], u
         cost_weight=1.0,
         cost=prices,
         token_prices=TODAY,
-        cache_write_prices={"kept": 3.0},
     )
     cost = Cost(steps=1, usd=7.0)
     assert rule.usd_today(7.0, tokens) == usd

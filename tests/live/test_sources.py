@@ -90,7 +90,7 @@ def example(folder: Path, web: Web) -> dict[str, Any]:
         "corpora": {name: {"source": str(sources[name])} for name in args["corpora"]},
         "backbones": {"minilm": {"model": "hashing:64"}},
         "llm": {"engine": "embedded" if has_model else "scripted"},
-        "limits": {"arm_timeout_s": 5.0, "llm_timeout_s": 30.0, "arm_failures": 2, "arm_rest_s": 1.0},
+        "limits": {"arm_timeout_s": 5.0, "llm_timeout_s": 30.0},
     }
     return {**args, **OF_NO_ONE_SOURCE, **own}
 

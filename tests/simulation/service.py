@@ -105,13 +105,11 @@ def make_document(url: str, *, at_once: bool, paced: bool) -> dict[str, Any]:
             "wait_time": f"PT{WAIT_S:g}S",
             "default": None if at_once else 0.0,
         },
-        "learning": {"interval_s": INTERVAL_S, "poll_s": 1.0},
         "limits": {
             "in_flight": IN_FLIGHT,
             "arm_timeout_s": ARM_S,
             "llm_timeout_s": WRITE_S,
             "chat_queue_s": QUEUE_S,
-            "feedback_items": 20,
         },
     }
 
@@ -322,7 +320,7 @@ class Service:
             while True:
                 replica.check()
                 if self._together and learner is None:
-                    learner = await asyncio.to_thread(LearnerHost, self._config)
+                    learner = await asyncio.to_thread(LearnerHost, self._config, INTERVAL_S)
                 if learner is not None:
                     await asyncio.to_thread(learner.check_health)
                 await asyncio.sleep(LOOK_S)
@@ -339,7 +337,7 @@ class Service:
 
     def _learn(self, part: Part) -> None:
         del part
-        host = LearnerHost(self._config)
+        host = LearnerHost(self._config, INTERVAL_S)
         while True:
             host.check_health()
             self._world.sleep(LOOK_S)
@@ -357,7 +355,7 @@ class Service:
                 store, digest, worker, self._evaluate, clock, pauses_s=RETRIES_S, changed=changed
             )
 
-        jobs = Jobs({Work.EVALUATION: make}, config.learning.poll_s, clock)
+        jobs = Jobs({Work.EVALUATION: make}, 1.0, clock)
         while True:
             clock.check()
             jobs.check()

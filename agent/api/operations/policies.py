@@ -244,7 +244,7 @@ def _feedback(replica: Replica) -> FeedbackState:
 
 def _judge(replica: Replica) -> JudgeState | None:
     """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
-    config, also = replica.config, replica.config.learning.also
+    config, also = replica.config, replica.config.observations.also
     if not config.observations.judge and not (also and also.judge):
         return None
     judged = observed.graded(replica.store, config.reward, COMPARED)

@@ -305,7 +305,7 @@ class LabelSources:
             form=source.form,
             measures=tuple(name for name in MEASURES if name in self._spec.scores),
             limit=source.limit,
-            workers=self._spec.workers,
+            workers=1,
         )
         label_questions(settings, console, on_progress)
 
@@ -374,7 +374,7 @@ class LabelSources:
             queries=queries,
             output=lot.path,
             limit=limit,
-            workers=self._spec.workers,
+            workers=1,
             timed=TIMED if priced else 0,
         )
         score_arms(settings, console, on_progress)

@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from armwise.agent.access import Hosts, Keyring, Quota
+from armwise.agent.api import middleware
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard, count_members
 from armwise.agent.api.routes import list_dialects
@@ -20,7 +21,7 @@ from armwise.agent.config import Key, Limits
 from armwise.feedback.registry.usage import UsageLedger
 
 LIMIT = 10
-LIMITS = Limits.model_construct(body_bytes=LIMIT, body_s=60.0)
+LIMITS = Limits.model_construct(body_bytes=LIMIT)
 
 
 class Behind:
@@ -140,7 +141,7 @@ def test_no_fewer_members_are_counted_in_other_encodings(value: Any) -> None:
 
 
 MOST = 100_000
-LARGE = Limits.model_construct(body_bytes=10 * MOST, body_s=60.0)
+LARGE = Limits.model_construct(body_bytes=10 * MOST)
 
 
 async def read_in_parts(body: bytes, size: int) -> bytes:
@@ -196,7 +197,7 @@ async def test_what_is_no_request_has_no_limit() -> None:
     assert app.read == b"x" * 100
 
 
-async def test_a_body_that_trickles_part_by_part_has_one_deadline() -> None:
+async def test_a_body_that_trickles_part_by_part_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     elapsed, now = 0.0, loop.time
     loop.time = lambda: now() + elapsed  # type: ignore[method-assign]
@@ -210,15 +211,17 @@ async def test_a_body_that_trickles_part_by_part_has_one_deadline() -> None:
         await asyncio.sleep(0)
         return {"type": "http.request", "body": b"", "more_body": True}
 
-    limits = Limits.model_construct(body_bytes=LIMIT, body_s=1.0)
+    monkeypatch.setattr(middleware, "BODY_S", 1.0)
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
     with pytest.raises(HTTPException) as error:
-        await guarded(Behind(), limits)(scope, trickling, AsyncMock())
+        await guarded(Behind(), LIMITS)(scope, trickling, AsyncMock())
     assert isinstance(error.value.__cause__, ApiError)
     assert (error.value.__cause__.code, received) == ("request_timeout", 3)
 
 
-async def test_a_body_that_never_ends_is_refused_when_its_time_is_over() -> None:
+async def test_a_body_that_never_ends_is_refused_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def silent() -> Message:
         await asyncio.Event().wait()
         raise AssertionError("nothing comes")
@@ -226,10 +229,10 @@ async def test_a_body_that_never_ends_is_refused_when_its_time_is_over() -> None
     async def refused(message: Message) -> None:
         raise AssertionError(f"nothing is sent, least of all {message}")
 
-    limits = Limits.model_construct(body_bytes=LIMIT, body_s=0.01)
+    monkeypatch.setattr(middleware, "BODY_S", 0.01)
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
     with pytest.raises(HTTPException) as error:
-        await guarded(Behind(), limits)(scope, silent, refused)
+        await guarded(Behind(), LIMITS)(scope, silent, refused)
     cause = error.value.__cause__
     assert isinstance(cause, ApiError)
     assert (cause.code, cause.status) == ("request_timeout", 408)

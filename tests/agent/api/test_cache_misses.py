@@ -126,8 +126,11 @@ async def test_a_switch_costs_what_the_other_model_has_not_cached(tmp_path: Path
         assert verified["verified"], verified["why"]
 
 
-async def test_it_is_counted_over_the_turns_that_are_named(tmp_path: Path) -> None:
-    async with serve(tmp_path, cache_turns=1).running() as service:
+async def test_it_is_counted_over_the_turns_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.turn.loop.CACHE_TURNS", 1.0)
+    async with serve(tmp_path).running() as service:
         read = (await ask(service, 0, "arm/small"))["tokens_by_model"]["default"]["prompt"]
         missed = (await ask(service, 1))["cache_misses"]["usd"]["large"]
         assert missed == pytest.approx(read * 0.009 / 1000, rel=0.01)
@@ -136,7 +139,6 @@ async def test_it_is_counted_over_the_turns_that_are_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "changes",
     [
-        {"cache_turns": None},
         {"reward": {"metrics": {"right": {"type": "boolean"}}, "cost": {"usd": 0.0}}},
         {"reward": {"metrics": {"right": {"type": "boolean"}}, "cost": {"usd": 1.0}, "cost_weight": 0.0}},
         {
@@ -144,7 +146,7 @@ async def test_it_is_counted_over_the_turns_that_are_named(tmp_path: Path) -> No
             "llms": {"large": priced("large", usd_per_kilotoken_cached=None)},
         },
     ],
-    ids=["not counted", "dollars are free", "cost has no weight", "cached tokens have no price"],
+    ids=["dollars are free", "cost has no weight", "cached tokens have no price"],
 )
 async def test_where_nothing_counts_the_log_is_not_read(tmp_path: Path, changes: dict[str, Any]) -> None:
     service = serve(tmp_path, **changes)

@@ -26,15 +26,15 @@ LARGE = "x" * 3000  # the bodies of the test service have at most 4096 bytes
         ),
         ({LARGE: 1}, f"agent.context.{LARGE[:200]}", "and so on has 3000 characters; at most 200 are read"),
         ({str(i): i for i in range(33)}, "agent.context", "the context has 33 names; at most 32 are read"),
-        ({str(i): "x" * 100 for i in range(15)}, "agent.context", "have 1520 bytes; at most 1500 are read"),
-        ({str(i): "é" * 100 for i in range(8)}, "agent.context", "have 1608 bytes; at most 1500 are read"),
+        ({str(i): "x" * 200 for i in range(21)}, "agent.context", "have 4232 bytes; at most 4096 are read"),
+        ({str(i): "é" * 200 for i in range(11)}, "agent.context", "have 4412 bytes; at most 4096 are read"),
     ],
     ids=["number", "negative number", "text", "name", "names", "bytes", "bytes of UTF-8"],
 )
 async def test_a_context_beyond_its_limits_is_refused_before_the_draw(
     tmp_path: Any, context: dict[str, Any], param: str, message: str
 ) -> None:
-    limits = {"context_bytes": 1500, "body_bytes": 8192}
+    limits = {"body_bytes": 8192}
     async with Service(tmp_path, limits=limits).running() as service:
         found = refused(await look_up(service, agent={"context": context}), 400, "invalid_value", param)
         assert message in found
@@ -50,22 +50,8 @@ async def test_a_context_at_its_limits_is_accepted_and_policies_see_its_logarith
     assert (features["age"], features["half"], features["small"]) == (7.0, 0.5, -7.0)
 
 
-async def test_a_context_is_bounded_as_configured(tmp_path: Any) -> None:
-    limits = {"context_features": 2, "context_number": 10.0, "context_text": 5}
-    async with Service(tmp_path, limits=limits).running() as service:
-        assert (await look_up(service, agent={"context": {"age": 10, "topic": "opera"}})).status_code == 200
-        for context, message in (
-            ({"a": 1, "b": 1, "c": 1}, "the context has 3 names; at most 2 are read"),
-            ({"age": 11}, "context 'age' is 11; a number from -10 to 10 was expected"),
-            ({"topic": "sports"}, "has 6 characters; at most 5 are read"),
-        ):
-            answer = await look_up(service, agent={"context": context})
-            assert answer.status_code == 400
-            assert message in answer.json()["error"]["message"]
-
-
-FULL = {f"{i:02}": "x" * 98 for i in range(15)}
-"""A context of 1500 bytes."""
+FULL = {f"{i:02}": "x" * 126 for i in range(32)}
+"""A context of 4096 bytes."""
 
 
 AT_LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
@@ -74,8 +60,8 @@ AT_LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     (
         "/v1/retrieve",
         {"query": "q", "agent": {"context": FULL}},
-        {"agent": {"context": {**FULL, "00": "x" * 99}}},
-        "have 1501 bytes; at most 1500 are read",
+        {"agent": {"context": {**FULL, "00": "x" * 127}}},
+        "have 4097 bytes; at most 4096 are read",
     ),
     (
         "/v1/retrieve",
@@ -105,7 +91,6 @@ async def test_a_value_at_a_limit_is_served_and_one_beyond_not(
     limits = {
         "question_chars": 1000,
         "passages": 10,
-        "context_bytes": 1500,
         "completion_tokens": 300,
         "body_bytes": 8192,
     }

@@ -107,10 +107,9 @@ async def test_any_replica_and_a_restarted_one_find_the_draw(tmp_path: Path) -> 
     assert len({found["arm_drawn"] for found in turns}) == 1
 
 
-async def test_the_limit_of_turns_counts_the_draw_and_then_another_draw_is_made(tmp_path: Path) -> None:
-    settings = {"of": "episode", "turns": 3}
-    async with Service(tmp_path, policy=UNIFORM, sticky=settings).running() as service:
-        turns = [await turn(service) for _ in range(7)]
+async def test_the_limit_of_turns_counts_the_draw_and_then_another_draw_is_made(sticky: Service) -> None:
+    sticky.replica.decider.keeping = Keeping(3, 10.0)
+    turns = [await turn(sticky) for _ in range(7)]
     continued = ["continued"] * 2
     assert [one["mode"] for one in turns] == ["explore", *continued, "explore", *continued, "explore"]
 

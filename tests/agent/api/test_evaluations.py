@@ -1,7 +1,6 @@
 """Evaluations over HTTP: submitted, run beside the service, and read as JSON and as a page."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from armwise.feedback.events import LABELS
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import KeySettings, evaluations, keys
 from tests.agent.asking import look_up, refused, tell
-from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.judged import judged_log
 
@@ -237,40 +235,6 @@ async def test_a_caller_names_no_file_of_the_machine(
             answer = await submitted(judged, candidates=[name])
             assert answer.status_code == 400, answer.text
             assert part in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("call", CALLS)
-async def test_a_caller_has_no_code_imported_or_called(
-    judged: Service,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    subtests: pytest.Subtests,
-    call: str,
-) -> None:
-    trap = a_trap(tmp_path, monkeypatch)
-    model = trap.call(call)["model"]
-    name = f"policy:{json.dumps({'kind': 'epsilon_greedy', 'params': trap.call(call)})}"
-    for request in ({"candidates": ["uniform", name]}, {"candidates": ["uniform"], "baseline": name}):
-        with subtests.test(str(request)):
-            message = refused(await submitted(judged, **request), 400, "invalid_value", "candidates")
-            assert f"model '{model}' is not allowed; " in message
-            assert (
-                "'river.linear_model.LinearRegression'" in message or "there are: linear, river." in message
-            )
-            trap.check()
-    assert (await judged.client.get(EVALUATIONS)).json() == {"evaluations": []}
-
-
-@pytest.mark.slow
-async def test_a_river_regressor_that_is_allowed_is_evaluated(judged: Service) -> None:
-    model = "{model: river.tree.HoeffdingTreeRegressor, params: {grace_period: 10}}"
-    names = [f"policy:{{kind: epsilon_greedy, params: {model}}}", "policy:{kind: epsilon_greedy}"]
-    answer = await submitted(judged, candidates=names)
-    assert answer.status_code == 202, answer.text
-    with judged.working():
-        found = await ended(judged, answer.json()["id"])
-    assert found["error"] is None
-    assert [one["name"] for one in found["result"]["candidates"]] == ["served", *names]
 
 
 async def test_a_router_below_the_folder_of_the_service_may_be_named(

@@ -221,9 +221,11 @@ async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_pat
 
 
 @pytest.mark.parametrize("about", [{"decision_id": "x"}, {"episode_id": "x"}], ids=str)
-async def test_feedback_beyond_the_limit_is_refused(tmp_path: Path, about: dict[str, str]) -> None:
-    limits = {**CONFIG["limits"], "feedback_items": 2}
-    async with Service(tmp_path, limits=limits).running() as service:
+async def test_feedback_beyond_the_limit_is_refused(
+    tmp_path: Path, about: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.serving.replica.FEEDBACK_ITEMS", 2)
+    async with Service(tmp_path).running() as service:
         items = [{**about, "metric_name": "right", "value": True, "feedback_id": f"f{n}"} for n in range(4)]
         batch = (await service.client.post("/v1/feedback", json={"items": items})).json()["items"]
         assert [one.get("status") for one in batch] == ["pending_decision", "pending_decision", None, None]

@@ -15,7 +15,6 @@ from armwise.agent.config import AppConfig, ConfigError, configured, load, make_
 from armwise.agent.turn import TurnLoop
 from armwise.arms.base import checked_name
 from armwise.arms.corpus import Chunking
-from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG
 
 SHIPPED = Path(__file__).parents[3] / "serve_config.yaml"
@@ -115,7 +114,6 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("limits", 3, "limits: Input should be a valid dictionary"),
         ("limits/passages", 2, "answering.passages 4 is above limits.passages 2"),
         ("answering/max_tokens", 2000, "answering.max_tokens 2000 is above limits.completion_tokens 1024"),
-        ("learning/poll_s", 5, "learning.poll_s: Input should be less than or equal to 1, got 5"),
         ("llm", {"engine": "opnai"}, "llm: Input tag 'opnai'"),
         ("llm", {"model": "m"}, "key 'llm.engine' is missing"),
         ("corpus/name", "..", "corpus.name: String should match pattern"),
@@ -127,26 +125,10 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("reward/wait_time", "soon", "reward: wait_time 'soon' is not an ISO 8601 duration such as PT30M"),
         ("reward/wait_time", "PT0S", "reward: wait_time 'PT0S' must be longer than zero"),
         ("reward/complete", "evry", "reward.complete: Input should be 'any', 'all' or 'deadline'"),
-        ("salt", "", "salt: String should have at least 1 character, got ''"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_would_be_right(place: str, value: Any, said: str) -> None:
     assert said in complaint(changed(place, value))
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_configuration_file_has_no_code_imported_or_called_as_a_model(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = a_trap(tmp_path, monkeypatch)
-    params = trap.call(call)
-    document = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-    document["applications"][0]["args"]["policy"] = {"kind": "epsilon_greedy", "params": params}
-    file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    with pytest.raises(ConfigError, match=f"model '{params['model']}' is not allowed; "):
-        load(file)
-    trap.check()
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -222,7 +204,7 @@ def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
 
 
 def test_what_takes_the_place_of_a_removed_key_is_named() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'new_arms'; every arm is one of `arms`"):
+    with pytest.raises(ConfigError, match="unknown key 'new_arms'; it was removed: every arm is"):
         parse({**CONFIG, "new_arms": {"hosts": {}}})
 
 
@@ -388,19 +370,9 @@ def test_a_price_of_writing_to_a_cache_is_the_fourth_of_a_model() -> None:
     llm = {**openai(0.5, 2.0, 0.25), "usd_per_kilotoken_cache_write": 0.625}
     reward = {**CONFIG["reward"], "cost": {"usd": 1.0}}
     config = parse({**CONFIG, "llm": llm, "reward": reward})
-    assert config.token_prices == {"default": (0.5, 2.0, 0.25, 0.625)}
-    assert config.reward.token_prices == {"default": (0.5, 2.0, 0.25)}
-    assert config.reward.cache_write_prices == {"default": 0.625}
+    assert config.token_prices == config.reward.token_prices == {"default": (0.5, 2.0, 0.25, 0.625)}
     assert parse(config.model_dump(mode="json")).reward == config.reward
-    own = {**reward, "cache_write_prices": {"default": 1.0, "gone": 2.0}}
-    assert parse({**CONFIG, "llm": llm, "reward": own}).reward.cache_write_prices == own["cache_write_prices"]
     assert config.prices_caches
-    assert not parse({**CONFIG, "llm": llm, "reward": reward, "cache_turns": None}).prices_caches
-
-
-@pytest.mark.parametrize("turns", [0.5, 0, "off", True])
-def test_a_miss_is_counted_over_at_least_the_turn_itself(turns: object) -> None:
-    assert "cache_turns" in complaint({**CONFIG, "cache_turns": turns})
 
 
 def test_rewards_in_dollars_count_the_tokens_of_every_model_at_its_price() -> None:
@@ -538,8 +510,8 @@ def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) ->
 def test_further_decision_points_are_applications_of_their_own() -> None:
     said = complaint({**CONFIG, "points": {"news": {}}})
     assert said == (
-        "unknown key 'points'; a service has one decision point: run an application for each, as in "
-        "deploy/ray/two_applications.yaml"
+        "unknown key 'points'; it was removed: a service has one decision point: run an application for "
+        "each, as in deploy/ray/two_applications.yaml"
     )
 
 

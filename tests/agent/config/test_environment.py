@@ -32,8 +32,6 @@ def complaint(environment: Mapping[str, str], args: Any = CONFIG) -> str:
         ("LIMITS__IN_FLIGHT", "32", "limits.in_flight", 32),
         ("FLOOR", "2e-2", "floor", 0.02),
         ("OPEN", "true", "open", True),
-        ("SALT", "123", "salt", "123"),
-        ("SALT", "yes", "salt", "yes"),
         ("LOG_URL", "postgresql://a@b/c", "log_url", "postgresql://a@b/c"),
         ("LOG_URL", "", "log_url", None),
         ("FALLBACK", "bm25", "fallback", "bm25"),
@@ -62,8 +60,8 @@ def test_a_variable_sets_what_its_name_says_with_the_type_of_the_setting(
     number=st.integers(1, 10_000), text=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 )
 def test_numbers_and_texts_arrive_as_they_were_written(number: int, text: str) -> None:
-    found = with_these({"ARMWISE_LIMITS__QUESTION_CHARS": str(number), "ARMWISE_SALT": text})
-    assert (found.limits.question_chars, found.salt) == (number, text)
+    found = with_these({"ARMWISE_LIMITS__QUESTION_CHARS": str(number), "ARMWISE_LLM__DEFAULT": text})
+    assert (found.limits.question_chars, found.llm.default) == (number, text)
 
 
 def test_a_deeper_variable_wins_over_one_that_sets_the_whole() -> None:
@@ -143,7 +141,7 @@ def test_a_file_holds_a_secret_value(tmp_path: Path) -> None:
     ("environment", "args"),
     [
         ({"ARMWISE_LIMITS": "{in_flight: [hidden"}, CONFIG),
-        ({"ARMWISE_SALT__X": "hidden"}, CONFIG),
+        ({"ARMWISE_OPEN__X": "hidden"}, CONFIG),
         ({"ARMWISE_LIMITS__IN_FLIGHT": "hidden"}, {**CONFIG, "limits": [1]}),
     ],
 )

@@ -60,7 +60,13 @@ def test_the_fields_with_numbers_are_those_of_all_parts_of_the_configuration() -
     names = {place.rpartition(".")[0].rpartition(".")[2] + f".{name}" for place, (_, name) in FIELDS.items()}
     assert names >= {"OpenAISpec.usd_per_kilotoken_in", "OpenAISpec.usd_per_kilotoken_cached", "Prices.usd"}
     assert names >= {"RewardRule.cost_weight", "RewardRule.clip", "RewardRule.token_prices", "Metric.values"}
-    assert names >= {"Limits.body_s", "ArmSpec.usd", "BM25Params.b", "LinUCBParams.alpha", "GateSpec.margin"}
+    assert names >= {
+        "Limits.arm_timeout_s",
+        "ArmSpec.usd",
+        "BM25Params.b",
+        "LinUCBParams.alpha",
+        "GateSpec.margin",
+    }
 
 
 @pytest.mark.parametrize("place", sorted(FIELDS))

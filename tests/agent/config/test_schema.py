@@ -65,11 +65,9 @@ def test_arms_may_come_from_a_portfolio() -> None:
         ("llm", {"engine": "opnai"}),
         ("llm", {"engine": "openai", "model": "m"}),
         ("llm", {"model": "m"}),
-        ("learning/poll_s", 5),
         ("corpus/name", ".."),
         ("corpus/name", "__proto__"),
         ("answering/passages", 0),
-        ("salt", ""),
     ],
 )
 def test_what_is_wrong_is_refused(place: str, value: Any) -> None:

@@ -33,7 +33,6 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import StartingPoint, label_turns, take_epoch
 from armwise.feedback.training_log import examples as training_log_examples
 from armwise.feedback.training_log.settled import Settled, WaitingDecisions
-from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
 
@@ -406,30 +405,6 @@ def test_a_name_that_is_none_is_refused(name: str, said: str) -> None:
 def test_a_candidate_that_cannot_be_judged_is_refused(config: AppConfig, name: str, said: str) -> None:
     with pytest.raises(CandidateError, match=said):
         asked(config, [example(1, "bm25", arms=("none", "bm25"))], name)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_no_candidate_has_code_imported_or_called(
-    config: AppConfig,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: str,
-) -> None:
-    trap = a_trap(tmp_path, monkeypatch)
-    document = {"kind": "epsilon_greedy", "params": trap.call(call)}
-    number = published(store, config, [], policy=document).version
-    file = tmp_path / "policy.yaml"
-    file.write_text(json.dumps(document))
-    for name in (
-        f"policy:{json.dumps(document)}",
-        spelled_out(f"policy:{file}"),
-        f"recipe:{number}",
-        f"version:{number}",
-    ):
-        with pytest.raises(CandidateError, match=r"is not allowed; (there are: linear|did you mean 'river)"):
-            asked(config, [example(1)], name, store)
-        trap.check()
 
 
 def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:

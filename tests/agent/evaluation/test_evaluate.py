@@ -397,7 +397,7 @@ def served_by(
                 for one in (policy, canary)
             )
             p = sampling.mixed(p, other, share)
-            drawn = ARMS[choose(p, sampling.uniform_from(decision.id, config.salt, ARMS))]
+            drawn = ARMS[choose(p, sampling.uniform_from(decision.id, "armwise", ARMS))]
             if number in tampered:
                 p = 0.9 * p + 0.1 / 3
             mine, execution, said = turn(number, drawn)
@@ -450,7 +450,7 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
         floor = config.explores.among(len(ARMS)) / (4 if candidate else 1)
         live = sampling.mix_floor(np.full(3, 1 / 3), floor)
         p = sampling.mixed(live, sampling.mix_floor(np.eye(3)[preferred], floor), 0.25 if candidate else 0.0)
-        drawn = ARMS[choose(p, sampling.uniform_from(f"d-{number}", config.salt, ARMS))]
+        drawn = ARMS[choose(p, sampling.uniform_from(f"d-{number}", "armwise", ARMS))]
         decision, execution, said = turn(number, drawn)
         told: dict[str, Any] = {"probabilities": tuple(p.tolist()), "policy": "uniform", "floor": floor}
         told |= {"candidate": candidate, "share": 0.25} if candidate else {}

@@ -1,6 +1,5 @@
 """An evaluation in a process of its own: it gives way to all others, and outlives nobody."""
 
-import json
 import os
 import re
 import signal
@@ -30,7 +29,6 @@ from armwise.agent.learning import digest_configuration
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import evaluations
-from tests.agent.attacks import CALLS, a_trap
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
 
@@ -115,28 +113,12 @@ def test_what_cannot_be_evaluated_is_told_in_words(tmp_path: Path) -> None:
             "policy:{kind: vowpal, params: {args: '--cb_explore_adf -p out'}}",
             "vw argument '-p' is not allowed",
         ),
-        ("policy:{kind: epsilon_greedy, params: {model: os.system}}", "model 'os.system' is not allowed"),
         ("router:/etc", "only the configured router"),
     ],
 )
 def test_a_logged_request_names_no_files(config: AppConfig, candidate: str, refusal: str) -> None:
     with pytest.raises(JobFailedError, match=refusal):
         evaluate_here(config, {"candidates": [candidate]}, lambda _done: None)
-
-
-@pytest.mark.parametrize("how", CALLS)
-@pytest.mark.slow
-def test_on_a_log_with_rows_a_forged_request_builds_no_code(
-    config: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    """A sound candidate of the same kind is built from the same log, and learns."""
-    trap = a_trap(tmp_path, monkeypatch)
-    reached = json.dumps({"kind": "epsilon_greedy", "params": trap.call(how)})
-    with pytest.raises(JobFailedError, match="is not allowed"):
-        evaluate_here(config, {"candidates": [f"policy:{reached}"]}, lambda _done: None)
-    trap.check()
-    sound = evaluate_here(config, {"candidates": ["policy:{kind: epsilon_greedy}"]}, lambda _done: None)
-    assert "policy:{kind: epsilon_greedy}" in [one["name"] for one in sound.report["candidates"]]
 
 
 @pytest.mark.parametrize(

@@ -434,7 +434,7 @@ def test_a_host_polls_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }.items():
         make = partial(lambda kind, *_, **__: Polled(kind), kind)
         monkeypatch.setattr(f"{module}.{kind}", make)
-    settings = {"warm_start": {**spec, "canary": "auto"}, "learning": {"poll_s": 0.01}}
+    settings = {"warm_start": {**spec, "canary": "auto"}}
     host = JobsHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}", **settings}))
     assert often.wait(30)
     host.check_health()

@@ -40,7 +40,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
         "log_url": f"sqlite:///{tmp_path / 'log.db'}",
         "arms": {"a": {"kind": "none"}, "b": {"kind": "bm25"}, "c": {"kind": "bm25", "params": {"k1": 2.0}}},
         "policy": {"kind": "linucb"},
-        "learning": {"also": also},
+        "observations": {"also": also},
     }
     return parse({**CONFIG, **changes})
 
@@ -197,6 +197,6 @@ def test_a_rebuild_learns_observations_again(
 
 
 def test_a_recipe_without_observations_has_the_digest_that_it_always_had(config: AppConfig) -> None:
-    silent = config.model_copy(update={"learning": type(config.learning)()})
+    silent = config.model_copy(update={"observations": type(config.observations)()})
     assert Recipe.configured(silent) == Recipe(config.policy, config.reward)
     assert Recipe.configured(config).digest != Recipe.configured(silent).digest

@@ -140,7 +140,7 @@ def test_with_another_salt_draws_disagree_as_often_as_they_fall_elsewhere_and_th
     # 2 of 3 fall on another arm: 600, with a standard deviation of 14.1
     assert abs(len(wrong) - 600) < 5 * 14.2
     assert all(one.distribution.same for one in found)
-    assert all("or the salt was another one when it was drawn" in one.why[0] for one in wrong)
+    assert all("or the log had another secret when it was drawn" in one.why[0] for one in wrong)
 
 
 def test_changed_features_give_another_distribution() -> None:

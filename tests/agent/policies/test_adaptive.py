@@ -146,9 +146,12 @@ def embedded(rng: np.random.Generator, scores: dict[str, float]) -> Context:
     return replace(context(rng, scores), embedding=tuple(rng.normal(size=3).tolist()))
 
 
-def test_means_and_deviations_are_those_of_regressions_that_are_solved_at_once() -> None:
+def test_means_and_deviations_are_those_of_regressions_that_are_solved_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
     rng = np.random.default_rng(7)
-    policy, reference = Adaptive(alpha=0.3, dims=8, notice=None), Reference(alpha=0.3)
+    policy, reference = Adaptive(alpha=0.3, dims=8), Reference(alpha=0.3)
     for i in range(90):
         scores = {"bm25": float(rng.random()), "dense": float(rng.random())}
         seen = embedded(rng, scores if i % 3 else {"dense": scores["dense"]} if i % 2 else {})
@@ -177,9 +180,7 @@ def test_where_no_arm_has_a_score_the_similarity_of_its_source_decides() -> None
     assert shares.tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-5)
     scored = {**near, "bm25": {"similarity": 0.2, "router": 0.4}, "dense": {"router": 0.3}}
     alone = {"bm25": {"router": 0.4}, "dense": {"router": 0.3}}
-    means, those = (
-        Adaptive(newcomer=0.0).posterior(Context("?", arms=arms), ARMS) for arms in (scored, alone)
-    )
+    means, those = (Adaptive().posterior(Context("?", arms=arms), ARMS) for arms in (scored, alone))
     np.testing.assert_array_equal(means, those, "of no arm where another one has a score")
     other = Adaptive(prior_feature="steps").probabilities(Context("?", arms=near), ARMS)
     assert other.tolist() == pytest.approx([1 / 3] * 3)
@@ -264,12 +265,15 @@ def written_off(_: int) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_an_arm_that_hardly_anyone_draws_and_that_becomes_the_best_is_found() -> None:
+def test_an_arm_that_hardly_anyone_draws_and_that_becomes_the_best_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seeds = (1, 2, 4)
     found = [play(Adaptive(dims=4), 2500, risen, written_off, seed=seed) for seed in seeds]
     assert all(played.share("rrf", 2400, 2500) > 0.5 for played in found)
     assert max(played.share("rrf", 0, 1500) for played in found) < 0.03
-    unseen = [play(Adaptive(dims=4, notice=None), 2500, risen, written_off, seed=seed) for seed in seeds]
+    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
+    unseen = [play(Adaptive(dims=4), 2500, risen, written_off, seed=seed) for seed in seeds]
     assert sum(played.share("rrf", 2400, 2500) > 0.5 for played in unseen) <= 1
 
 
@@ -283,8 +287,11 @@ def share_of_a_rise(mean: Array, width: Array, over: list[float]) -> Array:
 
 
 @pytest.mark.slow
-def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise() -> None:
-    rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None, notice=1.0)
+def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "NOTICE", 1.0)
+    rng, policy = np.random.default_rng(11), Adaptive(dims=4, run_length=None)
     evidence, noticed, fee = dict.fromkeys(ARMS, 0.0), 0, np.array([0.0, 0.05, 0.0])
     noise, worth = 0.2, 20.0
     highest, outliers = 0.0, 0
@@ -334,8 +341,9 @@ def test_rewards_that_are_late_cost_half_of_the_draws_at_most_where_a_rise_is_no
     assert shares.tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
 
 
-def test_that_an_unknown_arm_is_bad_is_no_change() -> None:
-    policy, rng = Adaptive(dims=4, prior=0.9), np.random.default_rng(6)
+def test_that_an_unknown_arm_is_bad_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "PRIOR", 0.9)
+    policy, rng = Adaptive(dims=4), np.random.default_rng(6)
     for _ in range(400):
         policy.learn(decision(context(rng, {}), "bm25"), float(rng.random() < 0.9))
     for _ in range(100):
@@ -467,8 +475,12 @@ def fallen(
 
 
 @pytest.mark.parametrize("scores", [{}, {"bm25": 0.8, "dense": 0.3}])
-def test_after_a_restart_rewards_of_before_count_a_quarter(scores: dict[str, float]) -> None:
-    policy, rng = Adaptive(dims=8, notice=None, half_life=1e12), np.random.default_rng(6)
+def test_after_a_restart_rewards_of_before_count_a_quarter(
+    scores: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
+    monkeypatch.setattr(adaptive, "HALF_LIFE", 1e12)
+    policy, rng = Adaptive(dims=8), np.random.default_rng(6)
     rows = fallen(policy, rng, scores)
     (restart,) = policy.restarts
     assert restart.kept == 100
@@ -486,8 +498,12 @@ def test_after_a_restart_rewards_of_before_count_a_quarter(scores: dict[str, flo
 
 
 @pytest.mark.parametrize("later", [0, 15])
-def test_after_a_second_restart_only_rewards_since_then_narrow_the_draws(later: int) -> None:
-    policy, rng = Adaptive(dims=8, notice=None, half_life=1e12), np.random.default_rng(7)
+def test_after_a_second_restart_only_rewards_since_then_narrow_the_draws(
+    later: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
+    monkeypatch.setattr(adaptive, "HALF_LIFE", 1e12)
+    policy, rng = Adaptive(dims=8), np.random.default_rng(7)
     reference, detector = Reference(), ChangeDetector()
 
     def learn(arm: str, reward: float) -> None:
@@ -519,11 +535,15 @@ def test_after_a_restart_a_bad_arm_of_before_is_a_new_one() -> None:
     assert (mean[0], deviation[0]) == (mean[1], deviation[1])
 
 
-def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life() -> None:
+def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "NEWCOMER", 0.0)
     seen = Context("?")
     lives = (100.0, 1e12)
-    policies = [Adaptive(alpha=1.0, dims=0, half_life=half_life, newcomer=0.0) for half_life in lives]
-    for policy in policies:
+    policies = [Adaptive(alpha=1.0, dims=0) for _ in lives]
+    for policy, half_life in zip(policies, lives, strict=True):
+        monkeypatch.setattr(adaptive, "HALF_LIFE", half_life)
         rng, at = np.random.default_rng(6), 0
         while not policy.restarts:
             policy.learn(decision(seen, "bm25"), float(at < 200))
@@ -548,8 +568,9 @@ def test_half_of_what_is_known_of_an_arm_that_fell_is_forgotten_in_a_half_life()
     assert known(fading, "rrf") == pytest.approx(known(lasting, "rrf"), rel=1e-9), "it did not fall"
 
 
-def test_what_is_known_of_every_arm_that_fell_fades() -> None:
-    policy, rng, seen = Adaptive(alpha=1.0, dims=0, half_life=20.0), np.random.default_rng(6), Context("?")
+def test_what_is_known_of_every_arm_that_fell_fades(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "HALF_LIFE", 20.0)
+    policy, rng, seen = Adaptive(alpha=1.0, dims=0), np.random.default_rng(6), Context("?")
     for arm in ("bm25", "dense"):
         for at in range(400):
             policy.learn(decision(seen, arm), float(at < 200))
@@ -615,8 +636,9 @@ def test_in_a_new_service_eight_ratings_are_the_fewest_that_give_an_arm_nine_ten
     assert 8 <= ratings < 40
 
 
-def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
-    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0, notice=None)
+def test_contributions_of_features_add_up_to_the_mean_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
+    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0)
     for t in range(120):
         scores = {"bm25": float(rng.random()), "dense": float(rng.random())} if t % 3 else {}
         seen = replace(context(rng, scores), embedding=tuple(rng.normal(size=3).tolist()))
@@ -630,11 +652,7 @@ def test_contributions_of_features_add_up_to_the_mean_reward() -> None:
     ("params", "words"),
     [
         ({"alpha": -0.1}, "alpha -0.1"),
-        ({"half_life": 0.0}, "half_life 0.0"),
         ({"run_length": 1.0}, "run_length 1.0"),
-        ({"notice": 0.0}, "notice 0.0"),
-        ({"prior": math.inf}, "prior inf"),
-        ({"newcomer": math.nan}, "newcomer nan"),
         ({"dims": -1}, "dims -1"),
     ],
 )
@@ -681,7 +699,8 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
 @pytest.mark.slow
 def test_rewards_as_expected_leave_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arm_regressions, "NOISE_DECAY", 0.8)  # as after a million rewards
-    rng, policy = np.random.default_rng(3), Adaptive(dims=2, prior=0.0)
+    monkeypatch.setattr(adaptive, "PRIOR", 0.0)
+    rng, policy = np.random.default_rng(3), Adaptive(dims=2)
     for t in range(4000):
         policy.learn(decision(context(rng, {}), ARMS[t % 3]), 0.0)
     policy.learn(decision(context(rng, {}), "dense"), 1.0)
@@ -692,8 +711,12 @@ def test_rewards_as_expected_leave_noise(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-def test_where_rewards_are_always_as_expected_an_arm_without_rewards_is_still_unknown() -> None:
-    rng, policy = np.random.default_rng(3), Adaptive(dims=2, prior=0.0, newcomer=0.0)
+def test_where_rewards_are_always_as_expected_an_arm_without_rewards_is_still_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive, "PRIOR", 0.0)
+    monkeypatch.setattr(adaptive, "NEWCOMER", 0.0)
+    rng, policy = np.random.default_rng(3), Adaptive(dims=2)
     for _ in range(9000):
         policy.learn(decision(context(rng, {}), "bm25"), 0.0)
     deviation = policy.posterior(Context("?"), ARMS)[1]

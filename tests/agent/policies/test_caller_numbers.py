@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armwise.agent.config import Limits
 from armwise.agent.policies import (
     FeatureSpec,
     PolicySpec,
@@ -18,11 +17,10 @@ from armwise.agent.policies import (
     served_distribution,
 )
 from armwise.agent.policies.sampling import TOLERANCE
+from armwise.agent.serving import ask
 from armwise.feedback.events import Context, Decision
 from tests.agent.policies.test_contracts import ALL
 from tests.contracts import ARMS
-
-LIMITS = Limits()
 
 ARM_FEATURES = {arm: {"steps": float(i), f"family={arm}": 1.0} for i, arm in enumerate(ARMS)}
 
@@ -33,11 +31,11 @@ SOME = {
 }
 """Every kind; VW's algorithms share their regression."""
 
-NUMBERS = st.floats(-LIMITS.context_number, LIMITS.context_number)
+NUMBERS = st.floats(-ask.CONTEXT_NUMBER, ask.CONTEXT_NUMBER)
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 
-CONTEXTS = st.dictionaries(TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=LIMITS.context_features)
+CONTEXTS = st.dictionaries(TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=ask.CONTEXT_NAMES)
 
 
 def seen(question: str, extra: Mapping[str, Any]) -> Context:
@@ -110,4 +108,4 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.slow
 def test_numbers_at_the_limit_do_not_spoil_the_policy_for_other_callers(name: str) -> None:
-    assert right_answers(ALL[name], LIMITS.context_number) > right_answers(ALL[name], 0.0) - 0.06
+    assert right_answers(ALL[name], ask.CONTEXT_NUMBER) > right_answers(ALL[name], 0.0) - 0.06

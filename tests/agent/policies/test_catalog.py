@@ -107,7 +107,7 @@ def test_what_cannot_be_used_is_refused_when_its_kind_is_named(
 def test_a_removed_kind_is_refused_with_what_to_use_instead(kind: str, instead: str) -> None:
     spec = PolicySpec(kind=kind, params={"policy": {"kind": "linucb"}})
     for refuse in (lambda: build_policy(spec, ARMS), lambda: check_untrusted(spec, spec)):
-        with pytest.raises(PolicyError, match=f"no policy of kind '{kind}' any more: .*{instead}"):
+        with pytest.raises(PolicyError, match=f"no policy of kind '{kind}'; it was removed: .*{instead}"):
             refuse()
 
 

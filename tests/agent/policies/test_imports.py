@@ -35,7 +35,7 @@ def test_importing_policies_loads_no_library_of_one(code: str) -> None:
     ("kind", "library"),
     [
         ("vowpal", {"vowpalwabbit"}),
-        ("epsilon_greedy", {"river"}),
+        ("epsilon_greedy", set()),
         ("linucb", set()),
         ("neural", set()),
         ("routed", set()),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import integrate, linalg, stats
 
+from armwise.agent.policies import linear
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
 from armwise.agent.policies.ridge import ArmRidge
@@ -152,10 +153,13 @@ def test_a_feature_never_learned_from_adds_its_prior_doubt_to_the_arms_that_have
     np.testing.assert_allclose(after - before, expected, atol=1e-12)
 
 
-def test_an_arm_with_many_features_or_large_ones_is_trusted_and_moved_as_much_as_another() -> None:
+def test_an_arm_with_many_features_or_large_ones_is_trusted_and_moved_as_much_as_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linear, "PRIOR", 0.0)
     arms = {"bm25": {"k1": 90.0, "b": 40.0, "kind=bm25": 1.0}, "dense": {"kind=dense": 0.1}}
     seen, names = Context("?", arms=arms), ("bm25", "dense")
-    policies = [LinUCB(prior=0.0), LinUCB(prior=0.0)]
+    policies = [LinUCB(), LinUCB()]
     for drawn, policy in zip(names, policies, strict=True):
         policy.learn(decision(drawn, seen, names), 1.0)
     (of_many, _), (of_one, _) = (policy.posterior(seen, names) for policy in policies)
@@ -164,9 +168,10 @@ def test_an_arm_with_many_features_or_large_ones_is_trusted_and_moved_as_much_as
     assert doubt[0, 0] == pytest.approx(doubt[1, 1])
 
 
-def test_three_rewards_by_hand() -> None:
+def test_three_rewards_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """One column, a 1: k rewards of sum s give the mean s / (ridge + k) and the variance 1 / (ridge + k)."""
-    policy = LinUCB(alpha=1.0, ridge=1.0, dims=0, shared=False, prior=0.0)
+    monkeypatch.setattr(linear, "PRIOR", 0.0)
+    policy = LinUCB(alpha=1.0, ridge=1.0, dims=0, shared=False)
     for drawn, reward in (("bm25", 1.0), ("bm25", 0.0), ("dense", 0.4)):
         policy.learn(decision(drawn, Context("?")), reward)
     mean, covariance = policy.posterior(Context("?"), ARMS)
@@ -248,9 +253,10 @@ def test_the_score_of_a_router_is_learned_from_where_it_is_no_prior(shared: bool
     assert np.mean(best) > 0.9 if shared else np.mean(best) < 0.6
 
 
-def test_a_router_that_is_the_prior_is_no_column_of_the_model() -> None:
+def test_a_router_that_is_the_prior_is_no_column_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is learned is the residual of the reward: as without the score, from the difference alone."""
-    on_prior, on_residuals = LinUCB(prior_feature="router", ridge=2.0), LinUCB(prior=0.0, ridge=2.0)
+    monkeypatch.setattr(linear, "PRIOR", 0.0)
+    on_prior, on_residuals = LinUCB(prior_feature="router", ridge=2.0), LinUCB(ridge=2.0)
     about: dict[str, dict[str, float]] = {"bm25": {"k1": 0.9}, "dense": {"kind": 1.0}, "none": {}}
     rng = np.random.default_rng(17)
     for _ in range(30):
@@ -267,9 +273,9 @@ def test_a_router_that_is_the_prior_is_no_column_of_the_model() -> None:
 
 
 def test_an_arm_without_the_routers_score_starts_at_the_prior() -> None:
-    policy = LinUCB(prior_feature="router", prior=0.25)
+    policy = LinUCB(prior_feature="router")
     mean, _ = policy.posterior(Context("?", arms={"bm25": {"router": 0.5}}), ARMS)
-    assert mean.tolist() == [0.5, 0.25, 0.25]
+    assert mean.tolist() == [0.5, 1.0, 1.0]
 
 
 def test_a_new_arm_starts_from_what_its_relatives_taught() -> None:
@@ -354,7 +360,6 @@ def test_less_is_explored_as_more_is_known() -> None:
         (LinUCB, {"ridge": 0.0}),
         (LinUCB, {"dims": -1}),
         (LinUCB, {"dims": 2.5}),
-        (LinUCB, {"prior": float("nan")}),
         (LinearThompson, {"scale": 0.0}),
         (LinearThompson, {"scale": float("inf")}),
         (LinearThompson, {"ridge": float("inf")}),
@@ -375,11 +380,11 @@ def test_the_smallest_values_of_the_range_are_taken() -> None:
 @pytest.mark.parametrize(
     ("default", "explicit"),
     [
-        (LinUCB(), LinUCB(alpha=0.2, ridge=100.0, dims=32, shared=True, prior=1.0, prior_feature=None)),
+        (LinUCB(), LinUCB(alpha=0.2, ridge=100.0, dims=32, shared=True, prior_feature=None)),
         (LinUCB(prior_feature="router"), LinUCB(prior_feature="router", ridge=3000.0)),
         (
             LinearThompson(),
-            LinearThompson(scale=0.1, ridge=10.0, dims=32, shared=True, prior=1.0, prior_feature=None),
+            LinearThompson(scale=0.1, ridge=10.0, dims=32, shared=True, prior_feature=None),
         ),
         (LinearThompson(prior_feature="router"), LinearThompson(prior_feature="router", ridge=3000.0)),
     ],
@@ -439,7 +444,7 @@ def test_features_of_arms_are_not_taken_from_the_last_decision(shared: bool) -> 
 @pytest.mark.parametrize("shared", [True, False])
 def test_contributions_of_features_add_up_to_the_mean_reward(shared: bool) -> None:
     rng = np.random.default_rng(5)
-    policy = LinUCB(shared=shared, dims=4, ridge=2.0, prior=0.3)
+    policy = LinUCB(shared=shared, dims=4, ridge=2.0)
     arms = ("a", "b", "new")
     described = {"a": {"steps": 1.0}, "b": {"kind=graph": 2.0, "steps": 3.0}}
 

@@ -19,7 +19,7 @@ from armwise.agent.config import parse
 from armwise.agent.hosts.listener import listening
 from armwise.agent.proxy import Listening, Proxy, write_configuration
 
-HTTP = {"request_s": 0.4, "queue": 1, "queue_s": 0.2, "connections_per_address": 12, "header_bytes": 2048}
+HTTP = {"request_s": 0.4, "connections_per_address": 12}
 SETTINGS = {
     "arms": {"none": {"kind": "none"}},
     "llm": {"engine": "scripted", "default": ""},

@@ -244,8 +244,11 @@ async def test_a_client_cannot_send_the_mark_of_a_replica(start: Started) -> Non
 
 
 @pytest.mark.slow
-async def test_a_client_that_finds_no_room_keeps_its_connection(start: Started) -> None:
-    front = await start(queue_s=0.2)
+async def test_a_client_that_finds_no_room_keeps_its_connection(
+    start: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.agent.proxy.configuration.QUEUE_S", 0.2)
+    front = await start()
     front.behind.gate.clear()
     for _ in range(2):
         await front.open(first=get("/v1/arms", KEYED))
@@ -302,12 +305,6 @@ async def test_however_many_addresses_attack_the_reserve_is_for_known_ones(start
     opened = [await front.open(CLIENT) for _ in range(20)]
     answers = [await client.ask(get("/v1/arms", KEYED)) for client in opened]
     assert [(answer.status, answer.is_open) for answer in answers] == [(200, True)] * 20
-
-
-@pytest.mark.slow
-async def test_without_a_reserve_strangers_share_all_connections(start: Started) -> None:
-    front = await start(reserved=0)
-    assert await front.attack(addresses(1), 64) == 25  # a quarter of what is free: 25 * 5 <= 128
 
 
 @pytest.mark.slow
@@ -484,8 +481,6 @@ FAULTY = [
     ({"trusted_proxies": ["10.0.0.7/8"]}, "not a valid IPv4 network"),
     ({"trusted_proxies": ["10.0.0.0/8", "::/0"]}, "::/0 holds every client"),
     ({"proxy_protocol": True}, "proxy_protocol needs trusted_proxies"),
-    ({"reserved": 0.76}, "less than or equal to 0.75"),
-    ({"reserved": -0.1}, "greater than or equal to 0"),
     ({"connections": 63}, "greater than or equal to 64"),
 ]
 

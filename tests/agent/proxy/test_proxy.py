@@ -42,6 +42,13 @@ from tests.agent.proxy.conftest import SETTINGS, Behind, answered, decides, erro
 pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
 
 
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make headers and queues small."""
+    for name, value in {"HEADER_BYTES": 2048, "QUEUE": 1, "QUEUE_S": 0.2}.items():
+        monkeypatch.setattr(f"armwise.agent.proxy.configuration.{name}", value)
+
+
 async def begin(client: httpx.AsyncClient, behind: Behind) -> "asyncio.Task[httpx.Response]":
     """Send a request, and return it once it has reached the application, which does not answer yet."""
     behind.gate.clear()

@@ -1,7 +1,6 @@
 """How an arm is doing: when it rests and when it has no room, by a clock that is told the time."""
 
 import asyncio
-import inspect
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -242,21 +241,11 @@ def with_limits(**limits: object) -> dict[str, object]:
     return {**CONFIG, "limits": {**CONFIG["limits"], **limits}}
 
 
-def test_the_defaults_are_those_of_the_settings() -> None:
-    limits = parse(CONFIG).limits
-    parameters = inspect.signature(ArmHealth).parameters
-    assert parameters["failures"].default == limits.arm_failures
-    assert parameters["rest_s"].default == limits.arm_rest_s
-    assert limits.arm_caps == {}
-
-
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
         ({"arm_caps": {"bm52": 1}}, "limits.arm_caps: 'bm52' is not an arm; did you mean 'bm25'?"),
         ({"arm_caps": {"bm25": 0}}, "limits.arm_caps.bm25: Input should be greater than 0, got 0"),
-        ({"arm_failures": 0}, "limits.arm_failures: Input should be greater than or equal to 1, got 0"),
-        ({"arm_rest_s": 0}, "limits.arm_rest_s: Input should be greater than 0, got 0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(limits: dict[str, object], message: str) -> None:

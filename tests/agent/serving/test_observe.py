@@ -126,8 +126,7 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
     service = Service(
         tmp_path,
         model(right),
-        observations={**EVERYTHING, "judge": 0.0},
-        learning={"also": {"shadow": 1.0}},
+        observations={**EVERYTHING, "judge": 0.0, "also": {"shadow": 1.0}},
         policy={"kind": "linucb"},
     )
     service.arms.behaviour |= {arm: partial(_found, arm) for arm in ("bm25", "dense")}
@@ -141,7 +140,8 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
         await service.learn()
         version = service.replica.versions.version
         assert version is not None
-        assert version.start == {"runs": [], "after": 0, "also": service.config.learning.also.model_dump()}  # type: ignore[union-attr]
+        also = service.config.observations.also
+        assert version.start == {"runs": [], "after": 0, "also": also.model_dump()}  # type: ignore[union-attr]
         posterior = service.replica.decider.serving.policy.posterior  # type: ignore[attr-defined]
         record = service.replica.store.record(found["decision_id"])
         assert record is not None

@@ -198,12 +198,16 @@ async def test_an_arm_whose_model_lacks_an_option_is_not_drawn(service: Service)
 
 @pytest.mark.parametrize("kind", ["linucb", "epsilon_greedy", "vowpal", "adaptive"])
 @pytest.mark.slow
-async def test_a_cheaper_model_is_chosen_next(tmp_path: Path, kind: str, large: Paid) -> None:
+async def test_a_cheaper_model_is_chosen_next(
+    tmp_path: Path, kind: str, large: Paid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("linear.PRIOR", "epsilon_greedy.PRIOR", "adaptive.NEWCOMER"):
+        monkeypatch.setattr(f"armwise.agent.policies.{name}", 0.0)
     greedy = {
-        "linucb": {"alpha": 0.0, "ridge": 0.1, "prior": 0.0},
-        "epsilon_greedy": {"epsilon": 0.0, "prior": 0.0},
+        "linucb": {"alpha": 0.0, "ridge": 0.1},
+        "epsilon_greedy": {"epsilon": 0.0},
         "vowpal": {"args": "--cb_explore_adf --epsilon 0.0 -q sa"},
-        "adaptive": {"newcomer": 0.0},
+        "adaptive": {},
     }
     own = {
         **SETTINGS,

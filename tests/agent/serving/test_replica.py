@@ -46,7 +46,8 @@ async def test_the_usage_of_keys_is_reported_every_second_however_long_nothing_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, reported = [0.0], asyncio.Event()
-    service = Service(tmp_path, learning={"poll_s": 0.005})
+    monkeypatch.setattr(replica, "POLL_S", 0.005)
+    service = Service(tmp_path)
 
     async def report() -> None:
         reported.set()

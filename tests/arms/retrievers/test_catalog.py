@@ -172,7 +172,7 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ({"a": ArmSpec(kind="x")}, "arm 'a': unknown kind 'x'; there are: "),
         (
             {"a": ArmSpec(kind="milvus")},
-            "arm 'a': there is no kind 'milvus' any more: use an arm of kind post",
+            "arm 'a': unknown kind 'milvus'; it was removed: use an arm of kind post",
         ),
         ({"a": ArmSpec(kind="x")}, "; a class of your own is written package.module:Class"),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),

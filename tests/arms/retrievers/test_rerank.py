@@ -24,8 +24,8 @@ from armwise.arms.retrievers.kind import ArmSpec, Resources
 from armwise.arms.retrievers.rerank import (
     PLACKETT_LUCE,
     REGULARIZE,
-    PlackettLuceParams,
     RegularizeParams,
+    RerankParams,
     compute_weights,
     plackett_luce,
     regularized,
@@ -70,7 +70,7 @@ def build_regularize(have: Resources, base: Arm, **params: object) -> Arm:
 
 
 def build_draw(have: Resources, base: Arm, name: str = "drawn", **params: object) -> Arm:
-    told = PlackettLuceParams.model_validate({"arm": "base", **params})
+    told = RerankParams.model_validate({"arm": "base", **params})
     return PLACKETT_LUCE.build(name, told, have, lambda _: base)
 
 
@@ -177,7 +177,7 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, object]) -> None:
 def test_a_kind_names_its_base_and_its_backbone() -> None:
     params = RegularizeParams(arm="base", backbone="words")
     assert (REGULARIZE.members(params), REGULARIZE.backbones(params)) == (("base",), ("words",))
-    draw = PlackettLuceParams(arm="base")
+    draw = RerankParams(arm="base")
     assert (PLACKETT_LUCE.members(draw), PLACKETT_LUCE.backbones(draw)) == (("base",), ())
 
 
@@ -213,7 +213,7 @@ def test_every_order_is_as_likely_as_plackett_and_luce_say() -> None:
 
 
 def test_an_arm_draws_over_its_seeds_what_the_weights_of_its_scores_say(resources: Resources) -> None:
-    arm = build_draw(resources, Given(scored({"a": 9.0, "b": 6.0, "c": 3.0})), power=2)
+    arm = build_draw(resources, Given(scored({"a": 9.0, "b": 6.0, "c": 3.0})))
     first = [arm.search(Query("?", seed=seed), 1).passages[0].id for seed in range(3000)]
     expected = 3000 * np.array([4.0, 2.25, 1.0]) / 7.25
     assert chisquare([first.count(name) for name in "abc"], expected).pvalue > UNLIKELY

@@ -44,7 +44,7 @@ async def decided(config: AppConfig, store: Store, questions: list[str]) -> list
     serving = Serving(
         Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors, embedders.embed).configured
     )
-    salt = store.draw_secret.salt(config.salt)
+    salt = store.draw_secret.salt
     loop = TurnLoop(
         arms=arm_infos(config),
         decider=Decider(serving, explores=Exploration(0.1, 0.1), salt=salt, wait_s=60.0),
