@@ -85,7 +85,7 @@ class _Regression:
 
     Attributes:
         intercept: The prediction without features.
-        weights: Of each feature its weight, and the sum of its squared gradients.
+        weights: Weight of each feature, and the sum of its squared gradients.
 
     Source: Duchi et al. 2011, Adaptive subgradient methods for online learning and stochastic optimization.
     """
