@@ -185,7 +185,7 @@ def configuration(folder: Path, port: int, **settings: Any) -> Path:
             "oracle": {"kind": "tests.live.arm:Oracle", "params": {"steps": 2}},
             "kept": {"kind": "dense", "params": {"backbone": "apart"}, "cache": True},
             "words": {"kind": "bm25", "params": {"k1": 0.9}, "action": False},
-            "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "hnsw"}, "action": False},
+            "near": {"kind": "dense", "params": {"backbone": "tiny", "index": "ivf_pq"}, "action": False},
         },
         "llm": {"engine": "embedded" if has_model else "scripted"},
         "http": {"request_s": 60.0},  # what clients hold in a test stays held, on a slow machine too
