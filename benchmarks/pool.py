@@ -29,13 +29,12 @@ from rich.table import Table
 from threadpoolctl import threadpool_limits
 from vendi_score import vendi as package
 
-from armwise.arms.base import Passage, Query
+from armwise.arms.base import Query
 from armwise.arms.indexes import VectorIndex
 from armwise.arms.lab.portfolio import pool as portfolio_pool
 from armwise.arms.more import diversity as discounted
 from armwise.arms.more import vendi
 from armwise.arms.more.diversity import DiscountedParams, DiverseBatch, Pick
-from armwise.arms.more.entities import Known
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.more.graph import Explorer, GraphBatch, GraphParams
 from armwise.arms.more.vendi import VendiParams
@@ -94,21 +93,6 @@ def discounted_grid(backbone: str) -> list[DiscountedParams]:
 def vendi_grid(backbone: str) -> list[VendiParams]:
     """Return the 21 configurations over a backbone."""
     return [VendiParams(backbone=backbone, depth=DEPTH, diversity=s) for s in VENDI.diversities]
-
-
-class Spaced:
-    """Extractor of names that are separated by spaces."""
-
-    identity, step = "spaced", 1
-
-    def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        """Return the titles."""
-        return [passage.title.split() for passage in passages]
-
-    def of_question(self, text: str, known: Known) -> tuple[list[str], int]:
-        """Return all names."""
-        del known
-        return text.split(), 0
 
 
 def entities(n: int, rng: np.random.Generator) -> list[list[str]]:
@@ -262,10 +246,10 @@ def main(
         stages[backbone] = FirstStage(backbone, indexes[backbone], vectors)
         embeddings[backbone] = questions(vectors, n_questions + 1, rng)
     named = entities(n_passages, rng)
-    explorer = Explorer(Graph.build(named), Spaced())
+    explorer = Explorer(Graph.build(named))
     queries = [
         Query(
-            " ".join(named[rng.integers(n_passages)][:3]),
+            " ".join(named[rng.integers(n_passages)][:3]).upper(),  # names have capitals
             {backbone: rows[n] for backbone, rows in embeddings.items()},
         )
         for n in range(n_questions + 1)

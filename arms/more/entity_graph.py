@@ -1,12 +1,10 @@
 """A graph of entities and passages, and the walk from the entities of a question.
 
 An entity is linked to every passage that names it. Odd hops go from entities to passages,
-even hops from passages to entities. The names are extracted into a file, from which a killed run
-resumes; then both directions of the links are stored as memory-mapped columns.
+even hops from passages to entities. Both directions of the links are stored as memory-mapped columns.
 """
 
 import hashlib
-import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,20 +12,19 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from armwise.arms.base import Progress
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes.build_once import build, check, folder
 from armwise.arms.manifest import Identity
-from armwise.arms.more.entities import Extractor, title_names
+from armwise.arms.more.entities import Titles
 
-FORMAT = 2
+FORMAT = 3
 """Version of the files and of the extraction."""
 
-NAMES = "entities.jsonl"
-"""The names in each passage, one line per passage; `null` if unreadable, in which case its title counts."""
+REPORTED = 2_000
+"""Passages between two reports of progress."""
 
 ROOM = 4
 """Links that are followed at a time per missing passage, since many lead to the same passage."""
@@ -121,22 +118,19 @@ class Graph:
         )
 
     @classmethod
-    def prepare(
-        cls, corpus: Corpus, indexes: Path, extractor: Extractor, progress: Progress | None = None
-    ) -> None:
-        """Build the graph of the corpus if it is missing. Raises GeneratorError."""
-        identity = _identity(corpus, extractor)
+    def prepare(cls, corpus: Corpus, indexes: Path, progress: Progress | None = None) -> None:
+        """Build the graph of the corpus if it is missing."""
+        identity = _identity(corpus)
 
         def write(unfinished: Path) -> None:
-            extract(corpus, extractor, unfinished / NAMES, progress)
-            cls.build(_named(corpus, unfinished / NAMES)).save(unfinished)
+            cls.build(_named(corpus, progress)).save(unfinished)
 
         build(folder(indexes, "graph", identity), identity, write)
 
     @classmethod
-    def open(cls, corpus: Corpus, indexes: Path, extractor: Extractor) -> Self:
+    def open(cls, corpus: Corpus, indexes: Path) -> Self:
         """Map the graph that `prepare` built into memory. Raises IndexMismatchError."""
-        identity = _identity(corpus, extractor)
+        identity = _identity(corpus)
         target = folder(indexes, "graph", identity)
         check(target, identity)
         # asarray: an access to a memmap costs microseconds more than to an array
@@ -243,40 +237,13 @@ class Graph:
 _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
 
 
-def extract(corpus: Corpus, extractor: Extractor, path: Path, progress: Progress | None = None) -> None:
-    """Write the names in each passage into a file, or resume a killed run."""
-    done, unread = _whole_lines(path)
-    total = len(corpus)
-    with path.open("ab") as file:
-        while done < total:
-            passages = corpus.passages(range(done, min(done + extractor.step, total)))
-            names = extractor.of_passages(passages)
-            file.write(b"".join(orjson.dumps(each) + b"\n" for each in names))
-            file.flush()
-            done += len(passages)
-            unread += names.count(None)
-            if progress is not None:
-                progress(
-                    f"finding entities ({unread} unreadable)" if unread else "finding entities", done, total
-                )
-
-
-def _whole_lines(path: Path) -> tuple[int, int]:
-    """Truncate an incomplete last line; return the numbers of lines and of null lines."""
-    if not path.exists():
-        return 0, 0
-    written = path.read_bytes()
-    whole = written.rfind(b"\n") + 1
-    os.truncate(path, whole)
-    lines = written[:whole].splitlines()
-    return len(lines), lines.count(b"null")
-
-
-def _named(corpus: Corpus, path: Path) -> Iterator[list[str]]:
-    with path.open("rb") as file:
-        for passage, line in zip(corpus, file, strict=True):
-            names = orjson.loads(line)
-            yield title_names(passage.title) if names is None else names
+def _named(corpus: Corpus, progress: Progress | None) -> Iterator[list[str]]:
+    """Yield the names in each passage."""
+    titles = Titles(corpus)
+    for done, passage in enumerate(corpus, start=1):
+        yield titles.of_passage(passage)
+        if progress is not None and (done % REPORTED == 0 or done == len(corpus)):
+            progress("finding entities", done, len(corpus))
 
 
 def _unseen(targets: NDArray[np.int32], visited: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -296,5 +263,5 @@ def _key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-def _identity(corpus: Corpus, extractor: Extractor) -> Identity:
-    return {"format": FORMAT, "corpus": corpus.digest, **extractor.identity}
+def _identity(corpus: Corpus) -> Identity:
+    return {"format": FORMAT, "corpus": corpus.digest}

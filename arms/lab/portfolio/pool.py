@@ -9,11 +9,10 @@ The defaults are the 360 arms of the paper, over any two backbones:
 
 A name contains the parameters: `ds-mpnet-g0.4-r0.6`, `vendi-mpnet-s0.25`,
 `graph-mpnet-h3-df100-c1000`, `dense-mpnet`; values that differ from the paper are appended,
-`-d500`, `-ner`, `-ivf_pq`. A name is the same arm in every run, so that matrices can be
+`-d500`, `-ivf_pq`. A name is the same arm in every run, so that matrices can be
 compared and a service can change its portfolio.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -29,8 +28,6 @@ from armwise.arms.suggestions import did_you_mean, select_names
 
 DEFAULT_DEPTH = 1000
 """Passages of a first stage by default; names omit this value."""
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 DECIMALS = 6
 """Decimals of a number in a grid, so that 3 * 0.1 is 0.3 in names."""
@@ -98,9 +95,6 @@ class GraphGrid(_Grid):
     )
     max_candidates: Counts = Field(
         default=(1000, 2000), description="Passages that are gathered before ranking."
-    )
-    params: dict[str, object] = Field(
-        default_factory=dict, description="Further parameters of every arm of the family, such as `entities`."
     )
 
 
@@ -223,9 +217,8 @@ def _grids(pool: PoolSpec) -> Iterator[tuple[str, ArmSpec]]:
             grid = pool.graph
             for hops, df, most in product(grid.max_hops, grid.max_entity_df, grid.max_candidates):
                 params = {"max_hops": hops, "max_entity_df": df, "max_candidates": most}
-                further = "".join(f"-{value}" for _, value in sorted(grid.params.items()))
-                name = f"graph-{backbone}-h{hops}-df{df}-c{most}{_NOT_IN_NAMES.sub('_', further)}{kept}"
-                yield name, ArmSpec(kind="graph", params={**base, **grid.params, **params})
+                name = f"graph-{backbone}-h{hops}-df{df}-c{most}{kept}"
+                yield name, ArmSpec(kind="graph", params={**base, **params})
 
 
 def _depth(depth: int) -> str:

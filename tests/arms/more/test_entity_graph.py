@@ -1,30 +1,23 @@
 """GraphDense: the walk is the plain one, longer walks begin as shorter ones, and a batch is its arms."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from armwise.arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from armwise.arms.base import Passage
 from armwise.arms.corpus import Corpus, Permitted
-from armwise.arms.filters import Comparison
 from armwise.arms.indexes.build_once import IndexMismatchError
 from armwise.arms.indexes.vectors import embedded_text
-from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.more import graph as graph_dense
-from armwise.arms.more.entities import Lister, Titles
-from armwise.arms.more.entity_graph import NAMES, Graph, extract
+from armwise.arms.more.entities import Titles
+from armwise.arms.more.entity_graph import Graph
 from armwise.arms.more.graph import GraphArm, GraphBatch, GraphParams
 from armwise.arms.retrievers import Resources
 from armwise.arms.retrievers.dense import DenseArm, DenseParams, shared_index
@@ -76,7 +69,7 @@ def plain_walk(
 @given(GRAPHS, STARTS, LIMITS, st.sets(st.integers(0, 11)))
 @settings(max_examples=200)
 @pytest.mark.slow
-def test_a_walk_under_a_filter_is_that_of_a_graph_of_the_permitted_passages(
+def test_a_walk_under_a_filter_is_of_the_permitted_graph(
     named: list[list[str]], start: list[str], limits: tuple[int, int, int], hidden: set[int]
 ) -> None:
     permitted = Permitted.of(np.array([place not in hidden for place in range(len(named))]))
@@ -117,50 +110,8 @@ class Kept(Resources):
         return [batch for batch in batches if isinstance(batch, GraphBatch)]
 
 
-class CountingWriter:
-    """Asks a scripted model, and counts how often."""
-
-    def __init__(self, replies: Callable[[Prompt], str]) -> None:
-        self._generator = base.ScriptedGenerator(replies)
-        self.asked = 0
-
-    def fail(self, error: GeneratorError | None) -> None:
-        self._generator.error = error
-
-    def __call__(self, prompt: Prompt) -> tuple[str, Chunk]:
-        self.asked += 1
-        return asyncio.run(base.complete(self._generator, prompt))
-
-
-class KilledError(Exception):
-    """What a test raises in place of a kill."""
-
-
-class DyingTitles(Titles):
-    """Dies after some passages, and counts those that it reads; cannot read one of them."""
-
-    def __init__(self, corpus: Corpus, lives: int, step: int) -> None:
-        super().__init__(corpus)
-        self.step = step  # type: ignore[misc]  # of this one only
-        self.lives = lives
-        self.read = 0
-
-    def of_passages(self, passages: Sequence[Passage]) -> list[list[str] | None]:
-        if self.read + len(passages) > self.lives:
-            raise KilledError
-        self.read += len(passages)
-        found = super().of_passages(passages)
-        return [None if p.id == "opera" else names for p, names in zip(passages, found, strict=True)]
-
-
-def list_known(prompt: Prompt) -> str:
-    """List the places that a text has, as a language model would."""
-    text = prompt.messages[-1]["content"]
-    return orjson.dumps([name for name in ("Vienna", "Danube", "Alps") if name in text]).decode()
-
-
-def resources(corpus: Corpus, indexes: Path, write: Write | None = None) -> Kept:
-    return Kept(corpus, indexes, BACKBONES, {}, **({"write": write} if write else {}))
+def resources(corpus: Corpus, indexes: Path) -> Kept:
+    return Kept(corpus, indexes, BACKBONES, {})
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +132,7 @@ def test_an_entity_in_too_many_passages_is_not_expanded(max_df: int, gathered: l
     assert walked(FILMS, ["jaws"], max_df, 3, NO_LIMIT) == gathered
 
 
-def test_passages_come_in_order_of_discovery_and_the_walk_stops_when_there_are_enough() -> None:
+def test_a_walk_stops_when_there_are_enough_passages() -> None:
     named = [["b"], ["a", "c"], ["b"], ["a"], ["c"]]
     assert walked(named, ["b", "a"], 9, 3, NO_LIMIT) == [0, 2, 1, 3, 4]
     assert walked(named, ["b", "a"], 9, 3, 3) == [0, 2, 1]
@@ -208,12 +159,6 @@ def test_a_shorter_walk_is_the_first_part_of_a_longer_one(
     assert walked(named, start, *limits) == longest.passages[: longest.reached(max_hops, most)].tolist()
 
 
-def test_an_even_number_of_hops_reaches_no_more_passages_than_the_odd_one_before_it() -> None:
-    graph = Graph.build([["a", "b"], ["b", "c"], ["c"]])
-    walk = graph.walk(graph.numbers(["a"]), 9, 5, NO_LIMIT)
-    assert [walk.reached(hops, NO_LIMIT) for hops in (1, 2, 3, 4, 5, 6)] == [1, 1, 2, 2, 3, 3]
-
-
 def test_a_walk_over_many_links_is_the_plain_walk() -> None:
     rng = np.random.default_rng(7)
     named = [[f"e{n}" for n in rng.choice(60, size=6, replace=False)] for _ in range(300)]
@@ -221,7 +166,7 @@ def test_a_walk_over_many_links_is_the_plain_walk() -> None:
         assert walked(named, ["e3", "e9"], *limits) == plain_walk(named, ["e3", "e9"], *limits)
 
 
-def test_names_are_looked_up_in_order_and_unknown_ones_are_left_out() -> None:
+def test_known_names_are_looked_up_in_order() -> None:
     graph = Graph.build(FILMS)
     assert graph.known(["town", "shark", "jaws"]).tolist() == [True, False, True]
     assert graph.numbers(["shark", "town", "jaws"]).tolist() == [
@@ -231,58 +176,29 @@ def test_names_are_looked_up_in_order_and_unknown_ones_are_left_out() -> None:
     assert Graph.build([[], []]).known(["jaws"]).tolist() == [False]
 
 
-def test_a_graph_that_was_opened_walks_as_the_one_that_was_built(corpus: Corpus, tmp_path: Path) -> None:
-    titles = Titles(corpus)
-    Graph.prepare(corpus, tmp_path, titles)
-    built = Graph.build([names or [] for names in titles.of_passages(list(corpus))])
-    opened = Graph.open(corpus, tmp_path, titles)
+def test_an_opened_graph_walks_as_the_built_one(corpus: Corpus, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    Graph.prepare(corpus, tmp_path, lambda *progress: told.append(progress))
+    assert told == [("finding entities", len(corpus), len(corpus))]
+    built = Graph.build(list(map(Titles(corpus).of_passage, corpus)))
+    opened = Graph.open(corpus, tmp_path)
     for start in (["vienna"], ["danube", "alps"], ["red fox"], []):
         walks = [graph.walk(graph.numbers(start), 9, 5, NO_LIMIT) for graph in (built, opened)]
         assert walks[0].passages.tolist() == walks[1].passages.tolist()
         assert walks[0].ends == walks[1].ends
 
 
-@settings(max_examples=15, deadline=None)
-@given(step=st.integers(1, 5), lives=st.integers(0, 12), torn=st.sampled_from([b"", b'["vien', b"nu"]))
-def test_extraction_goes_on_where_a_killed_run_stopped(
-    corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, step: int, lives: int, torn: bytes
-) -> None:
-    path = tmp_path_factory.mktemp("unfinished") / NAMES
-    killed = DyingTitles(corpus, lives, step)
-    survivor = DyingTitles(corpus, len(corpus), step)
-    with pytest.raises(KilledError):
-        extract(corpus, killed, path)
-    with path.open("ab") as file:
-        file.write(torn)
-    told: list[tuple[str, int, int | None]] = []
-    written: list[int] = []
+def test_a_killed_build_publishes_nothing(corpus: Corpus, tmp_path: Path) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    def report(*progress: Any) -> None:
-        told.append(progress)
-        written.append(path.read_bytes().count(b"\n"))
-
-    extract(corpus, survivor, path, report)
-
-    assert killed.read + survivor.read == len(corpus), "no passage is read twice"
-    expected = DyingTitles(corpus, len(corpus), step).of_passages(list(corpus))
-    assert [orjson.loads(line) for line in path.read_bytes().splitlines()] == expected
-    assert told[-1] == ("finding entities (1 unreadable)", 13, 13)
-    assert written == [done for _, done, _ in told], "what is reported outlives the process"
-
-
-def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(KilledError):
-        Graph.prepare(corpus, tmp_path, DyingTitles(corpus, lives=8, step=4))
+    with pytest.raises(KeyboardInterrupt):
+        Graph.prepare(corpus, tmp_path, die)
     with pytest.raises(IndexMismatchError, match="no index in"):
-        Graph.open(corpus, tmp_path, Titles(corpus))
-    survivor = DyingTitles(corpus, lives=5, step=4)
-    Graph.prepare(corpus, tmp_path, survivor)
-    assert survivor.read == 5
-    graph = Graph.open(corpus, tmp_path, Titles(corpus))
-    assert graph.known(["vienna", "opera"]).all(), "what is not readable has its title"
-    Graph.prepare(corpus, tmp_path, DyingTitles(corpus, lives=0, step=4))
+        Graph.open(corpus, tmp_path)
+    Graph.prepare(corpus, tmp_path)
+    assert Graph.open(corpus, tmp_path).known(["vienna", "mozart"]).tolist() == [True, False]
+    Graph.prepare(corpus, tmp_path, die)
 
 
 @pytest.mark.parametrize("params", [{"max_hops": 1}, {"max_hops": 3}, {"max_hops": 5, "max_candidates": 2}])
@@ -305,7 +221,7 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
     assert (found.steps, found.tokens) == (1, 0)
 
 
-def test_a_question_without_candidates_is_answered_by_the_dense_arm(corpus: Corpus, have: Kept) -> None:
+def test_without_candidates_the_dense_arm_answers(corpus: Corpus, have: Kept) -> None:
     arms = have.arm(), have.arm(max_candidates=1), have.arm(max_entity_df=1)
     told = DenseParams(backbone="words")
     dense = DenseArm("dense", corpus, told, shared_index(told, have))
@@ -381,118 +297,29 @@ def test_all_batches_share_the_walks_of_a_question(have: Kept, monkeypatch: pyte
     assert walks == [(2, 5, 1000), (100, 5, 1000)]
 
 
-def test_what_was_forgotten_is_found_walked_and_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explorer_keeps_what_it_found_until_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("walk", "counts"):
+    for name in ("known", "walk", "counts"):
         plain = getattr(Graph, name)
 
-        def counted(*told: Any, called: Any = plain, method: str = name) -> Any:
+        def counted(*told: Any, called: Any = plain, method: str = name, **named: Any) -> Any:
             calls.append(method)
-            return called(*told)
+            return called(*told, **named)
 
         monkeypatch.setattr(Graph, name, counted)
-
-    def of_question(text: str, known: Any) -> tuple[list[str], int]:
-        calls.append("entities")
-        return [name for name in (text,) if known([name]).all()], 7
-
-    extractor: Any = SimpleNamespace(of_question=of_question)
-    explorer = graph_dense.Explorer(Graph.build(FILMS), extractor)
+    explorer = graph_dense.Explorer(Graph.build(FILMS))
     permitted = Permitted.of(np.array([True, True, False, True, True]))
     for _ in range(2):
         calls.clear()
         for _ in range(2):
-            walk, tokens = explorer.walk("jaws", 9, 3, NO_LIMIT, permitted)
-        assert (walk.passages.tolist()[:2], tokens) == ([0, 1], 7)
-        assert sorted(calls) == ["counts", "entities", "walk"]
+            walk = explorer.walk("Who directed Jaws?", 9, 3, NO_LIMIT, permitted)
+        assert walk.passages.tolist()[:2] == [0, 1]
+        assert sorted(calls) == ["counts", "known", "walk"]
         explorer.forget()
 
 
-def test_arms_of_other_entities_or_of_another_model_of_them_share_no_extractor(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    have = resources(corpus, tmp_path)
-    told = [{"entities": "ner", "ner_model": str(tmp_path / name)} for name in ("one", "two", "one")]
-    told.append({"entities": "titles", "ner_model": str(tmp_path / "one")})
-    one, two, same, titles = (graph_dense._extractor(have.params(**params), have) for params in told)  # noqa: SLF001
-    assert one is same
-    assert len({id(extractor) for extractor in (one, two, titles)}) == 3
-
-
-def test_a_language_model_is_asked_once_for_a_question_and_its_tokens_are_told(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    write = CountingWriter(list_known)
-    have = resources(corpus, tmp_path, write)
-    group = {backbone: have.params(backbone=backbone, entities="llm") for backbone in BACKBONES}
-    assert have.batches(group) == [], "a batch does not tell tokens"
-    assert write.asked == len(corpus)
-    query = ask("Which river flows through Vienna?", frozenset(BACKBONES))
-    first, found = (have.arm(**params.model_dump()).search(query, 20) for params in group.values())
-    assert first.tokens == found.tokens
-    assert write.asked == len(corpus) + 1
-    assert {p.id for p in found.passages} == {"vienna", "austria", "mozart", "danube", "alps"}
-    _, last = write(Prompt(({"role": "user", "content": query.text},)))
-    assert found.tokens > last.prompt_tokens + last.completion_tokens, "the instruction is read too"
-
-
-def test_what_a_language_model_has_read_counts_where_no_passage_may_be_found(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    arm = resources(corpus, tmp_path, CountingWriter(list_known)).arm(entities="llm")
-    nowhere = Comparison(type="eq", key="year", value=1)
-    found = arm.search(replace(ask("Which river?", frozenset({"words"})), where=nowhere), 5)
-    assert found.passages == ()
-    assert found.tokens > 0
-
-
-def test_arms_beside_one_that_asks_the_language_model_are_a_batch(corpus: Corpus, tmp_path: Path) -> None:
-    have = resources(corpus, tmp_path, CountingWriter(lambda _: "[]"))
-    group = {"asks": have.params(entities="llm"), "titles": have.params(), "more": have.params(max_hops=1)}
-    assert [batch.names for batch in have.batches(group)] == [("titles", "more")]
-
-
-def test_an_arm_whose_language_model_fails_says_so_and_the_next_question_is_asked_anew(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    write = CountingWriter(list_known)
-    arm = resources(corpus, tmp_path, write).arm(entities="llm")
-    query = ask("Which river flows through Vienna?", arm.backbones)
-    write.fail(GeneratorError("scripted is out of order"))
-    with pytest.raises(ArmError, match="out of order"):
-        arm.search(query, 4)
-    write.fail(None)
-    assert arm.search(query, 4).passages
-
-
-def test_a_language_model_that_is_not_at_hand_is_missed_before_anything_is_published(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    with pytest.raises(ArmError, match="no language model is configured"):
-        resources(corpus, tmp_path).arm(entities="llm")
-    assert not list(tmp_path.glob("graph-*/manifest.json"))
-
-
-def test_a_query_without_the_embedding_is_told_which_one_it_lacks(have: Kept) -> None:
-    with pytest.raises(MissingEmbeddingError, match="arm 'graph' needs a 'words' embedding"):
-        have.arm().search(Query("Vienna"), 3)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"max_hops": 0}, {"max_hops": 10}, {"max_entity_df": 0}, {"max_candidates": 0}, {"entities": "dates"}],
-)
-def test_parameters_out_of_range_are_refused(have: Kept, wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        have.params(**wrong)
-
-
-def test_a_graph_of_other_entities_is_another_graph(corpus: Corpus, tmp_path: Path) -> None:
-    Graph.prepare(corpus, tmp_path, Titles(corpus))
-    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
-        Graph.open(corpus, tmp_path, Lister(CountingWriter(list_known)))
+def test_a_graph_of_another_corpus_is_another_graph(corpus: Corpus, tmp_path: Path) -> None:
+    Graph.prepare(corpus, tmp_path)
     other = keep(tmp_path, (*ENCYCLOPEDIA[:-1], Passage("last", "", "another corpus")))
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
-        Graph.open(other, tmp_path, Titles(other))
+        Graph.open(other, tmp_path)

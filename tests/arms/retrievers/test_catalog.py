@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from armwise.arms.async_bridge import Blocking
-from armwise.arms.base import NoRetrieval, Query, Retrieval
+from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexMismatchError
 from armwise.arms.llm import UNPROMPTED, WritingSpec, base, blocking_writer
@@ -20,7 +20,7 @@ from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers import ArmGraph, build_arm, catalog, prepare
 from armwise.arms.retrievers.catalog import KINDS, ArmSpecError, are_equivalent, arm_features, resolve_kind
 from armwise.arms.retrievers.kind import MOST_MEMBERS, ArmSpec, Resources
-from tests.arms.contract import DIM, ask, check_arm
+from tests.arms.contract import DIM, check_arm
 from tests.packages import install_package
 
 EXAMPLES = {name: ArmSpec(kind=name, params=dict(kind.example)) for name, kind in KINDS.own.items()}
@@ -121,7 +121,7 @@ def test_every_arm_that_is_built_keeps_the_contract(resources: Resources, name: 
     check_arm(arm, resources.corpus)
 
 
-def test_an_arm_of_every_kind_can_be_configured_as_its_example_says() -> None:
+def test_every_kind_can_be_configured_as_its_example() -> None:
     ArmGraph(EXAMPLES).validate(["minilm"])
     assert {"none", "bm25", "dense", "rrf", "ensemble"} <= SPECS.keys()
     assert SPECS.keys().isdisjoint({"remote", "mcp", "cross_encoder", "cascade", "langchain", "postgres"})
@@ -133,14 +133,7 @@ def test_an_arm_of_ones_own_gets_its_name_and_parameters(resources: Resources) -
     assert arm.greeting == "hello"
 
 
-def test_a_fused_arm_finds_what_its_members_find(resources: Resources) -> None:
-    query = ask("Who composed an opera in Vienna?", frozenset({"minilm"}))
-    members = [build_arm(name, resources).search(query, 50).passages for name in ("bm25", "dense")]
-    fused = build_arm("rrf", resources).search(query, 50).passages
-    assert {p.id for p in fused} == {p.id for ranking in members for p in ranking}
-
-
-def test_preparing_named_arms_prepares_their_members_and_no_others(corpus: Corpus, tmp_path: Path) -> None:
+def test_preparing_arms_prepares_their_members_alone(corpus: Corpus, tmp_path: Path) -> None:
     resources = Resources(corpus, tmp_path, BACKBONES, SPECS)
     prepare(resources, ["rrf"])
     build_arm("rrf", resources)
@@ -169,7 +162,6 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
     ("specs", "message"),
     [
         ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
-        ({"a": ArmSpec(kind="x")}, "arm 'a': unknown kind 'x'; there are: "),
         (
             {"a": ArmSpec(kind="milvus")},
             "arm 'a': unknown kind 'milvus'; it was removed: use an arm of kind post",
@@ -202,12 +194,31 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
         ),
     ],
 )
-def test_a_wrong_description_is_refused_and_the_right_one_suggested(
-    specs: dict[str, ArmSpec], message: str
-) -> None:
+def test_a_wrong_description_is_refused(specs: dict[str, ArmSpec], message: str) -> None:
     with pytest.raises(ArmSpecError) as refusal:
         ArmGraph(specs).validate(BACKBONES)
     assert message in str(refusal.value)
+
+
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "bm25": [{"k1": -1}, {"b": 1.5}, {"stop_words": "german"}, {"k2": 1}],
+    "graph": [{"max_hops": 0}, {"max_hops": 10}, {"max_entity_df": 0}, {"max_candidates": 0}],
+    "ds": [{"gamma": -0.1}, {"threshold": 1.1}],
+    "vendi": [{"diversity": -0.1}, {"diversity": 1.1}],
+    "regularize": [{"neighbors": 0}, {"depth": 0}, {"neighbours": 3}],
+    "ensemble": [{"arms": ["a"]}, {"select": "best"}, {"max_tokens": 0}, {"k": 4}],
+    "multistep": [{"max_steps": 0}, {"steps": 2}],
+    "query_variants": [{"most": 0}, {"most": 11}, {"way": "guess"}, {"steps": 2}],
+    "vendi_rag": [{"rounds": 0}, {"diversity": 1.5}, {"seed": 1}],
+    "federated": [{"arms": ["docs"]}, {"most": 0}, {"enough": 0.0}, {"enough": 1.0}],
+}
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [(kind, one) for kind, each in WRONG.items() for one in each])
+def test_parameters_out_of_range_are_refused(kind: str, wrong: dict[str, Any]) -> None:
+    (field,) = wrong
+    with pytest.raises(ArmSpecError, match=field):
+        resolve_kind("a", ArmSpec(kind=kind, params={**KINDS.own[kind].example, **wrong}))
 
 
 def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: Path) -> None:
@@ -232,7 +243,7 @@ def test_a_class_that_is_no_arm_is_refused(
         build_arm("mine", resources)
 
 
-def test_only_cheap_kinds_are_light_and_a_user_s_own_only_where_it_says_so() -> None:
+def test_only_cheap_kinds_are_light() -> None:
     own = ArmSpec(kind=f"{LightOwn.__module__}:LightOwn", params={"greeting": "hello"})
     specs = {**EXAMPLES, "own": SPECS["own"], "light own": own}
     graph = ArmGraph(specs)
@@ -259,11 +270,6 @@ def test_an_arm_embeds_texts_of_its_own_where_a_member_does() -> None:
     assert found == {"near": frozenset(), "steps": {"hashed"}, "fused": {"hashed"}}
 
 
-def test_an_unknown_arm_is_named_with_its_nearest(resources: Resources) -> None:
-    with pytest.raises(ArmSpecError, match="unknown arm 'bm52'; did you mean 'bm25'"):
-        build_arm("bm52", resources)
-
-
 def test_features_tell_kind_backbone_and_expected_steps() -> None:
     assert arm_features("none", SPECS["none"]) == {"arm=none": 1.0, "kind=none": 1.0, "steps": 0.0}
     near = ArmSpec(kind="dense", params={"backbone": "hashed"})
@@ -282,21 +288,6 @@ def test_features_tell_kind_backbone_and_expected_steps() -> None:
         "answering.passages": 0.5,
         "steps": 1.0,
     }
-
-
-@pytest.mark.parametrize(
-    "value", [np.inf, [1.0, np.inf], (1.0, np.inf), {"a": (np.nan,)}, [{"a": [-np.inf]}]]
-)
-def test_a_number_anywhere_in_parameters_is_finite(value: object) -> None:
-    with pytest.raises(ValueError, match="parameters must be finite"):
-        ArmSpec(kind="bm25", params={"k1": value})
-
-
-def test_a_graph_needs_a_model_of_names_only_where_it_reads_them_with_one() -> None:
-    kind = KINDS["graph"]
-    for entities, models in (("titles", ()), ("llm", ()), ("ner", ("package:names/model",))):
-        given = {"backbone": "hashed", "entities": entities, "ner_model": "package:names/model"}
-        assert kind.models(kind.params.model_validate(given)) == models
 
 
 def test_a_way_of_writing_is_told_in_numbers_of_one_size() -> None:
@@ -320,12 +311,6 @@ def test_a_way_of_writing_is_told_in_numbers_of_one_size() -> None:
     }
 
 
-def test_no_retrieval_needs_no_index(corpus: Corpus, tmp_path: Path) -> None:
-    assert isinstance(
-        build_arm("n", Resources(corpus, tmp_path, {}, {"n": ArmSpec(kind="none")})), NoRetrieval
-    )
-
-
 def test_a_policy_is_told_the_numbers_of_an_arm_as_logarithms() -> None:
     params = {"backbone": "hashed", "gamma": 1.0, "threshold": 0.2}
     told = arm_features("d", ArmSpec(kind="ds", params=params))
@@ -343,9 +328,7 @@ def lattice(levels: int, width: int = 2) -> dict[str, ArmSpec]:
     return specs
 
 
-def test_a_lattice_of_fusions_is_built_as_far_as_its_searches_are_bounded(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_lattice_of_fusions_within_the_bound_is_built(corpus: Corpus, tmp_path: Path) -> None:
     specs, top = lattice(MOST_LEVELS), f"a{MOST_LEVELS - 1}-0"  # 255 searches
     ArmGraph(specs).validate({})
     assert len(ArmGraph(specs).closure(top)) == 2 * MOST_LEVELS - 1
@@ -363,19 +346,11 @@ def test_a_lattice_of_fusions_is_built_as_far_as_its_searches_are_bounded(
     ],
     ids=["deep", "very deep", "wide"],
 )
-def test_members_of_members_are_refused_in_no_time_where_they_search_too_often(
+def test_members_of_members_that_search_too_often_are_refused(
     specs: dict[str, ArmSpec], message: str, inside_out: bool
 ) -> None:
     specs = specs if inside_out else dict(reversed(specs.items()))
     with pytest.raises(ArmSpecError, match=message):
-        ArmGraph(specs).validate({})
-
-
-def test_a_member_that_is_named_twice_searches_twice() -> None:
-    specs = {"none": ArmSpec(kind="none")}
-    for level, below in enumerate(["none", "r0", "r1"]):
-        specs[f"r{level}"] = ArmSpec(kind="rrf", params={"arms": [below] * 8})
-    with pytest.raises(ArmSpecError, match=r"arm 'r2' would search 585 times"):
         ArmGraph(specs).validate({})
 
 
@@ -396,11 +371,11 @@ def test_an_arm_may_search_256_times(members: int, fits: bool) -> None:
         ("cascade", {"stages": [["none"] * 100_000, ["a"]], "decider": "x"}, "100,001 arms: at most 64"),
         ("cascade", {"stages": [["none"]] * 100_000, "decider": "x"}, "64 items after validation, not"),
         ("cascade", {"stages": [["none"] * 32, ["a"] * 33], "decider": "x"}, "65 arms: at most 64"),
+        ("cascade", {"stages": [["a"], ["a"]], "decider": "x"}, "arm 'a' is in two places"),
+        ("cascade", {"stages": [["a", "b", "b"], ["c"]], "decider": "x"}, "arm 'b' is in two places"),
     ],
 )
-def test_an_arm_of_too_many_members_is_refused_with_the_number_and_without_repeating_them(
-    kind: str, params: dict[str, Any], total: str
-) -> None:
+def test_too_many_or_repeated_members_are_refused(kind: str, params: dict[str, Any], total: str) -> None:
     with pytest.raises(ArmSpecError) as refusal:
         resolve_kind("a", ArmSpec(kind=kind, params=params))
     assert total in str(refusal.value)
@@ -426,6 +401,7 @@ def test_two_ways_to_say_the_same_arm_are_the_same() -> None:
         {"k1": float("inf")},
         {"x": [1.0, float("nan")]},
         {"x": {"y": [float("-inf")]}},
+        {"x": {"y": (float("nan"),)}},
         {"k1": 10**30},
         {"x": "\ud800"},
         {"x": {1, 2}},
@@ -436,13 +412,7 @@ def test_parameters_that_a_log_cannot_keep_are_refused(params: dict[str, object]
         ArmSpec(kind="bm25", params=params)
 
 
-def test_an_arm_is_in_one_place_of_a_cascade() -> None:
-    for stages in ([["a"], ["a"]], [["a", "b", "b"], ["c"]]):
-        with pytest.raises(ArmSpecError, match=r"arm '[ab]' is in two places: each answers once"):
-            resolve_kind("c", ArmSpec(kind="cascade", params={"stages": stages, "decider": "x"}))
-
-
-def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may_matter() -> None:
+def test_the_digest_of_a_search_is_of_all_its_members() -> None:
     own = ArmSpec(kind=f"{__name__}:Own", params={"greeting": "hello"})
     specs = {"words": ArmSpec(kind="bm25"), "none": ArmSpec(kind="none"), "own": own, "other": own}
     fused = ArmSpec(kind="rrf", params={"arms": ["none", "words"]})
@@ -458,9 +428,7 @@ def test_the_digest_of_a_search_is_of_all_members_and_of_the_name_where_that_may
     assert same == {"none", "own", "other"}
 
 
-def test_the_version_of_an_index_is_of_its_model_and_not_of_the_name_of_it(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_the_version_of_an_index_is_of_its_model(corpus: Corpus, tmp_path: Path) -> None:
     kind, params = resolve_kind("dense", SPECS["dense"])
     assert kind.version is not None
     models = [Backbone(model=f"hashing:{dim}") for dim in (8, 16)]

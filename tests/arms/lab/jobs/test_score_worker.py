@@ -99,7 +99,7 @@ def test_blocks_hold_what_every_arm_earns_by_itself(corpus: Corpus, tmp_path: Pa
     assert 0.0 < np.nanmean(scores) < 1.0
 
 
-def test_a_text_that_an_arm_writes_is_embedded_as_a_question_is(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_text_of_an_arm_is_embedded_as_a_question(corpus: Corpus, tmp_path: Path) -> None:
     worker = ScoreWorker(make_job(corpus, tmp_path))
     (query,) = worker.queries(QUESTIONS[:1])
     found = worker.embed(QUESTIONS[0].text, frozenset(TINY))
@@ -107,9 +107,7 @@ def test_a_text_that_an_arm_writes_is_embedded_as_a_question_is(corpus: Corpus, 
     np.testing.assert_array_equal(found["tiny"], query.embeddings["tiny"])
 
 
-def test_a_cell_that_is_unknown_is_counted_out_of_the_costs_and_explained(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_an_unknown_cell_is_in_no_cost_and_explained(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path)
     block = ScoreWorker(job).block(1)
     drawn = list(SPECS).index("drawn")
@@ -147,9 +145,7 @@ def test_a_block_comes_back_as_it_was_packed() -> None:
     assert (back.scores.dtype, back.problem) == (np.float32, "")
 
 
-def test_draws_follow_from_the_question_and_the_seed_and_not_from_the_block(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_draws_follow_from_the_question_and_the_seed(corpus: Corpus, tmp_path: Path) -> None:
     steps = [
         ScoreWorker(make_job(corpus, tmp_path, block=5, seed=seed)).block(0).steps[-1] for seed in (0, 0, 1)
     ]
@@ -159,7 +155,7 @@ def test_draws_follow_from_the_question_and_the_seed_and_not_from_the_block(
     assert steps[0] == steps[1] == in_blocks != steps[2]
 
 
-def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_language_model_answers_from_the_passages(corpus: Corpus, tmp_path: Path) -> None:
     replies = {QUESTIONS[0].text: "the Danube", QUESTIONS[1].text: "Haydn"}
     job = make_job(
         corpus,
@@ -170,7 +166,7 @@ def test_the_language_model_of_the_job_answers_from_the_passages(corpus: Corpus,
     assert ScoreWorker(job).block(0).scores.tolist() == [[1.0] * 6, [0.0] * 6]
 
 
-def test_without_a_language_model_what_needs_one_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+def test_what_needs_a_language_model_is_refused_without(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
     with pytest.raises(ModelStartError, match="a language model is needed, and none is configured"):
         ScoreWorker(job).block(0)
@@ -220,9 +216,7 @@ def test_what_changes_scores_or_blocks_changes_the_identity(
     assert before[fact] != replace(job, **fields).identity(RECALL)[fact]
 
 
-def test_the_identity_names_corpus_and_measure_and_not_what_is_only_measured(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_the_identity_names_corpus_and_measure(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path)
     identity = job.identity(RECALL)
     assert (identity["corpus"], identity["measure"]) == (corpus.digest, "R@3")
@@ -230,7 +224,7 @@ def test_the_identity_names_corpus_and_measure_and_not_what_is_only_measured(
     assert replace(job, timed=9).identity(RECALL) == identity
 
 
-def test_the_identity_names_what_the_scorer_says_beside_the_measure(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_identity_names_what_the_scorer_says(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path)
     answers = AnswerScorer("em", lambda *_: 1.0, LateWriter(None), k=3, word_budget=99, max_tokens=8)
     told = job.identity(answers).items()
@@ -238,35 +232,24 @@ def test_the_identity_names_what_the_scorer_says_beside_the_measure(corpus: Corp
     assert job.identity(RetrievalScorer("RR", 3)) != job.identity(RetrievalScorer("RR", 5))
 
 
-def test_the_identity_follows_the_weights_of_every_model_that_arms_load(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    reader, ner = tmp_path / "reader", tmp_path / "ner"
-    for folder in (reader, ner):
-        folder.mkdir()
-        (folder / "weights").write_text("1")
-    graph = {"backbone": "tiny", "ner_model": str(ner)}
+def test_the_identity_follows_the_weights_of_an_arms_model(corpus: Corpus, tmp_path: Path) -> None:
+    reader = tmp_path / "reader"
+    reader.mkdir()
+    (reader / "weights").write_text("1")
     specs = {
         **SPECS,
         "reader": ArmSpec(kind="cross_encoder", params={"arm": "bm25", "model": str(reader)}),
         "hub": ArmSpec(kind="cross_encoder", params={"arm": "bm25", "model": "owner/name"}),
-        "ner": ArmSpec(kind="graph", params={**graph, "entities": "ner"}),
     }
     job = replace(make_job(corpus, tmp_path / "indexes"), specs=specs)
     before = job.identity(RECALL)
     assert before["weights of owner/name"] == "owner/name"
-    for folder in (reader, ner):
-        (folder / "weights").write_text("22")
-        after = job.identity(RECALL)
-        assert {fact for fact in before if before[fact] != after[fact]} == {f"weights of {folder}"}
-        before = after
-    titles = {"titles": ArmSpec(kind="graph", params=graph)}
-    assert not any(fact.startswith("weights") for fact in replace(job, specs=titles).identity(RECALL))
+    (reader / "weights").write_text("22")
+    after = job.identity(RECALL)
+    assert {fact for fact in before if before[fact] != after[fact]} == {f"weights of {reader}"}
 
 
-def test_the_identity_follows_the_weights_of_a_language_model_that_is_here(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_the_identity_follows_the_weights_of_a_language_model(corpus: Corpus, tmp_path: Path) -> None:
     model = tmp_path / "tiny.gguf"
     job = replace(make_job(corpus, tmp_path / "indexes"), llm=catalog.EmbeddedSpec(model=str(model)))
     told = [job.identity(RECALL)["language model"]]  # not there, and perhaps not needed
