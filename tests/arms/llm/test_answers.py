@@ -23,21 +23,21 @@ def answered(form: Form, *texts: str) -> tuple[ModelAnswer, list[Prompt]]:
     return answer_to(ASKED, Writing(form, 200, 32), write), prompts
 
 
-def test_an_answer_without_its_tag_is_asked_for_once_more_and_both_calls_are_counted() -> None:
+def test_an_answer_without_its_tag_is_asked_for_again() -> None:
     found, prompts = answered(Form.REASONING, "By the coast, I think.", "<answer>At the coast</answer>")
     assert (found.text, found.tagged) == ("At the coast", False)
     assert found.tokens == 101 + 202
     assert [len(prompt.messages) for prompt in prompts] == [1, 3]
 
 
-def test_an_answer_in_its_tag_and_one_of_a_form_without_are_asked_for_once() -> None:
+def test_other_answers_are_asked_for_once() -> None:
     found, prompts = answered(Form.REASONING, "So: <answer>At the coast</answer>")
     assert (found.text, found.tagged, found.tokens, len(prompts)) == ("At the coast", True, 101, 1)
     found, prompts = answered(Form.SHORT, " At the coast ")
     assert (found.text, found.tagged, found.tokens, len(prompts)) == ("At the coast", None, 101, 1)
 
 
-def test_a_way_to_retrieve_nothing_has_one_pipeline_for_all_settings_of_passages() -> None:
+def test_retrieving_nothing_has_one_pipeline() -> None:
     grid = PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4))
     assert [name for name, *_ in grid.members(["none"])] == [
         "none-default",

@@ -205,7 +205,7 @@ async def asked(base_url: str, prompt: Prompt = PROMPT, **changes: Any) -> list[
         await generator.close()
 
 
-async def test_a_request_names_the_version_and_the_key_and_leaves_out_what_nobody_named(
+async def test_a_request_has_version_and_key_and_no_defaults(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-up")
@@ -269,7 +269,7 @@ async def test_functions_are_tools(url: str, options: dict[str, Any], choice: di
     assert body["tool_choice"] == choice
 
 
-async def test_an_answer_of_a_schema_is_asked_for_and_one_without_is_refused(url: str) -> None:
+async def test_a_form_needs_a_schema(url: str) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
     body = await sent(url, Prompt(PROMPT.messages, options={"response_format": form}))
     assert body["output_config"] == {"format": {"type": "json_schema", "schema": {"type": "object"}}}
@@ -342,7 +342,7 @@ def _part(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-async def test_texts_and_calls_are_read_as_they_come_and_reasoning_is_left_out(url: str) -> None:
+async def test_texts_and_calls_are_read_and_reasoning_is_not(url: str) -> None:
     *pieces, last = await asked(f"{url}/calling")
     assert "".join(piece.text for piece in pieces) == "I look."
     calls = [
@@ -455,7 +455,7 @@ def test_stop_reasons_have_the_names_of_chunks(reason: str, finish: str) -> None
         [start(), *text("four more words here"), *end("end_turn", output_tokens=10**9)],
     ],
 )
-def test_usage_that_is_missing_or_cannot_be_true_is_estimated(events: list[dict[str, Any]]) -> None:
+def test_usage_that_cannot_be_true_is_estimated(events: list[dict[str, Any]]) -> None:
     _, answer = read(*events)
     last = answer.last()
     assert (last.prompt_tokens, last.completion_tokens, last.cached_tokens, last.cache_written_tokens) == (
@@ -488,8 +488,7 @@ def test_what_breaks_a_bound_is_no_answer(events: list[dict[str, Any]], message:
         read(*events)
 
 
-def test_the_engine_is_at_anthropic_by_default_and_reads_images_and_files() -> None:
+def test_the_engine_reads_images_and_files_and_tools() -> None:
     default = AnthropicSpec.model_validate({"engine": "anthropic", "model": "m"})
-    assert str(default.base_url) == "https://api.anthropic.com/v1"
     assert list_inputs(default) == {"image", "file"}
     assert list_options(default) == {"tools", "tool_choice", "response_format", "parallel_tool_calls"}

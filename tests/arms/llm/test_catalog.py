@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -61,18 +62,10 @@ def asking(question: str, max_tokens: int = 40, **settings: object) -> Prompt:
 # The settings.
 
 
-def test_a_spec_is_told_apart_by_its_engine() -> None:
-    assert SPEC.validate_python({"engine": "embedded"}) == EmbeddedSpec()
-    assert isinstance(SPEC.validate_python({"engine": "vllm", "model": "m"}), VllmSpec)
-    assert isinstance(
-        SPEC.validate_python({"engine": "openai", "base_url": "http://h/v1", "model": "m"}), OpenAISpec
-    )
-
-
 @pytest.mark.parametrize(
     "bad", [{"engine": "none"}, {"engine": "embedded", "slot": 2}, {"engine": "embedded", "slots": 0}]
 )
-def test_a_spec_with_an_unknown_engine_field_or_value_is_refused(bad: dict[str, object]) -> None:
+def test_a_spec_that_is_wrong_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         SPEC.validate_python(bad)
 
@@ -121,38 +114,15 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "price", [f"usd_per_kilotoken_{tokens}" for tokens in ("in", "out", "cached", "cache_write")]
 )
-def test_an_engine_of_which_any_price_is_set_is_a_priced_one(price: str) -> None:
+def test_an_engine_with_any_price_is_a_priced_one(price: str) -> None:
     assert isinstance(build_generator(ScriptedSpec(engine="scripted", **{price: 0.1})), PricedGenerator)  # type: ignore[arg-type]
-
-
-def test_engines_without_settings_have_the_documented_ones() -> None:
-    free = {
-        "usd_per_kilotoken_in": 0.0,
-        "usd_per_kilotoken_out": 0.0,
-        "usd_per_kilotoken_cached": None,
-        "usd_per_kilotoken_cache_write": None,
-        "cache_lifetime_s": 300.0,
-    }
-    embedded = EmbeddedSpec().model_dump(exclude={"model"})
-    assert embedded == {**free, "engine": "embedded", "context_tokens": 4096, "slots": 4, "threads": None}
-    named = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
-    endpoint = OpenAISpec.model_validate(named).model_dump(mode="json", exclude=named.keys())
-    assert endpoint == {
-        **free,
-        "api_key_env": None,
-        "timeout_s": 60.0,
-        "max_retries": 2,
-        "concurrency": None,
-        "request": {},
-        "inputs": ["image", "file"],
-    }
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("base_url", "http://other/v1"), ("model", "other"), ("request", {"top_k": 1})],
 )
-def test_endpoints_that_may_answer_otherwise_have_another_identity(name: str, value: object) -> None:
+def test_endpoints_that_may_answer_otherwise_differ(name: str, value: object) -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
     assert identify(SPEC.validate_python(spec | {name: value})) != identify(SPEC.validate_python(spec))
     assert identify(SPEC.validate_python(spec)) == {  # another document would forget results that are kept
@@ -178,7 +148,7 @@ async def test_tokens_of_every_engine_have_their_price() -> None:
     assert last.usd == pytest.approx((last.prompt_tokens + 2 * last.completion_tokens) / 1000)
 
 
-def test_prices_of_a_machine_of_ones_own_leave_kept_results_valid() -> None:
+def test_prices_of_an_own_machine_keep_results_valid() -> None:
     assert identify(EmbeddedSpec(usd_per_kilotoken_in=0.1)) == identify(EmbeddedSpec())
     assert "usd_per_kilotoken_in" not in identify(EmbeddedSpec())
 
@@ -235,7 +205,7 @@ async def test_a_model_answers_from_a_passage(engine: Generator) -> None:
 
 
 @pytest.mark.slow
-async def test_an_answer_streams_and_its_last_chunk_counts_the_tokens(engine: Generator) -> None:
+async def test_the_last_chunk_of_a_stream_counts_the_tokens(engine: Generator) -> None:
     chunks = [
         chunk async for chunk in engine.stream(asking("Write a long story about a river.", max_tokens=10))
     ]
@@ -260,7 +230,7 @@ async def test_the_same_seed_draws_the_same_answer(engine: Generator) -> None:
     assert first[0] == second[0]
 
 
-async def test_a_prompt_over_the_context_is_told_apart_from_other_errors(engine: Generator) -> None:
+async def test_a_prompt_over_the_context_is_its_own_error(engine: Generator) -> None:
     with pytest.raises(PromptTooLongError, match="context"):
         await complete(engine, asking("blue " * 600))
 
@@ -313,7 +283,7 @@ async def test_log_probabilities_are_those_of_the_tokens(engine: Generator) -> N
 
 
 @pytest.mark.slow
-async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_schema(
+async def test_a_required_call_has_arguments_of_its_schema(
     embedded: EmbeddedGenerator,
 ) -> None:
     found = await written(embedded, tools=tools("measure", "ask"), tool_choice="required")
@@ -324,7 +294,7 @@ async def test_a_function_that_must_be_called_is_called_with_arguments_of_its_sc
 
 
 @pytest.mark.slow
-async def test_a_function_that_may_be_called_is_called_or_the_question_is_answered(
+async def test_an_optional_function_is_called_or_text_answers(
     embedded: EmbeddedGenerator,
 ) -> None:
     found = await written(embedded, tools=tools("measure"))
@@ -352,14 +322,9 @@ async def test_a_conversation_with_a_call_and_its_result_is_read(embedded: Embed
         ({"$ref": "http://127.0.0.1:9/x.json"}, "ref"),
         ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, "grammar"),
         ({"type": "string", "minLength": 10**9}, "grammar"),
-        ({"type": "string", "pattern": "^(a?){2000}$"}, "100 repetitions"),
-        ({"type": "string", "pattern": "^((a?){20}){20}$"}, "100 repetitions"),
-        ({"type": "object", "patternProperties": {"^(a?){101}$": {}}}, "100 repetitions"),
-        ({"type": "string", "pattern": "a" * 300}, "256 characters"),
-        ({"enum": ["x" * 30_000]}, "at most 20000"),
     ],
 )
-async def test_a_schema_that_cannot_be_read_is_told_apart_from_other_errors(
+async def test_a_schema_that_cannot_be_read_is_its_own_error(
     embedded: EmbeddedGenerator, schema: dict[str, Any], message: str
 ) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -383,7 +348,7 @@ class WatchedServer(xllamacpp.Server):  # type: ignore[misc]
 
 
 @pytest.mark.slow
-async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
+async def test_a_cancelled_task_stops_the_embedded_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(xllamacpp, "Server", WatchedServer)
@@ -407,7 +372,7 @@ async def test_a_cancelled_task_stops_the_embedded_engine_at_its_next_token(
 
 
 @pytest.mark.slow
-async def test_closing_ends_the_answer_being_written_and_the_one_in_line_with_an_error() -> None:
+async def test_closing_ends_all_answers_with_an_error() -> None:
     generator = EmbeddedGenerator(DEFAULT_MODEL, context_tokens=512, slots=1, threads=1)
     prompt = asking("Tell a long story.", max_tokens=400)
     async with aclosing(generator.stream(prompt)) as chunks:
@@ -430,15 +395,13 @@ async def test_more_questions_than_slots_are_all_answered(embedded: EmbeddedGene
     assert [last.completion_tokens for _, last in answers] == [4] * 5
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"absent\.gguf"):
-        EmbeddedGenerator(str(tmp_path / "absent.gguf"))
-
-
-def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "error"), [("absent.gguf", ModelNotFoundError), ("broken.gguf", GeneratorError)]
+)
+def test_a_file_that_is_no_model_is_named(tmp_path: Path, name: str, error: type[Exception]) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"not a model")
-    with pytest.raises(GeneratorError, match=r"broken\.gguf is not a GGUF model"):
-        EmbeddedGenerator(str(tmp_path / "broken.gguf"))
+    with pytest.raises(error, match=re.escape(name)):
+        EmbeddedGenerator(str(tmp_path / name))
 
 
 def test_without_llama_cpp_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +422,7 @@ def test_without_vllm_the_error_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")  # of vLLM and torch, about each other
 @pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM has an environment of its own: make test-vllm")
-async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path: Path) -> None:
+async def test_vllm_streams_and_stops_when_its_reader_leaves(tmp_path: Path) -> None:
     from examples.unpack_gguf import unpack
 
     directory = await asyncio.to_thread(unpack, DEFAULT_MODEL, tmp_path / "SmolLM2-135M-Instruct")
@@ -496,7 +459,7 @@ async def test_vllm_streams_an_answer_and_stops_when_its_reader_leaves(tmp_path:
         await generator.close()
 
 
-async def test_a_scripted_model_calls_a_function_where_the_request_offers_some() -> None:
+async def test_a_scripted_model_calls_an_offered_function() -> None:
     script = {"Warm?": [{"name": "weather", "arguments": {"city": "Oslo"}}]}
     generator = build_generator(
         ScriptedSpec(

@@ -39,29 +39,18 @@ def test_the_conversation_follows_one_system_message_unchanged(form: Form) -> No
 
 
 @pytest.mark.parametrize("form", Form)
-def test_passages_are_numbered_in_their_order_with_title_and_text(form: Form) -> None:
-    system = answer_prompt(CONVERSATION, [MERGE, INSORT], form=form)[0]["content"]
-    assert "[1] heapq.merge\nMerge multiple sorted inputs into one.\n\n[2] bisect.insort\nInsert" in system
+def test_passages_are_numbered_with_title_and_text(form: Form) -> None:
+    page = Passage("2", "Annual\nReport", "Sales grew.", metadata={"page": 3})
+    system = answer_prompt(CONVERSATION, [MERGE, page], form=form)[0]["content"]
+    assert "[1] heapq.merge\nMerge multiple sorted inputs into one.\n\n[2] Annual Report, p. 3" in system
+    assert prompt_name(form, [MERGE]) == form
 
 
-def test_a_passage_is_named_by_its_title_and_its_page_on_one_line() -> None:
-    page = Passage("1", "Annual\nReport", "Sales grew.", metadata={"page": 3})
-    assert "[1] Annual Report, p. 3\nSales grew." in answer_prompt(CONVERSATION, [page])[0]["content"]
-
-
-def test_all_system_messages_of_the_client_are_kept_in_one() -> None:
+def test_system_messages_of_the_client_are_kept_in_one() -> None:
     given: list[Message] = [{"role": "system", "content": text} for text in ("In French.", "In prose.")]
     system, *rest = answer_prompt([given[0], *CONVERSATION, given[1]], [MERGE])
     assert system["content"].startswith("In French.\n\nIn prose.\n\n")
     assert rest == CONVERSATION
-
-
-def test_a_system_message_of_the_client_is_kept_and_stays_the_only_one() -> None:
-    given_system: Message = {"role": "system", "content": "Answer in French."}
-    prompt = answer_prompt([given_system, *CONVERSATION], [MERGE])
-    assert [message["role"] for message in prompt].count("system") == 1
-    assert prompt[0]["content"].startswith("Answer in French.\n\n")
-    assert MERGE.text in prompt[0]["content"]
 
 
 @pytest.mark.parametrize("form", Form)
@@ -76,21 +65,9 @@ def test_only_the_reasoning_form_asks_for_a_tag() -> None:
         assert len(set(asks.values())) == len(Form)
 
 
-def test_a_direct_answer_is_asked_for_where_no_form_is_named() -> None:
-    assert answer_prompt(CONVERSATION, [MERGE]) == answer_prompt(CONVERSATION, [MERGE], form=Form.DIRECT)
-
-
-def test_every_prompt_has_a_name_of_its_own() -> None:
-    names = {prompt_name(form, passages) for form in Form for passages in ([MERGE], [])}
-    assert names == {
-        *("direct", "short", "reasoning"),
-        *("direct_without", "short_without", "reasoning_without"),
-    }
-
-
 @pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize(("passages", "budget"), [([Passage("1", "Blank", "")], 600), ([MERGE], 1)])
-def test_a_prompt_that_shows_nothing_of_its_passages_is_the_one_without(
+def test_passages_of_which_nothing_is_shown_are_none(
     form: Form, passages: list[Passage], budget: int
 ) -> None:
     asked = answer_prompt(CONVERSATION, passages, word_budget=budget, form=form)
@@ -108,12 +85,9 @@ def test_a_prompt_that_shows_nothing_of_its_passages_is_the_one_without(
         ("<answer>1957 <answer>1958</answer>", "1958"),
         ("So <answer>1958", "1958"),
         ("So <answer>1958</ans", "1958"),
-        ("So <answer>1958</", "1958"),
-        ("<answer>1958</answer> and then <answer>", "1958"),
         ("<answer>1958</answer> or <answer>1957", "1958"),
         ("<answer>1958</answer> not <answer> </answer>", "1958"),
         ("<answer>a < b, <i>so</i> c</answer>", "a < b, <i>so</i> c"),
-        ("<answer>two\nlines</answer>", "two\nlines"),
     ],
 )
 def test_the_answer_of_reasons_is_what_the_last_tag_holds(text: str, answer: str) -> None:
@@ -127,7 +101,7 @@ def test_reasons_without_an_answer_in_a_tag_are_all_there_is(text: str) -> None:
 
 @pytest.mark.parametrize("form", [Form.DIRECT, Form.SHORT])
 @given(text=st.text() | st.just("<answer>1958</answer>"))
-def test_a_form_without_reasons_is_answered_by_the_text_itself(form: Form, text: str) -> None:
+def test_a_form_without_reasons_is_its_text(form: Form, text: str) -> None:
     assert parse_answer(text, form) == ParsedAnswer(text, tagged=False)
 
 
@@ -138,7 +112,7 @@ def test_an_answer_that_is_put_into_a_tag_is_found_again(before: str, answer: st
     )
 
 
-def test_the_fallback_goes_on_from_the_reasons_and_asks_for_the_answer_alone() -> None:
+def test_the_fallback_asks_for_the_answer_alone() -> None:
     asked = answer_prompt(CONVERSATION, [MERGE], form=Form.REASONING)
     assert fallback_prompt(asked, "It is heapq.merge.") == (
         *asked,
@@ -188,7 +162,7 @@ def test_a_text_without_blanks_is_cut_at_the_budget(text: str, n_words: int, kep
     assert cut(text, n_words) == kept
 
 
-def test_a_passage_without_blanks_stays_within_the_budget_of_a_prompt() -> None:
+def test_a_passage_without_blanks_stays_within_the_budget() -> None:
     shown = passage_block([Passage("1", "\u6cb3", "\u9577" * 50_000), MERGE], 100)
     assert shown.count("\u9577") == 99
     assert "[2]" not in shown
@@ -196,7 +170,7 @@ def test_a_passage_without_blanks_stays_within_the_budget_of_a_prompt() -> None:
     assert titled.count("\u9577") == 40
 
 
-def test_an_answer_cites_where_there_are_passages_after_all_other_instructions() -> None:
+def test_an_answer_cites_where_there_are_passages() -> None:
     asked: list[Message] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Why?"}]
     river = Passage("p", "River", "It flows.")
     plain, cited, without = (
@@ -208,7 +182,7 @@ def test_an_answer_cites_where_there_are_passages_after_all_other_instructions()
     assert without == prompts.answer_prompt(asked, [])[0]["content"]
 
 
-def test_a_pipeline_writes_with_its_own_instructions_temperature_and_words() -> None:
+def test_a_pipeline_writes_with_its_own_settings() -> None:
     template = prompts.Template("Mine: {passages}", "Mine, without.")
     writing = prompts.PipelineWriting(
         prompts.Form.SHORT, 4, 32, template=template, temperature=0.5, reasoning="high"
@@ -224,7 +198,7 @@ def test_a_pipeline_writes_with_its_own_instructions_temperature_and_words() -> 
     assert plain.asked((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).asked((user,))
 
 
-def test_a_prompt_shows_600_words_of_passages_where_no_budget_is_named() -> None:
+def test_a_prompt_shows_600_words_by_default() -> None:
     long = Passage("1", "", "word " * 700)
     assert answer_prompt(CONVERSATION, [long])[0]["content"].split().count("word") == 600
     titled = Passage("1", "title " * 599, "word")
@@ -236,7 +210,7 @@ def test_a_prompt_shows_600_words_of_passages_where_no_budget_is_named() -> None
     ]
 
 
-def test_the_bound_of_an_answer_with_reasons_is_of_two_calls_of_which_the_second_reads_the_first() -> None:
+def test_the_bound_of_an_answer_with_reasons_is_of_two_calls() -> None:
     short, reasons = (
         prompts.answer_bound(prompts.Writing(form, 0, 10)) for form in (Form.SHORT, Form.REASONING)
     )
@@ -247,7 +221,7 @@ def test_the_bound_of_an_answer_with_reasons_is_of_two_calls_of_which_the_second
     assert reasons.read == 2 * once.read + 10 + alone + 16, "the text, the second question, two messages"
 
 
-def test_an_effort_of_reasoning_is_an_option_where_an_arm_names_one() -> None:
+def test_an_effort_of_reasoning_is_an_option() -> None:
     writing = prompts.PipelineWriting(prompts.Form.SHORT, 200, 32)
     assert writing.asked(()).options == {}
     assert replace(writing, reasoning="low").asked(()).options == {"reasoning_effort": "low"}

@@ -51,7 +51,7 @@ def test_a_planted_passage_leaves_one_block_of_one_passage(form: Form, text: str
 
 
 @pytest.mark.parametrize("text", PLANTED)
-def test_a_judge_sees_a_planted_passage_question_and_answer_between_their_tags(text: str) -> None:
+def test_a_judge_sees_planted_texts_between_their_tags(text: str) -> None:
     sent: list[Prompt] = []
     passage = Passage("1", "Tower", text)
     judge.grade(writing('{"score": 0}', prompts=sent), judge.ANSWER, text, [passage], text)
@@ -62,18 +62,8 @@ def test_a_judge_sees_a_planted_passage_question_and_answer_between_their_tags(t
     assert user["content"].endswith(f"\n</answer>\n\n{judge.GRADE_FORM}")
 
 
-class Says:
-    """An arm whose passage is the answer that the scripted model copies."""
-
-    backbones: frozenset[str] = frozenset()
-    name = "says"
-
-    def search(self, query: Query, k: int) -> object:
-        return NoRetrieval("none").search(query, k)
-
-
 @pytest.mark.parametrize("text", PLANTED)
-def test_a_planted_answer_stays_one_line_of_the_list_that_a_selector_sees(text: str) -> None:
+def test_a_planted_answer_stays_one_line_of_the_list(text: str) -> None:
     sent: list[Prompt] = []
     answers = [text, "333 m"]
 

@@ -12,16 +12,12 @@ RIVERS = Passage(
 )
 
 
-def test_a_quotation_begins_with_the_sentence_that_has_most_words_of_the_question() -> None:
+def test_a_quotation_begins_with_the_nearest_sentence() -> None:
     said = quote("Which river runs through Vienna?", RIVERS)
     assert said == "The Danube runs through Vienna. It ends in a delta.\n\n(Quoted from [1] Rivers.)"
 
 
-def test_the_first_of_several_sentences_that_are_as_near_is_the_beginning() -> None:
-    assert quote("Unrelated?", RIVERS).startswith("The Rhine rises")
-
-
-def test_a_passage_without_a_word_of_the_question_is_quoted_and_said_to_have_none() -> None:
+def test_a_passage_without_a_word_of_the_question_says_so() -> None:
     has_none = "which has no word of the question"
     assert has_none in quote("Who won the cup?", RIVERS)
     assert has_none not in quote("Who swims in the Danube?", RIVERS)
@@ -45,7 +41,7 @@ def test_an_arm_with_a_model_of_its_own_asks_it() -> None:
 
 
 @given(st.text(max_size=60), st.text(max_size=400), st.integers(1, MOST_WORDS))
-def test_no_more_words_than_allowed_are_quoted_of_any_text(question: str, text: str, most: int) -> None:
+def test_no_more_words_than_allowed_are_quoted(question: str, text: str, most: int) -> None:
     said, _, source = quote(question, Passage("p", "", text), most).rpartition("\n\n")
     assert source in ("(Quoted from [1].)", "(Quoted from [1], which has no word of the question.)")
     quoted = said.removesuffix(" ...").split()
