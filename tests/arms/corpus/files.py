@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 CONTENT_TYPES = """<?xml version="1.0"?>
 <Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
@@ -58,7 +59,7 @@ def table(*rows: Sequence[str]) -> str:
 
 
 def write_docx(
-    path: Path,
+    path: Path | IO[bytes],
     *body: str,
     prologue: str = "",
     extra: dict[str, bytes] | None = None,

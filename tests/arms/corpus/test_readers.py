@@ -35,16 +35,6 @@ def test_a_json_line_is_a_passage_compressed_or_not(tmp_path: Path, suffix: str)
     assert read(path)[-1].done == open_source(path).total()
 
 
-def test_an_id_comes_before_that_of_beir(tmp_path: Path) -> None:
-    (tmp_path / "docs.jsonl").write_text('{"_id": "beir", "id": "own", "text": "one"}\n')
-    assert [one.id for one in passages(tmp_path / "docs.jsonl")] == ["own"]
-
-
-def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
-    (tmp_path / "docs.jsonl").write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "one"}\n')
-    assert passages(tmp_path / "docs.jsonl") == [Passage("a", "", "one")]
-
-
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -52,19 +42,15 @@ def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None
         (b'{"id": "a", "text": "\xff"}', "not UTF-8"),
         (b"[1]", "not a JSON object but list"),
         (b'{"text": "words"}', "non-empty 'id' or '_id', got None"),
-        (b'{"id": "", "text": "words"}', "non-empty 'id' or '_id', got ''"),
         (b'{"id": true, "text": "words"}', "non-empty 'id' or '_id', got True"),
         (b'{"id": "a"}', "passage 'a' needs a non-empty 'text', got None"),
         (b'{"id": "a", "text": " \\n"}', "passage 'a' needs a non-empty 'text'"),
         (b'{"id": "a", "text": "words", "title": 3}', "title of passage 'a' is not text: 3"),
-        (b'{"id": "a", "text": "wor\\u0000ds"}', "passage 'a' has a NUL in its id, title or text"),
         (
             b'{"id": "a", "text": "words", "title": "\\u0000"}',
             "passage 'a' has a NUL in its id, title or text",
         ),
         (b'{"id": "\\u0000", "text": "words"}', "has a NUL in its id, title or text"),
-        (b'{"id": "a", "text": ["one", "two"]}', "non-empty 'text', got ['one', 'two']"),
-        (b'{"id": "a", "text": {"en": "one"}}', "non-empty 'text', got {'en': 'one'}"),
         (b'{"id": "a", "text": [' + b"1, " * 99 + b"1]}", "got " + repr([1] * 100)[:77] + "..."),
     ],
 )
@@ -78,7 +64,7 @@ def test_a_bad_line_is_named_and_the_next_is_read(tmp_path: Path, line: bytes, p
     assert bad.passages == ()
 
 
-def test_a_damaged_gzip_file_is_refused_at_the_line_where_it_breaks(tmp_path: Path) -> None:
+def test_a_damaged_gzip_file_is_refused_at_its_line(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl.gz"
     whole = gzip.compress(b"".join(b'{"id": "%d", "text": "words"}\n' % n for n in range(5_000)))
     for damaged in (whole[: len(whole) // 2], whole[:10] + b"\xff" * 50 + whole[60:]):
@@ -90,7 +76,7 @@ def test_a_damaged_gzip_file_is_refused_at_the_line_where_it_breaks(tmp_path: Pa
         read(path)
 
 
-def test_a_byte_order_mark_is_part_of_a_file_and_of_none_but_its_first_line(tmp_path: Path) -> None:
+def test_a_byte_order_mark_begins_a_file_alone(tmp_path: Path) -> None:
     line = b'\xef\xbb\xbf{"id": "%d", "text": "words"}\n'
     (tmp_path / "docs.jsonl").write_bytes(line % 1 + line % 2)
     first, second = read(tmp_path / "docs.jsonl")
@@ -108,7 +94,7 @@ def test_a_beir_folder_is_read_from_its_corpus_file(tmp_path: Path) -> None:
     assert open_source(folder).name == "nano"
 
 
-def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files(tmp_path: Path) -> None:
+def test_a_folder_of_texts_is_read_in_order(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / ".git").mkdir()
     (tmp_path / "b" / "deep.md").write_bytes(b"```\n# a comment\n```\n## The heading ##\r\n\r\nBody.\r\n")
@@ -133,14 +119,7 @@ def test_a_folder_of_texts_is_read_in_order_with_titles_and_without_hidden_files
     assert open_source(tmp_path).total() == read(tmp_path)[-1].done == 75
 
 
-def test_a_folder_has_its_whole_name_and_a_file_the_name_without_its_ending(tmp_path: Path) -> None:
-    folder = tmp_path / "docs-1.2"
-    folder.mkdir()
-    (folder / "a.md").write_text("one")
-    assert [open_source(path).name for path in (folder, folder / "a.md")] == ["docs-1.2", "a"]
-
-
-def test_a_text_that_is_not_utf8_is_read_as_windows_1252_and_named_with_its_line(tmp_path: Path) -> None:
+def test_a_text_that_is_not_utf8_is_read_as_windows_1252(tmp_path: Path) -> None:
     (tmp_path / "latin.txt").write_bytes(b"fine\r\nfine\ncaf\xe9 \x80 5\n")
     (odd,) = read(tmp_path)
     assert [one.text for one in odd.passages] == ["fine\nfine\ncaf\xe9 \u20ac 5"]
@@ -159,9 +138,7 @@ def not_read(line: str, encoding: str, reason: str) -> str:
 
 
 @pytest.mark.parametrize("content", [b"fine\ncaf\xe9 \x81", b"fine\ncaf\xe9 \x1b[0m"])
-def test_a_text_that_is_in_no_known_encoding_is_left_out_for_the_byte_of_a_line(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_text_in_no_known_encoding_is_left_out(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "odd.txt").write_bytes(content)
     (bad,) = read(tmp_path)
     assert (bad.where, bad.passages) == ("odd.txt", ())
@@ -214,9 +191,7 @@ def test_a_text_of_no_known_ending_is_read(tmp_path: Path) -> None:
         ("all.zip", b"words"),
     ],
 )
-def test_a_file_of_no_known_ending_is_left_out_unless_it_begins_as_a_text(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_a_file_of_no_known_ending_may_be_left_out(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     (found,) = read(tmp_path)
     assert found.problem.startswith("is of no format that is read")
@@ -290,7 +265,7 @@ def test_a_compressed_text_is_read_as_what_it_is_unpacked(tmp_path: Path) -> Non
     assert [one.id for one in passages(tmp_path / "README.gz")] == ["README.gz#0"]
 
 
-def test_what_is_not_read_of_compressed_files_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_compressed_files_that_are_not_read_are_listed(tmp_path: Path) -> None:
     packed = gzip.compress(b"words and more words")
     for name, content in {
         "all.tar.gz": packed,
@@ -323,7 +298,7 @@ def test_what_is_not_read_of_compressed_files_is_listed_with_its_reason(tmp_path
     }
 
 
-def test_of_a_compressed_file_no_more_is_unpacked_than_a_document_may_have(
+def test_a_compressed_file_is_unpacked_within_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "LIMITS", DocumentLimits(file_bytes=1 << 20))
@@ -338,9 +313,7 @@ def test_of_a_compressed_file_no_more_is_unpacked_than_a_document_may_have(
     assert read(tmp_path)[0].problem == "", "it has just as many"
 
 
-def test_a_text_of_more_bytes_than_a_document_may_have_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_of_too_many_bytes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "LIMITS", DocumentLimits(file_bytes=9))
     (tmp_path / "a.txt").write_text("ten bytes.")
     (tmp_path / "b.txt").write_text("two lines")
@@ -350,7 +323,7 @@ def test_a_text_of_more_bytes_than_a_document_may_have_is_left_out(
     ]
 
 
-def test_a_file_of_no_known_format_that_is_written_meanwhile_changes_no_fingerprint(tmp_path: Path) -> None:
+def test_a_file_of_no_known_format_changes_no_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("one")
     before = open_source(tmp_path).fingerprint()
     (tmp_path / "passages.db.part").write_bytes(b"SQLite")
@@ -367,7 +340,7 @@ def test_reading_goes_on_after_any_record(tmp_path: Path) -> None:
     assert [read(path, start) for start in range(11)] == [read(path)[start:] for start in range(11)]
 
 
-def test_a_fingerprint_changes_with_each_fact_of_a_source_and_only_then(tmp_path: Path) -> None:
+def test_a_fingerprint_changes_with_each_fact_of_a_source(tmp_path: Path) -> None:
     folder, path = tmp_path / "docs", tmp_path / "docs" / "a.md"
     folder.mkdir()
     seen: list[str] = []
@@ -401,17 +374,7 @@ def test_a_fingerprint_changes_with_each_fact_of_a_source_and_only_then(tmp_path
     assert is_new(), "what is left out"
 
 
-@pytest.mark.parametrize("name", ["docs.jsonl", "docs.md"])
-def test_a_fingerprint_of_one_file_changes_with_it(tmp_path: Path, name: str) -> None:
-    path, seen = tmp_path / name, set[str]()
-    for second, text in ((1, "one"), (1, "longer"), (2, "longer")):
-        path.write_text(text)
-        os.utime(path, ns=(0, second * 10**9))
-        seen.add(open_source(path).fingerprint())
-    assert len(seen) == 3
-
-
-def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+def test_a_source_of_no_known_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         CorpusError, match=r"no corpus at .*nowhere: expected a file, a folder, 'stdlib' or 'language'"
     ):
@@ -425,23 +388,8 @@ def test_a_source_that_is_missing_or_of_no_known_kind_is_refused(tmp_path: Path)
             open_source(tmp_path / name)
 
 
-def test_chunks_end_and_begin_with_paragraphs_where_these_are_near() -> None:
-    paragraph = " ".join(["word"] * 30)
-    pieces = chunks("\n\n".join([paragraph] * 20))
-    assert len(pieces) > 2
-    assert all(len(piece.split()) % 30 == 0 for piece in pieces)
-
-
-@pytest.mark.parametrize(("border", "begin"), [(144, 165), (145, 145), (185, 185), (186, 165)])
-def test_a_chunk_repeats_forty_words_or_begins_at_a_paragraph_up_to_twenty_words_from_there(
-    border: int, begin: int
-) -> None:
-    words = "w " * border, "w " * (205 - border), "w " * 95
-    assert [len(piece.split()) for piece in chunks("\n\n".join(words))] == [205, 300 - begin]
-
-
 @given(st.lists(st.integers(1, 400), max_size=8), st.sampled_from(["\n\n", "\n \n", "\n\n\n"]))
-def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes: list[int], gap: str) -> None:
+def test_chunks_cover_every_word_in_order_within_bounds(sizes: list[int], gap: str) -> None:
     numbers = iter(range(sum(sizes)))
     text = gap.join(" ".join(str(next(numbers)) for _ in range(size)) for size in sizes)
     pieces = [[int(word) for word in piece.split()] for piece in chunks(text)]
@@ -454,9 +402,7 @@ def test_chunks_cover_every_word_in_order_with_bounded_length_and_overlap(sizes:
 
 
 @pytest.mark.parametrize(("opening", "begin"), [(139, 160), (140, 140), (180, 180), (181, 160)])
-def test_a_chunk_begins_with_a_paragraph_of_the_20_words_before_and_after_an_overlap_of_40(
-    opening: int, begin: int
-) -> None:
+def test_a_chunk_begins_with_a_paragraph_near_its_overlap(opening: int, begin: int) -> None:
     words = [f"{n}" for n in range(300)]
     paragraphs = words[:opening], words[opening:200], words[200:]
     first, then = chunks("\n\n".join(" ".join(paragraph) for paragraph in paragraphs))
@@ -466,16 +412,6 @@ def test_a_chunk_begins_with_a_paragraph_of_the_20_words_before_and_after_an_ove
 @pytest.mark.parametrize(("n", "sizes"), [(0, []), (1, [1]), (240, [240]), (241, [200, 81])])
 def test_a_text_is_cut_where_it_has_more_than_240_words(n: int, sizes: list[int]) -> None:
     assert [len(piece.split()) for piece in chunks("word " * n)] == sizes
-
-
-@pytest.mark.parametrize(("last", "metadata"), [(167, True), (168, False)])
-def test_a_path_of_up_to_512_characters_is_metadata(tmp_path: Path, last: int, metadata: bool) -> None:
-    folder = tmp_path / ("a" * 170) / ("b" * 170)
-    folder.mkdir(parents=True)
-    (folder / f"{'c' * last}.md").write_text("one")
-    (found,) = passages(tmp_path)
-    where = f"{'a' * 170}/{'b' * 170}/{'c' * last}.md"
-    assert (found.id, found.metadata) == (f"{where}#0", {"path": where} if metadata else {})
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~"])
@@ -500,7 +436,7 @@ def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
     assert (note.text, note.metadata) == (f"{head}Grow.", {"path": "note.txt"})
 
 
-def test_groups_are_kept_where_front_matter_has_more_names_than_fit(tmp_path: Path) -> None:
+def test_groups_are_kept_among_too_many_names(tmp_path: Path) -> None:
     names = "".join(f"name{n}: 1\n" for n in range(70))
     (tmp_path / "a.md").write_text(f"---\n{names}allowed_groups: [board]\n---\nThe plan.")
     (passage,) = passages(tmp_path)
@@ -530,14 +466,14 @@ def test_a_rule_at_the_beginning_is_text(tmp_path: Path, text: str) -> None:
     ],
 )
 @pytest.mark.slow
-def test_groups_that_cannot_be_read_make_a_bad_file_and_never_a_public_one(tmp_path: Path, head: str) -> None:
+def test_groups_that_cannot_be_read_are_never_public(tmp_path: Path, head: str) -> None:
     (tmp_path / "a.md").write_text(f"---\n{head}The plan.")
     (record,) = read(tmp_path)
     assert (record.where, record.passages) == ("a.md", ())
     assert "allowed_groups" in record.problem
 
 
-def test_a_document_whose_library_is_missing_names_the_command_and_is_read_once_it_is_there(
+def test_a_missing_library_is_named_and_changes_a_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.md").write_text("one")
@@ -594,14 +530,14 @@ def test_a_link_that_leaves_the_folder_is_listed_and_not_read(guarded: Path) -> 
     )
 
 
-def test_a_folder_whose_name_begins_as_that_of_another_is_not_within_it(guarded: Path) -> None:
+def test_a_folder_with_a_longer_name_is_not_within(guarded: Path) -> None:
     (guarded.parent / "docs-private").mkdir()
     (guarded.parent / "docs-private" / "x.md").write_text("secret")
     (guarded / "x.md").symlink_to("../docs-private/x.md")
     assert [one.where for one in read(guarded) if one.left_out] == ["x.md"]
 
 
-def test_a_link_within_the_folder_is_read_unless_its_target_is_hidden(guarded: Path) -> None:
+def test_a_link_within_the_folder_is_read_unless_hidden(guarded: Path) -> None:
     (guarded / "below").mkdir()
     (guarded / "below" / "deep.md").write_text("deep words")
     (guarded / "also.md").symlink_to("below/deep.md")
@@ -615,7 +551,7 @@ def test_a_link_within_the_folder_is_read_unless_its_target_is_hidden(guarded: P
     ]
 
 
-def test_a_pipe_a_device_a_loop_and_a_link_to_nothing_are_listed_and_end_nothing(guarded: Path) -> None:
+def test_a_pipe_a_device_a_loop_and_a_lost_link_are_listed(guarded: Path) -> None:
     os.mkfifo(guarded / "pipe.md")
     (guarded / "zeros.txt").symlink_to("/dev/zero")
     (guarded / "loop.html").symlink_to("loop.html")
@@ -630,21 +566,8 @@ def test_a_pipe_a_device_a_loop_and_a_link_to_nothing_are_listed_and_end_nothing
     }
 
 
-def test_a_folder_with_a_link_that_leaves_it_is_ingested_without_it_and_anew_when_it_goes(
-    guarded: Path, tmp_path: Path
-) -> None:
-    (guarded / "a.md").symlink_to("../secret.md")
-    corpus = ingest(guarded, tmp_path / "corpus")
-    assert [one.text for one in corpus] == ["words of its own"]
-    assert corpus.skipped() == ["a.md: is a link that leaves the folder, and is not read"]
-    (guarded / "a.md").unlink()
-    assert ingest(guarded, tmp_path / "corpus").skipped() == []
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_the_corpus_of_a_beir_folder_may_be_named_where_it_is_a_link_and_is_not_followed(
-    guarded: Path, suffix: str
-) -> None:
+def test_a_link_that_is_named_is_followed(guarded: Path, suffix: str) -> None:
     line = b'{"_id": "1", "text": "secret"}\n'
     (guarded.parent / "blob").write_bytes(gzip.compress(line) if suffix.endswith(".gz") else line)
     link = guarded / f"corpus{suffix}"

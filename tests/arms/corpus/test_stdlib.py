@@ -36,10 +36,6 @@ def test_a_function_is_told_with_its_name_signature_and_docstring(corpus: Corpus
     )
 
 
-def test_two_reads_give_the_same_digest(corpus: Corpus, tmp_path: Path) -> None:
-    assert ingest("stdlib", tmp_path).digest == corpus.digest
-
-
 @pytest.mark.parametrize(
     ("home", "alias"),
     [
@@ -58,7 +54,7 @@ def test_a_thing_with_several_names_is_told_once_at_its_home(corpus: Corpus, hom
     assert alias not in ids
 
 
-def test_modules_that_act_when_imported_and_private_names_are_left_alone(corpus: Corpus) -> None:
+def test_modules_that_act_and_private_names_are_left_out(corpus: Corpus) -> None:
     parts = [passage_id.partition("#")[0].split(".") for passage_id in corpus.ids()]
     assert not {first for first, *_ in parts} & {
         *("antigravity", "this", "test", "idlelib", "turtledemo", "distutils", "lib2to3"),
@@ -107,17 +103,9 @@ def test_the_library_of_another_interpreter_is_another_source(monkeypatch: pytes
     assert open_source("stdlib").fingerprint() == found[0]
 
 
-def test_an_interpreter_that_fails_is_an_error_with_the_last_line_that_it_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = tmp_path / "failing.py"
     failing.write_text("print('{}', flush=True)\nraise SystemExit('first line\\nno module named this')\n")
     monkeypatch.setattr(stdlib, "__file__", str(failing))
     with pytest.raises(CorpusError, match=r"could not be read: no module named this$"):
         list(open_source("stdlib").records())
-
-
-def test_a_class_is_told_with_its_constructor(corpus: Corpus) -> None:
-    (thread,) = corpus.passages(corpus.positions(["threading.Thread"]))
-    assert "A class that represents a thread of control." in thread.text
-    assert "*target* is the callable object to be invoked" in thread.text

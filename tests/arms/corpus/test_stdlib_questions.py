@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +27,6 @@ def test_every_question_is_complete_and_asked_once(questions: list[dict[str, Any
     assert all(question["answers"] and all(question["answers"]) for question in questions)
     assert len({question["id"] for question in questions}) == len(questions)
     assert len({question["question"].lower() for question in questions}) == len(questions)
-
-
-def test_there_are_enough_questions_of_every_type_over_many_modules(questions: list[dict[str, Any]]) -> None:
-    types = Counter(question["type"] for question in questions)
-    assert set(types) == {"exact", "paraphrase", "two_facts", "general"}
-    assert len(questions) >= 160
-    assert min(types.values()) >= 30
-    assert len({gold.partition(".")[0] for question in questions for gold in question["gold_ids"]}) >= 50
-
-
-def test_the_number_of_gold_passages_follows_from_the_type(questions: list[dict[str, Any]]) -> None:
-    wanted = {"exact": 1, "paraphrase": 1, "two_facts": 2, "general": 0}
-    assert [q["id"] for q in questions if len(set(q["gold_ids"])) != wanted[q["type"]]] == []
-
-
-def test_a_paraphrase_does_not_name_its_answer(questions: list[dict[str, Any]]) -> None:
-    named = [q["id"] for q in questions if q["type"] == "paraphrase" and q["gold_ids"][0] in q["question"]]
-    assert named == []
 
 
 @pytest.mark.slow
