@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
-from armwise.arms.more.diversity import DiscountedParams, discounted_picks
+from armwise.arms.more.diversity import discounted_picks
 
 Floats = NDArray[np.float64]
 
@@ -78,13 +77,6 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     np.testing.assert_allclose(scores, expected)
 
 
-def test_without_a_discount_the_nearest_are_picked() -> None:
-    relevance, vectors = candidates(3, 20, 4)
-    picks, scores = discounted_picks(relevance, vectors, np.zeros(1), np.zeros(1), 20)
-    assert picks[0].tolist() == list(range(20))
-    np.testing.assert_array_equal(scores[0], relevance)
-
-
 def test_a_threshold_of_one_discounts_copies_alone() -> None:
     rng = np.random.default_rng(11)
     vectors = rng.normal(size=(3, 700))
@@ -106,9 +98,3 @@ def test_the_harshest_discount_still_picks_each_candidate_once() -> None:
     picks, scores = discounted_picks(np.linspace(1, 0.1, 40), vectors, np.array([100.0]), np.zeros(1), 40)
     assert sorted(picks[0].tolist()) == list(range(40))
     assert np.isfinite(scores).all()
-
-
-@pytest.mark.parametrize("wrong", [{"gamma": -0.1}, {"gamma": math.inf}, {"threshold": 1.1}])
-def test_parameters_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        DiscountedParams.model_validate({"backbone": "words", "gamma": 1.0, "threshold": 0.5, **wrong})

@@ -8,7 +8,6 @@ from armwise.arms import extras
 from armwise.arms.base import ArmBuildError, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.more.learned_fusion import LearnedFusionArm, LearnedFusionParams
-from armwise.arms.relevance import read_model
 from armwise.arms.retrievers import (
     ArmGraph,
     ArmSpec,
@@ -40,7 +39,7 @@ def test_passages_are_in_the_order_of_their_relevance(corpus: Corpus) -> None:
     assert [passage.id for passage in found] == sorted(relevance, key=lambda name: -relevance[name])[:3]
 
 
-def test_members_are_asked_for_as_many_passages_as_the_model_knows(corpus: Corpus) -> None:
+def test_members_are_asked_for_what_the_model_knows(corpus: Corpus) -> None:
     member, other = Ranked(corpus, ["fox", "bee"]), Ranked(corpus, ["fox"])
     arm = LearnedFusionArm("learned", [member, other], PARAMS, MODEL)
     arm.search(Query("?"), 2)
@@ -66,7 +65,7 @@ def test_without_its_library_it_is_neither_prepared_nor_built(
         build_arm("all", have)
 
 
-def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
+def test_costs_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
     members = [Ranked(corpus, ["fox"], steps=1, tokens=3), Ranked(corpus, ["bee"], steps=2, tokens=4)]
     arm = LearnedFusionArm("learned", members, PARAMS, MODEL)
     found = arm.search(Query("?"), 4)
@@ -74,7 +73,7 @@ def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus)
     assert arm.backbones == {"of fox", "of bee"}
 
 
-def test_the_model_of_the_package_prefers_a_passage_that_says_it(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_packaged_model_prefers_a_passage_that_says_it(corpus: Corpus, tmp_path: Path) -> None:
     specs = {
         "words": ArmSpec(kind="bm25"),
         "titles": ArmSpec(kind="bm25", params={"title_weight": 3}),
@@ -100,14 +99,6 @@ def specs(model: str) -> dict[str, ArmSpec]:
     ("model", "message"),
     [("nowhere", "nowhere holds no model of relevance"), ("/no/folder", "there is no file or folder")],
 )
-def test_a_model_that_is_missing_is_refused_before_anything_is_served(
-    corpus: Corpus, tmp_path: Path, model: str, message: str
-) -> None:
+def test_a_model_that_is_missing_is_refused(corpus: Corpus, tmp_path: Path, model: str, message: str) -> None:
     with pytest.raises(ArmBuildError, match=message):
         prepare(Resources(corpus, tmp_path, {}, specs(model)))
-
-
-def test_the_model_of_the_package_knows_no_arm_by_name() -> None:
-    header = read_model(Path(__file__).parents[3] / "arms" / "relevance" / "pretrained").header
-    assert header.arms == ()
-    assert header.k == 4

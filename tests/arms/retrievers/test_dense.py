@@ -1,8 +1,6 @@
 """Dense search: exact where it says so, built once, resumed after a kill, refused when it is another's."""
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms import manifest
 from armwise.arms.base import ArmError, MissingEmbeddingError, Passage, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
-from armwise.arms.indexes import build_once as indexe_build_once
 from armwise.arms.indexes import vectors as indexe_vectors
 from armwise.arms.indexes import vectors as vectors_room
-from armwise.arms.indexes.build_once import folder
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.retrievers.dense import DenseArm, DenseParams
@@ -85,7 +80,7 @@ def test_equal_vectors_are_ordered_by_id_wherever_they_lie(
     assert [p.id for p in found] == ["a", "b", "c", "d", "e", "f"][:k]
 
 
-def test_a_query_without_the_embedding_is_told_which_one_it_lacks(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_query_without_the_embedding_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(MissingEmbeddingError, match="arm 'near' needs a 'words' embedding"):
         build(corpus, tmp_path).search(Query("river"), 3)
 
@@ -114,7 +109,7 @@ def test_embedding_goes_on_where_a_killed_run_stopped(
 
 
 @pytest.mark.parametrize("damage", ["cut off", "of another shape", "x", "14", "0", "-4"])
-def test_vectors_that_a_killed_run_has_left_damaged_are_embedded_anew(
+def test_vectors_that_a_kill_has_damaged_are_embedded_anew(
     corpus: Corpus, tmp_path: Path, damage: str
 ) -> None:
     vectors, cursor, n = tmp_path / "vectors.npy", tmp_path / "done.txt", len(corpus)
@@ -134,16 +129,14 @@ def test_vectors_that_a_killed_run_has_left_damaged_are_embedded_anew(
     np.testing.assert_array_equal(np.load(vectors), expected)
 
 
-def test_vectors_that_were_all_embedded_before_a_kill_are_not_embedded_again(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_embedded_vectors_are_not_embedded_again_after_a_kill(corpus: Corpus, tmp_path: Path) -> None:
     for lives in (len(corpus), 0):
         embedder = DyingEmbedder(lives)
         indexe_vectors.embed(corpus, embedder, tmp_path, 4)
         assert embedder.embedded == lives
 
 
-def test_a_killed_build_publishes_nothing_and_the_next_one_finishes_it(
+def test_a_killed_build_publishes_nothing_and_is_finished(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vectors_room, "STEP", 4)
@@ -187,57 +180,6 @@ def test_the_vectors_of_passages_are_told_by_their_ids(corpus: Corpus, tmp_path:
     )
     np.testing.assert_array_equal(np.stack(list(found.values())), expected)
     assert vectors.of(["of another corpus"]) == {}
-
-
-def test_an_index_of_another_model_or_corpus_is_refused_and_both_are_named(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    mine = Vectors.of(corpus, tmp_path, BACKBONE)
-    mine.prepare(corpus, BACKBONE)
-    other_model = Vectors.of(corpus, tmp_path, Backbone(model="hashing:32"))
-    with pytest.raises(IndexMismatchError, match="built with model 'hashing-64-2', but model 'hashing-32-2'"):
-        indexe_build_once.check(mine.target, other_model.identity)
-    other = keep(tmp_path, (Passage("1", "", "another corpus"),))
-    with pytest.raises(IndexMismatchError, match=f"corpus '{corpus.digest}', but corpus '{other.digest}'"):
-        indexe_build_once.check(mine.target, Vectors.of(other, tmp_path, BACKBONE).identity)
-    with pytest.raises(IndexMismatchError, match="prepare the arms first"):
-        VectorIndex.open(other, tmp_path, DenseParams(backbone="words"), BACKBONE)
-
-
-def test_a_folder_is_published_whole_or_not_at_all(tmp_path: Path) -> None:
-    identity = {"made": "once"}
-    target = folder(tmp_path / "indexes", "thing", identity)
-
-    def half(unfinished: Path) -> None:
-        (unfinished / "first").write_text("1")
-        raise KilledError
-
-    def rest(unfinished: Path) -> None:
-        assert (unfinished / "first").read_text() == "1"
-        (unfinished / "second").write_text("2")
-
-    with pytest.raises(KilledError):
-        indexe_build_once.publish(target, identity, half)
-    assert not target.exists()
-    indexe_build_once.publish(target, identity, rest)
-    indexe_build_once.publish(target, identity, half)
-    indexe_build_once.check(target, identity)
-    assert sorted(path.name for path in target.iterdir()) == ["first", "manifest.json", "second"]
-
-
-def test_of_two_builders_at_once_one_builds_and_the_other_waits(tmp_path: Path) -> None:
-    target = folder(tmp_path, "thing", {})
-    meet, built = threading.Barrier(2, timeout=10), []
-
-    def build_once() -> dict[str, object]:
-        meet.wait()
-        indexe_build_once.build(target, {}, lambda unfinished: built.append(unfinished))
-        return dict(manifest.identify(target))
-
-    with ThreadPoolExecutor(2) as pool:
-        seen = [pool.submit(build_once) for _ in range(2)]
-        assert [each.result() for each in seen] == [{}, {}]
-    assert len(built) == 1
 
 
 def test_a_passage_without_a_title_is_embedded_as_its_text() -> None:

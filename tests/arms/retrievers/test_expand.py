@@ -51,7 +51,7 @@ def test_a_question_with_all_the_weight_is_searched_as_it_is(
     assert found.steps == (2 if expected.passages else 1)
 
 
-def test_a_passage_without_a_word_of_the_question_is_found_by_those_of_the_first(
+def test_a_passage_is_found_by_words_of_the_first_ones(
     resources: Resources,
 ) -> None:
     question = Query("What is the capital of Austria?")
@@ -80,7 +80,7 @@ def test_a_vector_is_moved_towards_those_of_the_first_passages() -> None:
     assert asked[3].embeddings["one"].tolist() == [1.0, 0.0]
 
 
-def test_a_vector_that_the_passages_cancel_out_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vector_that_is_cancelled_out_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expand, "OWN_WEIGHT", 0.5)
     asked: list[Query] = []
 
@@ -110,7 +110,7 @@ def test_words_are_weighted_as_by_rm3(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_passages_count_alike_where_one_has_no_score_above_zero_and_words_tie_by_their_letters(
+def test_passages_without_scores_count_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for scores in ((3.0, 0.0), (3.0, -1.0), (0.0, 0.0)):
@@ -130,7 +130,7 @@ def test_a_question_of_stop_words_alone_keeps_them() -> None:
     assert counts == {"the": 35, "who": 35, "band": 30}
 
 
-def test_two_passages_are_taken_to_be_relevant_whatever_is_asked_for() -> None:
+def test_two_passages_are_taken_to_be_relevant() -> None:
     asked: list[tuple[str, int]] = []
 
     class Words:

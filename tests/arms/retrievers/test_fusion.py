@@ -49,7 +49,7 @@ def test_scores_are_sums_of_reciprocal_ranks() -> None:
     ]
 
 
-def test_members_are_asked_for_depth_passages_or_for_k_when_that_is_more(corpus: Corpus) -> None:
+def test_members_are_asked_for_depth_or_k_passages(corpus: Corpus) -> None:
     member = Ranked(corpus, ["fox", "bee"])
     arm = FusionArm("rrf", [member, member], FusionParams(arms=("a", "a"), depth=5))
     arm.search(Query("?"), 2)
@@ -57,7 +57,7 @@ def test_members_are_asked_for_depth_passages_or_for_k_when_that_is_more(corpus:
     assert member.asked == [5, 5, 9, 9]
 
 
-def test_costs_and_backbones_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
+def test_costs_of_the_members_are_those_of_the_arm(corpus: Corpus) -> None:
     members: list[Arm] = [
         Ranked(corpus, ["fox"], steps=1, tokens=3),
         Ranked(corpus, ["bee"], steps=2, tokens=4),

@@ -79,7 +79,7 @@ def built(folder: Path, corpus: Corpus, specs: dict[str, ArmSpec]) -> dict[str, 
     return {name: build_arm(name, ready) for name in specs}
 
 
-def test_what_a_server_or_a_framework_finds_is_not_said_to_be_permitted() -> None:
+def test_what_a_server_finds_is_not_said_to_be_permitted() -> None:
     honouring = {kind for kind, about in KINDS.own.items() if about.filters}
     assert honouring.isdisjoint({"remote", "mcp", "langchain", "llamaindex", "haystack"})
     assert all(ArmGraph(ARMS).filters(name) for name in ARMS)
@@ -126,7 +126,7 @@ def test_the_same_question_of_two_groups_shares_no_cache(arms: dict[str, Arm]) -
         (Comparison(type="eq", key="year", value=2007), frozenset({"acme"})),
     ],
 )
-def test_vectors_are_searched_as_in_a_corpus_of_the_permitted_passages(
+def test_vectors_are_searched_as_in_the_permitted_corpus(
     arms: dict[str, Arm], tmp_path: Path, where: Any, groups: frozenset[str]
 ) -> None:
     permitted = tuple(p for p in PASSAGES if permits(where, groups, p.metadata))
@@ -138,7 +138,7 @@ def test_vectors_are_searched_as_in_a_corpus_of_the_permitted_passages(
         assert arms[name].search(query, k) == alone[name].search(replace(query, groups=everybody), k), name
 
 
-def test_words_are_weighed_by_the_whole_corpus_and_ranked_without_the_forbidden(
+def test_words_are_weighed_by_all_and_ranked_by_the_permitted(
     arms: dict[str, Arm],
 ) -> None:
     for question, k in itertools.product(QUESTIONS, (1, 5)):

@@ -135,7 +135,7 @@ def test_each_member_that_is_asked_is_charged_and_no_other(
     assert ArmGraph(dearer).bound("arm").search_usd == most + 0.5
 
 
-def test_members_of_members_are_charged_as_often_as_they_are_asked() -> None:
+def test_members_of_members_are_charged_as_they_are_asked() -> None:
     specs = {
         **SIDES,
         "twice": ArmSpec(kind="expand", params={"arm": "a"}),
@@ -144,7 +144,7 @@ def test_members_of_members_are_charged_as_often_as_they_are_asked() -> None:
     assert ArmGraph(specs).expected_usd("arm") == ArmGraph(specs).bound("arm").search_usd == 13.0
 
 
-def test_what_a_search_costs_beside_a_meter_is_counted_nowhere(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_search_beside_a_meter_is_counted_nowhere(corpus: Corpus, tmp_path: Path) -> None:
     """As where a source is sampled."""
     arm = build_arm("a", Resources(corpus, tmp_path, {}, SIDES))
     assert METER.get() is None
@@ -155,7 +155,7 @@ def test_what_a_search_costs_beside_a_meter_is_counted_nowhere(corpus: Corpus, t
     assert meter.total == Usage()
 
 
-def test_a_search_that_nobody_waits_for_asks_no_paid_source_any_more(corpus: Corpus, tmp_path: Path) -> None:
+def test_an_abandoned_search_asks_no_paid_source(corpus: Corpus, tmp_path: Path) -> None:
     arm = build_arm("a", Resources(corpus, tmp_path, {}, SIDES))
     with metering() as meter:
         meter.abandoned = True
@@ -174,9 +174,7 @@ def test_an_arm_with_a_price_keeps_its_name_and_what_it_needs(corpus: Corpus, tm
 
 
 @pytest.mark.skipif(find_spec("qdrant_client") is None, reason="the client is not installed")
-def test_a_collection_is_filled_and_examined_for_nothing_and_searched_at_its_price(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_collection_is_filled_for_nothing_and_has_a_price(corpus: Corpus, tmp_path: Path) -> None:
     place = {"path": str(tmp_path / "engines"), "collection": "c"}
     have = Resources(corpus, tmp_path, {}, {"engine": ArmSpec(kind="qdrant", usd=0.5, params=place)})
     with metering() as meter:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
-from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
+from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.indexes import embedded_text
 from armwise.arms.models import Backbone, Embedder
 from armwise.arms.models.embedding import HashingEmbedder
@@ -95,7 +95,7 @@ def test_a_question_of_another_backbone_is_refused() -> None:
         similarities({"a": Profile(np.eye(4, dtype=np.float32))}, np.ones(3, dtype=np.float32))
 
 
-def test_a_profile_is_of_passages_of_the_corpus_that_an_arm_searches(have: Resources, two: Corpus) -> None:
+def test_a_profile_is_of_the_corpus_of_its_arm(have: Resources, two: Corpus) -> None:
     prepare_profiles(["docs", "tickets"], SPEC, have)
     found = read_profiles(["docs", "tickets"], SPEC, have)
     assert {name: one.vectors.shape for name, one in found.items()} == {"docs": (3, DIM), "tickets": (2, DIM)}
@@ -104,7 +104,7 @@ def test_a_profile_is_of_passages_of_the_corpus_that_an_arm_searches(have: Resou
     assert {row.tobytes() for row in found["docs"].vectors} < known
 
 
-def test_arms_over_the_same_sources_share_a_profile_and_a_fusion_has_that_of_its_members(
+def test_arms_over_the_same_sources_share_a_profile(
     have: Resources,
 ) -> None:
     prepare_profiles(SPECS.keys() - {"web", "down", "empty"}, SPEC, have)
@@ -115,9 +115,7 @@ def test_arms_over_the_same_sources_share_a_profile_and_a_fusion_has_that_of_its
     assert len([*have.indexes.iterdir()]) == 2
 
 
-def test_a_profile_is_made_once_and_again_where_its_corpus_or_the_encoder_or_the_size_changes(
-    have: Resources, tmp_path: Path
-) -> None:
+def test_a_profile_is_made_again_where_its_source_changes(have: Resources, tmp_path: Path) -> None:
     steps: list[str] = []
 
     def progress(what: str, done: int, total: int) -> None:
@@ -147,7 +145,7 @@ def test_a_damaged_profile_is_made_again(have: Resources) -> None:
     assert file.read_bytes() == whole
 
 
-def test_a_source_without_a_corpus_is_sampled_with_words_of_what_was_found() -> None:
+def test_a_source_without_a_corpus_is_sampled() -> None:
     web = Web("web")
     found = profiles.sampled(web, ProfileSpec(backbone="tiny", passages=6), encoder)
     assert {one.text for one in found} == {*Web.pages} - {"unreachable island"}
@@ -176,15 +174,11 @@ def test_words_are_embedded_for_an_arm_that_needs_it() -> None:
     assert profiles.sampled(Near("near"), SPEC, encoder)
 
 
-def test_a_search_that_fails_leaves_an_arm_without_a_profile_and_the_others_with_theirs(
-    have: Resources, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_arm_whose_search_fails_has_no_profile(have: Resources, caplog: pytest.LogCaptureFixture) -> None:
     prepare_profiles(["down", "empty", "web"], SPEC, have)
     assert [*read_profiles(["down", "empty", "web"], SPEC, have)] == ["web"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "arm 'down' has no profile, because its search fails: connection refused",
-        "arm 'empty' has no profile: no passage was found in its source",
-    ]
+    down, empty = (record.getMessage() for record in caplog.records)
+    assert ("'down'" in down, "connection refused" in down, "'empty'" in empty) == (True, True, True)
 
 
 def test_a_search_may_fail_twice_in_a_row() -> None:
@@ -210,13 +204,6 @@ def test_a_source_that_may_not_be_searched_has_no_profile(have: Resources) -> No
     assert [*read_profiles(["web", "docs"], spec, have)] == ["docs"]
 
 
-def test_similarities_are_those_of_the_arms_with_a_profile() -> None:
-    rows = np.eye(2, dtype=np.float32)
-    known = {"a": Profile(rows[:1]), "b": Profile(rows[1:])}
-    assert similarities(known, np.array([0.0, 1.0])) == {"a": 0.0, "b": 1.0}
-    assert similarities({}, np.array([0.0, 1.0])) == {}
-
-
 def drawn_near(mean: float, sizes: list[int], seed: int) -> list[NDArray[np.float32]]:
     """Passages whose similarity to a question along the first axis is normal, at .1 around a mean."""
     draw = np.random.default_rng(seed)
@@ -226,16 +213,7 @@ def drawn_near(mean: float, sizes: list[int], seed: int) -> list[NDArray[np.floa
 AXIS = np.array([1.0, 0.0], dtype=np.float32)
 
 
-@given(mean=st.floats(-0.3, 0.6), small=st.integers(20, 400), seed=st.integers(0, 1000))
-def test_samples_of_one_world_are_about_as_near_however_many_passages_they_hold(
-    mean: float, small: int, seed: int
-) -> None:
-    few, many = drawn_near(mean, [small, 5000], seed)
-    near = similarities({"few": Profile(few), "many": Profile(many)}, AXIS)
-    assert near["few"] == pytest.approx(near["many"], abs=0.16)
-
-
-def test_what_chance_adds_to_a_larger_sample_is_added_to_a_smaller_one() -> None:
+def test_a_smaller_sample_is_corrected_for_chance() -> None:
     worlds = [drawn_near(0.2, [50, 5000], seed) for seed in range(200)]
     near = [similarities({"few": Profile(few), "many": Profile(many)}, AXIS) for few, many in worlds]
     few, many = (float(np.mean([one[name] for one in near])) for name in ("few", "many"))
@@ -245,7 +223,7 @@ def test_what_chance_adds_to_a_larger_sample_is_added_to_a_smaller_one() -> None
 
 
 @given(sizes=st.lists(st.integers(6, 14), min_size=2, max_size=4), seed=st.integers(0, 1000))
-def test_the_largest_sample_and_those_as_large_are_not_corrected(sizes: list[int], seed: int) -> None:
+def test_the_largest_samples_are_not_corrected(sizes: list[int], seed: int) -> None:
     known = {str(n): Profile(one) for n, one in enumerate(drawn_near(0.2, sizes, seed))}
     together = similarities(known, AXIS)
     for name, one in known.items():
@@ -256,7 +234,7 @@ def test_the_largest_sample_and_those_as_large_are_not_corrected(sizes: list[int
             assert together[name] > alone
 
 
-def test_the_correction_is_as_large_as_similarities_vary_within_sources(
+def test_the_correction_is_by_the_variance_within_sources(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("armwise.arms.profile.NEAREST", 1)
@@ -275,42 +253,7 @@ def test_an_arm_more_over_a_source_changes_no_similarity() -> None:
     assert {name: three[name] for name in two} == two
 
 
-def test_one_corpus_without_a_name_has_a_profile(tmp_path: Path) -> None:
-    named = write(tmp_path, "docs", ["Vienna"])
-    corpus = ingest_all([CorpusSource(named.source, tmp_path / "one")])
-    alone = Resources(corpus, tmp_path / "indexes", TINY, {"words": ArmSpec(kind="bm25")})
-    prepare_profiles(["words"], SPEC, alone)
-    assert read_profiles(["words"], SPEC, alone)["words"].vectors.shape == (1, DIM)
-
-
-def test_words_of_every_passage_that_was_found_are_searched_for() -> None:
-    class Pair(Web):
-        pages = ("people river", "people lake", "river forest", "lake valley")
-
-    found = profiles.sampled(Pair("pair"), ProfileSpec(backbone="tiny"), encoder)
-    assert {one.text for one in found} == {*Pair.pages}
-
-
-def test_of_the_last_search_only_as_many_are_kept_as_were_asked_for() -> None:
-    class Generous(Web):
-        def search(self, query: Query, k: int) -> Retrieval:
-            self.asked.append(query.text)
-            return Retrieval(tuple(Passage(f"{query.text} {n}", "", f"page {n}") for n in range(k)))
-
-    generous = Generous("generous")
-    found = profiles.sampled(generous, ProfileSpec(backbone="tiny", passages=3), encoder)
-    assert [one.id for one in found] == ["information 0", "information 1", "information 2"]
-
-
-def test_another_number_of_searches_is_another_profile(have: Resources) -> None:
-    prepare_profiles(["web"], SPEC.model_copy(update={"searches": 2, "passages": 50}), have)
-    few = read_profiles(["web"], SPEC.model_copy(update={"searches": 2, "passages": 50}), have)
-    prepare_profiles(["web"], SPEC.model_copy(update={"passages": 50}), have)
-    many = read_profiles(["web"], SPEC.model_copy(update={"passages": 50}), have)
-    assert len(few["web"].vectors) < len(many["web"].vectors)
-
-
-def test_passages_are_drawn_without_replacement_and_read_to_their_300th_character(tmp_path: Path) -> None:
+def test_passages_are_drawn_once_and_read_to_a_bound(tmp_path: Path) -> None:
     names = [f"city {n}" for n in range(profiles.AT_ONCE + 6)]
     long = ingest_all([write(tmp_path, "docs", [*names, "x" * 400 + " end"])])
     have = Resources(long, tmp_path / "indexes", TINY, {"docs": ArmSpec(kind="bm25", corpus="docs")})
@@ -322,7 +265,7 @@ def test_passages_are_drawn_without_replacement_and_read_to_their_300th_characte
     np.testing.assert_array_equal(found, HashingEmbedder(DIM).encode_passages(texts))
 
 
-def test_a_source_that_cannot_be_searched_is_tried_once_for_all_arms_over_it(
+def test_a_source_that_is_down_is_tried_once_for_all_arms(
     have: Resources, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = {"first": {"arms": ["down", "docs"]}, "second": {"arms": ["tickets", "down"]}}

@@ -27,7 +27,7 @@ def test_a_version_is_known_once_every_index_is_complete(
     assert arm.version() == settled
 
 
-def test_a_search_names_the_version_of_seconds_ago_and_a_version_is_asked_for_anew() -> None:
+def test_a_search_names_the_version_it_saw_and_the_new_one() -> None:
     asked: list[bool] = []
 
     def read(fresh: bool) -> str:

@@ -74,12 +74,12 @@ def test_an_answer_satisfies_a_schema_or_is_told_what_is_wrong(answer: str, said
         {"dependentSchemas": {"a": {"oneOf": [{"$ref": "#/dependentSchemas/a/oneOf/0"}]}}},
     ],
 )
-def test_a_schema_that_comes_back_to_itself_for_the_same_value_is_refused(satisfies: dict[str, Any]) -> None:
+def test_a_schema_that_comes_back_to_itself_is_refused(satisfies: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="leads back to itself"):
         schema(satisfies)
 
 
-def test_a_schema_may_refer_to_itself_for_what_is_inside_of_a_value() -> None:
+def test_a_schema_may_refer_to_itself_inside_of_a_value() -> None:
     tree = schema(
         {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"anyOf": [{"$ref": "#"}]}}}
     )
@@ -103,13 +103,11 @@ def test_references_that_multiply_are_looked_at_once() -> None:
     ("satisfies", "answer", "message"),
     [
         ({"$ref": "#/$defs/none"}, "1", "a reference of the schema leads nowhere"),
-        ({"multipleOf": 0.1}, "1e999", "OverflowError: cannot convert Infinity to integer ratio"),
-        ({"multipleOf": 0.1}, "9" * 400, "OverflowError: int too large to convert to float"),
         ({"items": {"$ref": "#"}}, "[" * 900 + "]" * 900, "RecursionError"),
     ],
-    ids=["no reference", "an infinite number", "a long number", "a deep list"],
+    ids=["no reference", "a deep list"],
 )
-def test_an_answer_that_the_schema_cannot_validate_is_not_checked(
+def test_an_answer_that_cannot_be_validated_is_an_error(
     satisfies: dict[str, Any], answer: str, message: str
 ) -> None:
     with pytest.raises(ArmError, match=f"the answer cannot be validated: {message}"):
@@ -145,7 +143,7 @@ def test_a_schema_that_is_none_or_points_elsewhere_is_refused(
         schema(satisfies)
 
 
-def test_the_draft_that_a_schema_names_is_the_one_it_is_read_by() -> None:
+def test_a_schema_is_read_by_the_draft_that_it_names() -> None:
     old = "http://json-schema.org/draft-07/schema#"
     assert run(schema({"$schema": old, "items": [{"type": "string"}]}), "[1]").score == 0.0
     assert run(schema({"prefixItems": [{"type": "string"}]}), "[1]").score == 0.0
@@ -159,7 +157,7 @@ def python(code: str, **limits: Any) -> CommandCheck:
     return command(sys.executable, "-c", code, **limits)
 
 
-def test_a_command_reads_the_answer_and_its_exit_code_is_the_verdict() -> None:
+def test_the_exit_code_of_a_command_is_the_verdict() -> None:
     reads = "import sys; sys.exit(0 if sys.stdin.read() == 'Grüße\\n' else 3)"
     assert run(python(reads), "Grüße\n") == CheckResult(1.0)
     assert run(python(reads), "no") == CheckResult(0.0, "exit code 3")
@@ -171,7 +169,7 @@ def test_an_answer_is_data_to_a_command_and_no_part_of_it() -> None:
     assert run(command("echo", "$HOME; false"), "$(false)") == CheckResult(1.0, "$HOME; false")
 
 
-def test_a_command_has_a_folder_of_its_own_and_none_of_our_variables_but_path(
+def test_a_command_has_an_own_folder_and_no_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SECRET", "sk-1")
@@ -192,15 +190,14 @@ def test_a_command_that_is_missing_fails_the_answer() -> None:
     assert run(command("no-such-program")) == CheckResult(0.0, said)
 
 
-def test_a_command_that_hangs_is_ended_at_its_time_limit() -> None:
+DEAF = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; time.sleep(60)"
+
+
+@pytest.mark.parametrize("words", [("sleep", "60"), (sys.executable, "-c", DEAF)], ids=["hangs", "deaf"])
+def test_a_command_is_ended_at_its_time_limit(words: tuple[str, ...]) -> None:
     started = time.perf_counter()
-    assert run(command("sleep", "60", seconds=0.2)) == CheckResult(0.0, "no exit within 0.2 s")
+    assert run(command(*words, seconds=0.3)) == CheckResult(0.0, "no exit within 0.3 s")
     assert time.perf_counter() - started < 5.0
-
-
-def test_a_command_that_ignores_signals_is_ended_at_its_time_limit() -> None:
-    deaf = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; time.sleep(60)"
-    assert run(python(deaf, seconds=0.3)).said == "no exit within 0.3 s"
 
 
 def test_a_command_that_floods_its_output_is_ended() -> None:
@@ -236,7 +233,7 @@ def alive(mark: str) -> list[str]:
 
 
 @pytest.mark.parametrize("away", ["", "setsid "], ids=["in its session", "out of its session"])
-def test_what_a_command_leaves_behind_is_killed_and_not_waited_for(away: str) -> None:
+def test_what_a_command_leaves_behind_is_killed(away: str) -> None:
     mark = f"61.{os.getpid()}{len(away)}"
     started = time.perf_counter()
     result = run(
@@ -282,7 +279,7 @@ def test_a_command_without_words_or_with_nul_is_refused(words: tuple[str, ...]) 
         command(*words)
 
 
-def test_a_judge_grades_the_answer_from_what_it_was_written_from() -> None:
+def test_a_judge_grades_the_answer() -> None:
     prompts = list[Prompt]()
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:

@@ -35,7 +35,6 @@ def process_of(validator: Validator) -> "subprocess.Popen[str]":
     [
         ({"type": "integer"}, "3", True),
         ({"type": "integer"}, '"3"', False),
-        ({"type": "integer"}, "three", False),
         ({"type": "integer"}, "[" * 100_000, False),
         ({"type": "number"}, "NaN", False),
         ({"type": "string"}, '"\ud800"', True),
@@ -49,7 +48,7 @@ def process_of(validator: Validator) -> "subprocess.Popen[str]":
         ({"multipleOf": 0.5}, "1.5", True),
     ],
 )
-def test_an_answer_satisfies_a_schema_or_not_or_it_cannot_be_known(
+def test_an_answer_satisfies_a_schema_or_is_unknown(
     schema: dict[str, Any], answer: str, valid: bool | None
 ) -> None:
     assert satisfies(schema, answer) is valid
@@ -106,7 +105,7 @@ def test_a_process_validates_many_answers(validator: Validator) -> None:
     assert process_of(validator) is first
 
 
-def test_answers_to_requests_share_a_process_and_no_other_answers_do() -> None:
+def test_answers_to_requests_share_a_process() -> None:
     assert satisfies({"type": "integer"}, "3")
     first = open_validator("requests").process
     assert satisfies({"type": "string"}, "3") is False
@@ -151,7 +150,7 @@ def test_a_process_ends_with_its_validator() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_a_process_has_a_limit_of_memory_and_none_of_our_variables(
+def test_a_process_has_limited_memory_and_no_variables(
     validator: Validator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "sk-1")
@@ -163,7 +162,7 @@ def test_a_process_has_a_limit_of_memory_and_none_of_our_variables(
 
 
 @pytest.mark.slow
-def test_a_process_ends_at_the_limit_even_if_its_service_was_killed() -> None:
+def test_a_process_ends_though_its_service_was_killed() -> None:
     given = ['{"pattern": "^(a+)+$"}', '"' + "a" * 60 + '!"', 0.5]
     with subprocess.Popen(form.WORDS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -110,7 +110,7 @@ SCORES = {"langchain": (1.0, 0.5), "llamaindex": (0.2, 0.9), "haystack": (0.2, 0
 
 
 @pytest.mark.parametrize("kind", FRAMEWORKS)
-def test_documents_become_passages_of_which_equal_ids_are_one(kind: str) -> None:
+def test_documents_become_passages_by_their_ids(kind: str) -> None:
     arm = build(kind, "factory", arguments={"path": "x"})
     a, b = (Passage("a", "A", "one", SCORES[kind][0]), Passage("b", "", "two", SCORES[kind][1]))
     assert search(arm) == sorted((a, b), key=lambda passage: -passage.score)
@@ -164,7 +164,7 @@ def tied() -> Retriever:
 
 
 @pytest.mark.parametrize("kind", ["llamaindex", "haystack"])
-def test_the_order_counts_where_not_every_document_has_a_score_and_ids_where_scores_are_equal(
+def test_the_order_counts_where_scores_are_missing(
     kind: str,
 ) -> None:
     found = search(build(kind, "half_scored"))

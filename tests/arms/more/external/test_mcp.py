@@ -149,13 +149,13 @@ def test_an_arm_of_a_tool_keeps_the_contract(server: Server, corpus: Corpus) -> 
 
 
 @pytest.mark.slow
-def test_a_server_of_an_earlier_revision_is_asked_with_a_handshake(server: Server) -> None:
+def test_a_server_of_an_earlier_revision_has_a_handshake(server: Server) -> None:
     server.legacy = True
     arm = build(server)
     assert [p.text for p in found(arm)] == [p.text for p in found(arm)] == ["text of p0", "text of p1"]
 
 
-def test_the_session_that_a_handshake_opens_is_named_in_what_follows(server: Server) -> None:
+def test_the_session_of_a_handshake_is_named_after_it(server: Server) -> None:
     server.legacy, server.session = True, b"the session"
     assert len(found(build(server))) == 2
     named = [headers.get(b"mcp-session-id") for headers in server.seen]
@@ -191,7 +191,7 @@ def test_json_in_a_text_is_read(server: Server) -> None:
     assert [(p.id, p.text) for p in passages] == [("x", "y")]
 
 
-def test_a_server_that_needs_no_handshake_is_asked_for_it_once(server: Server) -> None:
+def test_a_server_is_asked_for_its_handshake_once(server: Server) -> None:
     arm = build(server, tool="write", results=None, fetch=None)
     found(arm)
     asked = len(server.seen)
@@ -204,7 +204,7 @@ def test_no_more_results_are_fetched_than_are_asked_for(server: Server) -> None:
     assert sorted(server.fetched) == ["p0", "p1"]
 
 
-def test_a_server_is_asked_for_its_revision_again_after_a_failure(server: Server) -> None:
+def test_a_revision_is_asked_for_again_after_a_failure(server: Server) -> None:
     arm = build(server, tool="write", results=None, fetch=None)
     found(arm)
     server.instead = [Response("", 404)]
@@ -242,12 +242,6 @@ def test_a_failure_says_what_came(
     with pytest.raises(ArmError, match=message) as failure:
         found(build(server, **params), question=question)
     assert str(failure.value).startswith(f"arm 'far': {server.url}")
-
-
-def test_a_trouble_that_stays_is_the_error(server: Server) -> None:
-    server.instead = [Response("busy", 503)] * 9
-    with pytest.raises(ArmError, match="attempt 3 of 3 in 8 s failed: 503 Service Unavailable"):
-        found(build(server))
 
 
 @pytest.mark.slow

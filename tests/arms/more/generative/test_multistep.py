@@ -2,16 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from armwise.arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
@@ -156,15 +153,6 @@ def test_a_single_step_asks_no_model(build: Callable[..., Arm], base: Arm) -> No
     assert (len(found.passages), found.steps, found.tokens) == (4 if base.backbones else 2, 1, 0)
 
 
-def test_searches_at_once_do_not_disturb_each_other(build: Callable[..., Arm], base: Arm) -> None:
-    arm = build(max_steps=3)
-    queries = [ask(question, base.backbones) for question in QUESTIONS] * 4
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda query: arm.search(query, 3), queries)) == [
-            arm.search(query, 3) for query in queries
-        ]
-
-
 # Step by step.
 
 
@@ -213,7 +201,7 @@ def test_steps_and_tokens_of_the_base_and_of_the_model_add_up(base_steps: int) -
     assert (found.steps, found.tokens) == (3 * base_steps, 3 * 5 + read + 4 + 1)
 
 
-def test_the_model_is_shown_the_question_and_the_passages_that_are_kept() -> None:
+def test_the_model_is_shown_question_and_passages() -> None:
     prompts: list[Prompt] = []
 
     def reply(prompt: Prompt) -> str:
@@ -229,7 +217,7 @@ def test_the_model_is_shown_the_question_and_the_passages_that_are_kept() -> Non
     assert prompt.max_tokens == 32
 
 
-@pytest.mark.parametrize("reply", ["", "  \n", "?!", "A!", '"a"', "DONE", "done.", "Search query: a"])
+@pytest.mark.parametrize("reply", ["", "?!", "A!", "DONE", "Search query: a"])
 def test_a_follow_up_that_asks_nothing_new_ends_the_search(reply: str) -> None:
     shelf = Shelf()
     assert over(shelf, lambda _: reply).search(Query("a"), 4).steps == 1
@@ -241,7 +229,7 @@ def test_a_follow_up_that_comes_again_ends_the_search() -> None:
     assert found.steps == 2
 
 
-def test_a_follow_up_is_embedded_for_the_base_and_has_a_seed_of_its_own() -> None:
+def test_a_follow_up_is_embedded_and_has_an_own_seed() -> None:
     shelf, vector = Shelf(frozenset({"one", "two"})), np.ones(1, dtype=np.float32)
     asked: list[tuple[str, frozenset[str]]] = []
 
@@ -284,19 +272,6 @@ def test_a_model_that_fails_is_told_with_the_arm() -> None:
     arm = MultistepArm("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
     with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query: out of memory"):
         arm.search(Query("a"), 4)
-
-
-def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
-    have = Resources(corpus, tmp_path, {}, {})
-    arm = multistep.KIND.build("steps", MultistepParams(arm="shelf"), have, lambda _: Shelf())
-    with pytest.raises(ArmError, match="no language model is configured"):
-        arm.search(Query("a"), 4)
-
-
-@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"steps": 2}])
-def test_wrong_parameters_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match=next(iter(wrong))):
-        MultistepParams.model_validate({"arm": "shelf", **wrong})
 
 
 # What a model writes.
