@@ -5,7 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.arms.base import Passage
-from armwise.arms.signals import SIGNALS, WORDED, answer_signals, found_signals, signals, word_signals
+from armwise.arms.signals import (
+    ANSWERED,
+    FOUND,
+    SIGNALS,
+    WORDED,
+    answer_signals,
+    found_signals,
+    signals,
+    word_signals,
+)
+
+RANKINGS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=4, unique=True), min_size=1, max_size=5)
 
 
 def units(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
@@ -39,7 +50,7 @@ def test_moran_is_that_of_the_diffused_scores() -> None:
     np.testing.assert_allclose(told, expected, rtol=1e-5)
 
 
-def test_an_arm_that_found_nothing_has_no_signal_and_changes_none() -> None:
+def test_an_arm_that_found_nothing_has_no_signal() -> None:
     rng = np.random.default_rng(5)
     question, found = units(rng, 1)[0], [units(rng, 4), units(rng, 4)]
     nothing = np.empty((0, 8), dtype=np.float32)
@@ -77,7 +88,7 @@ def test_coverage_counts_each_word_once_over_all_passages() -> None:
     assert told["best_coverage"] == told["mean_coverage"] == told["first_coverage"] == 1 / 3
 
 
-def test_pairs_of_words_are_those_of_the_passage_that_has_most() -> None:
+def test_pairs_are_those_of_the_passage_with_most() -> None:
     texts = ("which river floods", "river floods deltas", "deltas")
     found = [Passage(str(at), "", text) for at, text in enumerate(texts)]
     told = dict(zip(WORDED, word_signals("Which river floods?", [found])[0].tolist(), strict=True))
@@ -121,3 +132,34 @@ def test_signals_of_answers_are_as_computed_by_hand() -> None:
     }
     for column, (signal, values) in enumerate(expected.items()):
         np.testing.assert_allclose(told[:, column], values, err_msg=signal)
+
+
+@given(RANKINGS)
+def test_agreement_of_retrievers_is_bounded(
+    rankings: list[list[str]],
+) -> None:
+    told = found_signals(rankings)
+    assert told.shape == (len(rankings), len(FOUND))
+    for row, ranking in zip(told, rankings, strict=True):
+        if ranking:
+            assert 0.0 < row[0] <= len(rankings)
+            assert 0.0 <= row[1] <= 1.0
+        else:
+            assert np.isnan(row).all()
+
+
+@given(RANKINGS)
+def test_the_order_of_retrievers_does_not_matter(rankings: list[list[str]]) -> None:
+    order = np.random.default_rng(len(rankings)).permutation(len(rankings))
+    told = found_signals(rankings)
+    np.testing.assert_allclose(found_signals([rankings[i] for i in order]), told[order])
+
+
+def test_retrievers_that_found_the_same_share_all() -> None:
+    told = found_signals([["a", "b"], ["b", "a"], ["a", "b"]])
+    assert told[:, FOUND.index("shared")].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_empty_answer_stands_nowhere() -> None:
+    told = dict(zip(ANSWERED, answer_signals("?", [""], [[Passage("1", "", "text")]])[0], strict=True))
+    assert (told["in_own"], told["in_first"], told["in_all"], told["in_question"]) == (0.0, 0.0, 0.0, 0.0)

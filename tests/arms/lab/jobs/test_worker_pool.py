@@ -84,9 +84,7 @@ def finish(job: ScriptedJob, blocks: BlockFolder, at_once: int = 1) -> list[int]
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_worker_that_dies_is_restarted_until_one_block_has_killed_three(
-    tmp_path: Path, blocks: BlockFolder
-) -> None:
+def test_a_block_that_kills_three_workers_ends_the_job(tmp_path: Path, blocks: BlockFolder) -> None:
     job = ScriptedJob(tmp_path, (0, 0, 3, 0))
     with pytest.raises(JobError, match="questions 'q2' to 'q2': a worker died: "):
         finish(job, blocks)
@@ -98,9 +96,7 @@ def test_a_worker_that_dies_is_restarted_until_one_block_has_killed_three(
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_worker_that_dies_over_one_of_several_blocks_does_all_of_them_again(
-    tmp_path: Path, blocks: BlockFolder
-) -> None:
+def test_a_worker_that_dies_does_its_blocks_again(tmp_path: Path, blocks: BlockFolder) -> None:
     assert finish(ScriptedJob(tmp_path, (1, 0, 0)), blocks, at_once=2) == [0, 1, 2, 3]
     assert [blocks.read(number) for number in range(3)] == [b"0", b"1", b"2"]
 
@@ -149,7 +145,7 @@ def test_a_cluster_without_a_free_processor_is_not_waited_for(
 
 
 @pytest.mark.parametrize(("workers", "free", "size"), [(None, 3, 3), (2, 3, 2), (3, 3, 3), (5, 3, 3)])
-def test_there_are_as_many_workers_as_are_asked_for_and_free_at_most(
+def test_there_are_as_many_workers_as_asked_for_and_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None, free: int, size: int
 ) -> None:
     sizes = list[tuple[int, int]]()
@@ -170,7 +166,7 @@ def test_there_are_as_many_workers_as_are_asked_for_and_free_at_most(
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
 @pytest.mark.parametrize("workers", [None, 1])
-def test_a_cluster_is_joined_where_it_has_an_address_and_a_quiet_one_is_started_else(
+def test_a_cluster_is_joined_by_its_address_or_started(
     monkeypatch: pytest.MonkeyPatch, address: str | None, workers: int | None
 ) -> None:
     calls = list[tuple[str, dict[str, Any]]]()

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.arms.lab.portfolio.outcomes import (
-    COSTS,
     FILE,
-    SCORES,
     Outcome,
     OutcomesError,
     read_outcomes,
@@ -40,9 +38,7 @@ def lines(path: Path, *told: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["outcomes.jsonl", "outcomes.jsonl.gz"])
-def test_what_is_written_is_read_and_what_was_not_asked_or_failed_is_unknown(
-    tmp_path: Path, name: str
-) -> None:
+def test_what_is_written_is_read_and_failures_are_unknown(tmp_path: Path, name: str) -> None:
     write_outcomes(tmp_path / name, GIVEN)
     outcomes = read_outcomes(tmp_path / name, [OPERA, RIVER])
     assert outcomes.questions == (RIVER, OPERA), "in the order of the file, with all that is known of them"
@@ -56,7 +52,7 @@ def test_what_is_written_is_read_and_what_was_not_asked_or_failed_is_unknown(
     assert outcomes.answers == (("", "the Danube"), (None, None))
 
 
-def test_the_folder_of_a_job_is_read_and_a_file_that_has_texts_needs_no_questions(tmp_path: Path) -> None:
+def test_the_folder_of_a_job_is_read_without_questions(tmp_path: Path) -> None:
     write_outcomes(tmp_path / FILE, GIVEN)
     read = read_outcomes(tmp_path)
     assert [(q.id, q.text, q.dataset, q.answers) for q in read.questions] == [
@@ -125,17 +121,14 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
         (["", "[]"], "line 2, is not JSON object but"),
         (['{"id": "q1", "arm": "a", "em": NaN}'], "line 1, is not JSON: "),
         ([LINE, {**LINE, "arm": "a", "em": 1.5}], r"line 2: em is 1\.5; it must be a number in \[0, 1\]"),
-        ([{**LINE, "f1": -0.1}], r"line 1: f1 is -0\.1"),
         ([{**LINE, "f1": "1"}], "line 1: f1 is '1'; it must be a number"),
         ([{**LINE, "f1": True}], "line 1: f1 is True; it must be a number"),
         ([{**LINE, "steps": -1}], "line 1: steps is -1; it must be a number finite and not negative"),
         ([LINE, {**LINE, "arm": "a", "recall": "all"}], "line 2: recall is 'all'; it must be a number"),
         ([{**LINE, "recal": 1.0}], "line 1: unknown key 'recal'; did you mean 'recall'"),
         ([{**LINE, "arm": None}], "line 1: arm must be a text that is not empty, got None"),
-        ([{"arm": "a"}], "line 1: id must be a text that is not empty, got None"),
         ([{**LINE, "answer": 4}], "line 1: answer must be a text, got 4"),
         ([{**LINE, "passages": "p1"}], "line 1: passages must be a list of ids, got 'p1'"),
-        ([{**LINE, "passages": [1]}], r"line 1: passages must be a list of ids, got \[1\]"),
         ([LINE, {**LINE, "arm": "a", "question": "Who?"}], "line 2: question 'q1' is 'Who.', and was"),
         ([{"id": "q9", "arm": "a"}], "line 1: question 'q9' has no text: add it"),
         ([], "holds no outcome"),
@@ -157,7 +150,3 @@ def test_a_file_that_is_missing_or_cut_short_is_named(tmp_path: Path) -> None:
     (tmp_path / "o.gz").write_bytes(gzip.compress(json.dumps(LINE).encode())[:-8])
     with pytest.raises(OutcomesError, match=r"cannot read outcomes from .*o\.gz"):
         read_outcomes(tmp_path / "o.gz")
-
-
-def test_no_name_is_both_a_score_and_a_cost() -> None:
-    assert not set(SCORES) & set(COSTS)

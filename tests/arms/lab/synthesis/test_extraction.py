@@ -4,7 +4,6 @@ import hashlib
 import itertools
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -93,7 +92,7 @@ def made(corpus: Corpus, *styles: str, seed: int = 0) -> list[Made]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_gold_passages_hold_the_answer_and_words_of_the_question(library: Corpus, seed: int) -> None:
+def test_the_gold_passages_hold_the_answer(library: Corpus, seed: int) -> None:
     texts = {p.id: f"{p.title} {p.text}" for p in library}
     questions = made(library, seed=seed)
     assert {one.style for one in questions} == set(STYLES)
@@ -110,19 +109,11 @@ def test_an_answer_does_not_stand_in_its_question(library: Corpus) -> None:
         assert not any(answer.lower() in one.question.lower() for answer in one.answers)
 
 
-def test_a_link_has_both_passages_and_hides_the_title_of_the_second(library: Corpus) -> None:
+def test_a_link_hides_the_title_of_its_second_passage(library: Corpus) -> None:
     titles = {p.id: p.title for p in library}
     found = [one for seed in range(8) for one in made(library, "link", seed=seed)]
     assert {one.gold_ids for one in found} == {("werther", "wetzlar"), ("charlotte", "wetzlar")}
     assert not any(titles[one.gold_ids[1]].lower() in one.question.lower() for one in found)
-
-
-def test_passages_without_a_title_are_asked_about(library: Corpus) -> None:
-    assert {one.style for one in made(library) if one.gold_ids == ("untitled",)} == {"keywords", "cloze"}
-
-
-def test_a_passage_without_words_gives_no_question(library: Corpus) -> None:
-    assert not [one for one in made(library) if "empty" in one.gold_ids]
 
 
 def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> None:
@@ -136,46 +127,6 @@ def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> 
     assert list(extraction.linked(passages[2])) == [("wetzlar", passages[0])]
 
 
-def test_two_things_are_told_apart_by_ten_words_of_what_one_is_up_to_a_comma(tmp_path: Path) -> None:
-    passages = (
-        Passage(
-            "mosel", "Mosel", "The Mosel is a river in the west of the country that flows past many towns."
-        ),
-        Passage("saar", "Saar", "The Saar is a river of boats, which flows into the Mosel."),
-    )
-    corpus = keep(tmp_path, passages)
-    asked = {
-        one.question.partition(", ")[0] for seed in range(20) for one in made(corpus, "compare", seed=seed)
-    }
-    assert {text for text in asked if text.startswith("Which")} == {
-        "Which river is a river in the west of the country that flows",
-        "Which river is a river of boats",
-    }
-
-
-def test_of_two_things_of_which_one_is_a_person_none_is_asked_who_was_born_first(tmp_path: Path) -> None:
-    passages = (
-        Passage("sand", "George Sand", "George Sand was a writer of novels. She was born in 1804."),
-        Passage("plume", "Plume", "Plume is a writer of 1961, made of wires and wheels."),
-    )
-    corpus = keep(tmp_path, passages)
-    asked = {
-        one.question.partition(", ")[0] for seed in range(20) for one in made(corpus, "compare", seed=seed)
-    }
-    assert not [text for text in asked if "born" in text]
-    assert {"Which writer came first", "Which writer came later"} <= asked
-
-
-def test_a_word_before_a_comma_is_reworded_as_any_other() -> None:
-    asked = {
-        extraction_rules.reworded(
-            "Who saw the large, red town?", lambda _: False, np.random.default_rng(seed)
-        )
-        for seed in range(9)
-    }
-    assert {"big" in text for text in asked} == {True, False}
-
-
 @pytest.mark.parametrize(
     ("text", "year"),
     [
@@ -185,11 +136,11 @@ def test_a_word_before_a_comma_is_reworded_as_any_other() -> None:
         ("In 3000 or 999", None),
     ],
 )
-def test_the_year_of_a_passage_is_the_first_of_its_first_300_characters(text: str, year: str | None) -> None:
+def test_the_year_of_a_passage_is_its_first_one(text: str, year: str | None) -> None:
     assert extraction_rules._year(text) == year  # noqa: SLF001
 
 
-def test_the_same_seed_makes_the_same_questions_and_another_seed_others(library: Corpus) -> None:
+def test_a_seed_makes_the_same_questions(library: Corpus) -> None:
     assert made(library) == made(library)
     assert made(library, seed=1) != made(library)
 
@@ -227,7 +178,7 @@ def towns(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return keep(tmp_path_factory.mktemp("towns"), passages)
 
 
-def test_a_word_of_fewer_than_two_passages_in_a_thousand_is_rare(towns: Corpus) -> None:
+def test_a_word_of_two_passages_in_a_thousand_is_rare(towns: Corpus) -> None:
     extraction = Extraction(towns, ("cloze",), 0, lambda *_: None)
     asked = [one.question.lower() for some in extraction.make(range(28)) for one in some]
     rare, known = ([one for one in asked if any(word in one for word in goods)] for goods in (RARE, KNOWN))
@@ -236,9 +187,7 @@ def test_a_word_of_fewer_than_two_passages_in_a_thousand_is_rare(towns: Corpus) 
     assert 2 <= len(rare) <= 10, "of 12, of which half is left out"
 
 
-def test_the_whole_corpus_is_read_and_of_a_large_one_a_sample(
-    towns: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_corpus_a_sample_is_read(towns: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     assert extraction_rules.SAMPLED == 100_000
 
     def reports() -> list[tuple[str, int, int | None]]:
@@ -295,7 +244,7 @@ def test_a_passage_that_defines_nothing_has_no_definition() -> None:
     assert definition("Faust was printed in 1808.") is None
 
 
-def test_a_kind_has_six_words_at_most_and_is_read_from_the_first_600_characters() -> None:
+def test_a_kind_has_six_words_at_most() -> None:
     found = definition("Faust is a very old sad long German play of Goethe.")
     assert found is not None
     assert found.kind == "very old sad long German play"
