@@ -12,12 +12,11 @@ import pytest
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError
 from armwise.arms.engines import collection as collections
 from armwise.arms.engines.collection import CollectionVersion, EngineArm, FillState
-from armwise.arms.engines.ingest import ingest
 from armwise.arms.engines.opensearch import Index
 from armwise.arms.retrievers import build_arm
 from armwise.arms.retrievers.catalog import resolve_kind
 from armwise.arms.retrievers.kind import ArmSpec, Resources
-from tests.arms.engines.passages import CollectionInMemory, InMemory
+from tests.arms.engines.passages import CollectionInMemory
 from tests.arms.retrievers.test_catalog import BACKBONES
 
 ASKED = Query("which river?", {"hashed": np.array([0.6, 0.8], dtype=np.float32)})
@@ -44,15 +43,13 @@ def arm_over(collection: CollectionInMemory, mode: str = "lexical", **params: An
         ("hybrid", 60, [("lexical", 60), ("dense", 60)]),
     ],
 )
-def test_a_mode_asks_for_its_rankings_and_a_hybrid_one_for_deeper_ones(
-    mode: str, k: int, calls: list[tuple[str, int]]
-) -> None:
+def test_a_mode_asks_for_its_rankings(mode: str, k: int, calls: list[tuple[str, int]]) -> None:
     collection = CollectionInMemory()
     arm_over(collection, mode).search(ASKED, k)
     assert collection.calls == calls
 
 
-def test_two_rankings_are_fused_by_reciprocal_ranks_and_cut_to_k() -> None:
+def test_two_rankings_are_fused_and_cut_to_k() -> None:
     words = [passage("a", 9.0), passage("b", 5.0), passage("c", 1.0)]
     near = [passage("c", 0.9), passage("b", 0.8), passage("d", 0.1)]
     found = arm_over(CollectionInMemory(words, near), "hybrid").search(ASKED, 3).passages
@@ -60,7 +57,7 @@ def test_two_rankings_are_fused_by_reciprocal_ranks_and_cut_to_k() -> None:
     assert [one.score for one in found] == pytest.approx([1 / 63 + 1 / 61, 2 / 62, 1 / 61])
 
 
-def test_scores_count_to_the_fifth_place_and_equal_ones_are_in_order_of_ids() -> None:
+def test_scores_count_to_the_fifth_place() -> None:
     words = [passage("c", 0.5000041), passage("a", 0.4999962), passage("b", math.nan), passage("d", -0.25)]
     found = arm_over(CollectionInMemory(words)).search(ASKED, 4).passages
     assert [(one.id, one.score) for one in found] == [("a", 0.5), ("c", 0.5), ("b", 0.0), ("d", -0.25)]
@@ -71,7 +68,7 @@ def test_scores_count_to_the_fifth_place_and_equal_ones_are_in_order_of_ids() ->
 
 
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
-def test_no_engine_is_asked_for_words_that_are_none_or_for_a_vector_of_zeros(mode: str) -> None:
+def test_no_engine_is_asked_for_nothing(mode: str) -> None:
     collection = CollectionInMemory()
     arm = arm_over(collection, mode)
     arm.search(Query(" ?! ", {"hashed": np.zeros(2, dtype=np.float32)}), 3)
@@ -85,7 +82,7 @@ def test_no_engine_is_asked_for_words_that_are_none_or_for_a_vector_of_zeros(mod
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_vector_that_is_not_finite_is_refused_before_the_engine_is_asked(number: float) -> None:
+def test_a_vector_that_is_not_finite_is_refused(number: float) -> None:
     collection = CollectionInMemory()
     query = Query("river", {"hashed": np.array([1.0, number], dtype=np.float32)})
     with pytest.raises(ArmError, match=r"arm 'arm': .*not finite"):
@@ -103,7 +100,7 @@ def test_a_vector_that_is_not_finite_is_refused_before_the_engine_is_asked(numbe
     ],
     ids=["refused", "of the arm", "of the client", "a long one"],
 )
-def test_what_a_client_raises_is_an_error_of_the_arm_in_one_line(
+def test_what_a_client_raises_is_an_error_in_one_line(
     raised: Exception, kind: type[ArmError], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection = CollectionInMemory()
@@ -152,7 +149,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch) -> Clocked:
     return Clocked(monkeypatch)
 
 
-def test_a_version_holds_for_ten_seconds_unless_a_fresh_one_is_asked_for(clocked: Clocked) -> None:
+def test_a_version_holds_for_ten_seconds(clocked: Clocked) -> None:
     clocked.holds("a")
     assert clocked.version(False) == "a"
     clocked.holds("b")
@@ -166,7 +163,7 @@ def test_a_version_holds_for_ten_seconds_unless_a_fresh_one_is_asked_for(clocked
     assert clocked.version(False) == "c"
 
 
-def test_an_engine_that_does_not_answer_has_no_version_until_it_is_asked_again(clocked: Clocked) -> None:
+def test_an_engine_that_is_away_has_no_version(clocked: Clocked) -> None:
     clocked.holds("a")
     assert clocked.version(False) == "a"
     clocked.is_away()
@@ -180,7 +177,7 @@ def test_an_engine_that_does_not_answer_has_no_version_until_it_is_asked_again(c
     assert clocked.version(False) == "b"
 
 
-def test_a_collection_that_ingest_has_put_nothing_into_has_no_version(clocked: Clocked) -> None:
+def test_a_collection_without_ingest_has_no_version(clocked: Clocked) -> None:
     assert clocked.version(False) is None
     assert arm_over(CollectionInMemory()).version == ""
 
@@ -216,16 +213,14 @@ def test_arms_share_a_collection_that_they_ask_in_the_same_way(
     assert (one.collection is other.collection) is shared
 
 
-def test_an_engine_does_not_get_the_collection_of_another_at_the_same_address(
-    corpus: Any, tmp_path: Any
-) -> None:
+def test_engines_at_one_address_share_no_collection(corpus: Any, tmp_path: Any) -> None:
     kinds = ("opensearch", "elasticsearch")
     have = Resources(corpus, tmp_path, BACKBONES, {kind: ArmSpec(kind=kind, params=ONE) for kind in kinds})
     arms = [build_arm(kind, have) for kind in kinds]
     assert [type(arm.collection).__name__ for arm in arms] == ["Index", "ElasticIndex"]  # type: ignore[attr-defined]
 
 
-def test_arms_over_one_collection_ask_for_its_version_once_and_its_failures_are_theirs(
+def test_arms_over_one_collection_share_its_version(
     corpus: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -250,9 +245,3 @@ def test_arms_over_one_collection_ask_for_its_version_once_and_its_failures_are_
     is_away = True
     with pytest.raises(ArmError, match=r"^OSError: no route$"):
         reads[0](True)
-
-
-def test_the_version_of_an_arm_is_what_ingest_put_there() -> None:
-    collection = CollectionInMemory()
-    report = ingest(InMemory([passage("p", 0.0)]), collection, None)
-    assert arm_over(collection).version == report.version != ""

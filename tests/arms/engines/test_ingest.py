@@ -18,7 +18,7 @@ def numbered(n: int) -> list[Passage]:
     return [Passage(f"p{place}", "", f"word {place}") for place in range(n)]
 
 
-def test_a_batch_has_500_passages_and_what_is_stored_follows_what_was_written() -> None:
+def test_a_batch_has_500_passages() -> None:
     collection, reported = CollectionInMemory(), list[tuple[str, int, int | None]]()
     ingest(InMemory(numbered(1001)), collection, None, lambda *progress: reported.append(progress))
     assert collection.calls == [
@@ -34,7 +34,7 @@ def test_a_batch_has_500_passages_and_what_is_stored_follows_what_was_written() 
     assert collection.calls == [], "a collection that is complete is not touched"
 
 
-def test_surplus_passages_are_deleted_a_page_at_a_time_before_the_index_is_finished(
+def test_surplus_passages_are_deleted_by_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ingesting, "PAGE", 3)
@@ -50,7 +50,7 @@ def test_surplus_passages_are_deleted_a_page_at_a_time_before_the_index_is_finis
 @pytest.mark.parametrize(
     "interrupted", [("write", 2), ("keep", 4), ("write", 1), ("delete", 3), ("finish", 5), ("keep", 5)]
 )
-def test_an_interrupted_run_is_not_taken_for_a_complete_one_and_the_next_one_completes_it(
+def test_an_interrupted_run_is_completed_by_the_next(
     interrupted: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingesting, "BATCH", 2)
@@ -70,7 +70,7 @@ def test_an_interrupted_run_is_not_taken_for_a_complete_one_and_the_next_one_com
 
 
 @pytest.mark.parametrize("was_complete", [False, True])
-def test_of_a_collection_that_holds_parts_of_two_corpora_the_version_before_is_unknown(
+def test_of_parts_of_two_corpora_the_version_is_unknown(
     was_complete: bool,
 ) -> None:
     collection = CollectionInMemory()
@@ -87,7 +87,7 @@ def test_of_a_collection_that_holds_parts_of_two_corpora_the_version_before_is_u
         assert collection.kept.shown == f"..{compute_version(corpus, '')}"
 
 
-def test_the_corpus_before_an_interrupted_change_is_written_again() -> None:
+def test_the_corpus_before_an_interruption_is_written_again() -> None:
     before, after = numbered(3), [replace(one, text="changed") for one in numbered(3)]
     collection = CollectionInMemory()
     ingest(InMemory(before), collection, None)
@@ -121,7 +121,7 @@ def test_a_passage_that_differs_in_anything_is_written_again(changed: dict[str, 
     assert collection.rows["p"].passage == replace(WHOLE, **changed)
 
 
-def test_a_digest_is_of_the_id_and_of_the_model_too_and_not_of_the_order_of_metadata() -> None:
+def test_a_digest_is_of_the_id_and_the_model_too() -> None:
     named = replace(WHOLE, metadata={"a": 1, "b": 2})
     assert digest_passage(named, "m") == digest_passage(replace(named, metadata={"b": 2, "a": 1}), "m")
     others = [
@@ -156,7 +156,7 @@ def test_the_version_of_a_corpus_and_a_model_stays_what_it_is() -> None:
     assert compute_version(corpus, "") == "4d475b7f2fff-words-1"
 
 
-def test_each_passage_of_each_batch_is_written_with_its_own_vector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_passage_is_written_with_its_own_vector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingesting, "BATCH", 2)
     vectors = np.eye(5, dtype=np.float32)
     collection = CollectionInMemory()

@@ -84,7 +84,7 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
         collection.write([Row(CORPUS.found[0], "", np.ones(3, dtype=np.float32))])
 
 
-def test_passages_of_any_text_are_written_found_and_deleted(
+def test_passages_of_any_text_are_kept_and_found(
     server: SearchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEARCH_KEY", "ApiKey secret")
@@ -111,15 +111,8 @@ def test_a_question_without_a_word_asks_nothing(
     assert arm_over(server, key_env=None).search(Query(text), 3).passages == ()
 
 
-def test_an_address_has_no_query() -> None:
-    with pytest.raises(ValueError, match="is not an address of an engine"):
-        resolve_kind("arm", ArmSpec(kind="opensearch", params={"url": "http://x/?a=b", "collection": "c"}))
-
-
 @pytest.mark.parametrize(("k", "candidates"), [(3, 100), (100, 100), (101, 101)])
-def test_elasticsearch_looks_at_a_hundred_candidates_and_no_fewer_than_it_returns(
-    k: int, candidates: int
-) -> None:
+def test_elasticsearch_looks_at_a_hundred_candidates(k: int, candidates: int) -> None:
     near = ElasticIndex.nearest([1.0], k, {})["knn"]
     assert (near["k"], near["num_candidates"]) == (k, candidates)
 
@@ -142,7 +135,7 @@ UNREAD = {"type": "keyword", "index": False, "doc_values": False}
         (ElasticIndex, {"type": "dense_vector", "dims": 3, "index": True, "similarity": "cosine"}, {}),
     ],
 )
-def test_an_index_finds_words_of_title_and_text_and_compares_vectors_by_their_cosine(
+def test_an_index_has_these_mappings(
     index: type[Index], vector: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     with running(SearchServer(elastic=index is ElasticIndex)) as double:
@@ -168,7 +161,7 @@ def test_an_index_finds_words_of_title_and_text_and_compares_vectors_by_their_co
     assert made.settings == settings
 
 
-def test_a_passage_whose_vector_has_no_direction_is_written_without_it(
+def test_a_vector_without_direction_is_not_written(
     server: SearchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEARCH_KEY", "ApiKey secret")
@@ -221,9 +214,7 @@ def test_a_path_is_below_the_address_with_one_slash(url: str) -> None:
         (300, True, ArmError),
     ],
 )
-def test_a_refusal_is_of_the_question_where_the_status_says_so(
-    status: int, asked: bool, kind: type[ArmError]
-) -> None:
+def test_a_refusal_is_of_the_question_by_its_status(status: int, asked: bool, kind: type[ArmError]) -> None:
     with running(Echo()) as double:
         double.statuses = [status]
         with pytest.raises(ArmError, match=f" returned {status}( [A-Z].*)?$") as failed:
@@ -231,7 +222,7 @@ def test_a_refusal_is_of_the_question_where_the_status_says_so(
     assert type(failed.value) is kind
 
 
-def test_a_request_and_its_further_attempts_have_the_time_of_a_search() -> None:
+def test_a_request_has_the_time_of_a_search() -> None:
     with running(Echo()) as double:
         spec = ArmSpec(kind="opensearch", params={"url": double.url, "collection": "c", "timeout_s": 1.5})
         http = resolve_kind("arm", spec)[1].http
