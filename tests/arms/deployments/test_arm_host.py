@@ -3,7 +3,7 @@
 import asyncio
 import pickle
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +35,17 @@ def asked(text: str = MOON) -> Query:
     return Query(text, {"tiny": HashingEmbedder(64).encode_queries([text])[0]})
 
 
+async def search(
+    host: arm_host.ArmHost, name: str, specs: Mapping[str, ArmSpec] = SPECS, k: int = 1
+) -> Retrieval:
+    """Search an arm that the host knows."""
+    return await host.search(name, digest_arm(name, ArmGraph(specs).closure(name)), asked(), k)
+
+
 @pytest.mark.parametrize("arm", ["bm25", "dense", "rrf"])
 async def test_a_live_arm_is_built_at_the_start_and_known_by_its_key(tmp_path: Path, arm: str) -> None:
     host = open_host(tmp_path, arm)
-    found = await host.search(arm, digest_arm(arm, GRAPH.closure(arm)), asked(), 1)
+    found = await search(host, arm)
     assert [passage.title for passage in found.passages] == ["moon"]
 
 
@@ -74,38 +81,38 @@ async def test_a_loaded_arm_is_known(tmp_path: Path) -> None:
     host, names = open_host(tmp_path), ("rrf", "dense")
     await host.load({name: GRAPH.closure(name) for name in names})
     for name in names:
-        found = await host.search(name, digest_arm(name, GRAPH.closure(name)), asked(), 1)
+        found = await search(host, name)
         assert [passage.title for passage in found.passages] == ["moon"]
 
 
-def test_an_arm_of_the_configuration_that_cannot_be_built_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_a_configured_arm_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ArmBuildError, match=r"arm 'odd' cannot be built: .*keyword argument 'odd'"):
         open_host(tmp_path, "odd", specs={"odd": ODD})
 
 
 @pytest.mark.parametrize("configured", [{}, {"odd": {"odd": SPECS["bm25"]}}], ids=["new", "of that name"])
-async def test_an_arm_that_replaced_others_and_cannot_be_built_is_a_warning(
+async def test_a_replacement_that_cannot_be_built_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, configured: dict[str, dict[str, ArmSpec]]
 ) -> None:
     host = open_host(tmp_path, "odd", "bm25", specs={**SPECS, "odd": ODD}, configured=configured)
     assert "arm 'odd' cannot be built" in caplog.text
-    assert (await host.search("bm25", digest_arm("bm25", GRAPH.closure("bm25")), asked(), 1)).passages
+    assert (await search(host, "bm25")).passages
 
 
-async def test_a_mistake_in_an_arm_is_an_error_of_the_arm_and_its_trace_is_logged(
+async def test_a_mistake_in_an_arm_is_an_error_of_the_arm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     specs = {"broken": own(Broken)}
     host = open_host(tmp_path, "broken", specs=specs)
     with pytest.raises(ArmError, match="ZeroDivisionError: a mistake"):
-        await host.search("broken", digest_arm("broken", specs), asked(), 1)
+        await search(host, "broken", specs)
     assert "arm 'broken' failed" in caplog.text
     assert "Traceback" in caplog.text
 
 
 async def test_what_an_arm_prompts_is_counted(tmp_path: Path) -> None:
     host = open_host(tmp_path, "steps")
-    found = await host.search("steps", digest_arm("steps", GRAPH.closure("steps")), asked(), 2)
+    found = await search(host, "steps", k=2)
     assert found.usage.completion_tokens == 4  # "Where is the moon?"
     assert found.usage.prompt_tokens + found.usage.completion_tokens == found.tokens
 
@@ -120,7 +127,7 @@ class Paid(base.ScriptedGenerator):
             yield replace(chunk, usd=0.25, **kept) if ends else chunk  # type: ignore[arg-type]
 
 
-async def test_cached_tokens_and_prices_of_all_prompts_are_counted_beside_what_an_arm_counts_itself(
+async def test_cached_tokens_and_prices_of_all_prompts_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     specs = {**SPECS, "both": ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})}
@@ -143,7 +150,7 @@ def test_what_is_prompted_outside_of_a_search_is_of_none() -> None:
     assert write(Prompt((), 7)) == ("7 tokens", Chunk(prompt_tokens=3))
 
 
-async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_arm_fails(
+async def test_what_members_prompt_is_counted_where_an_arm_fails(
     tmp_path: Path,
 ) -> None:
     both = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
@@ -151,25 +158,25 @@ async def test_what_the_members_of_an_ensemble_prompt_is_counted_also_where_the_
     specs["inner"] = ArmSpec(kind="query_variants", params={"arm": "broken", "way": "hyde"})
     specs["half"] = ArmSpec(kind="query_variants", params={"arm": "inner", "way": "hyde"})
     host = open_host(tmp_path, "both", "half", specs=specs)
-    found = await host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 1)
+    found = await search(host, "both", specs)
     assert found.usage.completion_tokens == 8
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("half", digest_arm("half", ArmGraph(specs).closure("half")), asked(), 1)
+        await search(host, "half", specs)
     assert failed.value.usage.completion_tokens == 8
     assert pickle.loads(pickle.dumps(failed.value)).usage == failed.value.usage  # as a handle returns it
 
 
-async def test_searches_with_a_price_are_charged_beside_what_is_prompted_also_where_the_arm_fails(
+async def test_priced_searches_are_charged_where_an_arm_fails(
     tmp_path: Path,
 ) -> None:
     dear = SPECS["bm25"].model_copy(update={"usd": 0.125})
     specs = {**SPECS, "bm25": dear, "broken": own(Broken).model_copy(update={"usd": 2.0})}
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["bm25", "dense"]})
     host = open_host(tmp_path, "both", "broken", specs=specs, generator=Paid({}, default="At the sea."))
-    usage = (await host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 1)).usage
+    usage = (await search(host, "both", specs)).usage
     assert (usage.completion_tokens, usage.usd, usage.search_usd) == (6, 0.625, 0.125)
     with pytest.raises(ArmError, match="a mistake") as failed:
-        await host.search("broken", digest_arm("broken", ArmGraph(specs).closure("broken")), asked(), 1)
+        await search(host, "broken", specs)
     assert failed.value.usage == Usage(usd=2.0, search_usd=2.0)
 
 
@@ -179,7 +186,7 @@ async def test_an_arm_of_another_price_is_another_one_for_its_host(tmp_path: Pat
     assert keys[0] != keys[1]
     key = digest_arm("bm25", {"bm25": dear})
     assert (await host.search("bm25", key, asked(), 1, {"bm25": dear})).usage.usd == 0.125
-    free = await host.search("bm25", digest_arm("bm25", GRAPH.closure("bm25")), asked(), 1)
+    free = await search(host, "bm25")
     assert free.usage == Usage()
 
 
@@ -205,9 +212,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     specs["four"] = ArmSpec(kind="multistep", params={"arm": "bm25", "max_steps": 9})
     specs["both"] = ArmSpec(kind="ensemble", params={"arms": ["four", "bm25"]})
     host = open_host(tmp_path, "both", specs=specs, generator=slow)
-    task = asyncio.create_task(
-        host.search("both", digest_arm("both", ArmGraph(specs).closure("both")), asked(), 9)
-    )
+    task = asyncio.create_task(search(host, "both", specs, 9))
     for _ in range(2):  # both members, in threads of their own
         assert await asyncio.to_thread(slow.begun.acquire, timeout=30)
     task.cancel()
@@ -221,7 +226,7 @@ async def test_a_search_that_nobody_waits_for_prompts_no_more(tmp_path: Path) ->
     assert slow.calls == 2
 
 
-async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothing(tmp_path: Path) -> None:
+async def test_a_search_that_is_cancelled_prompts_nothing(tmp_path: Path) -> None:
     specs, model = {"slow": own(Waiting)}, base.ScriptedGenerator({}, default="DONE")
     specs["steps"] = ArmSpec(kind="multistep", params={"arm": "slow"})
     key = digest_arm("steps", ArmGraph(specs).closure("steps"))
@@ -241,13 +246,13 @@ async def test_a_search_that_is_cancelled_before_its_first_prompt_prompts_nothin
     assert model.last_prompt is None
 
 
-async def test_a_call_that_runs_out_of_time_is_counted_with_the_most_that_it_may_have_taken(
+async def test_a_call_out_of_time_is_counted_with_the_most(
     tmp_path: Path,
 ) -> None:
     prices, slow = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=100.0), Slow()
     host = open_host(tmp_path, "steps", generator=slow, limit_s=0.05, prices=prices)
     with pytest.raises(ArmError, match=r"took longer than 0\.05 s") as failed:
-        await host.search("steps", digest_arm("steps", GRAPH.closure("steps")), asked(), 2)
+        await search(host, "steps", k=2)
     slow.gate.set()
     usage = failed.value.usage
     assert (usage.completion_tokens, slow.calls) == (32, 1)
@@ -272,7 +277,7 @@ class Noting:
         return Retrieval((Passage(turn.decision_id, turn.episode_id, turn.question),))
 
 
-async def test_an_arm_searches_for_the_turn_that_its_caller_carries(tmp_path: Path) -> None:
+async def test_an_arm_searches_for_the_turn_of_its_caller(tmp_path: Path) -> None:
     specs = {"noting": own(Noting)}
     host, key = open_host(tmp_path, "noting", specs=specs), digest_arm("noting", specs)
     for search in (host.search, host.search_version):
@@ -288,7 +293,7 @@ async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
     for _ in range(2):
         Light.gate.release()
     for name in names:
-        found = await host.search(name, digest_arm(name, ArmGraph(specs).closure(name)), asked(), 1)
+        found = await search(host, name, specs)
         versions[name] = found.index_version
     corpus = versions["bm25"]
     assert versions["dense"].startswith(f"{corpus}-")
@@ -296,14 +301,13 @@ async def test_a_search_names_the_version_of_its_index(tmp_path: Path) -> None:
     assert (versions["own"], versions["odd"]) == ("", f"{corpus}+?")
 
 
-async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm(tmp_path: Path) -> None:
+async def test_an_arm_that_waits_holds_up_nothing_else(tmp_path: Path) -> None:
     specs = {**SPECS, "slow": own(Waiting)}
     host = open_host(tmp_path, "slow", "bm25", specs=specs)
-    graph = ArmGraph(specs)
-    slow = asyncio.create_task(host.search("slow", digest_arm("slow", graph.closure("slow")), asked(), 1))
+    slow = asyncio.create_task(search(host, "slow", specs))
     try:
         assert await asyncio.to_thread(Waiting.began.acquire, timeout=30)
-        assert (await host.search("bm25", digest_arm("bm25", graph.closure("bm25")), asked(), 1)).passages
+        assert (await search(host, "bm25", specs)).passages
         assert not slow.done()
     finally:
         Waiting.gate.release()
@@ -311,7 +315,7 @@ async def test_an_arm_that_waits_holds_up_neither_the_event_loop_nor_another_arm
     assert passage.id != threading.current_thread().name
 
 
-async def test_an_arm_that_writes_queries_has_its_encoder_loaded_when_it_is_built(tmp_path: Path) -> None:
+async def test_an_arm_that_writes_queries_loads_its_encoder(tmp_path: Path) -> None:
     embedders = Embedders(BACKBONES)
     plain = open_host(tmp_path, "dense", embedders=embedders)
     assert embedders.loaded == frozenset()
@@ -322,7 +326,7 @@ async def test_an_arm_that_writes_queries_has_its_encoder_loaded_when_it_is_buil
     assert {passage.title for passage in found.passages} == {"sea", "moon"}
 
 
-async def test_vectors_of_passages_are_those_of_the_corpus_and_others_are_left_out(tmp_path: Path) -> None:
+async def test_vectors_of_passages_are_those_of_the_corpus(tmp_path: Path) -> None:
     host = open_host(tmp_path, looked_at=frozenset({"tiny"}))
     found = await host.vectors("tiny", ["p7", "elsewhere"])
     (expected,) = HashingEmbedder(64).encode_passages(["moon. The moon stands beside the queen."])
@@ -334,7 +338,7 @@ async def test_vectors_of_passages_are_those_of_the_corpus_and_others_are_left_o
         await host.vectors("missing", ["p7"])
 
 
-async def test_passages_are_returned_by_their_ids_and_others_are_left_out(tmp_path: Path) -> None:
+async def test_passages_are_returned_by_their_ids(tmp_path: Path) -> None:
     host = open_host(tmp_path)
     assert [passage.title for passage in await host.passages(["p7", "elsewhere", "p1"])] == ["moon", "sea"]
     assert await host.restricted() is False
@@ -369,7 +373,7 @@ def test_arms_that_differ_in_anything_have_other_keys(other: dict[str, Any]) -> 
     assert digest_arm(**same) != digest_arm(**same | other)  # type: ignore[arg-type]
 
 
-def test_the_order_of_members_and_of_parameters_is_not_part_of_a_key() -> None:
+def test_the_order_of_members_is_not_part_of_a_key() -> None:
     one, other = ArmSpec(kind="bm25"), ArmSpec(kind="dense")
     assert digest_arm("a", {"a": one, "b": other}) == digest_arm("a", {"b": other, "a": one})
     orders = [{"k1": 1.0, "b": 0.5}, {"b": 0.5, "k1": 1.0}]
@@ -377,7 +381,7 @@ def test_the_order_of_members_and_of_parameters_is_not_part_of_a_key() -> None:
 
 
 @pytest.mark.parametrize("then", ["b", None])
-async def test_a_search_during_which_its_index_has_changed_names_both_versions(
+async def test_a_search_of_a_changing_index_names_both_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str | None
 ) -> None:
     host, key = open_host(tmp_path, "bm25"), digest_arm("bm25", GRAPH.closure("bm25"))
@@ -389,7 +393,7 @@ async def test_a_search_during_which_its_index_has_changed_names_both_versions(
     assert (await host.search_version("bm25", key, asked(), 1)).index_version == f"{version}..{then or ''}"
 
 
-async def test_the_version_of_an_arm_that_is_not_known_yet_is_that_of_its_description(tmp_path: Path) -> None:
+async def test_the_version_of_an_unknown_arm_needs_its_description(tmp_path: Path) -> None:
     host, specs = open_host(tmp_path), GRAPH.closure("bm25")
     with pytest.raises(UnbuiltArmError, match="bm25"):
         await host.version("bm25", digest_arm("bm25", specs))

@@ -47,7 +47,7 @@ async def under_way(work: Work) -> None:
     assert await asyncio.to_thread(work.began.acquire, timeout=30)
 
 
-async def test_items_that_wait_while_a_batch_is_worked_on_form_the_next(work: Work) -> None:
+async def test_items_that_wait_form_the_next_batch(work: Work) -> None:
     batches = Batches(work, 32, "test")
     first = start(batches, 1)
     await under_way(work)

@@ -50,25 +50,17 @@ async def test_a_question_has_the_vector_of_the_model() -> None:
     assert np.array_equal(await EmbedderHost(HERE).embed("Where is the sea?"), expected)
 
 
-async def test_a_question_is_embedded_for_the_turn_that_its_caller_carries() -> None:
+async def test_a_question_is_embedded_for_the_turn_of_its_caller() -> None:
     await EmbedderHost(HERE).embed("Where?", '["", "d-1", "e-1"]')
     assert tracing.TURN.get() == tracing.TracedTurn("d-1", "e-1", "Where?")
 
 
-async def test_an_encoder_of_a_deployment_is_asked_there_and_another_is_loaded_here(
+async def test_an_encoder_of_a_deployment_is_asked_there(
     loaded: list[str],
 ) -> None:
     client = Embedders({"here": HERE, "far": FAR}, {"far": Deployed()})
     found = await client.embed("x", frozenset({"here", "far"}))
     assert {name: vector.shape for name, vector in found.items()} == {"here": (8,), "far": (16,)}
-    assert loaded == ["hashing:8"]
-
-
-async def test_an_encoder_is_loaded_once(loaded: list[str]) -> None:
-    client = Embedders({"here": HERE})
-    client.open(frozenset({"here"}))
-    await client.load(frozenset({"here"}))
-    await client.embed("x", frozenset({"here"}))
     assert loaded == ["hashing:8"]
 
 
@@ -90,7 +82,7 @@ async def test_an_encoder_that_two_ask_for_at_once_is_loaded_once(
     assert loaded == ["hashing:8"]
 
 
-async def test_every_encoder_that_is_missing_is_loaded_and_loading_until_then(loaded: list[str]) -> None:
+async def test_every_missing_encoder_is_loaded(loaded: list[str]) -> None:
     client = Embedders({name: Backbone(model=f"hashing:{n}") for n, name in enumerate("abc", start=1)})
     client.expected = frozenset("abc")
     client.open(frozenset("a"))
@@ -106,7 +98,7 @@ def test_an_encoder_that_nothing_needs_is_not_loaded(loaded: list[str]) -> None:
     assert loaded == ["hashing:8"]
 
 
-async def test_a_model_that_cannot_be_loaded_is_an_error_that_names_its_backbone(loaded: list[str]) -> None:
+async def test_a_model_that_cannot_be_loaded_is_named(loaded: list[str]) -> None:
     client = Embedders({"other": Backbone(model="missing")})
     with pytest.raises(ArmError, match="backbone 'other' cannot be loaded: there is no such model"):
         client.open(frozenset({"other"}))
@@ -124,7 +116,7 @@ async def test_what_a_model_raises_is_an_error_of_the_arm(monkeypatch: pytest.Mo
         await EmbedderHost(HERE).embed("x")
 
 
-async def test_at_most_32_questions_are_embedded_together_and_each_has_its_own_vector(
+async def test_at_most_32_questions_are_embedded_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sizes, encode, all_wait = list[int](), HashingEmbedder.encode_queries, threading.Event()

@@ -63,7 +63,7 @@ class OfOneLoop(Endless):
         self.closed += 1
 
 
-def test_a_model_at_an_address_is_asked_from_each_event_loop_by_connections_of_its_own(
+def test_each_event_loop_has_connections_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = list[OfOneLoop]()
@@ -129,7 +129,7 @@ async def test_an_answer_that_is_closed_ends_at_the_engine(model: Endless) -> No
 
 
 @pytest.mark.usefixtures("model")
-async def test_an_answer_is_written_for_the_turn_that_its_caller_carries() -> None:
+async def test_an_answer_is_written_for_the_turn_of_its_caller() -> None:
     system: Message = {"role": "system", "content": "Be brief."}
     async with aclosing(host().stream(Prompt((system, *PROMPT.messages)), '["", "d-1", "e-1"]')) as chunks:
         await anext(chunks)

@@ -110,7 +110,7 @@ async def test_every_host_is_waited_for() -> None:
     assert [one.made for one in calls] == [[("ready",)], [("ready",)]]
 
 
-def test_a_deployment_of_arms_asks_encoders_of_deployments_there_and_loads_the_others(
+def test_a_deployment_asks_encoders_of_deployments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = list[Any]()
@@ -185,7 +185,7 @@ async def test_an_answer_is_streamed_to_its_end_for_the_turn(monkeypatch: pytest
     assert RemoteGenerator("a model", stream).model == "a model"  # type: ignore[arg-type]
 
 
-async def test_an_answer_that_is_closed_after_its_first_piece_is_cancelled_at_its_host() -> None:
+async def test_an_answer_that_is_closed_is_cancelled_at_its_host() -> None:
     stream = Stream()
     async with aclosing(streamed(stream)) as chunks:
         assert (await anext(chunks)).text == "a"
@@ -193,7 +193,7 @@ async def test_an_answer_that_is_closed_after_its_first_piece_is_cancelled_at_it
     assert stream.cancelled == 1
 
 
-async def test_an_answer_whose_caller_is_cancelled_is_cancelled_at_its_host() -> None:
+async def test_an_answer_is_cancelled_with_its_caller() -> None:
     stream = Stream(waits=True)
 
     async def read() -> None:
@@ -219,9 +219,7 @@ async def test_an_answer_whose_caller_is_cancelled_is_cancelled_at_its_host() ->
     ],
     ids=["of the model", "a mistake", "a dead replica", "no replica"],
 )
-async def test_an_error_of_a_stream_is_one_of_the_model_after_what_was_written(
-    error: Exception, message: str
-) -> None:
+async def test_an_error_of_a_stream_is_one_of_the_model(error: Exception, message: str) -> None:
     stream, texts = Stream(error), list[str]()
     with pytest.raises(GeneratorError, match=message):  # noqa: PT012 - the pieces before it count
         async for chunk in streamed(stream):

@@ -90,7 +90,7 @@ async def test_an_arm_that_names_a_host_searches_there(tmp_path: Path) -> None:
     assert (await first(arms, "bm25"), await first(arms, "here")) == (["Far"], ["sea"])
 
 
-def test_a_host_that_is_no_deployment_is_an_error_that_names_the_closest(tmp_path: Path) -> None:
+def test_a_host_that_is_no_deployment_is_refused(tmp_path: Path) -> None:
     specs = {"bm25": ArmSpec(kind="bm25", host="Fra")}
     with pytest.raises(ArmBuildError, match=r"arm 'bm25': no deployment 'Fra' hosts arms.*Far"):
         hosted(tmp_path, specs, Deployed("Far"))
@@ -104,7 +104,7 @@ def test_an_arm_that_only_others_search_needs_no_host(tmp_path: Path) -> None:
         hosted(tmp_path, specs | {"member": member.model_copy(update={"action": True})})
 
 
-async def test_an_arm_that_is_not_light_searches_here_without_a_deployment_and_this_is_said_once(
+async def test_without_a_deployment_a_heavy_arm_searches_here(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arms = hosted(tmp_path, {"bm25": SPECS["bm25"]})
@@ -117,7 +117,7 @@ async def test_an_arm_that_is_not_light_searches_here_without_a_deployment_and_t
     assert "arm 'steps' of kind 'multistep' is not light" in record.getMessage()
 
 
-async def test_arms_are_built_where_they_will_search_with_the_encoders_of_their_questions(
+async def test_arms_are_built_where_they_will_search(
     tmp_path: Path,
 ) -> None:
     far, encoders = Deployed("Arms"), Embedders(BACKBONES | {"other": Backbone(model="hashing:8")})
@@ -158,19 +158,12 @@ def test_a_fusion_is_as_heavy_as_its_heaviest_member() -> None:
 
 
 @pytest.mark.parametrize("groups", [(), ("crew",)])
-async def test_a_query_keeps_its_filter_and_groups_on_its_way_to_a_host(
-    tmp_path: Path, groups: tuple[str, ...]
-) -> None:
+async def test_a_query_keeps_filter_and_groups_to_its_host(tmp_path: Path, groups: tuple[str, ...]) -> None:
     kept: dict[str, Any] = {"allowed_groups": groups} if groups else {}
     sea = [
         {"id": f"{n}", "text": f"the sea of number {n}", "metadata": {"number": n} | kept} for n in range(9)
     ]
-    source = tmp_path / "sea.jsonl"
-    source.write_bytes(b"\n".join(map(orjson.dumps, sea)))
-    corpora = (CorpusSource(str(source), tmp_path / "corpus"),)
-    settings = ArmSettings(corpora, tmp_path / "indexes", BACKBONES, 30.0)
-    here = ArmHost(settings, {}, dict, Embedders(BACKBONES), ScriptedGenerator({}))
-    arms = HostedArms(here, {}, Embedders(BACKBONES), SPECS)
+    arms = over(tmp_path, None, SPECS, sea)
     assert await arms.restricted() == bool(groups)
     late = Comparison(type="gte", key="number", value=7)
     for asked, expected in (((), set() if groups else {"7", "8"}), (groups, {"7", "8"})):
@@ -206,7 +199,7 @@ def several(tmp_path: Path) -> HostedArms:
     return HostedArms(here, {}, Embedders(BACKBONES), SEVERAL)
 
 
-async def test_a_host_searches_several_corpora_and_gives_the_passages_of_each(several: HostedArms) -> None:
+async def test_a_host_searches_several_corpora(several: HostedArms) -> None:
     everyone = replace(QUERY, groups=frozenset({"crew"}))
     found = [passage.id for passage in (await several.search("both", everyone, 6)).passages]
     assert sorted(found) == [f"{name}/{n}" for name in ("docs", "tickets") for n in range(3)]
@@ -286,7 +279,9 @@ def cache(tmp_path: Path) -> Iterator[RetrievalCache]:
     cache.close()
 
 
-def over(folder: Path, cache: RetrievalCache, specs: Specs, passages: list[dict[str, Any]]) -> HostedArms:
+def over(
+    folder: Path, cache: RetrievalCache | None, specs: Specs, passages: list[dict[str, Any]]
+) -> HostedArms:
     """Arms over passages of their own."""
     folder.mkdir(exist_ok=True)
     source = folder / "passages.jsonl"
@@ -301,9 +296,7 @@ def kept(kind: str, **params: Any) -> ArmSpec:
     return ArmSpec(kind=kind, params=params, cache=True)
 
 
-async def test_a_search_that_was_made_before_is_not_made_again_nor_sent_to_a_host(
-    tmp_path: Path, cache: RetrievalCache
-) -> None:
+async def test_a_search_that_was_made_is_not_made_again(tmp_path: Path, cache: RetrievalCache) -> None:
     far = Deployed("Arms")
     arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
     assert await arms.recall("steps", QUERY, 1) is None
@@ -325,7 +318,7 @@ async def test_what_is_recalled_is_not_paid_again(tmp_path: Path, cache: Retriev
     assert (len(again.passages), again.usage.usd) == (1, 0.0)
 
 
-async def test_where_no_search_is_kept_an_arm_with_a_cache_searches_each_time(tmp_path: Path) -> None:
+async def test_without_a_cache_an_arm_searches_each_time(tmp_path: Path) -> None:
     far = Deployed("Arms")
     arms = hosted(tmp_path, FAR, far)
     for _ in range(2):
@@ -349,9 +342,7 @@ async def test_a_hit_is_what_the_arm_finds_with_scores_and_metadata(
         assert len(found.passages) == 4
 
 
-async def test_pipelines_that_search_the_same_share_what_is_kept_and_others_do_not(
-    tmp_path: Path, cache: RetrievalCache
-) -> None:
+async def test_pipelines_that_search_the_same_share_the_cache(tmp_path: Path, cache: RetrievalCache) -> None:
     specs = {"a": kept("bm25"), "b": kept("bm25", k1=1.2), "c": kept("bm25", k1=0.9), "d": SPECS["bm25"]}
     specs["p"] = kept("plackett_luce", arm="a")
     specs["q"] = kept("plackett_luce", arm="a")
@@ -406,7 +397,7 @@ async def test_what_one_group_may_see_is_recalled_for_no_other(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("found_in", "now"), [("a1..a2", "a2"), ("a1+?", None), ("", None), ("a1", "a2"), ("a1", None)]
 )
-async def test_what_an_index_that_changes_or_is_unknown_has_answered_is_not_recalled(
+async def test_answers_of_a_changing_index_are_not_recalled(
     tmp_path: Path, cache: RetrievalCache, found_in: str, now: str | None
 ) -> None:
     far = Deployed("Arms")
@@ -415,19 +406,6 @@ async def test_what_an_index_that_changes_or_is_unknown_has_answered_is_not_reca
     await arms.search("steps", QUERY, 1)
     await cache.settled()
     assert await arms.recall("steps", QUERY, 1) is None
-
-
-async def test_an_arm_whose_version_was_asked_for_is_still_the_same_arm(
-    tmp_path: Path, cache: RetrievalCache, caplog: pytest.LogCaptureFixture
-) -> None:
-    arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), FAR, cache)
-    await arms.search("steps", QUERY, 1)
-    await cache.settled()
-    assert await arms.recall("steps", QUERY, 1) is not None
-    (record,) = caplog.records
-    assert "is not light" in record.getMessage()
-    arms.know(FAR)
-    assert len(caplog.records) == 1, "it is said once"
 
 
 class Turned:
@@ -440,7 +418,7 @@ class Turned:
         monkeypatch.setattr(loop, "time", lambda: began + self.by if self.by else time())
 
 
-async def test_the_version_of_an_index_holds_for_ten_seconds_of_each_arm_for_itself(
+async def test_a_version_holds_for_ten_seconds_of_each_arm(
     tmp_path: Path, cache: RetrievalCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far, clock = Deployed("Arms"), Turned(monkeypatch)
@@ -488,11 +466,7 @@ async def test_a_host_that_names_no_version_holds_up_no_search_twice(
     assert far.versions == 1, "it is asked again after a while"
 
 
-def test_a_host_has_a_second_to_name_a_version() -> None:
-    assert hosted_arms.ASK_S == 1.0
-
-
-async def test_an_index_without_a_version_is_recalled_for_its_time_alone(tmp_path: Path) -> None:
+async def test_an_index_without_a_version_is_kept_for_its_time(tmp_path: Path) -> None:
     folder, now = tmp_path / "kept", [1000.0]
     folder.mkdir(mode=0o700)
     cache = RetrievalCache(folder, 1 << 20, 60.0, lambda: now[0])

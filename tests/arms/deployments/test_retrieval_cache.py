@@ -151,9 +151,7 @@ async def test_an_entry_counts_for_its_time(folder: Path, clock: Clock) -> None:
 # -- its size ----------------------------------------------------------------------------------------------
 
 
-async def test_a_flood_fills_the_file_to_its_size_and_what_was_used_last_stays(
-    folder: Path, cache: RetrievalCache, clock: Clock
-) -> None:
+async def test_a_flood_fills_the_file_to_its_size(folder: Path, cache: RetrievalCache, clock: Clock) -> None:
     large = Retrieval((Passage("p", "", "x" * 20_000),))
     await kept(cache, "used")
     for n in range(200):
@@ -200,7 +198,7 @@ async def test_a_lookup_that_is_given_up_makes_room_for_others(cache: RetrievalC
     assert await cache.get(key()) == KEPT
 
 
-async def test_one_in_ten_entries_goes_where_there_is_no_room_and_the_oldest_first() -> None:
+async def test_the_oldest_tenth_goes_where_there_is_no_room() -> None:
     with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE found (key, used)")
         database.executemany("INSERT INTO found VALUES (?, ?)", [(n, -n) for n in range(20)])
@@ -277,7 +275,7 @@ async def test_processes_share_a_file(folder: Path, cache: RetrievalCache) -> No
     assert [one.id for one in found.passages] == ["p9"]
 
 
-async def test_while_another_process_writes_there_are_hits_and_nothing_is_kept(
+async def test_while_another_process_writes_nothing_is_kept(
     folder: Path, cache: RetrievalCache, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
