@@ -36,7 +36,7 @@ def test_files_that_a_user_keeps_beside_it_are_left_alone(tmp_path: Path) -> Non
     assert {path.read_text() for path in tmp_path.iterdir() if path.is_file()} == {"mine"}
 
 
-def test_what_was_left_of_one_is_not_taken_up_by_another_whose_name_only_ends_differently(
+def test_what_was_left_of_one_is_not_taken_up_by_another(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(KilledError):
@@ -46,7 +46,7 @@ def test_what_was_left_of_one_is_not_taken_up_by_another_whose_name_only_ends_di
     check(tmp_path / "run.ndcg", {"measure": "nDCG"})
 
 
-def test_a_builder_that_fails_leaves_what_it_has_done_and_no_lock(tmp_path: Path) -> None:
+def test_a_builder_that_fails_leaves_its_work_and_no_lock(tmp_path: Path) -> None:
     with pytest.raises(KilledError):
         publish(tmp_path / "thing", {}, fail)
     assert [path.name for path in tmp_path.iterdir()] == [".thing.part"]
@@ -117,7 +117,7 @@ def whole(unfinished: Path) -> None:
     (unfinished / "rows").write_text("whole")
 
 
-def test_an_index_is_built_again_where_a_file_has_another_size_or_its_identity_differs(
+def test_an_index_that_differs_is_built_again(
     tmp_path: Path,
 ) -> None:
     target, identity = tmp_path / "thing", {"corpus": "a"}
@@ -130,7 +130,7 @@ def test_an_index_is_built_again_where_a_file_has_another_size_or_its_identity_d
     check(target, {"corpus": "b"})
 
 
-def test_a_damaged_index_that_another_process_has_removed_meanwhile_is_built_once(
+def test_a_damaged_index_that_was_removed_is_built_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, found = tmp_path / "thing", build_once.manifest.problems
@@ -148,7 +148,7 @@ def test_a_damaged_index_that_another_process_has_removed_meanwhile_is_built_onc
     assert (target / "rows").read_text() == "whole"
 
 
-def test_files_folder_and_the_one_around_it_are_synced_before_and_after_it_has_its_name(
+def test_files_and_folders_are_synced_around_the_naming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -181,7 +181,7 @@ def test_an_index_is_of_each_fact_of_its_identity(
     assert folder(tmp_path, "thing", wanted) != folder(tmp_path, "thing", {"corpus": "a", "k": 1})
 
 
-def test_an_index_of_another_kind_or_in_another_order_of_facts_has_its_own_folder(tmp_path: Path) -> None:
+def test_an_index_of_another_kind_has_its_own_folder(tmp_path: Path) -> None:
     identity = {"corpus": "a", "k": 1}
     assert folder(tmp_path, "bm25", identity) == folder(tmp_path, "bm25", {"k": 1, "corpus": "a"})
     others = [folder(tmp_path, "dense", identity), folder(tmp_path / "x", "bm25", identity)]

@@ -55,7 +55,7 @@ def recall(index: VectorIndex, permitted: Permitted | None = None) -> float:
 
 
 @pytest.mark.slow
-def test_compressed_vectors_of_every_cell_find_what_a_flat_index_does(
+def test_compressed_vectors_of_every_cell_are_as_flat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert recall(read(256, monkeypatch)) == 1.0
@@ -68,7 +68,7 @@ def test_recall_grows_with_cells_that_are_read(monkeypatch: pytest.MonkeyPatch) 
     assert more >= 0.95
 
 
-def test_as_many_passages_come_as_are_asked_for_where_the_cells_that_are_read_have_fewer(
+def test_k_passages_come_where_cells_have_fewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     vector, k = unit(1, 16, seed=9)[0], LEAST_COMPRESSED // 2
@@ -82,7 +82,7 @@ def test_compressed_vectors_honour_a_filter(share: float, monkeypatch: pytest.Mo
     assert recall(read(256, monkeypatch), Permitted.of(mask)) >= 0.95 * (share > 0)
 
 
-def test_compressed_vectors_are_not_asked_where_a_filter_leaves_less_than_a_tenth_or_few(
+def test_compressed_vectors_are_not_asked_for_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half, few = (np.random.default_rng(5).random(LEAST_COMPRESSED) < share for share in (0.5, 0.09))
@@ -92,7 +92,7 @@ def test_compressed_vectors_are_not_asked_where_a_filter_leaves_less_than_a_tent
     assert recall(read(1, monkeypatch), Permitted.of(few)) == 1.0
 
 
-def test_a_corpus_that_is_too_small_to_be_compressed_is_compared_exactly() -> None:
+def test_a_small_corpus_is_compared_exactly() -> None:
     vector = unit(1, 16, seed=9)[0]
     found = index_of("ivf_pq").nearest(vector, K)[1]
     assert found[:K].tolist() == plain(vector, np.ones(len(VECTORS), dtype=bool))
@@ -108,9 +108,7 @@ def test_an_index_is_of_one_corpus_and_one_model(corpus: Corpus, tmp_path: Path)
             VectorIndex.open(of, tmp_path, want, by)
 
 
-def test_a_compressed_index_that_was_opened_compares_with_the_vectors_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_opened_index_compares_with_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_search, "LEAST_COMPRESSED", 0)
     monkeypatch.setattr(vector_search, "RESCORED", 400)
     monkeypatch.setattr(vector_search, "TRAINED_BY", 1)
