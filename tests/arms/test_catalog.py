@@ -56,7 +56,7 @@ class NumberError(ValueError):
     """The error of the catalogue of these tests."""
 
 
-def test_kinds_are_those_of_the_modules_by_name_and_then_of_the_folders(package: Path) -> None:
+def test_kinds_are_those_of_modules_then_of_folders(package: Path) -> None:
     assert list(numbers(package).items()) == [("three", 3), ("two", 2), ("seven", 7), ("one", 1)]
     assert list(numbers(package, folders=False)) == ["three", "two", "seven"]
 
@@ -69,7 +69,7 @@ def test_nothing_is_imported_before_a_kind_is_looked_up(package: Path) -> None:
     assert f"{package.name}._hidden" not in sys.modules
 
 
-def test_a_kind_that_two_modules_define_is_refused_and_one_that_is_imported_is_not(package: Path) -> None:
+def test_a_kind_that_two_modules_define_is_refused(package: Path) -> None:
     source = f"from {package.name}.a import TWO\n"
     (package / "b.py").write_text(source)
     assert numbers(package)["two"] == 2
@@ -79,7 +79,7 @@ def test_a_kind_that_two_modules_define_is_refused_and_one_that_is_imported_is_n
         len(numbers(package))
 
 
-def test_a_registered_kind_is_imported_when_it_is_looked_up_and_replaces_none_of_ours(
+def test_a_registered_kind_replaces_none_of_ours(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = ["five = their_numbers:FIVE", "two = their_numbers:FIVE"]

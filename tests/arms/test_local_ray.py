@@ -66,7 +66,7 @@ def test_another_failure_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp
         begun(monkeypatch, tmp_path, OSError("no space left"), None)
 
 
-def test_a_cluster_that_is_gone_is_named_before_ray_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert local_ray.cluster_problem(address) is None
@@ -80,7 +80,7 @@ def test_a_cluster_that_is_gone_is_named_before_ray_waits_for_it(monkeypatch: py
     assert starts.options == []
 
 
-def test_workers_of_a_cluster_do_not_get_the_folder_of_the_driver_either(
+def test_workers_of_a_cluster_do_not_get_the_driver_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
@@ -94,9 +94,7 @@ def test_workers_of_a_cluster_do_not_get_the_folder_of_the_driver_either(
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_a_log_monitor_that_has_ended_is_started_again_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, dead: bool
-) -> None:
+def test_a_log_monitor_that_has_ended_is_started_again(monkeypatch: pytest.MonkeyPatch, dead: bool) -> None:
     class Node:
         """A node whose raylet has ended too, which no node goes on without."""
 

@@ -97,7 +97,7 @@ def test_no_bit_of_a_manifest_can_change_unnoticed(folder: Path) -> None:
         assert problems(folder, contents=False), at
 
 
-def test_files_are_added_and_replaced_beside_those_that_are_described(folder: Path) -> None:
+def test_files_are_added_beside_those_that_are_described(folder: Path) -> None:
     (folder / "b").write_bytes(b"new")
     (folder / "c").write_bytes(b"added")
     manifest.add(folder, ["b", "c"])
@@ -107,7 +107,7 @@ def test_files_are_added_and_replaced_beside_those_that_are_described(folder: Pa
         assert name in orjson.loads((folder / MANIFEST).read_bytes())["files"]
 
 
-def test_a_manifest_that_is_written_again_describes_files_and_neither_folders_nor_itself(
+def test_a_manifest_describes_files_alone(
     folder: Path,
 ) -> None:
     (folder / "sub").mkdir()
@@ -125,7 +125,7 @@ def test_files_are_described_where_there_was_no_manifest_before(folder: Path) ->
     assert problems(folder, contents=True) == []
 
 
-def test_what_cannot_be_opened_is_a_problem_with_the_reason_of_the_system(folder: Path) -> None:
+def test_what_cannot_be_opened_is_a_problem(folder: Path) -> None:
     (folder / "a").unlink()
     (folder / "a").symlink_to("a")
     assert problems(folder, contents=False) == ["a cannot be read: Too many levels of symbolic links"]

@@ -70,7 +70,7 @@ def test_a_command_of_ours_imports_nothing_of_its_folder(folder: Path) -> None:
     assert status == 1
 
 
-def test_the_module_of_the_command_line_imports_nothing_of_its_folder_however_it_is_started(
+def test_the_command_line_imports_nothing_of_its_folder(
     folder: Path,
 ) -> None:
     (folder / "armwise.py").unlink()  # whom Python finds before anything of ours runs
@@ -83,7 +83,7 @@ def test_a_child_of_low_priority_imports_nothing_of_its_folder(folder: Path) -> 
     assert status == 0, output
 
 
-def test_what_our_processes_start_imports_nothing_of_the_folder_either(folder: Path) -> None:
+def test_children_import_nothing_of_the_folder(folder: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error"}
     keep_apart(environment)
     environment |= {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0"}

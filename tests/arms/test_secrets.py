@@ -21,9 +21,7 @@ def test_a_file_is_read_where_the_variable_is_not_set(
     assert read_secret("A_KEY") == "from a variable"
 
 
-def test_a_file_that_cannot_be_read_is_named_without_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_read_keeps_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setenv("A_KEY_FILE", str(tmp_path))
     with pytest.raises(ValueError, match=r"A_KEY_FILE: '.*' cannot be read \(Is a directory\)"):
