@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from armwise.arms.base import Query
-from armwise.arms.corpus import Chunking, Corpus, CorpusError, CorpusSource, ingest_all
+from armwise.arms.corpus import Chunking, Corpus, CorpusError, CorpusSource, ingest, ingest_all
 from armwise.arms.filters import Comparison
 from armwise.arms.indexes import IndexMismatchError, PassageVectors, Vectors, prepare_vectors
 from armwise.arms.models import Backbone
@@ -133,6 +133,12 @@ def test_what_is_wrong_with_one_names_it(tmp_path: Path, sources: list[CorpusSou
     with pytest.raises(CorpusError, match=r"corpus 'docs': .* holds no passages"):
         ingest_all(sources)
     assert sources[0].open().ids() == IDS[:2], "the other one is there"
+
+
+def test_a_corpus_of_bad_records_alone_names_the_first(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_bytes(b"text\n\xff\n\xfe\n")
+    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; bad.csv:2 and 1 more: text has"):
+        ingest(tmp_path / "bad.csv", tmp_path / "out", skip_bad=True)
 
 
 def test_skipped_records_name_their_corpus(tmp_path: Path, sources: list[CorpusSource]) -> None:
