@@ -1,15 +1,12 @@
 """Endpoints of Anthropic's protocol, over real HTTP: what they are sent, and what is read of their events."""
 
 import json
-import socket
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import orjson
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
@@ -164,20 +161,6 @@ async def _locked() -> Response:
 @endpoint.post("/busy/messages")
 async def _busy() -> Response:
     return _refusal(429, "rate limit")
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
 
 
 def spec(base_url: str, **changes: Any) -> AnthropicSpec:

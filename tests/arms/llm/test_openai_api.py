@@ -4,10 +4,8 @@ import asyncio
 import gc
 import pickle
 import re
-import socket
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,13 +13,14 @@ from typing import Any
 
 import orjson
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from tenacity import AsyncRetrying, RetryCallState
 
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.llm.base import (
+    Chunk,
+    Generator,
     GeneratorBusyError,
     GeneratorError,
     GeneratorRefusedError,
@@ -38,6 +37,15 @@ from armwise.arms.llm.openai_api import OpenAIGenerator, StatusError, choose_pau
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 
 PROMPT = Prompt(({"role": "user", "content": "What is the capital of France?"},), seed=3)
+
+
+async def ask(generator: Generator, prompt: Prompt = PROMPT) -> tuple[str, Chunk]:
+    """Return the whole answer of a model, and close the model."""
+    try:
+        return await complete(generator, prompt)
+    finally:
+        await generator.close()
+
 
 endpoint = FastAPI()
 
@@ -157,20 +165,6 @@ async def _echo(request: Request) -> StreamingResponse:
     return _stream(_delta((await request.body()).decode(), "stop"))
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(endpoint, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
-
-
 @pytest.mark.parametrize(
     ("case", "error", "message"),
     [
@@ -189,19 +183,15 @@ def url() -> Iterator[str]:
 async def test_a_failure_names_the_model_the_endpoint_and_the_reason(
     url: str, case: str, error: type[GeneratorError], message: str
 ) -> None:
-    generator = OpenAIGenerator(f"{url}/{case}", "m", timeout_s=0.3, max_retries=1)
     with pytest.raises(error, match=f"^m at {re.escape(url)}/{case}.*{message}") as caught:
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/{case}", "m", timeout_s=0.3, max_retries=1))
     assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 599])
 async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/recovering/{status}", "m")
-    assert (await complete(generator, PROMPT))[0] == "One"
-    await generator.close()
+    assert (await ask(OpenAIGenerator(f"{url}/recovering/{status}", "m")))[0] == "One"
     assert seen["recovering"] == 3
 
 
@@ -211,10 +201,8 @@ async def test_what_fails_for_a_moment_is_tried_again(url: str, status: int) -> 
 )
 async def test_what_fails_again_ends_in_an_error(url: str, path: str, status: int, requests: int) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/{path}", "m")
     with pytest.raises(GeneratorError, match=f"HTTP {status}"):
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/{path}", "m"))
     assert seen.total() == requests
 
 
@@ -300,8 +288,7 @@ async def test_a_used_up_rate_rests_and_cached_tokens_are_priced(
 async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
     prices = TokenPrices(usd_per_kilotoken_in=0.5, usd_per_kilotoken_out=2.0)
     generator = PricedGenerator(OpenAIGenerator(f"{url}/paid", "m"), prices)
-    text, last = await complete(generator, PROMPT)
-    await generator.close()
+    text, last = await ask(generator)
     assert (text, last.prompt_tokens, last.completion_tokens) == ("One", 1000, 2000)
     assert last.usd == pytest.approx(0.5 + 4.0)
 
@@ -309,8 +296,7 @@ async def test_a_paid_endpoint_charges_by_its_own_count(url: str) -> None:
 async def test_an_endpoint_without_usage_is_not_free(url: str) -> None:
     prices = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=1.0)
     generator = PricedGenerator(OpenAIGenerator(f"{url}/echo", "m"), prices)
-    text, last = await complete(generator, PROMPT)
-    await generator.close()
+    text, last = await ask(generator)
     assert last.prompt_tokens == 8
     assert last.completion_tokens == round(len(text) / 4)
     assert last.usd == pytest.approx((last.prompt_tokens + last.completion_tokens) / 1000)
@@ -341,8 +327,7 @@ async def test_request_fields_are_laid_over_the_body(url: str) -> None:
         }
     )
     generator = build_generator(spec)
-    body = orjson.loads((await complete(generator, replace(PROMPT, stop=("\n",), top_p=0.9)))[0])
-    await generator.close()
+    body = orjson.loads((await ask(generator, replace(PROMPT, stop=("\n",), top_p=0.9)))[0])
     assert "max_tokens" not in body
     assert (body["stop"], body["top_p"], body["temperature"]) == (["\n"], 0.9, 0.0)
     assert (body["max_completion_tokens"], body["seed"], body["messages"]) == (7, 3, list(PROMPT.messages))
@@ -427,8 +412,7 @@ async def test_options_are_passed_on_and_empty_ones_are_not(url: str) -> None:
     )
     generator = OpenAIGenerator(f"{url}/echo", "m")
     prompt = Prompt(messages, options={"tool_choice": "auto", "n": 2})
-    body = orjson.loads((await complete(generator, prompt))[0])
-    await generator.close()
+    body = orjson.loads((await ask(generator, prompt))[0])
     assert (body["tool_choice"], body["n"], body["max_tokens"]) == ("auto", 2, 256)
     assert "top_p" not in body, "it is what happens anyway"
     assert body.keys().isdisjoint({"stop", "seed"}), "what is empty is left out"
@@ -453,11 +437,8 @@ async def test_images_are_passed_on_and_marks_of_the_cache_are_not(url: str) -> 
         {"role": "user", "content": "a", "parts": [said[0], image | marked]},
     )
     generator = OpenAIGenerator(f"{url}/echo", "m")
-    try:
-        prompt = Prompt(messages, options={"tools": [tool | marked]})
-        body = orjson.loads((await complete(generator, prompt))[0])
-    finally:
-        await generator.close()
+    prompt = Prompt(messages, options={"tools": [tool | marked]})
+    body = orjson.loads((await ask(generator, prompt))[0])
     assert body["tools"] == [tool]
     assert body["messages"] == [
         {"role": "user", "content": "a\nb"},
@@ -488,12 +469,8 @@ SEEN: Message = {
 async def test_an_image_that_a_model_cannot_read_is_refused(
     url: str, path: str, messages: tuple[Message, ...], error: type[GeneratorError]
 ) -> None:
-    generator = OpenAIGenerator(f"{url}/{path}", "m", max_retries=0)
-    try:
-        with pytest.raises(GeneratorError) as raised:
-            await complete(generator, Prompt(messages))
-    finally:
-        await generator.close()
+    with pytest.raises(GeneratorError) as raised:
+        await ask(OpenAIGenerator(f"{url}/{path}", "m", max_retries=0), Prompt(messages))
     assert type(raised.value) is error
     assert "support" not in str(raised.value), "nothing of the body is shown"
 
@@ -530,19 +507,15 @@ async def test_a_parameter_that_a_model_refuses_is_not_sent_again(url: str) -> N
 
 async def test_a_parameter_of_meaning_is_never_left_out(url: str) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/particular", "m")
     with pytest.raises(GeneratorError, match="HTTP 400"):
-        await complete(generator, replace(PROMPT, stop=("x",)))
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/particular", "m"), replace(PROMPT, stop=("x",)))
     assert seen["particular"] == 3
 
 
 async def test_a_configured_parameter_is_sent_as_it_is(url: str) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/particular", "m", request={"temperature": 0.5})
     with pytest.raises(GeneratorError, match="HTTP 400"):
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/particular", "m", request={"temperature": 0.5}))
     assert seen["particular"] == 2, "the limit of tokens is learned, the temperature is not"
 
 
@@ -571,8 +544,7 @@ async def test_the_limit_of_tokens_has_the_callers_name(
 ) -> None:
     generator = OpenAIGenerator(f"{url}/echo", "m")
     named = replace(PROMPT, options={"max_completion_tokens": 256}, temperature=None)
-    body = orjson.loads((await complete(generator, named))[0])
-    await generator.close()
+    body = orjson.loads((await ask(generator, named))[0])
     assert body["max_completion_tokens"] == 256
     assert body.keys().isdisjoint({"max_tokens", "temperature", "top_p"})
 
@@ -588,10 +560,8 @@ async def test_a_wrong_key_account_or_model_is_its_own_error(
     url: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/lasting/{status}", "m")
     with pytest.raises(GeneratorRefusedError, match=f"HTTP {status}$") as caught:
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/lasting/{status}", "m"))
     assert (seen["lasting"], "secret" in str(caught.value)) == (1, False)
     assert "secret" in caplog.text, "operators see it"
 
@@ -603,10 +573,8 @@ async def _resting(after: str) -> JSONResponse:
 
 @pytest.mark.parametrize(("after", "rest_s"), [("inf", 3600.0), ("1e300", 3600.0), ("nan", 1.0), ("-5", 1.0)])
 async def test_a_rest_is_an_hour_at_most(url: str, after: str, rest_s: float) -> None:
-    generator = OpenAIGenerator(f"{url}/resting/{after}", "m", max_retries=0)
     with pytest.raises(GeneratorBusyError) as caught:
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/resting/{after}", "m", max_retries=0))
     assert rest_s - 1.0 < caught.value.retry_after_s <= rest_s
 
 
@@ -622,10 +590,8 @@ async def _inner() -> None:
 
 async def test_a_redirect_is_not_followed(url: str) -> None:
     seen.clear()
-    generator = OpenAIGenerator(f"{url}/elsewhere", "m")
     with pytest.raises(GeneratorError, match="HTTP 307: redirects are not followed"):
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url}/elsewhere", "m"))
     assert not seen["inner"]
 
 
@@ -648,9 +614,8 @@ async def test_the_key_is_sent_and_the_query_of_the_base_url_is_kept(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-1")
-    generator = OpenAIGenerator(f"{url}/keyed/?api-version=2", "m", api_key_env="SOME_KEY")
-    assert (await complete(generator, PROMPT))[0] == "Bearer sk-1 api-version=2"
-    await generator.close()
+    keyed = OpenAIGenerator(f"{url}/keyed/?api-version=2", "m", api_key_env="SOME_KEY")
+    assert (await ask(keyed))[0] == "Bearer sk-1 api-version=2"
     generator = OpenAIGenerator(f"{url.replace('127.0.0.1', 'localhost')}/keyed", "m")
     for _ in range(2):
         assert (await complete(generator, PROMPT))[0] == "None ", "no cookie is kept"
@@ -663,13 +628,9 @@ async def test_a_password_of_the_base_url_is_sent_without_a_key(
     monkeypatch.setenv("SOME_KEY", "sk-1")
     named = f"{url.replace('//', '//me:secret@')}/keyed"
     for variable, sent in ((None, "Basic bWU6c2VjcmV0 "), ("SOME_KEY", "Bearer sk-1 ")):
-        generator = OpenAIGenerator(named, "m", api_key_env=variable)
-        assert (await complete(generator, PROMPT))[0] == sent
-        await generator.close()
-    generator = OpenAIGenerator(f"{url.replace('//', '//me:secret@')}/broken", "m", max_retries=0)
+        assert (await ask(OpenAIGenerator(named, "m", api_key_env=variable)))[0] == sent
     with pytest.raises(GeneratorError) as raised:
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator(f"{url.replace('//', '//me:secret@')}/broken", "m", max_retries=0))
     assert "secret" not in str(raised.value)
 
 
@@ -680,14 +641,10 @@ async def test_an_endpoint_is_asked_through_the_proxy(
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, url)
-    generator = OpenAIGenerator("http://127.0.0.1:1/keyed", "m")
-    assert (await complete(generator, PROMPT))[0] == "None "
-    await generator.close()
+    assert (await ask(OpenAIGenerator("http://127.0.0.1:1/keyed", "m")))[0] == "None "
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    generator = OpenAIGenerator("http://127.0.0.1:1/keyed", "m", max_retries=0)
     with pytest.raises(GeneratorError, match="ClientConnectorError"):
-        await complete(generator, PROMPT)
-    await generator.close()
+        await ask(OpenAIGenerator("http://127.0.0.1:1/keyed", "m", max_retries=0))
 
 
 async def test_connections_are_kept_unless_they_are_hung_up(url: str) -> None:
