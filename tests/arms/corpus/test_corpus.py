@@ -107,16 +107,6 @@ def test_readers_keep_what_they_opened_of_a_changed_source(tmp_path: Path, sourc
         pool.submit(old.ids).result()
 
 
-def test_a_digest_does_not_depend_on_batches(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ingest(source, tmp_path / "whole")
-    monkeypatch.setattr(corpus_module, "BATCH_RECORDS", 5)
-    source.rename(tmp_path / "moved.jsonl")
-    parts = ingest(tmp_path / "moved.jsonl", tmp_path / "parts")
-    assert parts.digest == whole.digest
-
-
 texts = st.text('ab",[\\', max_size=3)
 
 
