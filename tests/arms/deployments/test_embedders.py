@@ -114,25 +114,3 @@ async def test_what_a_model_raises_is_an_error_of_the_arm(monkeypatch: pytest.Mo
     monkeypatch.setattr(HashingEmbedder, "encode_queries", fail)
     with pytest.raises(ArmError, match="RuntimeError: out of memory"):
         await EmbedderHost(HERE).embed("x")
-
-
-async def test_at_most_32_questions_are_embedded_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes, encode, all_wait = list[int](), HashingEmbedder.encode_queries, threading.Event()
-
-    def counted(model: HashingEmbedder, questions: list[str]) -> NDArray[np.float32]:
-        assert all_wait.wait(timeout=30)
-        sizes.append(len(questions))
-        return encode(model, questions)
-
-    monkeypatch.setattr(HashingEmbedder, "encode_queries", counted)
-    host, questions = EmbedderHost(HERE), [f"question {n}" for n in range(70)]
-    asked = [asyncio.create_task(host.embed(question)) for question in questions]
-    await asyncio.sleep(0)
-    all_wait.set()
-    found = await asyncio.gather(*asked)
-    assert max(sizes) == 32
-    assert sum(sizes) == 70
-    for question, vector in zip(questions, found, strict=True):
-        assert np.array_equal(vector, encode(HashingEmbedder(8), [question])[0])

@@ -69,9 +69,11 @@ class Deployed:
         return self.now
 
 
-def hosted(folder: Path, specs: Mapping[str, ArmSpec], *deployed: Deployed) -> HostedArms:
+def hosted(
+    folder: Path, specs: Mapping[str, ArmSpec], *deployed: Deployed, cache: RetrievalCache | None = None
+) -> HostedArms:
     here = open_host(folder)
-    return HostedArms(here, {one.name: one for one in deployed}, Embedders(BACKBONES), specs)
+    return HostedArms(here, {one.name: one for one in deployed}, Embedders(BACKBONES), specs, cache)
 
 
 async def first(arms: HostedArms, name: str) -> list[str]:
@@ -139,22 +141,34 @@ async def test_a_replaced_arm_stays_known(tmp_path: Path) -> None:
         ({"a": SPECS["bm25"], "n": SPECS["none"]}, ()),
         ({"a": SPECS["bm25"], "m": ArmSpec(kind="multistep", params={"arm": "a"})}, ("Arms",)),
         ({"a": SPECS["bm25"], "m": ArmSpec(kind="multistep", params={"arm": "a"}, action=False)}, ()),
+        (SPECS | {"steps": SPECS["none"]}, ()),
+        (
+            {
+                "m": SPECS["steps"].model_copy(update={"action": False}),
+                "dense": SPECS["dense"],
+                "f": ArmSpec(kind="rrf", params={"arms": ["dense", "m"]}),
+            },
+            ("Arms",),
+        ),
         ({"a": ArmSpec(kind="bm25", host="Far")}, ("Far",)),
         ({"own": own(Waiting), "far": own(Waiting, "Far")}, ("Arms", "Far")),
         ({"own": own(Light)}, ()),
     ],
-    ids=["light", "heavy", "a member alone", "named", "a user's own", "a user's own and light"],
+    ids=[
+        "light",
+        "heavy",
+        "a member alone",
+        "light fusions",
+        "a heavy fusion",
+        "named",
+        "a user's own",
+        "a user's own and light",
+    ],
 )
 def test_a_deployment_exists_only_where_an_arm_needs_it(
     arms: Mapping[str, ArmSpec], deployments: tuple[str, ...]
 ) -> None:
     assert ArmGraph(arms).deployments() == deployments
-
-
-def test_a_fusion_is_as_heavy_as_its_heaviest_member() -> None:
-    fused = {**SPECS, "f": ArmSpec(kind="rrf", params={"arms": ["bm25", "steps"]})}
-    assert ArmGraph(fused).deployment("rrf", ["Arms"]) is None
-    assert ArmGraph(fused).deployment("f", ["Arms"]) == "Arms"
 
 
 @pytest.mark.parametrize("groups", [(), ("crew",)])
@@ -298,7 +312,7 @@ def kept(kind: str, **params: Any) -> ArmSpec:
 
 async def test_a_search_that_was_made_is_not_made_again(tmp_path: Path, cache: RetrievalCache) -> None:
     far = Deployed("Arms")
-    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    arms = hosted(tmp_path, FAR, far, cache=cache)
     assert await arms.recall("steps", QUERY, 1) is None
     found = await arms.search("steps", QUERY, 1)
     await cache.settled()
@@ -346,7 +360,7 @@ async def test_pipelines_that_search_the_same_share_the_cache(tmp_path: Path, ca
     specs = {"a": kept("bm25"), "b": kept("bm25", k1=1.2), "c": kept("bm25", k1=0.9), "d": SPECS["bm25"]}
     specs["p"] = kept("plackett_luce", arm="a")
     specs["q"] = kept("plackett_luce", arm="a")
-    arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), specs, cache)
+    arms = hosted(tmp_path, specs, cache=cache)
     await arms.search("a", QUERY, 1)
     await arms.search("p", QUERY, 1)
     await cache.settled()
@@ -401,7 +415,7 @@ async def test_answers_of_a_changing_index_are_not_recalled(
     tmp_path: Path, cache: RetrievalCache, found_in: str, now: str | None
 ) -> None:
     far = Deployed("Arms")
-    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    arms = hosted(tmp_path, FAR, far, cache=cache)
     far.found_in, far.now = found_in, now
     await arms.search("steps", QUERY, 1)
     await cache.settled()
@@ -424,7 +438,7 @@ async def test_a_version_holds_for_ten_seconds_of_each_arm(
     far, clock = Deployed("Arms"), Turned(monkeypatch)
     clock.by = 100.0
     specs = FAR | {"more": kept("multistep", arm="dense", max_steps=2)}
-    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), specs, cache)
+    arms = hosted(tmp_path, specs, far, cache=cache)
     for name in ("steps", "more"):
         await arms.search(name, QUERY, 1)
     await cache.settled()
@@ -457,7 +471,7 @@ async def test_a_host_that_names_no_version_holds_up_no_search_twice(
 ) -> None:
     monkeypatch.setattr(hosted_arms, "ASK_S", 0.01)
     far = Deployed("Arms")
-    arms = HostedArms(open_host(tmp_path), {"Arms": far}, Embedders(BACKBONES), FAR, cache)
+    arms = hosted(tmp_path, FAR, far, cache=cache)
     await arms.search("steps", QUERY, 1)
     await cache.settled()
     far.is_away = is_away
@@ -471,10 +485,8 @@ async def test_an_index_without_a_version_is_kept_for_its_time(tmp_path: Path) -
     folder.mkdir(mode=0o700)
     cache = RetrievalCache(folder, 1 << 20, 60.0, lambda: now[0])
     specs = {"own": own(Waiting).model_copy(update={"cache": True})}
-    arms = HostedArms(
-        open_host(tmp_path), {"Arms": (far := Deployed("Arms"))}, Embedders(BACKBONES), specs, cache
-    )
-    far.found_in = ""
+    far = Deployed("Arms", version="")
+    arms = hosted(tmp_path, specs, far, cache=cache)
     await arms.search("own", QUERY, 1)
     await cache.settled()
     assert await arms.recall("own", QUERY, 1) is not None
