@@ -98,17 +98,6 @@ def test_what_a_judge_quotes_does_not_count(read: Callable[[str], object], text:
         read(text)
 
 
-@pytest.mark.parametrize("compared", [False, True])
-def test_a_judge_reads_600_words_and_is_asked_twice(compared: bool) -> None:
-    prompts: list[Prompt] = []
-    passages = [Passage("p", "", "word " * 700)]
-    write = writing("Well.", "Well.", "Well.", prompts=prompts)
-    with pytest.raises(JudgeError, match="in 2 attempts"):
-        prefer(write, "?", passages, "a", "b") if compared else grade(write, FIVE_SCORES, "?", passages)
-    assert [shown(prompt).count("word ") for prompt in prompts] == [599, 599]
-    assert [shown(prompt).split().count("word") for prompt in prompts] == [600, 600]
-
-
 @given(st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.floats(0, 10))
 def test_a_number_is_a_grade_where_it_is_in_range(number: float) -> None:
     text = json.dumps({"score": number})

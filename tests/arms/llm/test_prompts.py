@@ -198,18 +198,6 @@ def test_a_pipeline_writes_with_its_own_settings() -> None:
     assert plain.asked((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).asked((user,))
 
 
-def test_a_prompt_shows_600_words_by_default() -> None:
-    long = Passage("1", "", "word " * 700)
-    assert answer_prompt(CONVERSATION, [long])[0]["content"].split().count("word") == 600
-    titled = Passage("1", "title " * 599, "word")
-    assert [
-        prompt_name(Form.SHORT, [replace(titled, title=titled.title + more)]) for more in ("", "title")
-    ] == [
-        "short",
-        "short_without",
-    ]
-
-
 def test_the_bound_of_an_answer_with_reasons_is_of_two_calls() -> None:
     short, reasons = (
         prompts.answer_bound(prompts.Writing(form, 0, 10)) for form in (Form.SHORT, Form.REASONING)

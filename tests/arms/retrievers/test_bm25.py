@@ -99,31 +99,6 @@ def test_the_best_are_those_of_a_full_sort(scores: np.ndarray, k: int) -> None:
     assert best(scores, k).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        (
-            "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd\u3067\u3059\u3002",
-            "\u65e5\u672c\u306e\u9996\u90fd\u306f\uff1f",
-        ),
-        ("\u957f\u6c5f\u662f\u4e9a\u6d32\u6700\u957f\u7684\u6cb3\u6d41\u3002", "\u4e9a\u6d32\u7684\u6cb3"),
-        ("Le cafe\u0301", "CAF\u00c9"),
-        (
-            "\u092d\u093e\u0930\u0924 \u0915\u0940 \u0930\u093e\u091c\u0927\u093e\u0928\u0940",
-            "\u0930\u093e\u091c\u0927\u093e\u0928\u0940",
-        ),
-        (
-            "\u0627\u0644\u0639\u064e\u0627\u0635\u0650\u0645\u064e\u0629",
-            "\u0627\u0644\u0639\u0627\u0635\u0645\u0629",
-        ),
-        ("co\u00adoperation", "cooperation"),
-    ],
-)
-def test_a_passage_of_any_script_is_found_in_any_spelling(tmp_path: Path, text: str, query: str) -> None:
-    others = [Passage(f"x{n}", "", f"\u0916 \u042f \u9b5a text {n}") for n in range(5)]
-    assert found(build(keep(tmp_path, [Passage("p", "", text), *others]), tmp_path), query, k=1) == ["p"]
-
-
 def test_an_index_of_another_version_is_built_again(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

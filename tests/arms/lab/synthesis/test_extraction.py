@@ -127,19 +127,6 @@ def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> 
     assert list(extraction.linked(passages[2])) == [("wetzlar", passages[0])]
 
 
-@pytest.mark.parametrize(
-    ("text", "year"),
-    [
-        (f"{'x ' * 148}1999", "1999"),
-        (f"{'x ' * 148} 1999", None),
-        ("In 1066, and in 1492", "1066"),
-        ("In 3000 or 999", None),
-    ],
-)
-def test_the_year_of_a_passage_is_its_first_one(text: str, year: str | None) -> None:
-    assert extraction_rules._year(text) == year  # noqa: SLF001
-
-
 def test_a_seed_makes_the_same_questions(library: Corpus) -> None:
     assert made(library) == made(library)
     assert made(library, seed=1) != made(library)
@@ -242,16 +229,6 @@ def test_abbreviations_do_not_end_a_sentence() -> None:
 
 def test_a_passage_that_defines_nothing_has_no_definition() -> None:
     assert definition("Faust was printed in 1808.") is None
-
-
-def test_a_kind_has_six_words_at_most() -> None:
-    found = definition("Faust is a very old sad long German play of Goethe.")
-    assert found is not None
-    assert found.kind == "very old sad long German play"
-    assert definition("Faust is a very old sad long tragic German play of Goethe.") is None
-    long = definition(f"Faust is a play of {'many ' * 200}acts.")
-    assert long is not None
-    assert len(f"Faust is {long.what}") == 600
 
 
 def test_a_clause_is_asked_about_up_to_24_words() -> None:
