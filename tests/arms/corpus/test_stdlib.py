@@ -28,7 +28,7 @@ def test_there_are_thousands_of_passages_and_no_two_are_alike(corpus: Corpus) ->
     assert all(len(passage.text.split()) <= 240 for passage in passages)
 
 
-def test_a_function_is_told_with_its_name_signature_and_docstring(corpus: Corpus) -> None:
+def test_a_function_is_told_by_name_signature_and_docstring(corpus: Corpus) -> None:
     (merge,) = corpus.passages(corpus.positions(["heapq.merge"]))
     assert merge.title == "heapq.merge"
     assert merge.text.startswith(

@@ -49,7 +49,7 @@ def test_a_model_that_hangs_is_given_up_and_told_to_stop() -> None:
     assert generator.stopped.is_set()
 
 
-def test_what_the_model_raises_is_raised_in_the_thread_that_waits() -> None:
+def test_what_the_model_raises_is_raised_in_the_waiting_thread() -> None:
     failing = ScriptedGenerator({}, error=GeneratorError("the model is down"))
     with pytest.raises(GeneratorError, match="the model is down"):
         blocking_writer(Blocking(), failing)(PROMPT)
