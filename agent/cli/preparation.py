@@ -10,7 +10,7 @@ from armwise.agent.wings import OPEN_SELECTOR, load
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.filters import GROUPS
 from armwise.arms.indexes import build_once, prepare_vectors
-from armwise.arms.llm import LateWriter, catalog
+from armwise.arms.llm import catalog
 from armwise.arms.models import bundled, require_whole
 from armwise.arms.retrievers import Resources, prepare_profiles
 from armwise.arms.retrievers import prepare as prepare_arms
@@ -89,13 +89,11 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)
     build_once.discard_damaged(config.indexes_path)
     open_selector = load(OPEN_SELECTOR)
-    write = LateWriter(config.llm)  # an index may be made of what it reads in the passages
     resources = Resources(
         corpus,
         config.indexes_path,
         config.backbones,
         config.arms,
-        write=write,
         open_selector=open_selector,
     )
     prepare_arms(resources, progress=progress)

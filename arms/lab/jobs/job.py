@@ -250,7 +250,6 @@ class PoolJob:
             self.indexes,
             self.backbones,
             self.specs,
-            write=LateWriter(self.llm),  # an entity graph may need it
             open_selector=self.open_selector,
         )
         prepare(resources, progress=progress)

@@ -22,7 +22,6 @@ from rich.console import Console
 from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
 from armwise.agent.cli import serve
 from armwise.agent.cli.predecessor import HAND_OVER, Predecessor
-from armwise.agent.cli.preparation import prepare
 from armwise.agent.cli.ray_processes import ProcessLostError
 from armwise.agent.cli.serve_config import (
     LaunchError,
@@ -31,10 +30,8 @@ from armwise.agent.cli.serve_config import (
     logs_json,
     read_listening_address,
 )
-from armwise.agent.config import parse
 from armwise.agent.proxy import ProxyError, socket_path
 from armwise.agent.run_folder import BEHIND, PROGRESS, RUN_FOLDER, Building, BuildingProgress
-from tests.neighbours import write_corpus
 
 PARENT = """
 import sys
@@ -759,22 +756,6 @@ def written(tmp_path: Path, document: object) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-def test_an_index_that_a_language_model_makes_is_made_before_the_service_starts(tmp_path: Path) -> None:
-    config = parse(
-        {
-            "home": str(tmp_path / "home"),
-            "corpus": {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))},
-            "backbones": {"tiny": {"model": "hashing:8"}},
-            "arms": {"g": {"kind": "graph", "params": {"backbone": "tiny", "entities": "llm"}}},
-            "llm": {"engine": "scripted", "default": '["moon"]'},
-            "policy": {"kind": "uniform"},
-            "reward": {"metrics": {"thumb": {}}},
-        }
-    )
-    prepare(config, lambda *_: None)
-    assert any(path.name.startswith("graph") for path in config.indexes_path.iterdir())
 
 
 @pytest.mark.parametrize(
