@@ -218,8 +218,8 @@ class Cluster(Service):
         change.learned_s = time.monotonic() - began
         self.check()
         number = ledger.round
-        answered = [answer for answer in list(ledger.answered) if answer.round == number]
-        change.rows = len(answered) + sum(fact.round == number for fact in list(ledger.kept))
+        answered = [answer for answer in list(ledger.answered) if ledger.rounds[answer.id] == number]
+        change.rows = len(answered) + sum(ledger.rounds[fact.id] == number for fact in list(ledger.kept))
         change.failed = Counter(answer.status for answer in answered if answer.status not in (None, "ok"))
         change.refused += ledger.refused
         for client in {answer.id.partition("-")[0] for answer in answered}:

@@ -123,11 +123,11 @@ def main(
     run.armwise("lab", "portfolio", "scores", "--budget", "0.0001", "--cost", "usd", "--splits", "20")
     prepare(run.config("cold"), run.home)
     cold = [f"cold{number}" for number in range(1, rounds + 1)]
-    with serving(run.config("cold"), run.home, run.folder / "cold.log", URL):
+    with serving(run.config("cold"), run.home, run.folder / "cold.log", URL, "--ray"):
         for number, name in enumerate(cold, start=1):
             run.simulate(name, number)
         run.replay("cold", "configured", "uniform")
-    with serving(run.config("gate"), run.home, run.folder / "gate.log", URL):
+    with serving(run.config("gate"), run.home, run.folder / "gate.log", URL, "--ray"):
         decided = promoted(run, canary)
         run.simulate("promoted", canary + 1)
     print(labels_table(run))
