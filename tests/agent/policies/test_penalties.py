@@ -6,11 +6,10 @@ import pytest
 from armwise.agent.policies import PolicySpec, build_policy, choose, served_distribution
 from armwise.feedback.budget import Budget, Pacer
 from armwise.feedback.events import Context, Decision
-from tests.agent.policies.test_contracts import EXAMPLES, VARIANTS
+from tests.agent.policies.test_contracts import EXAMPLES as SPECS
 from tests.contracts import ARMS
 
-SPECS = EXAMPLES | {name: spec for name, spec in VARIANTS.items() if spec.kind == "routed"}
-FEATURES = {arm: {"steps": 0.3 * i} for i, arm in enumerate(ARMS)}
+FEATURES = {arm: {"steps": 0.3 * i, "router": 0.3 * i} for i, arm in enumerate(ARMS)}
 COSTS = dict(zip(ARMS, (0.5, 2.0, 5.0), strict=True))
 FLOOR = 0.01
 

@@ -76,9 +76,13 @@ async def verified(service: Service, decision: Decision) -> bool:
 
 
 @pytest.mark.slow
-async def test_every_turn_has_one_recipe_while_arms_are_replaced(
-    on_each: Service,
-) -> None:
+async def test_every_turn_has_one_recipe_while_arms_are_replaced(tmp_path: Path, log_url: str) -> None:
+    async with Service(tmp_path, log_url=log_url, arms=ARMS).running() as service:
+        await replace_arms_under_traffic(service)
+
+
+async def replace_arms_under_traffic(on_each: Service) -> None:
+    """Promote a version with other arms and go back, while clients ask."""
     (before,) = await learned(on_each)
     brought = bringing(on_each)
     build, load = asyncio.Event(), on_each.arms.load
