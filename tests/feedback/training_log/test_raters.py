@@ -24,6 +24,7 @@ from armwise.feedback.training_log.join import (
     JoinedFact,
     Joiner,
     TickFact,
+    delete_training_log,
     read_examples,
     take_epoch,
 )
@@ -385,3 +386,12 @@ def test_shares_are_read_as_they_were_kept() -> None:
         name = str(rng.choice(["app", "guest", "third"]))
         for shares in (read, kept):
             shares.add(name, learned=shares.has_room(name))
+
+
+def test_a_deleted_training_log_has_no_raters(store: Store) -> None:
+    row = {"seq": 1, "decision_id": "d", "rater": "guest", "learned": True, "joined_by": 1}
+    with store.writing() as connection:
+        connection.execute(sa.insert(t.raters), [{"join": name, **row} for name in ("this", "other")])
+        delete_training_log(connection, "this")
+    with store.reading() as connection:
+        assert connection.scalars(sa.select(t.raters.c.join)).all() == ["other"]
