@@ -15,8 +15,13 @@ logger = logging.getLogger(__name__)
 
 SECONDS = int(os.environ.get("FUZZ_S", "60"))
 
-UNANSWERED = {"POST /v1/warm-starts", "GET /v1/warm-starts/{number}", "GET /v1/evaluations/{number}/report"}
-"""Operations that this service refuses always: it has no labels, and nothing evaluates."""
+UNANSWERED = {
+    "POST /v1/decisions",
+    "POST /v1/warm-starts",
+    "GET /v1/warm-starts/{number}",
+    "GET /v1/evaluations/{number}/report",
+}
+"""Operations that this service refuses always: its arms answer here, it has no labels, nothing evaluates."""
 
 
 @pytest.fixture  # of one test: Schemathesis ends the lifespan of the application with it
