@@ -15,6 +15,7 @@ REMOVED = {
     "blend": "name one of its members, such as `kind: ridge`",
     "logistic_xgboost": "use `kind: pointwise_xgboost` with `centre: false`",
     **dict.fromkeys(("lancedb", "milvus", "tantivy"), _ENGINES),
+    "precision": "a model runs in the precision of its files",
     "new_arms": "every arm is one of `arms`: declare it there, then run `armwise serve --replace`",
     "points": "a service has one decision point: run an application for each, as in "
     "deploy/ray/two_applications.yaml",

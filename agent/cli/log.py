@@ -90,6 +90,8 @@ def rebuild(
             progress() as on_progress,
         ):
             follower = None
+            if version is not None:
+                learning.find_version(store, settings, version)  # refused before anything is deleted
             if not verify:
                 follower = learning.rebuild(store, settings, partial(on_progress, "learned"))
             report = learning.verify_states(

@@ -1,7 +1,7 @@
 """Learning from the log: recipes, the learner, restored policies, rebuilding, and verification."""
 
 from .learner import Learner, LearnerThread, publish_candidate
-from .rebuild import rebuild, verify_states
+from .rebuild import find_version, rebuild, verify_states
 from .recipe import (
     DIGEST_CHARS,
     Recipe,
@@ -33,6 +33,7 @@ __all__ = [
     "active_recipe",
     "digest_configuration",
     "earlier_checkpoint",
+    "find_version",
     "keep_router",
     "known_arms",
     "live_arms",

@@ -173,7 +173,7 @@ def verify_states(
     wanted = versions.list_kept(store, recipe.digest) if every else []
     wanted += [newest] if newest else []
     if number is not None:
-        wanted.append(_named(store, config, number))
+        wanted.append(find_version(store, config, number))
     position, difference = find_difference(store, config.reward, on_progress)
     states = [VerifiedState("training log", position.examples_seq, difference)]
     if difference:
@@ -225,8 +225,8 @@ def _learn(store: Store, recipe: Recipe, policy: Policy, after: int | None, upto
     )
 
 
-def _named(store: Store, config: AppConfig, number: int) -> Version:
-    """Return the requested version. Raises RebuildError."""
+def find_version(store: Store, config: AppConfig, number: int) -> Version:
+    """Return a version that can be verified under a configuration. Raises RebuildError."""
     named = versions.find(store, number)
     if named is None:
         newest = versions.latest(store)

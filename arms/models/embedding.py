@@ -12,11 +12,11 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.models.files import (
     LocalModel,
@@ -83,13 +83,6 @@ class Backbone(BaseModel):
         description="Where questions are embedded: in every replica of `Ingress`, or in a deployment "
         "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_precision(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "precision" in given:
-            raise ValueError("there is no `precision` any more: a model runs in that of its files; remove it")
-        return given
 
     @property
     def models(self) -> tuple[str, ...]:

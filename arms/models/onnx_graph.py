@@ -207,7 +207,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_pooling(folder: Path) -> str:
-    """Return how a model makes one vector of those of the tokens: mean, cls or max. Raises NoGraphError."""
+    """Return how a model pools the vectors of the tokens: mean, cls or max. Raises NoGraphError."""
     modules = {
         module["type"].rpartition(".")[2]: module["path"]
         for module in _read_json(folder / "modules.json") or ()
@@ -225,7 +225,7 @@ def _read_pooling(folder: Path) -> str:
 
 
 def _pool(rows: NDArray[np.float32], mask: NDArray[np.bool_], pooling: str) -> NDArray[np.float32]:
-    """Return a vector per text of those of its tokens.
+    """Pool the vectors of the tokens of each text.
 
     Args:
         rows: Vectors of the tokens, shape (n_texts, n_tokens, size).

@@ -206,6 +206,9 @@ def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
 def test_what_takes_the_place_of_a_removed_key_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown key 'new_arms'; it was removed: every arm is"):
         parse({**CONFIG, "new_arms": {"hosts": {}}})
+    backbones = {"tiny": {"model": "hashing:8", "precision": "int8"}}
+    with pytest.raises(ConfigError, match="precision'; it was removed: a model runs in the precision of its"):
+        parse({**CONFIG, "backbones": backbones})
 
 
 def test_the_arms_that_are_live_leave_a_configuration_as_it_is() -> None:

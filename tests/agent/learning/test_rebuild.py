@@ -535,7 +535,12 @@ def test_the_verb_exits_with_1_until_it_has_learned_again(store: Store, file: Pa
     assert (code, "version 5 has what the log gives, and follows the others" in text) == (0, True)
     assert said(file, "--verify")[0] == 0
     assert said(file, "--verify", "--all")[0] == 1
+    newest = sa.select(sa.func.max(t.epochs.c.epoch))
+    with store.reading() as connection:
+        before = connection.scalar(newest)
     assert said(file, "--version", "77")[0] == 2
+    with store.reading() as connection:
+        assert connection.scalar(newest) == before, "it was refused before anything was deleted"
 
 
 # -- joins ---------------------------------------------------------------------------------------------------
