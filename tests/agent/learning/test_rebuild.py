@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,13 @@ def test_a_training_log_that_was_changed_is_found_and_made_anew(any_store: Store
     after = a_learner(any_store).step()
     assert after is not None
     assert after.digest == learned_at_once(range(TURNS + 1))
+
+
+def test_a_log_of_several_batches_is_joined_to_its_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    live(store, a_learner(store))
+    monkeypatch.setattr(module, "Joiner", partial(Joiner, batch=7))
+    rebuilt(store)
+    assert verified(store).sound
 
 
 @pytest.mark.slow
