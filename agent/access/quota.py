@@ -1,9 +1,9 @@
 """Limits and budgets of keys in one replica, which knows what the others have used from the log.
 
 A request is admitted while the usage in the log, what this replica has used since, and what its turns under
-way may cost are below the limit. Twice a second a replica adds its usage to the log, and reads that of all
-replicas. Alone, it exceeds a limit by at most one turn. Several replicas also exceed it by what the others
-have used in the last second, and by their turns under way.
+way may cost are below the limit. Twice a second a replica adds its usage to the log, and reads what all
+replicas used. Alone, it exceeds a limit by at most one turn. Several replicas also exceed it by what the
+others have used in the last second, and by their turns under way.
 
 A limit per minute slides: usage in the previous minute of the clock counts in proportion to the part of that
 minute that lies in the last 60 s, as if it had been spread evenly.
@@ -220,7 +220,7 @@ class Quota:
         return turn
 
     async def report(self) -> None:
-        """Add the usage to the log, and read that of all replicas. Raises LogUnavailableError."""
+        """Add the usage to the log, and read what all replicas used. Raises LogUnavailableError."""
         if self._spent or self._asked:
             await self._alone(self._exchange)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 WIDTH = 128
-"""Dimensions of a vector; with a text model, they are those of its own vectors."""
+"""Dimensions of a vector; a text model has its own."""
 
 HEADS = 8
 """Number of attention heads, which divides the width."""

@@ -63,7 +63,7 @@ class BoostedTrees(Parametrised[B]):
 
     Attributes:
         objective: Objective of xgboost.
-        growth: Parameters of xgboost for each tree, by default those of LTRR.
+        growth: Parameters of xgboost for each tree, by default as in LTRR.
     """
 
     libraries = ("xgboost",)

@@ -135,7 +135,7 @@ class TextTower(TextReader):
         return self.read(features.texts).astype(np.float64)
 
     def state(self) -> State:
-        """Return the fitted parameters; all others are those of the model's files."""
+        """Return the fitted parameters; the model's files have all others."""
         return {name: value.detach().cpu().numpy() for name, value in self._free()}
 
     @torch.no_grad()
