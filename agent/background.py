@@ -49,6 +49,9 @@ class Work(StrEnum):
     EVALUATION = "evaluation"
     CANARY = "canary"
 
+    MODELS = "models"
+    """Language models whose endpoints refuse the key, the account or the model of the service."""
+
     LOG = "log"
     """Commits, while questions are answered without them."""
 
@@ -77,6 +80,11 @@ ABOUT = {
         "remove the cause, then `armwise lab warm-start` or POST /v1/warm-starts does it now",
     ),
     Work.EVALUATION: ("evaluations", "remove the cause, which the log of the service has, then ask again"),
+    Work.MODELS: (
+        "language models",
+        "correct `api_key_env` or `model`, or the account at the provider; arms of other models answer "
+        "until then",
+    ),
     Work.LOG: (
         "the log",
         "make the database reachable and writable: until then the fallback answers, and nothing is logged or "

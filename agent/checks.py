@@ -32,6 +32,7 @@ from armwise.agent import wings
 from armwise.agent.access import Keyring, is_loopback, local_url
 from armwise.agent.config import (
     HOME_REMEDY,
+    PRICE_REMEDY,
     AppConfig,
     ConfigError,
     find_home_problem,
@@ -43,7 +44,7 @@ from armwise.agent.routers import build_router
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
-from armwise.arms.extras import find_missing, install_command, installed
+from armwise.arms.extras import describe_missing, find_missing, install_command, installed
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
@@ -69,6 +70,7 @@ from armwise.feedback.errors import (
     StoreError,
 )
 from armwise.feedback.log import COPIED_IN_USE, Store, lacks_wal, schema, tables, without_password
+from armwise.feedback.registry import keys
 
 NAMED = ("ray", "vowpalwabbit", "onnxruntime", "faiss-cpu")
 """Packages whose versions are always listed."""
@@ -297,6 +299,34 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
             yield from _remote(name, str(spec.params.get("url", "")))
     yield from _quoting(config)
     yield from _unpriced(config)
+    if problem := describe_budget_without_prices(config):
+        yield Finding(problem, "or disable the key: `armwise key disable`")
+    elif unpriced := config.unpriced:
+        yield Finding(f"no price is known for {unpriced}: answers count as free", PRICE_REMEDY, serious=False)
+
+
+def describe_budget_without_prices(config: AppConfig) -> str:
+    """Return that a valid key of the log has a budget in dollars and a model has no known price; empty: no.
+
+    A log that cannot be read is the subject of other checks.
+    """
+    if not config.unpriced:
+        return ""
+    try:
+        with closing(Store(config.database_url, create=False)) as store:
+            made = keys.read(store)
+    except StoreError:
+        return ""
+    now = time.time()
+    limited = (
+        key.public_id
+        for key in made
+        if key.settings.limits.max_budget is not None
+        and key.disabled_at is None
+        and (key.settings.expires is None or key.settings.expires > now)
+    )
+    key_id = next(limited, "")
+    return key_id and config.describe_unpriced(f"the budget of key {key_id} is in dollars (`max_budget`)")
 
 
 def is_open_to_all(config: AppConfig, host: str) -> bool | None:
@@ -876,10 +906,21 @@ def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm
             if find_missing(["vllm"]):
                 yield Finding("vLLM is not installed", install_command(["vllm"]))
             yield from _weights(what, llm.model, f"{key}.model")
+        case catalog.LiteLLMSpec():
+            if missing := describe_missing(llm.libraries):
+                yield Finding(missing, install_command(llm.libraries))
+            elif llm.api_key_env is not None and not read_secret(llm.api_key_env):
+                yield _without_key(what, llm.api_key_env)
+            else:
+                yield Finding(f"{what} is {llm.model!r}, which LiteLLM asks; its provider is not asked here")
         case catalog.EndpointSpec():
             yield from _endpoint(llm, what, key)
         case catalog.ScriptedSpec():
             yield Finding(f"{what} is scripted: fixed replies", f"set {key} for answers", serious=False)
+
+
+def _without_key(what: str, variable: str) -> Finding:
+    return Finding(f"no key of {what} in {variable}", f"set the variable {variable}")
 
 
 def _endpoint(
@@ -887,7 +928,7 @@ def _endpoint(
 ) -> Iterator[Finding]:
     key = "" if llm.api_key_env is None else read_secret(llm.api_key_env)
     if llm.api_key_env is not None and not key:
-        yield Finding(f"no key of {what} in {llm.api_key_env}", f"set the variable {llm.api_key_env}")
+        yield _without_key(what, llm.api_key_env)
         return
     address = str(llm.base_url).rstrip("/")
     base = without_password(address)
@@ -927,7 +968,11 @@ def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[F
     def look(name: str, llm: catalog.EndpointSpec) -> None:
         found[name] = [*_endpoint(llm, _name_model(name), _llm_key(name), wait_s)]
 
-    remote = [(name, llm) for name, llm in config.models.items() if isinstance(llm, catalog.EndpointSpec)]
+    remote = [
+        (name, llm)
+        for name, llm in config.models.items()
+        if isinstance(llm, catalog.EndpointSpec) and not isinstance(llm, catalog.LiteLLMSpec)
+    ]
     threads = [threading.Thread(target=look, args=each, daemon=True) for each in remote]
     ends_at = time.monotonic() + wait_s
     for thread in threads:

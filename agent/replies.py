@@ -62,10 +62,14 @@ DrawMode = Annotated[str, among("explore", "greedy", "forced", "continued")]
 class Failure(Reply):
     """What went wrong, for programs and for people."""
 
-    type: Annotated[
-        str, among("invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota")
-    ]
-    code: str = Field(description="Stable name.")
+    type: str = Field(
+        description="Kind of the error, as OpenAI's clients know it, or as the provider of a language model "
+        "named it.",
+        examples=["invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota"],
+    )
+    code: str | None = Field(
+        description="Stable name; that of the provider of a language model where it refused the request."
+    )
     message: str = Field(description="Names the offending value and what would be right.")
     param: str | None = Field(description="The field at fault.")
     request_id: str | None
@@ -134,19 +138,25 @@ class Agent(Chosen):
     features: dict[str, float] = Field(default={}, description="With `return: [decision]`.")
 
 
-class MadeFunction(Reply):
+class Passed(Reply):
+    """Base of what a provider may have written: it is passed on as it came, with further fields."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class MadeFunction(Passed):
     """What is called."""
 
     name: str
     arguments: str = Field(description="JSON, as the language model wrote it.")
 
 
-class MadeCall(Reply):
+class MadeCall(Passed):
     """A call of a function of the request."""
 
-    id: str = Field(description="Names the decision; the result of the call comes under it.")
-    type: Literal["function"]
-    function: MadeFunction
+    id: str = Field(description="The result of the call comes under it.")
+    type: Annotated[str, among("function", "custom")] = "function"
+    function: MadeFunction | None = Field(default=None, description="Left out where another tool is called.")
 
 
 class UrlCitation(Reply):
@@ -158,57 +168,61 @@ class UrlCitation(Reply):
     url: str
 
 
-class Annotation(Reply):
+class Annotation(Passed):
     """A citation."""
 
-    type: Literal["url_citation"]
-    url_citation: UrlCitation
+    type: str = Field(description="`url_citation`, or another of the provider's.")
+    url_citation: UrlCitation | None = None
 
 
-class AnswerMessage(Reply):
+class AnswerMessage(Passed):
     """What the language model wrote."""
 
-    role: Literal["assistant"]
-    content: str | None = Field(description="Null where it calls functions and says nothing.")
-    tool_calls: list[MadeCall] = Field(default=[], description="Left out where there is none.")
-    annotations: list[Annotation] = Field(default=[], description="Left out where there is none.")
+    role: str = "assistant"
+    content: str | list[dict[str, Any]] | None = Field(
+        default=None, description="Null where it calls functions and says nothing. Some providers send parts."
+    )
+    tool_calls: list[MadeCall] | None = Field(default=None, description="Left out where there is none.")
+    annotations: list[Annotation] | None = Field(default=None, description="Left out where there is none.")
 
 
-class AnswerChoice(Reply):
+class AnswerChoice(Passed):
     """An answer; there are `n`."""
 
-    index: int
+    index: int = 0
     message: AnswerMessage
-    finish_reason: str | None = Field(description="`stop`, `length` or `tool_calls`.")
-    logprobs: dict[str, Any] | None = Field(description="`content` has those of each token.")
+    finish_reason: str | None = Field(
+        default=None, description="`stop`, `length`, `tool_calls`, `content_filter`, or the provider's own."
+    )
+    logprobs: dict[str, Any] | None = Field(default=None, description="`content` has those of each token.")
 
 
-class PromptTokens(Reply):
+class PromptTokens(Passed):
     """Tokens that the language model read."""
 
-    cached_tokens: int = Field(description="Those that its endpoint had in its cache.")
+    cached_tokens: int | None = Field(default=None, description="Those that its endpoint had in its cache.")
 
 
-class Usage(Reply):
+class Usage(Passed):
     """Tokens of the language model."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: PromptTokens | None = Field(
         default=None, description="Left out where none came from a cache."
     )
 
 
-class Completion(Reply):
+class Completion(Passed):
     """A chat completion, as OpenAI's clients read it."""
 
     id: str
-    object: Literal["chat.completion"]
-    created: int
+    object: str = "chat.completion"
+    created: int | None = None
     model: str = Field(description="`arm/<name>`: the arm that answered.")
     choices: list[AnswerChoice]
-    usage: Usage
+    usage: Usage | None = Field(default=None, description="Left out where the provider reports none.")
     agent: Agent
 
 

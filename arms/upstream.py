@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import cast
+from typing import NamedTuple, cast
 
 import httpx
 from typing_extensions import override
@@ -25,6 +25,9 @@ LINE_BYTES = 1 << 20
 
 ERROR_BYTES = 1 << 14
 """Bytes of the body of an error that are read."""
+
+OBJECT_BYTES = 64 << 20
+"""Largest number of bytes of an answer that is an object, which is held in memory."""
 
 LONGEST_REST_S = 3600.0
 """Longest pause in seconds that a service can request."""
@@ -206,33 +209,48 @@ async def lines(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGen
         yield bytes(begun)
 
 
-async def events(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGenerator[bytes, None]:
-    """Yield the data of server-sent events; comments and other fields are left out.
+class SentEvent(NamedTuple):
+    """An event that a server has sent.
+
+    Attributes:
+        data: The text of the event.
+        name: Name of the event; empty where it has none.
+    """
+
+    data: bytes
+    name: bytes = b""
+
+
+async def events(parts: AsyncIterable[bytes], most: int = LINE_BYTES) -> AsyncGenerator[SentEvent, None]:
+    """Yield server-sent events that have data; comments and other fields are left out.
 
     The last event counts without the blank line after it.
 
     Raises:
         UpstreamError: A line, or the data of an event, has more than `most` bytes.
     """
-    data, size, first = list[bytes](), 0, True
+    data, named, size, first = list[bytes](), b"", 0, True
     async with aclosing(lines(parts, most)) as each:
         async for line in each:
-            name, _, value = (line.removeprefix(b"\xef\xbb\xbf") if first else line).partition(b":")
+            field, _, value = (line.removeprefix(b"\xef\xbb\xbf") if first else line).partition(b":")
             first = False
-            if name == b"data":
+            if field == b"data":
                 data.append(value.removeprefix(b" "))
                 size += 1 + len(data[-1])
                 if size > most + 1:
                     raise UpstreamError(f"an event of more than {most:,} bytes")
-            elif not line and data:
-                yield b"\n".join(data)
-                data, size = [], 0
+            elif field == b"event":
+                named = value.removeprefix(b" ")
+            elif not line:
+                if data:
+                    yield SentEvent(b"\n".join(data), named)
+                data, named, size = [], b"", 0
     if data:
-        yield b"\n".join(data)
+        yield SentEvent(b"\n".join(data), named)
 
 
-async def events_or_object(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the data of server-sent events; a body that begins with a brace is the only one.
+async def events_or_object(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[SentEvent, None]:
+    """Yield server-sent events; a body that begins with a brace is the data of the only one.
 
     Args:
         parts: A body, whose size is bounded.
@@ -247,12 +265,14 @@ async def events_or_object(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator
             break
     if not begun.lstrip().startswith(b"{"):
         async with aclosing(events(_with_first(bytes(begun), parts))) as each:
-            async for data in each:
-                yield data
+            async for event in each:
+                yield event
         return
-    async for part in parts:
+    async for part in _with_first(b"", parts):
         begun += part
-    yield bytes(begun)
+        if len(begun) > OBJECT_BYTES:
+            raise UpstreamError(f"an object of more than {OBJECT_BYTES:,} bytes")
+    yield SentEvent(bytes(begun))
 
 
 async def _with_first(first: bytes, parts: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -57,7 +57,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.training_log import take_epoch
-from tests.agent.gateways.coding_agent import ask, events, put_together, request, results
+from tests.agent.coding_agent import ask, events, put_together, request, results
 
 SMALL, LARGE = "small", "large"
 

@@ -116,8 +116,8 @@ class Client:
             words = ""
             for line in response.iter_lines():
                 event = line.removeprefix("data: ")
-                if not event or event == "[DONE]":
-                    continue
+                if not event or event.startswith(":") or event == "[DONE]":
+                    continue  # a comment says that the stream goes on
                 frame = orjson.loads(event)
                 if "error" in frame:
                     code = frame["error"]["code"]

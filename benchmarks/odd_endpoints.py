@@ -6,7 +6,8 @@ An endpoint of this process gives each oddity once: every field of the events of
 of other types and sizes, and bytes that are no such stream at all. `armwise serve` is started with it as its
 language model, and asked once for each. The table has the HTTP status of the answer, what the log has of it,
 the seconds that it took, and how much the memory of the service has grown. A row that ends with `!` breaks a
-promise: a status other than 200 and 502, a decision without an execution, or more than `MOST_MIB`.
+promise: a status other than 200, 502 and those of `REFUSED`, a decision without an execution, or more than
+`MOST_MIB`.
 """
 
 import asyncio
@@ -35,6 +36,9 @@ from benchmarks.service import serve_config
 
 MOST_MIB = 200
 """MiB by which the service may grow in all."""
+
+REFUSED = (400, 413, 415, 422)
+"""Statuses of an endpoint that are the caller's."""
 
 START_S = 300.0
 """Longest start that is waited for."""
@@ -310,7 +314,9 @@ class Row:
     @property
     def kept(self) -> bool:
         """Whether it was answered or failed as a language model does, and is recorded so."""
-        return (self.status, self.recorded) in ((200, "ok"), (502, "llm_failed"))
+        if self.status == 200:
+            return self.recorded == "ok"
+        return self.recorded == "llm_failed" and self.status in (502, *REFUSED)
 
 
 async def asked(client: httpx.AsyncClient, name: str, number: int, arm: str = "none") -> Row:

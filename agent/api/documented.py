@@ -49,8 +49,14 @@ TURN = (
 )
 """Errors of a turn."""
 
-ANSWER = (*TURN, "llm_failed", "llm_timeout", "context_length_exceeded", "unsupported_parameter")
+ANSWER = (
+    *(*TURN, "llm_failed", "llm_timeout", "model_busy"),
+    *("context_length_exceeded", "unsupported_parameter"),
+)
 """Errors of a turn that the language model answers."""
+
+REFUSED = (400, 413, 415, 422)
+"""Statuses with which the provider of a language model refuses a request: they are passed on."""
 
 _ANY = (
     *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host"),
@@ -97,7 +103,7 @@ def documented(
         "response_model": None,
         "responses": {
             status: done,
-            **_failures({*common, *codes}, failure),
+            **_failures({*common, *codes}, failure, REFUSED if "llm_failed" in codes else ()),
         },
         "dependencies": [require(*scopes)] if scopes else [],
         "openapi_extra": extra,
@@ -108,16 +114,31 @@ def _done(status: int) -> dict[str, Any]:
     return {"description": HTTPStatus(status).phrase}
 
 
-def _failures(codes: set[str], model: type[BaseModel] | None) -> dict[int, dict[str, Any]]:
-    """Return the responses of some errors by status; each names its codes."""
+def _failures(
+    codes: set[str], model: type[BaseModel] | None, refused: tuple[int, ...]
+) -> dict[int, dict[str, Any]]:
+    """Return the responses of some errors by status; each names its codes.
+
+    Args:
+        codes: The codes of the errors.
+        model: The model of the body; None for the envelope.
+        refused: Statuses that the provider of a language model may answer with.
+    """
 
     def status(kind: ErrorKind) -> int:
         return kind.status
 
     kinds = sorted((ERRORS[code] for code in codes), key=lambda kind: (kind.status, kind.code))
+    texts = {
+        number: [f"- `{kind.code}`: {kind.when}" for kind in same] for number, same in groupby(kinds, status)
+    }
+    for number in refused:
+        texts.setdefault(number, []).append(
+            "- The provider of the language model refused the request; its code and message are passed on."
+        )
     failures: dict[int, dict[str, Any]] = {}
-    for number, same in groupby(kinds, status):
-        text = "\n".join(f"- `{kind.code}`: {kind.when}" for kind in same)
+    for number, lines in sorted(texts.items()):
+        text = "\n".join(lines)
         failures[number] = {"description": text, **({"model": model} if model else {"content": ENVELOPE})}
         if number in (429, 503):
             wait = {"description": "Seconds after which a retry may succeed.", "schema": {"type": "integer"}}
@@ -148,19 +169,20 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _complete(made: dict[str, Any]) -> None:
-    """Add the envelope, the security scheme, summaries and scopes; 422 is never answered."""
+    """Add the envelope, the security scheme, summaries and scopes; the 422 of FastAPI is never answered."""
     components = made.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _, shared = models_json_schema([(Envelope, "serialization")], ref_template="#/components/schemas/{model}")
     schemas |= shared["$defs"]
-    schemas["Failure"]["properties"]["code"]["enum"] = sorted(ERRORS)
+    schemas["Failure"]["properties"]["code"]["examples"] = sorted(ERRORS)
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     scheme = {"type": "http", "scheme": "bearer", "description": "A key: `sk-aw-...`, or a configured one."}
     components["securitySchemes"] = {KEY: scheme}
     for path in made["paths"].values():
         for operation in path.values():
-            operation["responses"].pop("422", None)
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
             text = operation.get("description", "")
             operation["summary"] = text.split("\n")[0].partition(". ")[0].partition(":")[0].rstrip(".")
             if scopes := operation.get("x-scopes"):

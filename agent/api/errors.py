@@ -77,14 +77,13 @@ _KINDS = (
             RewardError: "value",
             FeatureError: "agent.context",
             ForeignIdError: None,
-            base.PromptRefusedError: "response_format",
+            base.PromptRefusedError: None,
         },
     ),
     ErrorKind(
         "unsupported_parameter",
         400,
         "The request asks for something that the language model cannot do.",
-        raised_by={base.InputRefusedError: "messages"},
     ),
     ErrorKind(
         "unknown_arm",
@@ -127,7 +126,7 @@ _KINDS = (
     ErrorKind(
         "model_not_found",
         404,
-        "There is no such model: neither `auto` nor a configured arm.",
+        "There is no such model: neither `auto`, nor a configured arm, nor an alias.",
         raised_by={ask.UnknownModelError: None},
     ),
     ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
@@ -213,6 +212,13 @@ _KINDS = (
         "Nothing was decided.",
         retryable=True,
         raised_by={RateLimitedError: None},
+    ),
+    ErrorKind(
+        "model_busy",
+        429,
+        "The provider of the language model takes no more requests for a while, and no other arm may answer; "
+        "`Retry-After` says when it does.",
+        retryable=True,
     ),
     ErrorKind(
         "insufficient_quota",
@@ -313,6 +319,19 @@ HANDLED = (
 """Exceptions of routes besides `ApiError`; `translate` turns any exception into one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderRefusal:
+    """How the provider of a language model has refused a request.
+
+    Attributes:
+        status: HTTP status.
+        refusal: What it says.
+    """
+
+    status: int
+    refusal: base.Refusal
+
+
 @dataclass(eq=False)  # not frozen: the server clears the traceback of an exception that it has answered
 class ApiError(Exception):
     """A request that cannot be served.
@@ -327,6 +346,7 @@ class ApiError(Exception):
             operator intervenes.
         reasons: Reasons why the gate holds a candidate, or errors of the items of a batch.
         meter: The limit of a key that is used up.
+        provider: What the provider of a language model says of the request, which it has refused.
     """
 
     code: str
@@ -337,11 +357,18 @@ class ApiError(Exception):
     final: bool = False
     reasons: Sequence[str] | None = None
     meter: str | None = None
+    provider: ProviderRefusal | None = None
 
     @property
     def status(self) -> int:
         """The HTTP status."""
-        return ERRORS[self.code].status
+        return ERRORS[self.code].status if self.provider is None else self.provider.status
+
+    @property
+    def shown_code(self) -> str | None:
+        """The code that a client gets: that of the provider, if it refused the request and names one."""
+        said = None if self.provider is None else self.provider.refusal
+        return said.code or None if said is not None and said.message else self.code
 
     @property
     def retryable(self) -> bool:
@@ -351,8 +378,11 @@ class ApiError(Exception):
     @property
     def _type(self) -> str:
         """The type of the error in OpenAI's API."""
+        if self.provider is not None and self.provider.refusal.type:
+            return self.provider.refusal.type
         if self.status == 429:
-            return self.meter or ("insufficient_quota" if not self.retryable else "invalid_request_error")
+            kind = "requests" if self.code == "model_busy" else "invalid_request_error"
+            return self.meter or (kind if self.retryable else "insufficient_quota")
         return "server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error"
 
     def shown_to(self, caller: Caller) -> "ApiError":
@@ -366,7 +396,7 @@ class ApiError(Exception):
         failure = construct(
             Failure,
             type=self._type,
-            code=self.code,
+            code=self.shown_code,
             message=self.message,
             param=self.param,
             request_id=request_id,
@@ -395,13 +425,8 @@ def translate(error: Exception) -> ApiError:
             failure = translate(cause)
             final = failure.final or error.final
             return replace(failure, decision_id=error.decision_id, final=final).shown_to(error.caller)
-        case TurnError(__cause__=base.PromptTooLongError() | base.PromptRefusedError() as cause):
-            code, param = _CODE_OF_EXCEPTION[type(cause)]
-            return ApiError(code, str(error), param, error.decision_id)
         case TurnError():
-            final = isinstance(error.__cause__, base.GeneratorRefusedError)
-            code = _CODE_OF_ENDING[error.status]
-            return ApiError(code, str(error), decision_id=error.decision_id, final=final)
+            return _of_turn(error)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
@@ -416,6 +441,30 @@ def translate(error: Exception) -> ApiError:
         wait = max(1, math.ceil(error.retry_after_s))
         return ApiError(code, str(error), param, retry_after_s=wait, meter=error.meter)
     return ApiError(code, str(error), param)
+
+
+def _of_turn(error: TurnError) -> ApiError:
+    cause, kept = error.__cause__, error.decision_id
+    said = cause.refusal if isinstance(cause, base.GeneratorError) else base.Refusal()
+    if isinstance(cause, base.PromptRefusedError):
+        code, param = _CODE_OF_EXCEPTION[type(cause)]
+        text, at = (said.message, said.param or None) if said.message else (str(error), param)
+        return ApiError(code, text, at, kept, provider=ProviderRefusal(cause.status, said))
+    if isinstance(cause, base.GeneratorBusyError):
+        provider = ProviderRefusal(ERRORS["model_busy"].status, said) if said.message else None
+        wait, text = max(1, math.ceil(cause.retry_after_s)), said.message or str(error)
+        return ApiError("model_busy", text, None, kept, retry_after_s=wait, provider=provider)
+    text = f"{error}: {said.message}" if said.message else str(error)
+    final = isinstance(cause, base.GeneratorRefusedError)
+    return ApiError(_CODE_OF_ENDING[error.status], text, decision_id=kept, final=final)
+
+
+def find_native(error: Exception) -> base.Native | None:
+    """Return the event in which the provider of a language model says why its answer has failed, if any."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, base.GeneratorError):
+        cause = cause.__cause__
+    return None if cause is None else cause.native
 
 
 def choose_code(error: Exception) -> str:

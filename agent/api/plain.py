@@ -69,7 +69,18 @@ def read_timeout(request: Request) -> float | None:
 def read_header(request: Request, name: str, kind: TypeAdapter[Result | None]) -> Result | None:
     """Return the value of a header; None if it is left out. Raises RequestValidationError."""
     sent = request.headers.get(name)
-    return None if sent is None else _validate(kind, sent, "header", name)
+    return None if sent is None else validate(kind, sent, "header", name)
+
+
+async def read_json(request: Request) -> bytes:
+    """Return the body of a request, which is declared as JSON. Raises RequestValidationError."""
+    body = await request.body()
+    if not body:
+        raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
+    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if declared == JSON or (declared.startswith("application/") and declared.endswith("+json")):
+        return body
+    raise RequestValidationError([{"type": "dict_type", "loc": ("body",), "input": body, "msg": ""}])
 
 
 async def read_body(request: Request, kind: TypeAdapter[Result]) -> Result:
@@ -79,13 +90,8 @@ async def read_body(request: Request, kind: TypeAdapter[Result]) -> Result:
         RequestValidationError: It is not declared as JSON, is none, or has another shape.
         HTTPException: Its text cannot be decoded.
     """
-    body = await request.body()
-    if not body:
-        raise RequestValidationError([{"type": "missing", "loc": ("body",)}])
-    declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if declared == JSON or (declared.startswith("application/") and declared.endswith("+json")):
-        return await call_beside(request, lambda: _validate(kind, _parse(body), "body"))
-    return _validate(kind, body, "body")  # which refuses bytes
+    body = await read_json(request)
+    return await call_beside(request, lambda: validate(kind, _parse(body), "body"))
 
 
 async def call_beside(request: Request, call: Callable[[], Result]) -> Result:
@@ -108,7 +114,8 @@ def _parse(body: bytes) -> Any:
         raise HTTPException(400, "There was an error parsing the body") from error
 
 
-def _validate(kind: TypeAdapter[Result], sent: Any, *place: str) -> Result:
+def validate(kind: TypeAdapter[Result], sent: Any, *place: str) -> Result:
+    """Return what a value is read as; `place` is where it stands. Raises RequestValidationError."""
     try:
         return kind.validate_python(sent, from_attributes=True)  # FastAPI words refusals so
     except ValidationError as error:

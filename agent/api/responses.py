@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import orjson
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -63,18 +63,30 @@ class Json(JSONResponse, Generic[Sent]):
 
     @override
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, default=dump_fields)
+        return write(content)
 
 
 class StdlibJson(Json[Sent]):
-    """A body that the standard library writes, which has integers of any size."""
+    """A body that the standard library writes."""
 
     @override
     def render(self, content: Any) -> bytes:
-        text = json.dumps(
-            content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dump_fields
-        )
-        return text.encode()
+        return _write_slowly(content)
+
+
+def write(content: Any) -> bytes:
+    """Return a body as JSON, with replies as objects and integers of any size."""
+    try:
+        return orjson.dumps(content, default=dump_fields)
+    except TypeError:  # orjson writes integers of up to 64 bits
+        return _write_slowly(content)
+
+
+def _write_slowly(content: Any) -> bytes:
+    text = json.dumps(
+        content, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=dump_fields
+    )
+    return text.encode()
 
 
 async def unless_left(request: Request, answering: Coroutine[Any, Any, T]) -> T:
@@ -105,6 +117,18 @@ READ_S = 30.0
 """Seconds in which a client must have read enough of a stream that more can be written."""
 
 
+FIRST_PING_S, PING_S = 1.0, 10.0
+"""Seconds without a byte after which a stream says that it goes on: at first, and from then on."""
+
+
+class Closing(Protocol):
+    """What ends with a stream."""
+
+    async def aclose(self) -> None:
+        """End it."""
+        ...
+
+
 class EventStream(StreamingResponse):
     """Server-sent events. A client that stops reading them, or reads a few bytes a second, is left.
 
@@ -117,24 +141,51 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         events: AsyncGenerator[bytes, None],
-        turn: AsyncGenerator[object, None],
+        turn: Closing,
         headers: Mapping[str, str],
+        ping: bytes,
     ) -> None:
-        """Send the events of a turn that has begun."""
+        """Send the events of a turn that has begun, and `ping` where there was nothing for a while."""
         super().__init__(events, headers=headers)
-        self._turn = turn
+        self._turn, self._ping = turn, ping
 
     @override
     async def stream_response(self, send: Send) -> None:
+        loop, silent_since = asyncio.get_running_loop(), 0.0
+
         async def sending(message: Message) -> None:
+            nonlocal silent_since
             try:
                 async with asyncio.timeout(READ_S):
                     await send(message)
             except TimeoutError:
                 raise ClientDisconnect from None
+            silent_since = loop.time()
 
-        async with aclosing(self._turn):
-            await super().stream_response(sending)
+        async def keep_alive() -> None:
+            wait_s = FIRST_PING_S
+            while True:
+                if (left_s := silent_since + wait_s - loop.time()) > 0.0:
+                    await asyncio.sleep(left_s)
+                    continue
+                await sending({"type": "http.response.body", "body": self._ping, "more_body": True})
+                wait_s = PING_S
+
+        left = False
+        try:
+            async with aclosing(self._turn):
+                head = {"status": self.status_code, "headers": self.raw_headers}
+                await sending({"type": "http.response.start", **head})
+                async with asyncio.TaskGroup() as group:  # a ping that cannot be sent ends the turn
+                    pings = group.create_task(keep_alive())
+                    async for part in self.body_iterator:
+                        await sending({"type": "http.response.body", "body": part, "more_body": True})
+                    pings.cancel()
+                await sending({"type": "http.response.body", "body": b"", "more_body": False})
+        except* (ClientDisconnect, OSError):
+            left = True
+        if left:
+            raise ClientDisconnect
 
 
 def headers(decision: Decision, served: str, finished: Finished | None = None) -> dict[str, str]:

@@ -54,7 +54,7 @@ async def retrieve(
     if k is not None and k > replica.config.limits.passages:
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = asking.check_ask(replica, caller, body.query, body, key, k=k, param="query")
+    ask = asking.check_ask(replica, caller, body.query, body, key, "query", sent=body, k=k)
     decided, _, finished = await asking.whole(asking.stream_turn(replica, caller, ask, key, timeout_s))
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(

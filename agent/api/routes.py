@@ -9,22 +9,21 @@ from fastapi import FastAPI
 from starlette.routing import BaseRoute
 
 from armwise.agent.access import Hosts
-from armwise.agent.api import decisions, external, feedback, health, observations, pages, retrieve
+from armwise.agent.api import decisions, external, feedback, health, models, observations, pages, retrieve
 from armwise.agent.api.documented import document
 from armwise.agent.api.middleware import ApiDialect, ErrorBoundary, RequestGuard, answer_errors
-from armwise.agent.api.openai import chat, models, responses
 from armwise.agent.api.operations import arms, erasures, evaluations, export, keys, policies
+from armwise.agent.api.protocols import chat, messages, responses
 from armwise.agent.serving import Replica
 from armwise.agent.telemetry import ServerSpans
 from armwise.agent.wings import ROUTE_MODULES, load
 
-_HOT = (retrieve, chat, feedback, external, observations)
+_HOT = (retrieve, chat, messages, responses, feedback, external, observations)
 """Asked thousands of times a second, so found first."""
 
-_OPENAI = (models, responses)
 _OPERATIONS = (arms, policies, evaluations, export, erasures, keys)
 
-_RESOURCES = (*_HOT, *_OPENAI, decisions, *_OPERATIONS, health, pages)
+_RESOURCES = (*_HOT, models, decisions, *_OPERATIONS, health, pages)
 
 VERSION = metadata.version("armwise")
 """The version that is installed, which the OpenAPI document names."""
@@ -42,7 +41,8 @@ def list_routes() -> list[BaseRoute]:
 
 def list_dialects() -> list[ApiDialect]:
     """Return how the clients of other APIs send their key."""
-    return [dialect for path in ROUTE_MODULES for dialect in load(path).DIALECTS]
+    wings = [dialect for path in ROUTE_MODULES for dialect in load(path).DIALECTS]
+    return [messages.DIALECT, *wings]
 
 
 def create_app(replica: Replica) -> FastAPI:

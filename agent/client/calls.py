@@ -88,7 +88,9 @@ class Answer(BaseModel):
     @property
     def text(self) -> str:
         """The text of the first choice; empty without a language model."""
-        return (self.choices[0].message.content or "") if self.choices else ""
+        content = self.choices[0].message.content if self.choices else None
+        parts = content if isinstance(content, list) else [{"text": content or ""}]
+        return "\n".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 Decided = str | Answer | ArmChoice
@@ -293,9 +295,9 @@ def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> Feedb
     receipts = _parse(FeedbackReceipts, response)
     for item, receipt in zip(items, receipts.items, strict=False):
         if isinstance(receipt, Envelope):
-            error = receipt.error
+            error, code = receipt.error, receipt.error.code or ""
             name = f"{item['metric_name']} of {item['decision_id']}"
-            raise ClientError(f"feedback {name} was refused, {error.code}: {error.message}", code=error.code)
+            raise ClientError(f"feedback {name} was refused, {code}: {error.message}", code=code)
     return receipts
 
 

@@ -228,17 +228,20 @@ class _Events:
             self._ended = True
             return ""
         event = orjson.loads(data)
-        if "error" in event:
-            error = event["error"]
+        if error := event.get("error"):
+            error = error if isinstance(error, dict) else {"message": error}  # the provider's, as it came
+            code = str(error.get("code") or "llm_failed")
             raise AnswerFailedError(
-                f"the answer broke off, {error['code']}: {error['message']}",
-                code=error["code"],
+                f"the answer broke off, {code}: {error.get('message')}",
+                code=code,
                 decision_id=self.fields.get("decision_id"),
             )
         self.fields |= event.get("agent") or {}
-        text = "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+        choices = event.get("choices") or ()
+        deltas = (choice.get("delta") or {} for choice in choices)
+        text = "".join(content for delta in deltas if isinstance(content := delta.get("content"), str))
         self.text += text
-        for choice in event["choices"]:
+        for choice in choices:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
         return text
 

@@ -3,7 +3,7 @@
 from armwise.agent.configuration_file import ConfigError
 
 from . import warm_start
-from .app_config import AppConfig
+from .app_config import PRICE_REMEDY, AppConfig
 from .loading import (
     HOME_REMEDY,
     configured,
@@ -31,6 +31,7 @@ from .warm_start import KEPT_FLOOR, WarmStartSpec
 __all__ = [
     "HOME_REMEDY",
     "KEPT_FLOOR",
+    "PRICE_REMEDY",
     "AppConfig",
     "ConfigError",
     "CorpusSpec",

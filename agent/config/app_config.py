@@ -39,16 +39,28 @@ from armwise.arms.retrievers import EXTERNAL, ArmGraph, ArmSpec, catalog
 from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.budget import Budget
 from armwise.feedback.drift import DriftSpec
-from armwise.feedback.log import locate_url
+from armwise.feedback.log import locate_url, without_password
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.reward import RewardRule, Signal
 from armwise.number import Number
 
-TEMPLATES = {form.value: llm_prompts.find_template(form) for form in llm_prompts.Form}
+TEMPLATES = {
+    **{form.value: llm_prompts.find_template(form) for form in llm_prompts.Form},
+    writing.AS_SENT: llm_prompts.AGENT,
+}
 """Prompts that an arm can name beside those of the configuration."""
+
+PRICE_REMEDY = (
+    "set usd_per_kilotoken_in and usd_per_kilotoken_out, set `usd: 0` if the model costs nothing, or use a "
+    "model name from the list of known prices"
+)
+"""What gives a model a price."""
 
 Arms = Annotated[dict[str, ArmSpec], Field(min_length=1), InFolder(catalog.locate_arms)]
 """Arms by name."""
+
+ModelName = Annotated[str, Field(min_length=1, max_length=256)]
+"""A name that a client sends as `model`."""
 
 RESERVED_HOSTS = ("Ingress", "Learner", "Jobs", "Generator")
 """Names of deployments, which a host of arms cannot have."""
@@ -174,6 +186,14 @@ class AppConfig(BaseModel):
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,
         description="Instructions of your own by name, for `answering.prompt` of an arm.",
+    )
+    aliases: dict[ModelName, str] = Field(
+        default={"claude-*": "auto", "anthropic/claude-*": "auto"},
+        max_length=1000,
+        description="What the names mean that clients send as `model`, such as `gpt-4o: auto`. A `*` at the "
+        "end of a name stands for any rest. An exact name wins, then the longest beginning. The meaning is "
+        "`auto`, `arm/<name>`, or a language model (`default`, or one of `llms`): then the policy chooses "
+        "among the arms that answer with that model alone. Your aliases replace the default ones.",
     )
     limits: Limits = Limits()
     retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
@@ -338,6 +358,21 @@ class AppConfig(BaseModel):
                     raise ValueError(f"{place}.{key} {default} is above limits.{largest} {limit}")
 
     @model_validator(mode="after")
+    def _check_aliases(self) -> "AppConfig":
+        meanings = {"auto", *(f"arm/{name}" for name in self.arms), *self.models}
+        for name, meaning in self.aliases.items():
+            if name == "auto" or name.startswith("arm/"):
+                raise ValueError(f"aliases: {name!r} has a meaning already: choose another name")
+            if "*" in name[:-1]:
+                raise ValueError(f"aliases: {name!r} has a '*' before its last character")
+            if meaning not in meanings:
+                raise ValueError(
+                    f"aliases.{name}: {meaning!r} is neither an arm nor a language model"
+                    f"{did_you_mean(meaning, meanings)}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_router(self) -> "AppConfig":
         if self.router is not None:
             self.router.check(self.backbones, self.actions)
@@ -350,6 +385,44 @@ class AppConfig(BaseModel):
             update = {"token_prices": self.token_prices | self.reward.token_prices}
             object.__setattr__(self, "reward", self.reward.model_copy(update=update))
         return self
+
+    @model_validator(mode="after")
+    def _check_prices(self) -> "AppConfig":
+        """Check that the price of each model is known where the configuration counts dollars."""
+        reason = ""
+        if self.reward.weigh_usd(None) > 0.0:
+            reason = "the reward weighs dollars (`reward.cost.usd`)"
+        elif self.budget is not None and self.budget.unit == "usd":
+            reason = "the budget is in dollars (`budget.usd_per_request`)"
+        elif Signal.ESCALATION in self.reward.signals:
+            reason = f"the metric {self.reward.signals[Signal.ESCALATION]!r} compares the prices of arms"
+        if reason and (problem := self.describe_unpriced(reason)):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def unpriced(self) -> str:
+        """The models whose price is unknown, with their addresses; empty if there are none.
+
+        With arms of another system there are none: callers report what those cost.
+        """
+        if self.external:
+            return ""
+        return " and ".join(
+            f"model {spec.model!r} at {without_password(str(spec.base_url or spec.engine))} "
+            f"(`{'llm' if name == writing.DEFAULT else f'llms.{name}'}`)"
+            for name, spec in self.models.items()
+            if isinstance(spec, llm_catalog.EndpointSpec) and not llm_catalog.is_priced(spec)
+        )
+
+    def describe_unpriced(self, reason: str) -> str:
+        """Return that models have an unknown price, and what to do; empty if there are none.
+
+        Args:
+            reason: Why the price has to be known.
+        """
+        unpriced = self.unpriced
+        return unpriced and f"no price is known for {unpriced}, and {reason}: {PRICE_REMEDY}"
 
     @model_validator(mode="after")
     def _check_warm_start(self) -> "AppConfig":
@@ -431,14 +504,36 @@ class AppConfig(BaseModel):
     @property
     def prices_caches(self) -> bool:
         """Whether draws count what engines lack in their caches."""
-        cached = (spec.usd_per_kilotoken_cached for spec in self.models.values())
-        return self.reward.weigh_usd(None) > 0.0 and any(price is not None for price in cached)
+        return self.reward.weigh_usd(None) > 0.0 and any(
+            llm_catalog.find_prices(spec).usd_per_kilotoken_cached is not None
+            for spec in self.models.values()
+        )
 
     @property
     def token_prices(self) -> dict[str, tuple[float, ...]]:
-        """Token prices of the language models that have any, as for `usd_today`."""
-        prices = {name: spec.per_kilotoken for name, spec in self.models.items()}
+        """Configured token prices of the language models, as for `usd_today`; empty if all are 0.
+
+        A model with a price of the list is left out: its answers count with what they cost, which depends on
+        more than these numbers.
+        """
+        own = {
+            name: spec.own_prices if isinstance(spec, llm_catalog.EndpointSpec) else spec
+            for name, spec in self.models.items()
+        }
+        prices = {name: given.per_kilotoken for name, given in own.items() if given is not None}
         return prices if any(map(any, prices.values())) else {}
+
+    def find_alias(self, name: str) -> str | None:
+        """Return what the name of a model means by `aliases`; None if it is no alias.
+
+        `auto` and `arm/<name>` always mean themselves.
+        """
+        if name in ("", "auto") or name.startswith("arm/"):
+            return None
+        if name in self.aliases:
+            return self.aliases[name]
+        beginnings = [alias for alias in self.aliases if alias[-1] == "*" and name.startswith(alias[:-1])]
+        return self.aliases[max(beginnings, key=len)] if beginnings else None
 
     def find_answering(self, arm: str) -> writing.Answering:
         """Return how the answers of an arm are written, at first where they are checked.
@@ -446,7 +541,10 @@ class AppConfig(BaseModel):
         For an arm that was removed these are the defaults.
         """
         arm = self._first.get(arm, arm)
-        return self.answering.over(self.arms[arm].answering) if arm in self.arms else self.answering
+        if arm not in self.arms:
+            return self.answering
+        spec = self.arms[arm]
+        return self.answering.over(spec.answering).of_kind(searches=spec.kind != "none")
 
     @property
     def templates(self) -> dict[str, llm_prompts.Template]:

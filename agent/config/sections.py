@@ -132,7 +132,7 @@ class Limits(BaseModel):
         default=10.0, gt=0, description="Most seconds that a request waits for one of the `chats`; then 503."
     )
     question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
-    body_bytes: int = Field(default=1 << 20, ge=1024, description="Most bytes of a request body.")
+    body_bytes: int = Field(default=16 << 20, ge=1024, description="Most bytes of a request body.")
     passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
     arm_timeout_s: Number = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
     arm_caps: dict[str, PositiveInt] = Field(
@@ -144,7 +144,7 @@ class Limits(BaseModel):
         default=120.0, gt=0, description="Most seconds that the language model may take."
     )
     completion_tokens: int = Field(
-        default=1024, ge=1, description="Largest max_tokens that a request may ask for."
+        default=128_000, ge=1, description="Largest max_tokens that a request may ask for."
     )
 
     @property

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from armwise.agent.api import decisions as api
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
-from armwise.agent.api.openai import chat
-from armwise.agent.api.openai.schemas import ChatRequest
+from armwise.agent.api.protocols import chat
+from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId
 from armwise.agent.console.page import ACTION, CONSOLE, page, pages, unless_refused
 from armwise.agent.console.served_comparison import number_colours

@@ -27,8 +27,8 @@ from armwise.agent.api.decisions import permitted
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import identify_caller
-from armwise.agent.api.openai import chat
-from armwise.agent.api.openai.schemas import ChatMessage, ChatRequest
+from armwise.agent.api.protocols import chat
+from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import Comment, FeedbackItem, LoggedId, Name, RetrieveRequest, Text
 from armwise.agent.config import Scope as KeyScope
 from armwise.agent.serving import Replica
@@ -148,7 +148,7 @@ async def search(
     """Search for passages that answer a question, in one corpus or where the policy finds it best."""
     with _calling(ctx, "decide") as (replica, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.check_ask(replica, caller, query, body, None, "query")
+        ask = asking.check_ask(replica, caller, query, body, None, "query", sent=body)
         if corpus is not None:
             ask = _within(replica, ask, corpus)
         decided, _, _ = await asking.whole(asking.stream_turn(replica, caller, ask, None, None))
@@ -183,8 +183,8 @@ async def fetch(
 async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     """Answer a question from the passages of this service."""
     with _calling(ctx, "decide") as (replica, caller):
-        body = ChatRequest(messages=[ChatMessage(role="user", content=question)])
-        chat_ask = await chat.read_ask(replica, caller, body, None)
+        document = {"messages": [{"role": "user", "content": question}]}
+        chat_ask = await chat.read_ask(replica, caller, document, ChatRequest.model_validate(document))
         decided, written, _ = await asking.whole(asking.stream_turn(replica, caller, chat_ask, None, None))
         return WrittenAnswer(
             answer=written.text,

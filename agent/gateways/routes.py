@@ -1,4 +1,4 @@
-"""Routes of the gateways: the protocol of Anthropic, buttons, MCP."""
+"""Routes of the gateways: buttons, MCP."""
 
 import asyncio
 from importlib import import_module
@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from armwise.agent.api.errors import ApiError
-from armwise.agent.gateways import anthropic, buttons
+from armwise.agent.gateways import buttons
 from armwise.arms.extras import describe_missing
 
 
@@ -23,9 +23,8 @@ class _Mcp:
 
 
 ROUTES = (
-    *anthropic.router.routes,
     *buttons.router.routes,
     Route("/mcp", _Mcp(), methods=["POST"]),
 )
 
-DIALECTS = (anthropic.DIALECT,)
+DIALECTS = ()

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import AppConfig, ConfigError
@@ -43,7 +43,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             catalog.arm_features(name, spec, graph.expected_usd(name)),
             filters=graph.filters(name),
             answering=how,
-            options=_options(config, how, checked),
+            **_abilities(config, how, checked),
             cached=spec.cache,
             searched=graph.search_digest(name),
             bound=graph.bound(name),
@@ -66,11 +66,16 @@ def _checked(config: AppConfig, graph: ArmGraph, arm: str) -> CheckedAnswering |
     return CheckedAnswering(*parts)
 
 
-def _options(config: AppConfig, how: writing.Answering, checked: CheckedAnswering | None) -> frozenset[str]:
-    """Return the options that every language model of an arm is given."""
+def _abilities(config: AppConfig, how: writing.Answering, checked: CheckedAnswering | None) -> dict[str, Any]:
+    """Return the protocols of the language models of an arm, and what every one of them can do."""
     names = [how.llm] if checked is None else [how.llm, checked.answering.llm]
-    each = [llm_catalog.list_options(config.models[name]) for name in names]
-    return each[0].intersection(*each)
+    models = [config.models[name] for name in names]
+    options, inputs = map(llm_catalog.list_options, models), map(llm_catalog.list_inputs, models)
+    return {
+        "protocols": tuple(model.protocol for model in models),
+        "options": frozenset.intersection(*options),
+        "inputs": frozenset.intersection(*inputs),
+    }
 
 
 @dataclass(frozen=True, slots=True)

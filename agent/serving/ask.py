@@ -33,7 +33,6 @@ from armwise.agent.turn import (
     Finished,
     OverloadedError,
     TurnError,
-    decision_of_call,
     paced,
 )
 from armwise.arms import tracing
@@ -85,7 +84,7 @@ class ForeignGroupError(AskError):
 
 
 class UnknownModelError(AskError):
-    """The model names an arm that is not live, or has another form than `arm/<name>`."""
+    """The model is neither `auto`, nor an alias, nor `arm/<name>` of a live arm."""
 
 
 class UnknownArmError(AskError):
@@ -172,16 +171,12 @@ class Asking(Protocol):
 
     @property
     def model(self) -> str:
-        """`auto`, or the arm to force."""
+        """`auto`, `arm/<name>` to force an arm, or an alias of either or of a language model."""
         ...
 
     @property
     def agent(self) -> _Options:
         """The fields beyond OpenAI's API."""
-        ...
-
-    def model_dump_json(self, *, exclude_defaults: bool, warnings: bool) -> str:
-        """Return the request as JSON."""
         ...
 
 
@@ -192,21 +187,39 @@ def check_ask(
     body: Asking,
     key: str | None,
     param: str = "messages",
+    *,
+    sent: BaseModel | bytes,
     **rest: Any,
 ) -> Ask:
-    """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError."""
+    """Check the fields that all deciding routes share, and return the input of the turn. Raises AskError.
+
+    Args:
+        replica: Answers the question.
+        caller: Who asks.
+        question: The question.
+        body: The request.
+        key: Idempotency key of the request.
+        param: The field that holds the question.
+        sent: The request, of which another one under the same key differs.
+        **rest: Further fields of the turn.
+    """
     options = body.agent
     if not question.strip():
         raise InvalidAskError("the question is empty", param)
     question = checked_question(question, replica, param)
     user = options.user or getattr(body, "user", None)
     groups = _groups(caller, options.groups)
+    forced, of_model = find_model(replica, body.model)
+    allowed = None if options.allowed_arms is None else frozenset(options.allowed_arms)
+    if of_model is not None:
+        # arms that are not live stay, so that they are refused by name
+        allowed = of_model if allowed is None else allowed - (replica.turns.arms.keys() - of_model)
     return Ask(
         decision_id=caller.stored(key) if key else caller.new_id(),
         question=question,
         user_digest=user_digest(replica, caller, user),
-        forced=forced_arm(replica, body.model),
-        allowed=None if options.allowed_arms is None else frozenset(options.allowed_arms),
+        forced=forced,
+        allowed=allowed,
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
         context=checked_context(options.context, replica, "agent.context"),
@@ -214,7 +227,7 @@ def check_ask(
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=_episode(replica, caller, body),
         deferred=options.defer_activation,
-        request_digest=digest_request(body, groups) if key else "",
+        request_digest=digest_request(sent, groups) if key else "",
         where=_where(options.filters),
         groups=groups,
         **rest,
@@ -231,7 +244,7 @@ def _episode(replica: Replica, caller: Caller, body: Asking) -> str | None:
     A session counts as an episode if it keeps its arm, or if what engines have cached of it has a price.
     """
     name, config = body.agent.episode_id, replica.config
-    if name is None and (config.sticky == "session" or config.prices_caches):
+    if name is None and (config.sticky == "session" or replica.prices_caches):
         # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
         key = getattr(body, "prompt_cache_key", None) if config.sticky == "session" else None
         name = find_session(getattr(body, "metadata", None), key)
@@ -385,32 +398,58 @@ def _cost_weight(weight: float | None, features: FeatureSpec) -> float | None:
     return weight
 
 
-def digest_request(body: Asking | BaseModel, groups: frozenset[str] = frozenset()) -> str:
+def digest_request(body: BaseModel | bytes, groups: frozenset[str] = frozenset()) -> str:
     """Return a hash of a request without the fields at their default, so that new fields keep old hashes.
 
     The groups are part of it, because an answer is written from the passages that they may see.
     """
-    explicit = body.model_dump_json(exclude_defaults=True, warnings=False)  # numbers in the context warn
+    if isinstance(body, BaseModel):
+        body = body.model_dump_json(
+            exclude_defaults=True, warnings=False
+        ).encode()  # numbers in the context warn
     if groups:
-        explicit += json.dumps(sorted(groups))
-    return hashlib.sha256(explicit.encode()).hexdigest()
+        body += json.dumps(sorted(groups)).encode()
+    return hashlib.sha256(body).hexdigest()
 
 
-def forced_arm(replica: Replica, model: str) -> str | None:
-    """Return the arm that answers for a model; None for `auto`. Raises AskError.
+def find_model(replica: Replica, model: str) -> tuple[str | None, frozenset[str] | None]:
+    """Return the arm that a model's name forces, and the arms that the policy may draw for it.
 
-    It is the arm of that name, or while a first start still builds that one, the part of it that is live.
+    Either is None where the name does not restrict the choice. The forced arm is the one of that name, or
+    while a first start still builds that one, the part of it that is live.
+
+    Raises:
+        AskError: It is no name of a model, or no live arm answers with the language model that it means.
     """
     if replica.external:
         message = "the caller carries out the arms: POST /v1/decisions"
         raise InvalidAskError(message, "model")
-    if model in ("auto", ""):
-        return None
-    prefix, _, arm = model.partition("/")
-    if prefix != "arm" or not arm:
-        message = f"model {model!r}: 'auto' or 'arm/<name>' was expected"
+    alias = replica.config.find_alias(model)
+    name = model if alias is None else alias
+    if name in ("auto", ""):
+        return None, None
+    if name.startswith("arm/") and (arm := name.removeprefix("arm/")):
+        return (arm if arm in replica.turns.arms else replica.arms.stand_ins().get(arm, arm)), None
+    if alias is None:
+        raise UnknownModelError(
+            f"model {model!r}: 'auto' or 'arm/<name>' was expected. To accept this name, add it to `aliases` "
+            "in the configuration",
+            "model",
+        )
+    arms = frozenset(
+        arm
+        for arm, info in replica.turns.arms.items()
+        if info.answering.llm == alias and (info.checked is None or info.checked.answering.llm == alias)
+    )
+    if not arms:
+        message = f"model {model!r} is an alias of the language model {alias!r}: no live arm answers with it"
         raise UnknownModelError(message, "model")
-    return arm if arm in replica.turns.arms else replica.arms.stand_ins().get(arm, arm)
+    return None, arms
+
+
+def forced_arm(replica: Replica, model: str) -> str | None:
+    """Return the arm that a model's name forces; None if the policy chooses. Raises AskError."""
+    return find_model(replica, model)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,19 +605,7 @@ def _shown(event: Event, caller: Caller) -> Event:
             episode_id = decision.episode_id and caller.shown(decision.episode_id)
             shown = replace(decision, id=caller.shown(decision.id), episode_id=episode_id)
             return replace(event, decision=shown)
-        case Chunk() if event.tool_calls:
-            calls = (
-                {**call, "id": _shown_call(call["id"], caller)} if "id" in call else call
-                for call in event.tool_calls
-            )
-            return replace(event, tool_calls=tuple(calls))
     return event
-
-
-def _shown_call(name: str, caller: Caller) -> str:
-    """Return the id of a function call, which ends in the id of its decision, as the caller knows it."""
-    decision_id = decision_of_call(name) or ""
-    return name.removesuffix(decision_id) + caller.shown(decision_id) if decision_id else name
 
 
 async def begun(events: AsyncGenerator[Event, None]) -> Decided:
@@ -726,7 +753,7 @@ class Retry:
         kept = await self._look_up(served, execution)
         decided = None if kept is None else Decided(self.record.decision, kept, served)
         most = None if decided else self.replica.turns.most_again(ask, served)
-        return Opening(self._repeat(served, execution, decided), most)
+        return Opening(self._repeat(execution, decided), most)
 
     async def _look_up(self, served: str, execution: Execution) -> Retrieval | None:
         """Return the passages of the turn from the corpus; None: search again.
@@ -743,16 +770,11 @@ class Retry:
         permitted = tuple(passage for passage in ranked if permits(ask.where, ask.groups, passage.metadata))
         return Retrieval(permitted, steps=0, index_version=execution.index_version)
 
-    async def _repeat(
-        self, served: str, execution: Execution, decided: Decided | None
-    ) -> AsyncGenerator[Event, None]:
+    async def _repeat(self, execution: Execution, decided: Decided | None) -> AsyncGenerator[Event, None]:
         """Yield the events of the turn; without `decided`, its passages are searched again."""
         ask, turns = self.ask, self.replica.turns
         yield decided or await turns.again(ask, self.record.decision, execution)
-        # The log stores no finish reason for plain text: an answer of the greatest length counts as cut.
-        most_tokens = ask.max_tokens or turns.known[served].answering.max_tokens
-        cut = bool(ask.messages) and execution.cost.completion_tokens >= most_tokens
-        answered = Choices.of(execution.answer or "", "length" if cut else "stop")
+        answered = Choices.of(execution.answer or "", execution.finish_reason or "stop")
         for chunk in answered.chunks():
             yield chunk
         yield Finished(execution, tuple(choice.finish_reason or "stop" for choice in answered.all))

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from armwise.agent.access import Keyring, Quota
+from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import AppConfig
 from armwise.agent.policies import Exploration, describe
 from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
@@ -127,16 +128,12 @@ def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[
         config: The configuration.
         generators: The generators by the same names.
     """
-    return {
-        name: LanguageModel(
-            generators[name],
-            spec.compute_usd,
-            catalog.list_options(spec),
-            spec,
-            isinstance(spec, catalog.AnthropicSpec),
-        )
-        for name, spec in config.models.items()
-    }
+    models = dict[str, LanguageModel]()
+    for name, spec in config.models.items():
+        prices, options = catalog.find_prices(spec), catalog.list_options(spec)
+        abilities = options, prices, spec.protocol, catalog.list_inputs(spec)
+        models[name] = LanguageModel(generators[name], prices.compute_usd, *abilities)
+    return models
 
 
 def _caps(config: AppConfig) -> dict[str, int]:
@@ -180,6 +177,7 @@ class Replica:
         log: Commits facts in groups.
         outage: Whether the log is away, and questions are answered without it.
         turns: Answers questions.
+        prices_caches: Whether draws count what engines lack in their caches.
         decider: Draws arms.
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
@@ -258,7 +256,10 @@ class Replica:
             find_draw=self._find_draw,
             find_turns=self._find_turns,
             weigh_usd=config.reward.weigh_usd,
+            on_refusal=self._note_refusal,
         )
+        self._refusing: dict[str, str] = {}  # why, by language model
+        self.prices_caches = config.prices_caches
         self.signals = Signals(
             *(config.reward.signals, self.turns, store, self.log, telemetry, clock),
             wait_s=config.reward.wait_s,
@@ -296,6 +297,20 @@ class Replica:
     async def _find_turns(self, episode: str) -> list[AnsweredTurn]:
         find = partial(asyncio.to_thread, conversations.answered_turns, self.store, episode)
         return await self.outage.ask(find)
+
+    def _note_refusal(self, model: str, why: str) -> None:
+        """Record which language models refuse the service, where that changes."""
+        if why == self._refusing.get(model, ""):
+            return
+        if why:
+            self._refusing[model] = why
+        else:
+            del self._refusing[model]
+        if not self._refusing:
+            clear(Work.MODELS)
+            return
+        reasons = "; ".join(f"{name!r}: {said}" for name, said in sorted(self._refusing.items()))
+        record(WorkFailure(Work.MODELS, reasons, 1, self.clock()))
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         self.quota.charge(decision_id, cost)

@@ -33,7 +33,6 @@ from .record import (
     Spending,
     TurnError,
     TurnRecorder,
-    decision_of_call,
     is_text,
     tokens_in,
 )
@@ -86,7 +85,6 @@ __all__ = [
     "check_eligibility",
     "check_texts",
     "dearest",
-    "decision_of_call",
     "expect_misses",
     "is_text",
     "llm_key",

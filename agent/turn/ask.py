@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from armwise.arms.filters import Comparison, Compound
-from armwise.arms.llm import Message
+from armwise.arms.llm import Message, Needs, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,12 @@ class Ask:
             share of the policy is 1.
         external: Whether the caller carries the decision out.
         asked_by: Who asks, as in `Decision.asked_by`.
+        request: The request of the client, which models at an address are sent.
+        needs: What it needs of a model that not every model has.
+        streams: Whether the client reads the answer as it is written.
+        limited: Whether the caller's key has a limit of tokens or dollars, so that an answer needs one.
+        writers: Language model that wrote the answer with each mark in the conversation, as far as known.
+        headers: Headers of the client that a model at an address of the same protocol is sent.
     """
 
     decision_id: str
@@ -72,6 +78,12 @@ class Ask:
     incumbent: Mapping[str, float] | None = None
     external: bool = False
     asked_by: str | None = None
+    request: Request | None = None
+    needs: Needs = field(default_factory=Needs)
+    streams: bool = True
+    limited: bool = False
+    writers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quoted_groups(self) -> tuple[str, ...]:

@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.price import LanguageModel, attached_tokens
 from armwise.agent.turn.record import tokens_in
+from armwise.arms.llm import write_document
 from armwise.feedback.events import AnsweredTurn, count_cache_written
 
 
@@ -116,7 +115,7 @@ def _count_tokens(ask: Ask) -> tuple[int, int]:
 
 def _count_json(document: Any) -> int:
     """Return an estimate of the tokens of tools or of calls, if there are any."""
-    return tokens_in(orjson.dumps(document).decode()) if document else 0
+    return tokens_in(write_document(document).decode()) if document else 0
 
 
 def _is_marked(ask: Ask) -> bool:

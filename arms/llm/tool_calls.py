@@ -131,19 +131,6 @@ def read(text: str) -> Chunk:
     return Chunk(tool_calls=({"index": 0, "id": "call-0", "type": "function", "function": function},))
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; those that are no object are its one argument, `arguments`.
-
-    >>> read_arguments('{"zone": "UTC"}'), read_arguments(""), read_arguments("{")
-    ({'zone': 'UTC'}, {}, {'arguments': '{'})
-    """
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"arguments": text}
-
-
 def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that is small enough. Raises PromptRefusedError."""
     if (length := len(json.dumps(schema))) > LONGEST_SCHEMA:

@@ -12,6 +12,9 @@ from armwise.number import Number
 DEFAULT = "default"
 """Name of the language model in `llm`; those in `llms` have names of their own."""
 
+AS_SENT = "as_sent"
+"""Prompt that leaves the conversation as the client sent it."""
+
 Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
@@ -66,13 +69,18 @@ class Answering(BaseModel):
     prompt: str = Field(
         default="direct",
         description="`direct`, a short sentence; `short`, a few words; `reasoning`, a few words after some "
-        "sentences of reasons, which are paid for and not sent; or a prompt of `prompts`. A request with "
-        "tools, a form, several choices, log-probabilities or stop texts gets `direct` for `reasoning`.",
+        "sentences of reasons, which are paid for and not sent; `as_sent`, the conversation as the client "
+        "sent it, with the passages if there are any; or a prompt of `prompts`. A request with tools, a "
+        "form, several choices, log-probabilities or stop texts gets `direct` for `reasoning`. An arm that "
+        "searches nothing has `as_sent`, unless one is named here or by the arm.",
     )
     passages: int = Field(default=4, ge=1, description="Number of passages, where a request names none.")
     word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
     max_tokens: int = Field(
-        default=512, ge=1, description="Most tokens of an answer, where a request names no limit."
+        default=512,
+        ge=1,
+        description="Most tokens of an answer, where a request names no limit. With the prompt `as_sent` a "
+        "model at an address is sent one only where it is named here or by the arm.",
     )
     temperature: Number = Field(
         default=0.0,
@@ -102,6 +110,19 @@ class Answering(BaseModel):
     def asked_temperature(self) -> float | None:
         """The sampling temperature that somebody has named; None where nobody has."""
         return self.temperature if "temperature" in self.model_fields_set else None
+
+    @property
+    def limit(self) -> int | None:
+        """Most tokens of an answer where a request names no limit; None leaves it to the model."""
+        return (
+            None if self.prompt == AS_SENT and "max_tokens" not in self.model_fields_set else self.max_tokens
+        )
+
+    def of_kind(self, *, searches: bool) -> "Answering":
+        """Return how an arm writes that searches, or that searches nothing and has no prompt of its own."""
+        if searches or "prompt" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"prompt": AS_SENT})
 
     def identity(self) -> dict[str, Any]:
         """Return what answers depend on, for results that are kept."""

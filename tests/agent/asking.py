@@ -77,7 +77,7 @@ def events(response: httpx.Response) -> list[Any]:
     assert response.headers["content-type"].startswith("text/event-stream")
     frames = response.text.split("\n\n")
     assert frames[-2:] == ["data: [DONE]", ""]
-    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2] if not frame.startswith(":")]
 
 
 def join(store: Store, config: AppConfig) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, Client, ClientError
-from armwise.agent.client.client import retry_after_s
+from armwise.agent.client.client import Stream, retry_after_s
 from tests.agent.asking import QUESTION, record
 from tests.agent.fakes import Service
 from tests.endless import EndlessBody
@@ -808,3 +808,14 @@ async def test_a_client_brings_connections_of_its_own() -> None:
                 await client.arms()
         with Client(url) as blocking, pytest.raises(ClientError, match="ConnectError"):
             blocking.request("GET", "/v1/arms")
+
+
+def test_a_stream_passes_over_comments_and_says_how_a_provider_fails() -> None:
+    begun = '{"choices": [{"delta": {"content": "The"}}], "agent": {"decision_id": "d-1"}}'
+    said = '{"error": {"message": "no more"}}'
+    events = Stream(iter([": the model has written nothing yet", "", f"data: {begun}", f"data: {said}"]))  # type: ignore[arg-type]
+    parts = iter(events)
+    assert next(parts) == "The"
+    with pytest.raises(AnswerFailedError, match="broke off, llm_failed: no more"):
+        next(parts)
+    assert (events.text, events.decision_id) == ("The", "d-1")

@@ -206,7 +206,7 @@ def test_refusals_are_enveloped_and_carry_the_id_of_the_request(each: Live) -> N
     wrong = each.client.post("/v1/retrieve", json={"query": "x", "k": 0}, headers=headers)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "k")
     assert wrong.json()["error"]["request_id"] == wrong.headers["x-request-id"] == "r-1"
-    large = each.client.post("/v1/retrieve", content=iter([b"x" * 700_000] * 2), headers=headers)
+    large = each.client.post("/v1/retrieve", content=iter([b"x" * 1_000_000] * 18), headers=headers)
     assert (large.status_code, large.json()["error"]["code"]) == (413, "payload_too_large")
     right = each.client.post("/v1/retrieve", json={"query": "x"}, headers=headers)
     assert right.headers["x-request-id"] == "r-1"

@@ -202,7 +202,9 @@
       const parts = (left + value).split("\n\n");
       left = parts.pop();
       for (const part of parts) {
-        if (part !== "data: [DONE]") yield JSON.parse(part.replace(/^data: /, ""));
+        // a comment says that the answer is still being written
+        const data = part.split("\n").find((line) => line.startsWith("data: "))?.slice(6);
+        if (data && data !== "[DONE]") yield JSON.parse(data);
       }
     }
   }
@@ -244,7 +246,7 @@
       }
       for await (const event of eventsOf(response)) {
         if (event.error) { fail(event.error.message); continue; }
-        const delta = event.choices[0] && event.choices[0].delta;
+        const delta = event.choices?.[0]?.delta;
         if (event.agent && event.agent.passages) {
           id = event.agent.decision_id;
           card.querySelector("h2").textContent = event.model.replace("arm/", "");

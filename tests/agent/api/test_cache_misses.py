@@ -37,7 +37,7 @@ class Caching(Generator):
         self.read = dict[str, int]()
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[Chunk]:  # type: ignore[override]
-        _, first, *_ = prompt.messages
+        first, *_ = prompt.messages
         read = sum(tokens_in(message["content"]) for message in prompt.messages)
         cached = min(self.read.get(first["content"], 0), read)
         self.read[first["content"]] = read

@@ -35,8 +35,17 @@ OTHERS: Mapping[str, list[Any]] = {
 }
 """Further bodies by path, beside the example of the document."""
 
+SAID = {"type": "object", "properties": {"content": {"type": "string"}, "name": {"type": "string"}}}
+
+ASKED = {"role": "user", "content": "What is a heap?"}
+
+ADA = {"model": "auto", "agent": {"user": "ada"}}
+
 OPEN: Mapping[str, tuple[Any, Any, Any]] = {
     # path: the JSON schema of what the document leaves open, its example, and what is around it
+    "/v1/chat/completions": (SAID, ASKED, lambda said: ADA | {"messages": [said]}),
+    "/v1/messages": (SAID, ASKED, lambda said: ADA | {"max_tokens": 9, "messages": [said]}),
+    "/v1/responses": (SAID, ASKED, lambda said: ADA | {"input": [said]}),
     "/v1/feedback": (FeedbackItem.model_json_schema(), ITEM, lambda item: {"items": [item]}),
 }
 

@@ -10,10 +10,9 @@ import pytest
 from openai import NotFoundError
 from pydantic import BaseModel
 
-from armwise.agent.api.openai import chat
-from armwise.agent.api.openai.schemas import ChatRequest
 from armwise.agent.turn import SEPARATOR
 from armwise.arms.llm import Prompt, base
+from armwise.arms.llm.protocols import chat
 from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import ask, events, refused, rows
 from tests.agent.fakes import Service
@@ -102,7 +101,7 @@ def test_how_tools_are_called_is_passed_on_with_tools_alone(
     tools: dict[str, Any], passed_on: set[str]
 ) -> None:
     fields = {"messages": QUESTION, "tool_choice": "none", "parallel_tool_calls": False}
-    given = chat.options_of_chat(ChatRequest.model_validate(fields | tools))
+    given = chat.read_options(fields | tools)
     assert given.keys() & {"tools", "tool_choice", "parallel_tool_calls"} == passed_on
 
 
@@ -113,15 +112,17 @@ def test_a_result_says_only_that_it_is_an_error(given: dict[str, Any], kept: dic
     call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "a", "content": "x"}
     messages = [*QUESTION, {"role": "assistant", "tool_calls": [call]}, result | given]
-    read = chat.read_by_model(ChatRequest.model_validate({"messages": messages}).messages)
-    assert read[-1] == result | {"tool_call_id": "call00000"} | kept
+    read = chat.read_messages({"messages": messages})
+    assert read[-1] == result | kept
 
 
 async def test_what_asks_for_nothing_is_the_same_request_under_a_key(service: Service) -> None:
     key = {"idempotency-key": "d-1"}
     first = await ask(service, key)
-    again = await ask(service, key, stream=None, a_field_of_next_year=1, stop=None)
+    again = await ask(service, key, stream=None, a_field_of_next_year=None, stop=None)
     assert again.json()["choices"] == first.json()["choices"]
+    other = await ask(service, key, a_field_of_next_year=1)
+    refused(other, 409, "idempotency_conflict", "Idempotency-Key")
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,10 @@ async def test_what_asks_for_nothing_is_the_same_request_under_a_key(service: Se
         ("logprobs", {"logprobs": True}),
         ("presence_penalty", {"presence_penalty": 1}),
         ("logit_bias", {"logit_bias": {"50256": -100}}),
-        ("audio", {"audio": {"voice": "alloy"}}),
+        ("top_logprobs", {"top_logprobs": 3}),
         ("modalities", {"modalities": ["text", "audio"]}),
         ("functions", {"functions": [{"name": "f"}]}),
-        ("web_search_options", {"web_search_options": {"search_context_size": "low"}}),
+        ("tools", {"tools": [{"type": "mcp", "server_label": "s"}]}),
     ],
 )
 async def test_what_the_engine_cannot_do_is_refused_before_the_draw(
@@ -150,22 +151,33 @@ async def test_what_the_engine_cannot_do_is_refused_before_the_draw(
         ("tool_choice", {"tool_choice": "required"}),
         ("tool_choice", {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}}),
         ("tools", {"tools": [WEATHER, WEATHER]}),
-        ("tools.0.type", {"tools": [{"type": "custom"}]}),
         ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
-        ("top_logprobs", {"top_logprobs": 3}),
         ("n", {"n": 0}),
-        (
-            "tools.0.function.parameters",
-            {"tools": [DEEP]},
-        ),
-        ("messages.1.tool_call_id", {"messages": [*QUESTION, {"role": "tool", "content": "x"}]}),
-        ("messages.0.content", {"messages": [{"role": "system"}, *QUESTION]}),
     ],
 )
 async def test_a_value_that_means_nothing_is_refused_by_its_name(
     service: Service, param: str, fields: dict[str, Any]
 ) -> None:
     refused(await ask(service, **fields), 400, "invalid_value", param)
+
+
+async def test_a_body_of_too_many_levels_is_refused(service: Service) -> None:
+    assert "at most 128 levels" in refused(await ask(service, tools=[DEEP]), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*QUESTION, {"role": "tool", "content": "x"}],
+        [{"role": "system"}, *QUESTION],
+        [{"role": "assistant", "content": None, "refusal": "No."}, *QUESTION],
+    ],
+)
+async def test_a_conversation_of_another_form_is_answered(
+    service: Service, messages: list[dict[str, Any]]
+) -> None:
+    response = await ask(service, messages=messages, tools=[{"type": "custom"}])
+    assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize("model", ["gpt-9", "arm/bm52"])
@@ -201,7 +213,7 @@ async def test_the_official_client_calls_functions_and_gives_their_results(calli
     passages = [message["content"].count("<passages>") for message in prompt_of(calling).messages]
     assert sum(passages) <= 1
     called_by = prompt_of(calling).messages[2]["tool_calls"]
-    assert [call["id"] for call in called_by] == ["call00000", "call00001"]
+    assert [call["id"] for call in called_by] == [call.id for call in choice.message.tool_calls]
 
 
 async def a_round(service: Service, **fields: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -234,7 +246,7 @@ async def test_a_second_round_of_one_question_leads_back_to_the_first_decision(c
     calling.generator._reply = lambda _: [("weather", PARIS)]  # noqa: SLF001
     second = (await ask(calling, messages=messages, tools=[WEATHER])).json()
     (call,) = second["choices"][0]["message"]["tool_calls"]
-    assert call["id"] == f"call_2_{first['agent']['decision_id']}"
+    assert call["id"] not in json.dumps(messages)
     result = {"role": "tool", "tool_call_id": call["id"], "content": "8 C"}
     messages = [*messages, second["choices"][0]["message"], result]
     third = (await ask(calling, messages=messages, tools=[WEATHER])).json()["agent"]
@@ -379,7 +391,7 @@ async def test_a_schema_that_the_engine_cannot_read_is_the_fault_of_the_request(
     assert isinstance(service.generator, base.ScriptedGenerator)
     service.generator.error = base.PromptRefusedError("m: unrecognized type nonsense")
     response = await ask(service)
-    assert "nonsense" in refused(response, 400, "invalid_value", "response_format")
+    assert "nonsense" in refused(response, 400, "invalid_value")
     assert response.headers["x-decision-id"]
 
 
@@ -392,8 +404,6 @@ async def test_the_calls_of_a_project_are_named_without_it(
     async with Service(tmp_path, base.ScriptedGenerator(by_tools), keys=keys).running() as service:
         shop, bank = ({"authorization": f"Bearer {project}"} for project in ("shop", "bank"))
         first, messages = await a_round(service, headers=shop)
-        ids = [call["id"] for call in first["choices"][0]["message"]["tool_calls"]]
-        assert ids == [f"call_{i}_{first['agent']['decision_id']}" for i in range(2)]
         assert "shop~" not in json.dumps(first)
         for headers, mode in ((shop, "forced"), (bank, "explore")):
             ours = (await ask(service, headers, messages=messages)).json()["agent"]

@@ -404,7 +404,8 @@ async def test_a_first_question_over_open_passages_is_read_by_all(tenants: Servi
 CANNOT_QUOTE = {
     Context: {"question", "features", "arms"},  # of who asks, in numbers, and of the configuration
     Decision: {"id", "arms", "drawn", "policy", "candidate_scores", "masked", "trace"},
-    Execution: {"decision_id", "served", "passages", "index_version", "tokens_by_model"},
+    Execution: {"decision_id", "served", "passages", "index_version", "tokens_by_model"}
+    | {"finish_reason", "marks"},
     Observation: {"decision_id", "arm", "judge", "passages"},
     Feedback: {"id", "decision_id", "metric", "episode_id", "source", "key", "rater"},
 }

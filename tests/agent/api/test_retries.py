@@ -290,8 +290,9 @@ async def test_fields_at_their_defaults_do_not_change_the_digest_of_a_request(se
     wish = {"agent": {"context": {"n": 3}}}
     first = await ask(service, KEY, **wish)
     assert first.status_code == 200, first.text
-    again = await ask(service, KEY, stream=False, **wish)
+    again = await ask(service, KEY, stream=None, stop=None, **wish)
     assert again.json()["choices"] == first.json()["choices"]
+    refused(await ask(service, KEY, seed=1, **wish), 409, "idempotency_conflict", "Idempotency-Key")
     await look_up(service, {"idempotency-key": "d-2"})
     kept = await record(service, "d-2", lambda found: found.decision)
     said = b'{"query":"which river runs through Vienna?"}'

@@ -692,6 +692,21 @@ def test_each_language_model_is_looked_at_by_its_name(
     assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2
 
 
+def test_a_model_of_litellm_needs_the_library_and_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = {"engine": "litellm", "model": "azure/m", "api_key_env": "A_KEY"}
+    config = configured(tmp_path, llms={"dear": llm})
+    monkeypatch.delenv("A_KEY", raising=False)
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
+    assert "`pip install 'armwise[litellm]'`" in lines(checks.model_findings(config))[-1]
+    monkeypatch.setattr(extras, "is_installed", bool)
+    missing = "problem: no key of language model 'dear' in A_KEY; set the variable A_KEY"
+    assert lines(checks.model_findings(config))[-1] == missing
+    monkeypatch.setenv("A_KEY", "sk-1")
+    assert lines(checks.model_findings(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
+
+
 def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: Canned) -> None:
     answering.has_models("large", "tiny")
     with socket.create_server(("127.0.0.1", 0)) as silent:

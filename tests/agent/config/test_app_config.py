@@ -113,7 +113,11 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("floor", "x", "floor: Input should be a valid number, unable to parse string as a number, got 'x'"),
         ("limits", 3, "limits: Input should be a valid dictionary"),
         ("limits/passages", 2, "answering.passages 4 is above limits.passages 2"),
-        ("answering/max_tokens", 2000, "answering.max_tokens 2000 is above limits.completion_tokens 1024"),
+        (
+            "answering/max_tokens",
+            200_000,
+            "answering.max_tokens 200000 is above limits.completion_tokens 128000",
+        ),
         ("llm", {"engine": "opnai"}, "llm: Input tag 'opnai'"),
         ("llm", {"model": "m"}, "key 'llm.engine' is missing"),
         ("corpus/name", "..", "corpus.name: String should match pattern"),

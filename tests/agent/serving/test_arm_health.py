@@ -99,15 +99,24 @@ def test_after_its_rest_one_more_failure_puts_it_down_for_twice_as_long_up_to_a_
 def test_a_model_rests_five_minutes_at_most(wanted: float, rest: float) -> None:
     replica = Replica(failures=3)
     with replica.health.track("bm25") as report:
-        report(failed=("bm25",), rest_s=wanted)
+        report(resting=("bm25",), rest_s=wanted)
     assert replica.rest("bm25") == rest
-    assert replica.health.state("bm25").failures == 1
+    assert replica.health.state("bm25").failures == 0
+
+
+def test_a_model_whose_provider_names_no_time_does_not_rest() -> None:
+    replica = Replica(failures=1)
+    with replica.health.track("bm25") as report:
+        report(resting=("bm25",))
+    assert replica.able() == list(ARMS)
 
 
 def test_a_rest_that_is_asked_for_does_not_shorten_the_pause_of_its_failures() -> None:
     replica = Replica(failures=1, rest_s=5.0)
     with replica.health.track("bm25") as report:
-        report(failed=("bm25",), rest_s=1.0)
+        report(failed=("bm25",))
+    with replica.health.track("bm25") as report:
+        report(resting=("bm25",), rest_s=1.0)
     assert replica.rest("bm25") == 5.0
 
 

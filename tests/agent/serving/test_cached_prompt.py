@@ -18,8 +18,8 @@ LARGE = TokenPrices(usd_per_kilotoken_in=10.0, usd_per_kilotoken_cached=1.0)
 LONG = "word " * 5000
 
 
-def model(prices: TokenPrices, *, marked: bool = False) -> LanguageModel:
-    return LanguageModel(base.ScriptedGenerator({}), prices.compute_usd, prices=prices, marked=marked)
+def model(prices: TokenPrices, protocol: str = "") -> LanguageModel:
+    return LanguageModel(base.ScriptedGenerator({}), prices.compute_usd, prices=prices, protocol=protocol)
 
 
 MODELS = {DEFAULT: model(SMALL), "large": model(LARGE)}
@@ -113,7 +113,7 @@ def test_passages_stand_before_the_conversation_so_only_instructions_stay() -> N
 
 def test_an_engine_that_caches_what_is_marked_says_how_much_that_was() -> None:
     dear = LARGE.model_copy(update={"usd_per_kilotoken_cache_write": 12.5})
-    models = {DEFAULT: model(SMALL, marked=True), "large": model(dear, marked=True)}
+    models = {DEFAULT: model(SMALL, "messages"), "large": model(dear, "messages")}
     reported = turn(small=(1000, 50, 0, 0.0, 800))
     assert misses(reported, models=models, asked=ask(said(mark=True))) == {"large": pytest.approx(0.8 * 11.5)}
     again = turn(small=(1000, 50, 800, 0.0, 100))

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from armwise.arms.llm import Prompt, openai_api
+from armwise.arms.llm import Prompt
+from armwise.arms.llm import endpoint as endpoints
 from armwise.arms.llm.base import ScriptedGenerator
-from armwise.arms.llm.openai_api import OpenAIGenerator
+from armwise.arms.llm.endpoint import EndpointGenerator
 from armwise.feedback.events import Status
 from benchmarks.odd_endpoints import OddEndpoint, asked
-from tests.agent.asking import ask, events
+from tests.agent.asking import ask
 from tests.agent.fakes import Service
 
 ANSWERED = {
@@ -33,6 +34,9 @@ ANSWERED = {
 }
 """Oddities of the bytes with which an answer is complete."""
 
+REFUSED = {"status 400": 400, "status 422": 422, "an error 1,800 levels deep": 400}
+"""Oddities that are the caller's, and their status."""
+
 ODD = "0.choices.0.delta"
 
 FIELDS = {
@@ -40,21 +44,26 @@ FIELDS = {
     "0.choices: absent": 200,
     f"{ODD}: null": 200,
     f"{ODD}.content: null": 200,
-    f"{ODD}.content: -1": 502,
-    f"{ODD}.content: a list": 502,
-    f"{ODD}.content: no object": 502,
-    f"{ODD}.content: a lone surrogate": 502,
+    f"{ODD}.content: -1": 200,
+    f"{ODD}.content: a list": 200,
+    f"{ODD}.content: no object": 200,
+    f"{ODD}.content: 10^30": 200,
+    f"{ODD}.content: a lone surrogate": 200,
     f"{ODD}.content: a megabyte": 502,
     f"{ODD}.tool_calls.0.index: absent": 200,
     f"{ODD}.tool_calls.0.function: absent": 502,
-    f"{ODD}.tool_calls.0.function.arguments: no object": 502,
+    f"{ODD}.tool_calls.0.function.arguments: no object": 200,
+    f"{ODD}.tool_calls.0.function.name: a lone surrogate": 200,
     "0.choices.0.index: 4000000": 502,
     "0.choices.0.index: -1": 502,
     "0.choices.0.logprobs.content.0.logprob: not a number": 502,
-    "0.id: a lone surrogate": 502,
+    "0.id: a lone surrogate": 200,
+    "0.id: a megabyte": 200,
+    "0.created: 10^30": 200,
     "0.error: a text": 502,
     "1.choices.0.finish_reason: a megabyte": 200,
     "1.choices.0.finish_reason: a text": 200,
+    "1.choices.0.finish_reason: a lone surrogate": 200,
     "1.choices.0.finish_reason: null": 502,
     "1.choices.0.finish_reason: no text": 502,
     "2.usage: no object": 200,
@@ -84,19 +93,19 @@ async def test_every_odd_answer_is_an_answer_or_a_recorded_failure_in_bounded_me
     subtests: pytest.Subtests,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openai_api, "ANSWER_BYTES", 4 << 20)  # of 16: less time
+    monkeypatch.setattr(endpoints, "ANSWER_BYTES", 4 << 20)  # of 16: less time
     odd, url = endpoint
     of_bytes = [name for name in odd.names if name[:2] not in ("0.", "1.", "2.")]
-    expected = {name: 200 if name in ANSWERED else 502 for name in of_bytes} | FIELDS
+    expected = {name: 200 if name in ANSWERED else 502 for name in of_bytes} | REFUSED | FIELDS
     assert len(expected) > 60
-    generator = OpenAIGenerator(url, "odd", timeout_s=5.0, max_retries=0)
+    generator = EndpointGenerator("chat", url, "odd", timeout_s=5.0, max_retries=0)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with Service(tmp_path, generator).running() as service:
         for name, status in expected.items():
             with subtests.test(name):
                 row = await asked(service.client, name, odd.names.index(name))
                 assert (row.kept, row.status) == (True, status), row
-                assert "secret" not in row.shown
+                assert ("secret" in row.shown) == (name in ("status 400", "status 422")), "for its caller"
                 assert (
                     service.replica.store.counts()["executions"]
                     == service.replica.store.counts()["decisions"]
@@ -110,7 +119,7 @@ async def test_tokens_that_cannot_be_true_are_not_recorded(
     endpoint: tuple[OddEndpoint, str], tmp_path: Path
 ) -> None:
     odd, url = endpoint
-    generator = OpenAIGenerator(url, "odd")
+    generator = EndpointGenerator("chat", url, "odd")
     async with Service(tmp_path, generator).running() as service:
         recorded = []
         for name in ("nothing odd", "2.usage.prompt_tokens: 10^30", "2.usage.completion_tokens: 4000000"):
@@ -128,7 +137,7 @@ async def test_where_the_endpoint_answers_oddly_the_fallback_answers_and_the_bre
     endpoint: tuple[OddEndpoint, str], tmp_path: Path
 ) -> None:
     odd, url = endpoint
-    generator = OpenAIGenerator(url, "odd", max_retries=0)
+    generator = EndpointGenerator("chat", url, "odd", max_retries=0)
     changes = {
         "llms": {"good": {"engine": "scripted"}},
         "arms": {"none": {"kind": "none", "answering": {"llm": "good"}}, "bm25": {"kind": "bm25"}},
@@ -195,8 +204,10 @@ async def test_a_bug_of_a_generator_is_a_failure_of_the_language_model(tmp_path:
         assert record is not None
         assert record.execution is not None
         assert record.execution.status is Status.LLM_FAILED
-        streamed = events(await ask(service, stream=True))
-        assert streamed[-1]["error"]["code"] == "llm_failed"
+        streamed = await ask(service, stream=True)
+        assert (streamed.status_code, streamed.json()["error"]["code"]) == (502, "llm_failed"), (
+            "before its first byte"
+        )
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 404])
@@ -205,7 +216,7 @@ async def test_a_wrong_key_of_an_endpoint_is_not_worth_a_retry(
     endpoint: tuple[OddEndpoint, str], tmp_path: Path, status: int
 ) -> None:
     odd, url = endpoint
-    generator = OpenAIGenerator(url, "odd")
+    generator = EndpointGenerator("chat", url, "odd")
     async with Service(tmp_path, generator).running() as service:
         number = odd.names.index(f"status {status}")
         reply = await ask(service, messages=[{"role": "user", "content": f"oddity {number}"}])
@@ -218,7 +229,7 @@ async def test_who_leaves_ends_the_stream_in_a_second(
     endpoint: tuple[OddEndpoint, str],
 ) -> None:
     odd, url = endpoint
-    generator = OpenAIGenerator(url, "odd")
+    generator = EndpointGenerator("chat", url, "odd")
     number = odd.names.index("empty events without an end")
     prompt = Prompt(({"role": "user", "content": str(number)},), max_tokens=100_000)
 

@@ -174,10 +174,11 @@ async def test_tokens_of_two_models_are_recorded_by_model(service: Service, larg
     assert searched["tokens_by_model"] is None, "no language model was asked"
 
 
-async def test_a_model_that_keeps_failing_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:
+async def test_a_model_that_rests_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:
     large.error = GeneratorBusyError("large", 60.0)
     first = await ask(service, "arm/none-large-brief")
-    assert first.status_code == 502
+    assert (first.status_code, first.headers["retry-after"]) == (429, "60")
+    assert first.json()["error"]["code"] == "model_busy"
     later = record(service, await ask(service))
     assert later.decision.masked["bm25-large-brief"] == Mask.LLM_UNAVAILABLE
     assert not {"none-large-brief", "bm25-large-brief"} & set(later.decision.arms)

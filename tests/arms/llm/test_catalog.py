@@ -30,6 +30,7 @@ from armwise.arms.llm.base import (
 from armwise.arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
+    LiteLLMSpec,
     LlmSpec,
     OpenAISpec,
     ScriptedCall,
@@ -39,8 +40,8 @@ from armwise.arms.llm.catalog import (
     identify,
     list_options,
 )
+from armwise.arms.llm.endpoint import EndpointGenerator
 from armwise.arms.llm.llama_cpp import EmbeddedGenerator
-from armwise.arms.llm.openai_api import OpenAIGenerator
 from armwise.arms.llm.pricing import PricedGenerator
 from armwise.arms.llm.prompts import answer_prompt
 from armwise.arms.models import ModelNotFoundError, locate
@@ -73,6 +74,10 @@ def test_a_spec_that_is_wrong_is_refused(bad: dict[str, object]) -> None:
 FORM = {"response_format", "tools", "tool_choice"}
 SAMPLED = {"presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs"}
 HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"}
+CHAT = FORM | SAMPLED | HINTS | {"n", "audio_output"}
+TOOLS = {"parallel_tool_calls", "web_search", "code_execution", "mcp"}
+PROBABILITIES = {"logprobs", "top_logprobs"}
+STORED = {"previous_response_id", "conversation", "prompt"}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,10 @@ HINTS = {"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion
     [
         ({"engine": "embedded"}, FORM | SAMPLED),
         ({"engine": "vllm", "model": "m"}, FORM | SAMPLED),
-        ({"engine": "openai", "base_url": "http://h/v1", "model": "m"}, FORM | SAMPLED | HINTS | {"n"}),
+        ({"engine": "openai", "base_url": "http://h/v1", "model": "m"}, CHAT),
+        ({"engine": "anthropic", "model": "m"}, FORM | TOOLS),
+        ({"engine": "responses", "model": "m"}, FORM | TOOLS | PROBABILITIES | STORED),
+        ({"engine": "litellm", "model": "azure/m", "request": {"n": None}}, CHAT - {"n"}),
         ({"engine": "scripted"}, FORM | {"n"}),
     ],
 )
@@ -98,7 +106,7 @@ class Recorded:
 
 
 def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    for engine in ("llama_cpp.EmbeddedGenerator", "openai_api.OpenAIGenerator", "vllm_engine.VllmGenerator"):
+    for engine in ("llama_cpp.EmbeddedGenerator", "endpoint.EndpointGenerator", "vllm_engine.VllmGenerator"):
         monkeypatch.setattr(f"armwise.arms.llm.{engine}", Recorded)
     spec: dict[str, Any] = {"context_tokens": 64, "slots": 3, "threads": 5}
     built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
@@ -106,9 +114,10 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
     built = build_generator(VllmSpec(engine="vllm", model="m", engine_args={"seed": 3}))
     assert (built.args, built.settings) == (("m", {"seed": 3}), {})
     asked = {"api_key_env": "KEY", "timeout_s": 7.0, "max_retries": 4, "request": {"top_k": 1}}
-    named = {"engine": "openai", "base_url": "http://h/v1", "model": "m", **asked}
-    built = build_generator(SPEC.validate_python(named))
-    assert (built.args, built.settings) == (("http://h/v1", "m"), asked)
+    for engine, protocol in (("openai", "chat"), ("anthropic", "messages"), ("responses", "responses")):
+        named = {"engine": engine, "base_url": "http://h/v1", "model": "m", **asked}
+        built = build_generator(SPEC.validate_python(named))._generator  # noqa: SLF001 (what is priced)
+        assert (built.args, built.settings) == ((protocol, "http://h/v1", "m"), asked)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +201,7 @@ async def engine(request: pytest.FixtureRequest) -> AsyncIterator[Generator]:
     if request.param == "embedded":
         yield request.getfixturevalue("embedded")
         return
-    generator = OpenAIGenerator(request.getfixturevalue("llama_url"), "smollm2")
+    generator = EndpointGenerator("chat", request.getfixturevalue("llama_url"), "smollm2")
     yield generator
     await generator.close()
 
@@ -408,6 +417,12 @@ def test_without_llama_cpp_the_error_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "xllamacpp")
     with pytest.raises(GeneratorError, match=r"xllamacpp is not installed: .*'armwise\[local\]'"):
         build_generator(EmbeddedSpec())
+
+
+def test_without_litellm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
+    with pytest.raises(GeneratorError, match=r"litellm is not installed: .*'armwise\[litellm\]'"):
+        build_generator(LiteLLMSpec(engine="litellm", model="azure/m"))
 
 
 # vLLM.

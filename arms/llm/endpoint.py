@@ -1,18 +1,19 @@
-"""Any endpoint with the OpenAI chat-completions protocol.
+"""A language model at an address, which speaks one of the protocols of `armwise.arms.llm.protocols`.
 
+A request of a client in that protocol is passed on as it came, with a patch; one in another is translated.
 What fails for a moment is tried again within the patience of the prompt. Where an endpoint says that its
 rate is used up, no request is sent until it may be, and a parameter that it says its model does not take is
-not sent again. Nothing that it sends is trusted: `completion_stream` reads its answers, within the bounds of
+not sent again. Nothing that it sends is trusted: its answers are read within the bounds of
 `armwise.arms.upstream`; redirects are not followed.
 """
 
 import asyncio
-import json
+import hashlib
 import logging
 import re
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -39,23 +40,23 @@ from armwise.arms.llm.base import (
     GeneratorError,
     GeneratorRefusedError,
     GeneratorTimeoutError,
-    InputRefusedError,
-    Message,
     Prompt,
+    PromptRefusedError,
     PromptTooLongError,
-    list_inputs,
+    Refusal,
 )
-from armwise.arms.llm.completion_stream import (
-    DONE,
+from armwise.arms.llm.protocols import PROTOCOLS, AnswerReader, Document, Patch, ProtocolName, Request, chat
+from armwise.arms.llm.protocols.answer import (
     UNLIMITED_TOKENS,
     AnswerLimits,
-    AnswerStream,
-    CompletionStream,
-    Refusal,
+    FailedAnswerError,
+    find_unsupported,
+    is_too_long,
     refusal_in,
 )
+from armwise.arms.llm.protocols.request import write_document
 from armwise.arms.secrets import read_secret
-from armwise.arms.upstream import UpstreamError
+from armwise.arms.upstream import SentEvent, UpstreamError
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +64,32 @@ PAUSE = wait_random_exponential(multiplier=0.5, max=8.0)
 """Wait between attempts without Retry-After: random, up to 0.5 s, then 1, 2 and so on."""
 
 LONGEST_PAUSE_S = 60.0
-"""Longest Retry-After that is waited for."""
+"""Longest Retry-After of a failure that is waited for."""
+
+LONGEST_BUSY_S = 2.0
+"""Longest Retry-After of a used-up rate that is waited for: after a longer one another arm may answer."""
 
 PASSING = frozenset((408, 409, 429))
 """Statuses below 500 after which another attempt may succeed."""
 
+BUSY = frozenset((429, 529))
+"""Statuses of an endpoint that takes no more requests for a while."""
+
+REFUSED = frozenset((400, 413, 415, 422))
+"""Statuses of a request that is wrong: they are the caller's."""
+
 LASTING = frozenset((401, 402, 403, 404))
 """Statuses of a key, an account or a model that is wrong: a retry changes nothing."""
 
-ANSWER_BYTES, BYTES_OF_A_TOKEN = 16 << 20, 4096
-"""Bytes of an answer that are read, and for each of its tokens beside these: an event, with probabilities."""
+ANSWER_BYTES, BYTES_OF_A_TOKEN, MOST_BYTES = 16 << 20, 4096, 256 << 20
+"""Bytes of an answer that are read, for each of its tokens beside these (an event, with probabilities), and
+most of all."""
+
+MOST_AFTER = 100
+"""Events after the end of an answer that are read, for its usage."""
+
+MOST_LEARNED = 1000
+"""Forms of requests of which it is known what the model does not take."""
 
 DRAIN_S = 0.1
 """Seconds that the end of a response is waited for, once its answer is there."""
@@ -86,6 +103,17 @@ IDLE_S = 30.0
 OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """The two names of the limit of an answer: a model takes one of them, or both."""
 
+DONE = b"[DONE]"
+"""Data of the last event of chat completions."""
+
+ANTHROPIC_VERSION = "2023-06-01"
+"""Version of Anthropic's protocol, which a request names."""
+
+LEFT_OUT_TOGETHER = ("top_p", "temperature")
+"""Parameters that some of Anthropic's models do not take, or not both: the first is left out first."""
+
+_REFUSED_SAMPLING = re.compile(r"deprecated|not permitted|not support|unsupported|cannot both", re.IGNORECASE)
+
 OMISSIBLE = (HINTS - OTHER_LIMIT.keys()) | {
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stream_options"),
 }
@@ -94,8 +122,6 @@ OMISSIBLE = (HINTS - OTHER_LIMIT.keys()) | {
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-_INPUT = re.compile(r"image|vision|media|modal|file|document|pdf|content[ _](type|part)", re.IGNORECASE)
 
 _CODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -120,12 +146,13 @@ class StatusError(Exception):
         return f"HTTP {self.status}, {code}" if _CODE.fullmatch(code) else f"HTTP {self.status}"
 
 
-class OpenAIGenerator(Generator):
+class EndpointGenerator(Generator):
     """Writes answers with the model of an endpoint.
 
     Usage that is not reported, or cannot be true, is estimated from the length of the texts.
 
     Args:
+        protocol: The protocol that the endpoint speaks.
         base_url: Base URL of the protocol, mostly ending in `/v1`.
         model: Name of the model at the endpoint.
         api_key_env: Environment variable that holds the key; None for no key.
@@ -137,14 +164,9 @@ class OpenAIGenerator(Generator):
         GeneratorError: The environment variable is not set, or has what no header can hold.
     """
 
-    path = "/chat/completions"
-    """Path of the protocol below the base URL."""
-
-    omissible = OMISSIBLE
-    """Parameters that are left out once the endpoint has refused them."""
-
     def __init__(
         self,
+        protocol: ProtocolName,
         base_url: str,
         model: str,
         *,
@@ -155,23 +177,24 @@ class OpenAIGenerator(Generator):
     ) -> None:
         url = URL(base_url, encoded=True)
         self.model = model
+        self._protocol_name, self._protocol = protocol, PROTOCOLS[protocol]
         self._name = f"{model} at {url.with_user(None).with_query(None)}"
         authorization = self._authorization(api_key_env)
-        path = f"{url.raw_path.rstrip('/')}{self.path}"
+        path = f"{url.raw_path.rstrip('/')}{self._protocol.PATH}"
         self._url = (url.with_user(None) if authorization else url).with_path(
             path, encoded=True, keep_query=True
         )
+        self._shortens_ids = protocol == "chat" and "mistral" in f"{url.host} {model}".lower()
         self._proxy = _find_proxy(url)
         self._attempts = 1 + max_retries
         self._rests_until = 0.0
         self._request = dict(request or {})
         self._timeout_s = timeout_s
-        self._unsupported = set[str]()
+        self._unsupported = dict[bytes, frozenset[str]]()  # by the form of a request
         self._headers = {
-            "accept": "text/event-stream",
             "accept-encoding": "identity",
             "content-type": "application/json",
-            **self._add_headers(),
+            **({"anthropic-version": ANTHROPIC_VERSION} if protocol == "messages" else {}),
             **authorization,
         }
         self._certificates = httpx.create_ssl_context()
@@ -184,19 +207,13 @@ class OpenAIGenerator(Generator):
             raise GeneratorError(f"{self._name} needs a key: set the variable {variable}")
         if not (key.isascii() and key.isprintable()):
             raise GeneratorError(f"{self._name}: no header can hold what the variable {variable} does")
-        return self._present(key)
-
-    def _present(self, key: str) -> dict[str, str]:
-        """Return the header that holds the key."""
+        if self._protocol_name == "messages":
+            return {"x-api-key": key}
         return {"authorization": f"Bearer {key}"}
-
-    def _add_headers(self) -> dict[str, str]:
-        """Return the headers of the protocol beside those of every request."""
-        return {}
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        with self._named_errors(attached=bool(list_inputs(prompt.messages))):
+        with self._named_errors(prompt):
             reply, answer, most = await self._begun(prompt)
             try:
                 encoding = reply.headers.get("content-encoding")
@@ -216,115 +233,111 @@ class OpenAIGenerator(Generator):
             await self._session.close()
 
     @contextmanager
-    def _named_errors(self, *, attached: bool) -> Iterator[None]:
-        """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent.
-
-        Args:
-            attached: Whether the conversation has an image or a file, which the model may not read.
-        """
+    def _named_errors(self, prompt: Prompt) -> Iterator[None]:
+        """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent."""
         try:
             yield
         except TimeoutError as error:
-            raise GeneratorTimeoutError(f"{self._name} was silent for {self._timeout_s} s") from error
+            silent_s = self._silence_s(prompt)
+            raise GeneratorTimeoutError(f"{self._name} was silent for {silent_s:g} s") from error
         except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
             raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
         except UpstreamError as error:
-            raise GeneratorError(f"{self._name} sent {error}") from error
+            failure = GeneratorError(f"{self._name} sent {error}")
+            if isinstance(error, FailedAnswerError):
+                failure.refusal, failure.native = error.refusal, error.native
+            raise failure from error
         except StatusError as error:
-            refused = error.status in (400, 413, 415, 422) and _INPUT.search(error.refusal.message)
-            if attached and refused and not error.refusal.is_too_long:
-                message = f"{self._name}: {error}: the model does not read an image or a file of the request"
-                raise InputRefusedError(message) from error
             raise self._refused(error) from error
 
     def _refused(self, error: StatusError) -> GeneratorError:
         """Return the error of an answer with a status that is none of success."""
+        if error.status in BUSY:
+            self._rest(upstream.retry_after_s(error.headers) or 0.0)
         message = f"{self._name}: {error}"
-        if error.status == 429:
-            rest_s = upstream.retry_after_s(error.headers)
-            self._rest(1.0 if rest_s is None else rest_s)
-            return self._busy(str(error))
-        if error.status in (400, 413, 422) and error.refusal.is_too_long:
-            return PromptTooLongError(f"{message}: the conversation is longer than the context of the model")
-        if error.status in LASTING:
-            return GeneratorRefusedError(message)
-        if 300 <= error.status < 400:
-            return GeneratorError(f"{message}: redirects are not followed")
-        return GeneratorError(message)
+        return error_of_status(message, error.status, error.refusal, self._rest_s, self.model)
 
-    def _body(self, prompt: Prompt) -> dict[str, Any]:
-        limit = "max_completion_tokens" if "max_completion_tokens" in prompt.options else "max_tokens"
-        body: dict[str, Any] = {
-            **prompt.options,
-            "model": self.model,
-            "messages": [_written(message) for message in prompt.messages],
-            **({"tools": [*map(_unmarked, tools)]} if (tools := prompt.options.get("tools")) else {}),
-            OTHER_LIMIT[limit] if limit in self._unsupported else limit: prompt.max_tokens,
-            "temperature": prompt.temperature,
-            "top_p": None if prompt.top_p == 1.0 else prompt.top_p,
-            "stop": prompt.stop or None,
-            "seed": prompt.seed,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        kept = {name: value for name, value in body.items() if name not in self._unsupported}
-        return {name: value for name, value in (kept | self._request).items() if value is not None}
+    def _body(self, prompt: Prompt) -> Document:
+        """Return the document that is sent for a prompt, unless the model does not take all of it."""
+        request, patch = read_prompt(prompt, self.model)
+        body = self._protocol.write(request.to(self._protocol_name), patch)
+        if self._shortens_ids:
+            body = chat.shorten_ids(body)
+        if self._request:
+            merged = body | self._request
+            body = {
+                name: value
+                for name, value in merged.items()
+                if value is not None or name not in self._request
+            }
+        return body
 
-    def _read_answer(self, limits: AnswerLimits, read: Sequence[str]) -> AnswerStream:
-        """Return what reads the events of an answer."""
-        return CompletionStream(limits, read)
-
-    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, AnswerStream, int]:
+    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, AnswerReader, int]:
         """Send a request, and again while it fails for a moment and there is time.
 
         Returns:
             The response, what reads it, and how many bytes it may have.
         """
         if self._rests_until > time.monotonic():
-            raise self._busy("its rate is used up")
-        stop, left = stop_after_attempt(self._attempts), prompt.patience_s
-        attempts = AsyncRetrying(
-            stop=stop if left is None else stop | stop_before_delay(left),
-            wait=choose_pause,
-            retry=retry_if_exception(_passes),
-            reraise=True,
-        )
-        async for attempt in attempts:
+            raise GeneratorBusyError(f"{self._name}: its rate is used up", self._rest_s)
+        async for attempt in list_attempts(self._attempts, prompt.patience_s):
             with attempt:
                 reply, body, size = await self._learning(prompt)
         self._rest(used_up_s(reply.headers))
-        limits = AnswerLimits(_positive(body.get("n"), 1), _positive(_limit_in(body), UNLIMITED_TOKENS), size)
-        answer = self._read_answer(limits, [message["content"] for message in prompt.messages])
-        return reply, answer, ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
+        tokens = self._protocol.read_limit(body) or UNLIMITED_TOKENS
+        choices = _positive(body.get("n"), 1) if self._protocol_name == "chat" else 1
+        limits = AnswerLimits(choices, tokens, size)
+        answer = self._protocol.Reader(limits, [message["content"] for message in prompt.messages])
+        most = ANSWER_BYTES + BYTES_OF_A_TOKEN * limits.choices * limits.tokens
+        return reply, answer, min(most, MOST_BYTES)
 
     async def _learning(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
-        """Send a request, and again without a parameter that the model does not take."""
+        """Send a request, and again without a parameter that the model does not take.
+
+        That is remembered for requests of the same form alone: a caller can have a model refuse a parameter
+        that it takes otherwise, such as an effort with tools.
+        """
+        body = self._body(prompt)
+        form = _digest_form(body)
         while True:
-            body = self._body(prompt)
+            without = self._unsupported.get(form, frozenset())
+            sent = _without(body, without)
             try:
-                return await self._sent(body)
+                return await self._sent(sent, prompt)
             except StatusError as error:
-                param = self._find_unsupported(error.refusal)
-                if error.status not in (400, 422) or not self._can_go_without(param, body):
+                param = self._find_unsupported(error.refusal, sent)
+                if error.status not in (400, 422) or param not in sent or param in self._request:
                     raise
-                self._unsupported.add(param)
-                logger.warning("%s does not take %r: it is not sent any more", self._name, param)
+                if param not in OMISSIBLE and OTHER_LIMIT.get(param, param) in {param, *without}:
+                    raise
+                if len(self._unsupported) >= MOST_LEARNED:
+                    del self._unsupported[next(iter(self._unsupported))]
+                self._unsupported[form] = without | {param}
+                logger.warning("%s does not take %r: requests like this one go without it", self._name, param)
 
-    def _find_unsupported(self, refusal: Refusal) -> str:
+    def _find_unsupported(self, refusal: Refusal, sent: Document) -> str:
         """Return the parameter that a model does not take; empty for none."""
-        return refusal.unsupported
+        if self._protocol_name != "messages":
+            return find_unsupported(refusal)
+        named = (name for name in LEFT_OUT_TOGETHER if name in refusal.message and name in sent)
+        return next(named, "") if _REFUSED_SAMPLING.search(refusal.message) else ""
 
-    def _can_go_without(self, param: str, body: Mapping[str, Any]) -> bool:
-        """Return whether a request can be sent without a parameter that nobody has configured for it."""
-        if param not in body or param in self._request:
-            return False
-        return param in self.omissible or OTHER_LIMIT.get(param, param) not in {param, *self._unsupported}
-
-    async def _sent(self, body: dict[str, Any]) -> tuple[aiohttp.ClientResponse, dict[str, Any], int]:
+    async def _sent(self, body: Document, prompt: Prompt) -> tuple[aiohttp.ClientResponse, Document, int]:
         """Send a request; return a response of success, the body and its size. Raises StatusError."""
-        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        reply = await self._opened().post(self._url, data=content, allow_redirects=False, proxy=self._proxy)
+        content = write_document(body)
+        silent_s = self._silence_s(prompt)
+        reply = await self._opened().post(
+            self._url,
+            data=content,
+            headers={
+                "accept": "text/event-stream" if prompt.streams else "application/json",
+                **prompt.headers,
+            },
+            allow_redirects=False,
+            proxy=self._proxy,
+            timeout=aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=silent_s),
+        )
         if 200 <= reply.status < 300:
             return reply, body, len(content)
         try:
@@ -335,6 +348,10 @@ class OpenAIGenerator(Generator):
         logger.warning("%s answered %d: %s", self._name, reply.status, upstream.shown(beginning))
         raise StatusError(reply.status, reply.headers, refusal_in(beginning))
 
+    def _silence_s(self, prompt: Prompt) -> float:
+        """Return the longest silence of the endpoint: a whole answer may take as long as the turn."""
+        return self._timeout_s if prompt.streams else max(self._timeout_s, prompt.patience_s or 0.0)
+
     def _opened(self) -> aiohttp.ClientSession:
         """Return the connections, which belong to the event loop that asks first."""
         if self._session is None:
@@ -343,7 +360,6 @@ class OpenAIGenerator(Generator):
                     limit=CONNECTIONS, keepalive_timeout=IDLE_S, ssl=self._certificates
                 ),
                 headers=self._headers,
-                timeout=aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
@@ -354,20 +370,73 @@ class OpenAIGenerator(Generator):
         if seconds:
             self._rests_until = max(self._rests_until, time.monotonic() + seconds)
 
-    def _busy(self, why: str) -> GeneratorBusyError:
-        left = max(0.1, self._rests_until - time.monotonic())
-        return GeneratorBusyError(f"{self._name}: {why}", round(left, 3))
+    @property
+    def _rest_s(self) -> float:
+        """Seconds until the endpoint takes requests again, as it has named them; 0 for none."""
+        return round(max(0.0, self._rests_until - time.monotonic()), 3)
 
 
-async def _pieces(events: AsyncGenerator[bytes, None], answer: AnswerStream) -> AsyncGenerator[Chunk, None]:
+def error_of_status(
+    message: str, status: int, refusal: Refusal, rest_s: float, model: str = ""
+) -> GeneratorError:
+    """Return the error of an answer with a status that is none of success.
+
+    Args:
+        message: Names the model, and the status.
+        status: HTTP status.
+        refusal: What the endpoint says.
+        rest_s: Seconds until the endpoint takes requests again.
+        model: Name of the model, which an endpoint that lacks it says; empty: any.
+    """
+    failure: GeneratorError
+    if status in BUSY:
+        failure = GeneratorBusyError(message, rest_s)
+    elif status in REFUSED and is_too_long(refusal):
+        failure = PromptTooLongError(f"{message}: the conversation is longer than the context of the model")
+    elif status in REFUSED:
+        failure = PromptRefusedError(message)
+    elif status in LASTING:
+        failure = GeneratorRefusedError(message)
+        of_model = refusal.code == "model_not_found" or not refusal.message or model in refusal.message
+        failure.may_be_asked_for = status == 403 or (status == 404 and not of_model)
+        return failure
+    elif 300 <= status < 400:
+        return GeneratorError(f"{message}: redirects are not followed")
+    else:
+        return GeneratorError(message)
+    if isinstance(failure, PromptRefusedError):
+        failure.status = status
+    failure.refusal = refusal
+    return failure
+
+
+def read_prompt(prompt: Prompt, model: str) -> tuple[Request, Patch]:
+    """Return the request that a prompt is for, and what it is changed by for a model at an address."""
+    request = prompt.request or Request("chat", chat.from_prompt(prompt))
+    patch = Patch(
+        model,
+        streams=prompt.streams,
+        instructions="" if prompt.request is None else prompt.instructions,
+        max_tokens=prompt.max_tokens if prompt.sets_limit else None,
+        temperature=prompt.temperature,
+        effort=prompt.options.get("reasoning_effort"),
+    )
+    return request, patch
+
+
+async def _pieces(
+    events: AsyncGenerator[SentEvent, None], answer: AnswerReader
+) -> AsyncGenerator[Chunk, None]:
     """Yield the pieces of an answer; what fails once it is complete does not matter."""
+    after = 0
     try:
-        async for data in events:
-            if data == DONE:
+        async for event in events:
+            if event.data == DONE:
                 break
-            for piece in answer.pieces(data):
+            for piece in answer.pieces(event.data, event.name):
                 yield piece
-            if answer.closed:
+            after = after + 1 if answer.unfinished is None else 0
+            if answer.closed or after > MOST_AFTER:
                 break
         async with asyncio.timeout(DRAIN_S):
             async for _ in events:  # what is read to its end leaves its connection open
@@ -390,8 +459,20 @@ def _find_proxy(url: URL) -> str | None:
     return None if proxy is None or proxy_bypass(url.host or "") else proxy
 
 
-def _limit_in(body: Mapping[str, Any]) -> Any:
-    return body.get("max_completion_tokens", body.get("max_tokens"))
+def _digest_form(body: Document) -> bytes:
+    """Return a hash of the names of the fields of a request, and of the texts of those it can do without."""
+    texts = {name: body[name] for name in OMISSIBLE & body.keys() if isinstance(body[name], str)}
+    return hashlib.sha256(write_document({"names": sorted(body), **dict(sorted(texts.items()))})).digest()
+
+
+def _without(body: Document, names: Collection[str]) -> Document:
+    """Return a request without fields; a limit of the answer gets its other name instead."""
+    renamed = {name: OTHER_LIMIT[name] for name in OTHER_LIMIT if name in names}
+    return {
+        renamed.get(name, name): value
+        for name, value in body.items()
+        if name not in names or (name in renamed and renamed[name] not in body)
+    }
 
 
 def _positive(value: Any, default: int) -> int:
@@ -401,8 +482,26 @@ def _positive(value: Any, default: int) -> int:
 
 def _passes(error: BaseException) -> bool:
     if isinstance(error, StatusError):
+        if error.status in BUSY and (upstream.retry_after_s(error.headers) or 0.0) > LONGEST_BUSY_S:
+            return False
         return error.status in PASSING or error.status >= 500
     return isinstance(error, aiohttp.ClientConnectionError)  # a time-out is one
+
+
+def list_attempts(most: int, patience_s: float | None) -> AsyncRetrying:
+    """Return the attempts at a request, of which a next one follows a failure that may pass.
+
+    Args:
+        most: Most attempts, at least 1.
+        patience_s: Longest time for all of them, pauses included; None: unlimited.
+    """
+    stop = stop_after_attempt(most)
+    return AsyncRetrying(
+        stop=stop if patience_s is None else stop | stop_before_delay(patience_s),
+        wait=choose_pause,
+        retry=retry_if_exception(_passes),
+        reraise=True,
+    )
 
 
 def choose_pause(state: RetryCallState) -> float:
@@ -426,22 +525,3 @@ def used_up_s(headers: Mapping[str, str]) -> float:
         if headers.get(f"x-ratelimit-remaining-{of}") == "0" and f"x-ratelimit-reset-{of}" in headers
     ]
     return min(max(rests, default=0.0), upstream.LONGEST_REST_S)
-
-
-def _written(message: Message) -> dict[str, Any]:
-    """Return a message as the protocol has it: parts in the place of text, no text where it calls functions.
-
-    Marks of what may be cached are left out: endpoints of the protocol cache by themselves, and refuse them.
-    """
-    written: dict[str, Any] = {name: value for name, value in message.items() if name != "is_error"}
-    if parts := written.pop("parts", None):
-        attached = any(part["type"] != "text" for part in parts)
-        written["content"] = [*map(_unmarked, parts)] if attached else message["content"]
-    if calls := message.get("tool_calls"):
-        written["tool_calls"] = [*map(_unmarked, calls)]
-        written["content"] = message["content"] or None
-    return written
-
-
-def _unmarked(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if name != "cache_control"}

@@ -1,0 +1,1 @@
+"""The doors for questions: chat completions, Anthropic's messages, and responses."""

@@ -1,0 +1,165 @@
+"""A request to a language model, as a client sent it: a JSON document of one of three protocols.
+
+    chat       OpenAI's chat completions, which most providers offer
+    messages   Anthropic's
+    responses  OpenAI's responses
+
+A document is kept as it came, so that it reaches a model of its protocol whole, with fields, blocks and tools
+that nothing here knows. What is read from it is read through `Request.chat`: the document itself, or its
+translation. A model of another protocol is sent a translation (`to`), which is made by way of chat.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import orjson
+
+ProtocolName = Literal["chat", "messages", "responses"]
+
+Document = dict[str, Any]
+"""A JSON object. Documents are never changed in place: parts of them are shared."""
+
+DEEPEST = 128
+"""Most levels of a document."""
+
+_DIGITS = bytes(ord("0") if ord("0") <= byte <= ord("9") else ord(" ") for byte in range(256))
+"""Makes all digits the same, and everything else a blank: a search for a run of them is quick then."""
+
+_LONG_NUMBER = b"0" * 19
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+class DocumentError(ValueError):
+    """A document cannot be read: it is no JSON, or breaks a bound."""
+
+
+def read_document(text: bytes) -> Document:
+    """Return a JSON object, with integers of any size; halves of surrogate pairs become U+FFFD.
+
+    Raises:
+        DocumentError: It is none, is deeper than `DEEPEST`, or has a number that no float holds.
+    """
+    try:
+        # orjson is the fastest, and refuses halves of pairs, and rounds integers of more than 64 bits
+        document = _read_any(text) if _LONG_NUMBER in text.translate(_DIGITS) else orjson.loads(text)
+    except orjson.JSONDecodeError:
+        document = _read_any(text)
+    if not isinstance(document, dict):
+        raise DocumentError("an object was expected")
+    _check_depth(document)
+    return document
+
+
+def _read_any(text: bytes) -> Any:
+    try:
+        document = json.loads(text, parse_constant=_refuse_number, parse_float=_read_float)
+        return json.loads(write_document(document)) if isinstance(document, dict) else document
+    except DocumentError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(str(error)) from None
+
+
+def _refuse_number(name: str) -> float:
+    raise DocumentError(f"a number was expected, not {name}")
+
+
+def _read_float(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise DocumentError(f"{text[:40]} is larger than any number that can be stored")
+    return number
+
+
+def _check_depth(document: Document) -> None:
+    level: list[Any] = [document]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for value in level:
+            inner += value.values() if isinstance(value, dict) else value
+        level = [value for value in inner if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise DocumentError(f"at most {DEEPEST} levels were expected")
+
+
+def write_document(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
+    r"""Return a document as JSON; halves of surrogate pairs become U+FFFD.
+
+    >>> write_document({"n": 2**70, "half": "\ud83d"}).decode()
+    '{"n":1180591620717411303424,"half":"\ufffd"}'
+    """
+    try:
+        return orjson.dumps(document)
+    except TypeError:  # an integer of more than 64 bits, half a pair, or more levels than orjson writes
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _HALF_PAIR.sub("\ufffd", text).encode()
+
+
+def storable(text: str) -> str:
+    r"""Return a text that a database can store: NUL and halves of surrogate pairs become U+FFFD.
+
+    >>> storable("a\0b\ud83d")
+    'a\ufffdb\ufffd'
+    """
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of a client.
+
+    Attributes:
+        protocol: The protocol of the document.
+        body: The document.
+    """
+
+    protocol: ProtocolName
+    body: Document
+
+    @cached_property
+    def chat(self) -> Document:
+        """The request as a chat completion: the document itself, or a translation.
+
+        A translation may have what no chat completion has and other protocols do: images in the result of a
+        function, `is_error` there, `cache_control` at parts, tools of a provider. `chat.write` leaves it out.
+        """
+        from armwise.arms.llm.protocols import PROTOCOLS
+
+        return PROTOCOLS[self.protocol].to_chat(self.body)
+
+    def to(self, protocol: ProtocolName) -> Document:
+        """Return the document in another protocol, or as it came for its own."""
+        from armwise.arms.llm.protocols import PROTOCOLS
+
+        return self.body if protocol == self.protocol else PROTOCOLS[protocol].from_chat(self.chat)
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list, which may be anything.
+
+    >>> [*objects([{"a": 1}, "b"])], [*objects("c")]
+    ([{'a': 1}], [])
+    """
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, dict):
+            yield item
+
+
+def text_at(document: Mapping[str, Any], name: str) -> str:
+    """Return a text of an object; empty where it is none."""
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def object_at(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return an object of an object; empty where it is none."""
+    value = document.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,153 @@
+"""Documents: what is read of bytes, what is written again, and in which protocol."""
+
+import json
+import re
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from armwise.arms.llm.protocols.request import (
+    DEEPEST,
+    DocumentError,
+    ProtocolName,
+    Request,
+    object_at,
+    objects,
+    read_document,
+    storable,
+    text_at,
+    write_document,
+)
+
+TEXTS = st.text(st.characters(), max_size=6)
+"""Texts of any characters, with halves of surrogate pairs."""
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def whole(document: Any) -> Any:
+    """Return what JSON has of a document, with U+FFFD in the place of each half of a pair."""
+    text = json.dumps(json.loads(json.dumps(document)), ensure_ascii=False)
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))
+
+
+def same(first: Any, second: Any) -> bool:
+    """Return whether two documents are the same, down to the order of keys and the types of numbers."""
+    return json.dumps(first) == json.dumps(second)
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=5), st.booleans())
+def test_a_document_is_written_as_it_was_read(document: dict[str, Any], escaped: bool) -> None:
+    text = json.dumps(document) if escaped else json.dumps(whole(document), ensure_ascii=False)
+    read = read_document(text.encode())
+    assert same(read, whole(document))
+    assert same(json.loads(write_document(read)), read)
+    assert same(json.loads(write_document(json.loads(json.dumps(document)))), read), "also what was not read"
+
+
+@pytest.mark.parametrize("digits", [18, 19, 20, 25, 4300])
+def test_integers_keep_their_digits(digits: int) -> None:
+    text = b'{"n":-%b,"f":0.5}' % (b"9" * digits)
+    assert write_document(read_document(text)) == text
+
+
+def test_an_integer_that_python_does_not_read_is_refused() -> None:
+    most = sys.get_int_max_str_digits()
+    with pytest.raises(DocumentError, match="Exceeds the limit"):
+        read_document(b'{"n":%b}' % (b"9" * (most + 1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b'{"n": NaN}', "a number was expected, not NaN"),
+        (b'{"n": [-Infinity]}', "a number was expected, not -Infinity"),
+        (b'{"n": 1e400}', "1e400 is larger than any number"),
+        (b'{"n": -1e400, "s": "\\ud83d"}', "-1e400 is larger than any number"),
+        (b'{"n": 1e400, "i": 12345678901234567890}', "1e400 is larger than any number"),
+        (b'{"n": %b.0}' % (b"9" * 400), f"^{'9' * 40} is larger than any number"),
+        (b"[1]", "an object was expected"),
+        (b'"text"', "an object was expected"),
+        (b"12345678901234567890", "an object was expected"),
+        (b'"\\ud83d"', "an object was expected"),
+        (b"", "Expecting value"),
+        (b'{"a": 1', "delimiter"),
+        (b"{} {}", "Extra data"),
+        (b'{"a": "\xff"}', "utf-8"),
+    ],
+)
+def test_what_is_no_document_is_refused(text: bytes, message: str) -> None:
+    with pytest.raises(DocumentError, match=message):
+        read_document(text)
+
+
+def nested(levels: int, bottom: str) -> bytes:
+    """Return a document of so many levels, of objects and lists in turn."""
+    opening = "".join('{"a":' if level % 2 == 0 else "[" for level in range(levels))
+    closing = "".join("}" if level % 2 == 0 else "]" for level in reversed(range(levels)))
+    return f"{opening}{bottom}{closing}".encode()
+
+
+@pytest.mark.parametrize("bottom", ["1", '"\\ud83d"', "12345678901234567890", "[]", "{}"])
+def test_a_document_has_at_most_128_levels(bottom: str) -> None:
+    levels = DEEPEST - (bottom in ("[]", "{}"))
+    assert write_document(read_document(nested(levels, bottom))).count(b"[") >= DEEPEST // 2 - 1
+    with pytest.raises(DocumentError, match="at most 128 levels"):
+        read_document(nested(levels + 1, bottom))
+
+
+@pytest.mark.parametrize("bottom", ["1", '"\\ud83d"', "12345678901234567890"])
+@pytest.mark.parametrize("levels", [1_000, 100_000])
+def test_a_document_of_very_many_levels_is_refused(levels: int, bottom: str) -> None:
+    with pytest.raises(DocumentError):
+        read_document(nested(levels, bottom))
+    with pytest.raises(DocumentError):
+        read_document(b'{"a":' * levels)
+
+
+@given(st.text(st.characters()))
+def test_a_storable_text_differs_in_halves_and_nul_alone(text: str) -> None:
+    stored = storable(text)
+    assert "\0" not in stored
+    assert stored.encode().decode() == stored
+    assert all(a == b or b == "\ufffd" for a, b in zip(text, stored, strict=True))
+    assert storable(stored) == stored
+
+
+BODIES: dict[ProtocolName, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "Why?"}], "odd": 1},
+    "messages": {"messages": [{"role": "user", "content": "Why?"}], "max_tokens": 5, "odd": 1},
+    "responses": {"input": "Why?", "odd": 1},
+}
+
+
+@pytest.mark.parametrize("protocol", [*BODIES])
+@pytest.mark.parametrize("other", [*BODIES])
+def test_a_request_is_translated_for_other_protocols_alone(
+    protocol: ProtocolName, other: ProtocolName
+) -> None:
+    body = BODIES[protocol]
+    request = Request(protocol, body)
+    assert "Why?" in json.dumps(request.to(other))
+    assert (request.to(other) is body) == (protocol == other)
+    assert (request.chat is body) == (protocol == "chat")
+    assert body == BODIES[protocol], "it is not changed in place"
+
+
+@given(VALUES)
+def test_reading_a_value_of_any_type_is_no_error(value: Any) -> None:
+    assert all(isinstance(item, dict) for item in objects(value))
+    assert isinstance(text_at({"a": value}, "a"), str)
+    assert isinstance(object_at({"a": value}, "a"), dict)
+    assert (text_at({}, "a"), object_at({}, "a")) == ("", {})
