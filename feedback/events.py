@@ -100,6 +100,9 @@ class Status(StrEnum):
 ARM_FAILURES = (Status.ARM_FAILED, Status.FELL_BACK)
 """Statuses of a decision whose drawn arm failed: it is learned from only where the rule has `failed`."""
 
+REFUSALS = ("content_filter", "refusal")
+"""Reasons to stop of a language model that refused to answer, or whose provider withheld the answer."""
+
 UNRECOVERED = (Status.ARM_FAILED, Status.LLM_FAILED, Status.LLM_TIMEOUT)
 """Statuses of a decision where the last arm, or its language model, failed: the caller got an error."""
 
@@ -377,6 +380,12 @@ class Execution:
         index_version: Version of the index of the passages; empty if unknown.
         cached: Whether the passages came from the cache of an earlier search; the cost is that of the lookup.
         tokens_by_model: Tokens and dollars of searches by name of the language model.
+        finish_reason: Why the language model stopped: `stop`, `length`, `tool_calls`, `content_filter`,
+            `refusal`, `pause_turn`, or another word of its provider; empty if it did not say, or was not
+            called. The log keeps 64 characters of it.
+        marks: Names by which later requests show that they continue this answer: the id that the provider
+            gave it first (empty if it gave none), then ids of calls and of items, and digests of reasoning.
+            The log keeps the first 300; one of more than 256 characters is kept as an empty one.
     """
 
     decision_id: str
@@ -391,6 +400,8 @@ class Execution:
     index_version: str = ""
     cached: bool = False
     tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
+    finish_reason: str = ""
+    marks: tuple[str, ...] = ()
 
 
 class FeedbackKind(StrEnum):
@@ -560,6 +571,7 @@ class Example:
         tokens_by_model: Tokens and dollars of searches by name of the language model.
         turns: Turns of the conversation that the draw stands for, at least 1. `cost` and `tokens_by_model`
             are sums over them, `metrics` means; the reward is that of a single turn.
+        finish_reason: Why the language model stopped, as in its execution; recorded, not learned.
     """
 
     seq: int
@@ -572,3 +584,4 @@ class Example:
     cached: bool = False
     tokens_by_model: Mapping[str, ModelTokens] = field(default_factory=dict)
     turns: int = 1
+    finish_reason: str = ""

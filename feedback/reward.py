@@ -66,6 +66,8 @@ class Signal(StrEnum):
     """Whether a result of the functions that the answer called reports an error."""
     SCHEMA_ERROR = "schema_error"
     """Whether the answer does not satisfy the JSON schema of `response_format`."""
+    REFUSED = "refused"
+    """Whether the language model, or the filter of its provider, refused to answer."""
     ABANDONED = "abandoned"
     """Whether no turn of the conversation follows within half of the wait time."""
 
@@ -105,9 +107,9 @@ class Metric(BaseModel):
     signal: Signal | None = Field(
         default=None,
         description="What the service observes by itself and reports as this metric: `check`, a float in "
-        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error`, `schema_error` or `abandoned`, "
-        "booleans that are best at false. Type and `optimize` follow from it. Null for a metric of which "
-        "callers send values.",
+        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error`, `schema_error`, `refused` or "
+        "`abandoned`, booleans that are best at false. Type and `optimize` follow from it. Null for a metric "
+        "of which callers send values.",
     )
 
     @model_validator(mode="before")
@@ -361,8 +363,8 @@ class RewardRule(BaseModel):
         default_factory=dict,
         description="Prices of today by language model, in USD for 1000 tokens read, written, read from the "
         "engine's cache and, where that has a price of its own, written to it. Where dollars have a price, "
-        "all rewards count what the tokens would cost today, not what they did; by default those of `llm` "
-        "and `llms`.",
+        "all rewards count what the tokens would cost today, not what they did; by default those that are "
+        "set for `llm` and `llms`. Answers of a model without a price here count with what they cost.",
     )
     wait_time: str = Field(
         default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."

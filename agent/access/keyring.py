@@ -42,6 +42,10 @@ SIGNAL = "signal:"
 """Beginning of the ids of feedback that the service writes by itself; no request may use it."""
 
 
+_ANSWER = re.compile(r"(?:chatcmpl-|msg_|resp_)(.+)")
+"""Form of the id of an answer: the prefix of a protocol, and the id of its decision as callers know it."""
+
+
 class ForeignIdError(ValueError):
     """An id names a project that is not the caller's, is the service's own, or is too long for the log."""
 
@@ -143,6 +147,18 @@ class Caller:
             raise ForeignIdError(f"{kind} {name!r} has {len(name)} characters: at most {longest} fit")
         return self.prefix + name
 
+    def find_answered(self, stored: str) -> str | None:
+        """Return the stored id of the decision that an id has in it, if it has the form of an answer's id.
+
+        Another decision may have the whole id, since a client chooses idempotency keys: look that up first.
+
+        >>> Caller("k", frozenset(), "acme").find_answered("acme~chatcmpl-d-1")
+        'acme~d-1'
+        """
+        answer = _ANSWER.fullmatch(stored.removeprefix(self.prefix))
+        decision = answer and self.prefix + answer[1]
+        return decision if decision and self.reads(decision) else None
+
     def new_id(self) -> str:
         """Return a new id of the caller's project for the log."""
         return self.prefix + new_id()
@@ -170,7 +186,7 @@ def new_id() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{next(_DIGITS)}"
 
 
-_UNLOGGED = re.compile(r"unlogged-[0-9a-f]{32}")
+_UNLOGGED = re.compile(r"(?:chatcmpl-|msg_|resp_)?unlogged-[0-9a-f]{32}")
 
 
 def unlogged_id() -> str:
@@ -179,7 +195,7 @@ def unlogged_id() -> str:
 
 
 def is_unlogged(name: str) -> bool:
-    """Return whether an id, stored or shown, names a decision that is not logged.
+    """Return whether an id, stored or shown, names a decision that is not logged, or its answer.
 
     >>> is_unlogged(unlogged_id()), is_unlogged(f"news:{unlogged_id()}"), is_unlogged("unlogged-1")
     (True, True, False)

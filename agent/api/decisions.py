@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from armwise.agent.access import Caller, ForeignIdError
+from armwise.agent.api import answer_ids
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -210,6 +211,10 @@ class DecisionRecord(Chosen):
     incumbent: IncumbentShare | None
     status: Ending | None
     error: str | None
+    finish_reason: str | None = Field(
+        description="Why the language model stopped: `stop`, `length`, `tool_calls`, `content_filter`, "
+        "`refusal`, or another word of its provider; null where it did not say."
+    )
     answer: str | None
     choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
     passage_ids: list[str]
@@ -242,10 +247,9 @@ async def listed(
 
     A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
     """
+    criteria = await find_criteria(replica, caller, wanted)
     page = await asyncio.to_thread(
-        listing.decisions,
-        *(replica.store, replica.config.reward, build_filter(caller, wanted)),
-        *(wanted.limit, wanted.before),
+        listing.decisions, replica.store, replica.config.reward, criteria, wanted.limit, wanted.before
     )
     rows = [show_row(row, caller) for row in page.decisions]
     return StdlibJson(construct(DecisionList, decisions=rows, next=page.following))
@@ -265,6 +269,14 @@ def build_filter(caller: Caller, query: DecisionQuery) -> listing.DecisionFilter
         prefix=caller.prefix or None,
         excluded_id_part=None if caller.prefix or caller.sees_all else keys.SEPARATOR,
     )
+
+
+async def find_criteria(replica: Replica, caller: Caller, query: DecisionQuery) -> listing.DecisionFilter:
+    """Return the conditions of a query whose episode may be named by an answer. Raises ForeignIdError."""
+    criteria = build_filter(caller, query)
+    if query.episode is None:
+        return criteria
+    return replace(criteria, episode=await answer_ids.find_episode(replica, caller, query.episode))
 
 
 def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
@@ -372,6 +384,7 @@ async def verify(
     """
     decision_record = await record(replica, caller, decision_id)
     logged = decision_record.decision
+    decision_id = caller.shown(logged.id)
     salt = replica.store.draw_secret.salt
 
     draw: Decision | None = None
@@ -414,10 +427,12 @@ async def with_policies(
 
 
 async def record(replica: Replica, caller: Caller, decision_id: str) -> LoggedDecision:
-    """Return a decision that the caller may read. Raises ApiError."""
+    """Return a decision that the caller may read, by its id or by that of its answer. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
-        if row := await asyncio.to_thread(replica.store.record, caller.stored(decision_id)):
-            return row
+        stored = caller.stored(decision_id)
+        for name in (stored, caller.find_answered(stored)):
+            if name is not None and (row := await asyncio.to_thread(replica.store.record, name)):
+                return row
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
 
@@ -487,6 +502,7 @@ def document(
         incumbent=_incumbent(logged),
         status=execution.status.value if execution else None,
         error=execution.error if execution else None,
+        finish_reason=(execution and execution.finish_reason) or None,
         answer=answer,
         choices=answers,
         passage_ids=list(execution.passages) if execution else [],
@@ -571,7 +587,7 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
     if recorded is None or is_text(recorded):
         return recorded, None
     answer = Choices.of(recorded)
-    return answer.text, [construct(WrittenChoice, **asdict(choice)) for choice in answer.all]
+    return answer.text, [construct(WrittenChoice, **choice.recorded) for choice in answer.all]
 
 
 def _fact(record: LoggedDecision) -> DecisionFact:

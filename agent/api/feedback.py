@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from fastapi import APIRouter, Request, Response
@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import batches, errors, plain
+from armwise.agent.api import answer_ids, batches, errors, plain
 from armwise.agent.api.documented import documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -60,18 +60,13 @@ class FeedbackSender:
             ApiError: No item was stored.
         """
         checked = [self._item_or_error(*item) for item in zip(items, names, strict=True)]
-        outcomes = iter(
-            await _accept(self.replica, [item for item in checked if isinstance(item, CheckedFeedback)])
-        )
+        outcomes = iter(await self._accept([item for item in checked if isinstance(item, Feedback)]))
         rows = list[FeedbackReceipt | ApiError]()
-        for item_or_error in checked:
-            if isinstance(item_or_error, CheckedFeedback):
-                outcome = next(outcomes)
-                if isinstance(outcome, Receipt):
-                    rows.append(item_or_error.kept(outcome))
-                    continue
-                item_or_error = outcome
-            rows.append(errors.translate(item_or_error).shown_to(self.caller))
+        for fact_or_error in checked:
+            outcome = next(outcomes) if isinstance(fact_or_error, Feedback) else fact_or_error
+            if isinstance(outcome, Exception):
+                outcome = errors.translate(outcome).shown_to(self.caller)
+            rows.append(outcome)
         return batches.some_kept(rows)
 
     async def keep_all(self, *items: FeedbackItem) -> list[FeedbackReceipt]:
@@ -81,26 +76,29 @@ class FeedbackSender:
             RewardError, ApiError, ForeignIdError, StoreError: An item is refused. The others are stored only
                 if it was the log that refused it.
         """
-        checked = [self.check(item) for item in items]
-        receipts = []
-        for item, outcome in zip(checked, await _accept(self.replica, checked), strict=True):
+        return await self.keep_facts(*map(self.check, items))
+
+    async def keep_facts(self, *facts: Feedback) -> list[FeedbackReceipt]:
+        """Store facts of one decision or episode together, and return the replies to them.
+
+        Raises:
+            ApiError, StoreError: The log refused a fact, or cannot be reached. The others are stored.
+        """
+        receipts = list[FeedbackReceipt]()
+        for outcome in await self._accept(facts):
             if isinstance(outcome, Exception):
                 raise outcome
-            receipts.append(item.kept(outcome))
+            receipts.append(outcome)
         return receipts
 
-    def check(self, item: FeedbackItem, key: str | None = None) -> "CheckedFeedback":
-        """Check feedback.
+    def check(self, item: FeedbackItem, key: str | None = None) -> Feedback:
+        """Return feedback as a fact, on the decision or the episode that it names.
 
         Raises:
             RewardError: The metric is not declared, or the value is out of its range.
             ApiError: It retracts a value without its `feedback_id`.
             ForeignIdError: An id names the project of another caller.
         """
-        return CheckedFeedback(self, self.read_fact(item, key))
-
-    def read_fact(self, item: FeedbackItem, key: str | None) -> Feedback:
-        """Return an item on a decision or an episode as a fact; raises as `check` does."""
         caller, name = self.caller, item.feedback_id or key
         value, content = self._read(item)
         if item.value is None and name is None:
@@ -165,7 +163,7 @@ class FeedbackSender:
             asking.require_arm(self.replica, arm, f"value.{field}")
         return arms
 
-    def _item_or_error(self, item: object, name: str | None) -> "CheckedFeedback | Exception":
+    def _item_or_error(self, item: object, name: str | None) -> Feedback | Exception:
         try:
             return self.check(_ITEM.validate_python(item), name)
         except ValidationError as error:
@@ -173,17 +171,55 @@ class FeedbackSender:
         except (RewardError, ApiError, asking.AskError, ForeignIdError) as error:
             return error
 
+    async def _accept(self, facts: Sequence[Feedback]) -> list[FeedbackReceipt | Exception]:
+        """Commit feedback and return, for each item, the reply to it or the error that refused it.
 
-@dataclass(frozen=True, slots=True)
-class CheckedFeedback:
-    """Checked feedback, with its sender."""
+        Items of one decision are committed together, so that none is learned without the others.
 
-    sender: FeedbackSender
-    fact: Feedback
+        Raises:
+            LogUnavailableError: An id of an answer cannot be looked up. Nothing was committed.
+        """
+        replica = self.replica
+        facts = await self._on_decisions(facts)
+        groups: dict[tuple[str | None, str | None], list[int]] = {}
+        for index, fact in enumerate(facts):
+            groups.setdefault((fact.decision_id, fact.episode_id), []).append(index)
+        episodes = {episode for _, episode in groups if episode is not None}
+        if episodes and not replica.log.trouble:
+            with suppress(StoreError):  # the commit will say what is wrong
+                await asyncio.to_thread(replica.store.settle, episodes)
+        outcomes = await asyncio.gather(
+            *(_commit(replica, [facts[i] for i in group]) for group in groups.values())
+        )
+        by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
+        return [
+            self._kept(fact, outcome) if isinstance(outcome := by_index[index], Receipt) else outcome
+            for index, fact in enumerate(facts)
+        ]
 
-    def kept(self, receipt: Receipt) -> FeedbackReceipt:
-        """Count the item, and return the reply to its sender."""
-        replica, caller, fact = self.sender.replica, self.sender.caller, self.fact
+    async def _on_decisions(self, facts: Sequence[Feedback]) -> Sequence[Feedback]:
+        """Return facts with the decisions and episodes that they name by ids of answers."""
+        names = (
+            name for fact in facts for name in (fact.decision_id, fact.episode_id, fact.content.get("over"))
+        )
+        named = await answer_ids.look_up(self.replica, self.caller, filter(None, names))
+        if not (named.decisions or named.episodes):
+            return facts
+        return [
+            replace(
+                fact,
+                decision_id=fact.decision_id and named.decision(fact.decision_id),
+                episode_id=fact.episode_id and named.episode(fact.episode_id),
+                content={
+                    key: named.decision(text) if key == "over" else text for key, text in fact.content.items()
+                },
+            )
+            for fact in facts
+        ]
+
+    def _kept(self, fact: Feedback, receipt: Receipt) -> FeedbackReceipt:
+        """Count feedback that is stored, and return the reply to its sender."""
+        replica, caller = self.replica, self.caller
         replica.telemetry.fed_back(fact, receipt)
         assert receipt.status is not None
         return construct(
@@ -228,10 +264,14 @@ async def feedback(
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
     A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
+
+    `decision_id` may also be the id of the answer (`chatcmpl-...`, `msg_...` or `resp_...`), and so may
+    `episode_id`, which then is the episode of that answer.
     """
     sender = FeedbackSender(replica, caller)
     if isinstance(body, FeedbackItem):
-        return await _keep_one(sender.check(body, key))
+        (kept,) = await sender.keep_facts(sender.check(body, key))
+        return StdlibJson(kept, 202)
     rows = await sender.keep_each(body.items, batches.name_items(body.items, key))
     return StdlibJson(construct(FeedbackReceipts, items=batches.replies(rows)), 202)
 
@@ -252,7 +292,7 @@ async def activate(replica: AppReplica, caller: RequestCaller, decision_id: Deci
 
     It may come before the decision; one that is not deferred counts anyway.
     """
-    stored = caller.stored(decision_id)
+    stored = await answer_ids.find_decision(replica, caller, decision_id)
     fact = Feedback(
         stored,
         stored,
@@ -261,33 +301,8 @@ async def activate(replica: AppReplica, caller: RequestCaller, decision_id: Deci
         source=caller.source,
         key=caller.key,
     )
-    return await _keep_one(CheckedFeedback(FeedbackSender(replica, caller), fact))
-
-
-async def _keep_one(item: CheckedFeedback) -> Response:
-    (outcome,) = await _accept(item.sender.replica, [item])
-    if isinstance(outcome, Exception):
-        raise outcome
-    return StdlibJson(item.kept(outcome), 202)
-
-
-async def _accept(replica: Replica, items: Sequence[CheckedFeedback]) -> list[Receipt | Exception]:
-    """Commit feedback and return, for each item, its receipt or the error that refused it.
-
-    Items of one decision are committed together, so that none is learned without the others.
-    """
-    groups: dict[tuple[str | None, str | None], list[int]] = {}
-    for index, item in enumerate(items):
-        groups.setdefault((item.fact.decision_id, item.fact.episode_id), []).append(index)
-    episodes = {episode for _, episode in groups if episode is not None}
-    if episodes and not replica.log.trouble:
-        with suppress(StoreError):  # the commit will say what is wrong
-            await asyncio.to_thread(replica.store.settle, episodes)
-    outcomes = await asyncio.gather(
-        *(_commit(replica, [items[i].fact for i in group]) for group in groups.values())
-    )
-    by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
-    return [by_index[index] for index in range(len(items))]
+    (kept,) = await FeedbackSender(replica, caller).keep_facts(fact)
+    return StdlibJson(kept, 202)
 
 
 async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Receipt | Exception]:

@@ -70,7 +70,7 @@ async def found(
     also = valid(Filters, fields)
     query = {name: value for name, value in fields.items() if name not in Filters.model_fields}
     criteria = replace(
-        api.build_filter(caller, valid(DecisionQuery, query)),
+        await api.find_criteria(replica, caller, valid(DecisionQuery, query)),
         logged_since=also.since and also.since.timestamp(),
         logged_until=also.until and also.until.timestamp(),
         text=also.text,

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from armwise.agent.access import Caller, UnauthorizedError
 from armwise.agent.api import pages
+from armwise.agent.api.answer_ids import find_decision
 from armwise.agent.api.documented import documented
 from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.feedback import FeedbackSender
@@ -77,7 +78,8 @@ async def script() -> Response:
 async def create_token(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Return a token with which a page may rate this answer, and nothing else; the page needs no key."""
     replica.config.reward.metric(METRIC)
-    _presser(caller).stored(decision_id)  # refuses what its token could not be used for
+    presser = _presser(caller)  # who is refused what its token could not be used for
+    decision_id = presser.shown(await find_decision(replica, presser, decision_id))
     expires = int(replica.clock() + replica.config.reward.wait_s)
     token = make_token(replica, caller.key, decision_id, expires)
     return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))

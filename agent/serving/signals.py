@@ -28,7 +28,7 @@ from armwise.agent.turn import Ask, TurnLoop, is_text
 from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import ConflictError, StoreError
-from armwise.feedback.events import Decision, Execution, Feedback
+from armwise.feedback.events import REFUSALS, Decision, Execution, Feedback
 from armwise.feedback.log import GroupCommit, Store, conversations
 from armwise.feedback.reward import Signal
 
@@ -48,6 +48,12 @@ WAITING = 10_000
 SAME = 0.8
 """Share of words that two questions have in common, of all words of both, from which on they are the same."""
 
+BRIEF_WORDS, BRIEF_CHARACTERS = 3, 6
+"""Most words of a last line that must be the same: it may answer what the lines above say.
+
+The second number is for scripts in which every character counts as a word.
+"""
+
 READ_TOKENS, WRITTEN_TOKENS = 1000, 250
 """Tokens of the answer by whose price arms are compared."""
 
@@ -65,11 +71,20 @@ _ERROR_KEYS = ("error", "is_error", "isError")
 def is_same_question(first: str, second: str) -> bool:
     """Return whether two questions are the same, or nearly: they share four fifths of their words.
 
+    If the second one ends with a line of a few words, such as "yes" after what it answers, the first one has
+    to be these words, or to end with the same line.
+
     >>> is_same_question("Which river runs through Vienna?", "which river runs through vienna")
     True
     >>> is_same_question("Which river runs through Vienna?", "Which river runs through Graz?")
     False
     """
+    above, _, last = second.rstrip().rpartition("\n")
+    above_before, _, last_before = first.rstrip().rpartition("\n")
+    line, line_before = words(last), words(last_before)
+    is_brief = len(last.split()) <= BRIEF_WORDS and len(line) <= BRIEF_CHARACTERS
+    if above and is_brief and (line != line_before or not above_before):
+        return line == line_before
     one, other = {*words(first)}, {*words(second)}
     if not one or not other:
         return first.strip() == second.strip()
@@ -111,11 +126,18 @@ class _NextTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
-    """A result of a check to write."""
+class _Known:
+    """A signal to write whose value is known: the result of a check, or how an answer ended.
 
-    decision_id: str
-    score: float
+    Attributes:
+        signal: The signal.
+        decision: Decision of the answer.
+        value: A number in [0, 1].
+    """
+
+    signal: Signal
+    decision: Decision
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +170,7 @@ class Signals:
     telemetry: Telemetry
     clock: Callable[[], float]
     wait_s: float
-    _queue: deque[_NextTurn | _Checked] = field(default_factory=deque)
+    _queue: deque[_NextTurn | _Known] = field(default_factory=deque)
     _answers: dict[str | None, deque[_Formed]] = field(default_factory=dict)
     _waiting: deque[_NextTurn] = field(default_factory=deque)
     _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -168,12 +190,21 @@ class Signals:
 
     def offer_check(self, decision: Decision, score: float) -> None:
         """Queue the result of a check of the answer to a decision, in [0, 1]; returns at once."""
-        if not self._stopped and Signal.CHECK in self.metrics:
-            self._add(self._queue, _Checked(decision.id, score), QUEUE)
+        self._offer_known(_Known(Signal.CHECK, decision, score))
+
+    def _offer_known(self, known: _Known) -> None:
+        if not self._stopped and known.signal in self.metrics:
+            self._add(self._queue, known, QUEUE)
             self._start("signals", self._observe_queue)
 
     def offer_answer(self, ask: Ask, decision: Decision, execution: Execution) -> None:
-        """Queue an answer that is complete, if its request has a schema; returns at once."""
+        """Queue what an answer that is complete says: how it ended, and whether it satisfies a schema.
+
+        Returns at once.
+        """
+        if execution.finish_reason:
+            refused = execution.finish_reason in REFUSALS
+            self._offer_known(_Known(Signal.REFUSED, decision, float(refused)))
         if self._stopped or Signal.SCHEMA_ERROR not in self.metrics or not execution.answer:
             return
         form = ask.options.get("response_format") or {}
@@ -214,8 +245,10 @@ class Signals:
         while self._queue:
             item = self._queue.popleft()
             with _warning():
-                if isinstance(item, _Checked):
-                    await self.write(Signal.CHECK, item.decision_id, item.score)
+                if isinstance(item, _Known):
+                    of_operator = item.signal is Signal.CHECK
+                    cause = None if of_operator else item.decision
+                    await self.write(item.signal, item.decision.id, item.value, cause)
                 else:
                     await self._observe(item.ask, item.decision)
 

@@ -55,8 +55,8 @@ class Appender:
         self._join = join
         self.episodes = Episodes(database, join)
         self._sql, self._lookups = compiled(database, _head_statements), compiled(database, _lookups)
-        facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
-        self._add = database.addition(facts, self._sql["move"])
+        written = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.ticks)
+        self._add = database.addition(written, self._sql["move"])
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> CommitBatch:
         """Begin a transaction; return a batch at the head of the log, with the rows that facts refer to."""
@@ -138,6 +138,7 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
         "feedback": items.where(among(f.id)),
         "decisions": about.where(among(d.id)),
         "erased": sa.select(d.id).where(among(d.id), d.erased.is_not(None)),
+        "askers": sa.select(d.id, d.asked_by, d.seq).where(among(d.id)),
         "on_decisions": _amounts(f.decision_id).where(among(f.decision_id)),
         "on_episodes": _amounts(f.episode_id).where(among(f.episode_id)),
     }
@@ -152,13 +153,15 @@ def _amounts(subject: sa.Column[str]) -> sa.Select[Any]:
 
 def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[str]]:
     """Return the ids to look up, by lookup; if feedback is `limited`, also those to count it by."""
-    executed, items, decided, episodes, observed, judged = (set[str]() for _ in range(6))
+    executed, marked, items, decided, episodes, observed, judged = (set[str]() for _ in range(7))
     for fact in facts:
         match fact:
             case Decision():
                 decided.add(fact.id)
             case Execution():
                 executed.add(fact.decision_id)
+                if fact.marks:
+                    marked.add(fact.decision_id)
             case Observation():
                 observed.add(fact.decision_id)
             case Feedback(decision_id=str(about)):
@@ -175,6 +178,7 @@ def subjects(facts: Sequence[Fact], *, limited: bool = False) -> dict[str, set[s
         "decisions": decided,
         "episodes": episodes,
         "erased": executed | observed | judged,
+        "askers": marked,
         "on_decisions": judged if limited else set(),
         "on_episodes": episodes if limited else set(),
     }

@@ -21,7 +21,14 @@ from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackEr
 from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ResultRows, limited
-from armwise.feedback.log.facts import Fact, decision_row, execution_row, feedback_row, observation_row
+from armwise.feedback.log.facts import (
+    Fact,
+    decision_row,
+    execution_row,
+    feedback_row,
+    mark_rows,
+    observation_row,
+)
 from armwise.feedback.log.limits import Limited
 from armwise.feedback.log.texts import with_texts, without_texts
 from armwise.feedback.log.under_way import UnderWay
@@ -130,6 +137,7 @@ class StoredFacts:
         amounts: Number of stored items of feedback by subject, if it is limited.
         erased: Decisions of the facts whose texts were erased.
         erased_episodes: Episodes of the facts whose newest decision was erased.
+        askers: Who asked the decisions of executions with marks, and their positions, by id.
         under_way: Erasures that apply to facts that are appended now.
     """
 
@@ -141,6 +149,7 @@ class StoredFacts:
     amounts: Counter[Subject] = field(default_factory=Counter)
     erased: set[str] = field(default_factory=set)
     erased_episodes: set[str] = field(default_factory=set)
+    askers: dict[str, tuple[str | None, int]] = field(default_factory=dict)
     under_way: UnderWay = field(default_factory=UnderWay)
 
     @classmethod
@@ -156,6 +165,7 @@ class StoredFacts:
         on_decisions: ResultRows = (),
         on_episodes: ResultRows = (),
         erased: ResultRows = (),
+        askers: ResultRows = (),
         under_way: ResultRows = (),
     ) -> "StoredFacts":
         """Build it from the rows of the lookups; `append` and `Episodes.oldest` have their columns."""
@@ -173,6 +183,7 @@ class StoredFacts:
                 state.erased_episodes.add(name)
             state.episodes[name] = _Episode(exists is not None, oldest, targets)
         state.erased.update(name for (name,) in erased)
+        state.askers = {name: (asked_by, seq) for name, asked_by, seq in askers}
         state.under_way = UnderWay(dict(map(tuple, under_way)), secret)
         for name, kind, n in on_decisions:
             state.amounts[name, None, FeedbackKind(kind)] += n
@@ -267,16 +278,13 @@ class CommitBatch:
                 self._next(fact.decided_at)
                 erased = self.erased_by.get(fact.id)
                 self._insert(t.decisions, decision_row(fact, self.seq, self.at, erased))
+                self.stored.askers[fact.id] = fact.asked_by, self.seq
                 target = _target(fact.decided_at, fact.deadline, self.at)
                 self.stored.decisions[fact.id] = target
                 if fact.episode_id is not None:
                     self.stored.episodes[fact.episode_id].targets.append(target)
             case Execution():
-                if fact.decision_id in self.stored.executions:
-                    return Receipt()
-                self.stored.executions.add(fact.decision_id)
-                self._next(fact.finished_at)
-                self._insert(t.executions, execution_row(fact, self.seq))
+                return self._add_execution(fact)
             case Observation():
                 key = fact.decision_id, str(fact.source), fact.arm
                 if key in self.stored.observations:
@@ -289,6 +297,18 @@ class CommitBatch:
             case Tick():
                 self._next(fact.at)
                 self.rows[t.ticks].append({"seq": self.seq, "at": fact.at})
+        return Receipt(self.seq)
+
+    def _add_execution(self, execution: Execution) -> Receipt:
+        name = execution.decision_id
+        if name in self.stored.executions:
+            return Receipt()
+        self.stored.executions.add(name)
+        self._next(execution.finished_at)
+        self._insert(t.executions, execution_row(execution, self.seq))
+        asked_by, decision_seq = self.stored.askers.get(name, (None, 0))
+        if asked_by is not None and (marks := mark_rows(execution, decision_seq, asked_by)):
+            self.rows[t.answer_marks].extend(marks)
         return Receipt(self.seq)
 
     def _insert(self, table: sa.Table, row: dict[str, Any]) -> None:

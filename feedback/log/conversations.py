@@ -3,14 +3,22 @@
 A turn reads the draw whose arm it keeps, and what language models have cached, before it decides. Two
 indexes cover just the decisions that keep an arm, so only the newest of these in the episode and the turns of
 its draw are read. What follows on a turn is looked up after it, where a reward asks for that.
+
+Which answer a request continues is known by its marks: ids and digests that the answer came with, and that a
+client sends back. Marks are indexed by caller, so a caller is matched with its own decisions alone, and a
+mark that a million answers share costs as much to look up as any other.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.backend import Database, compiled, dumps
+from armwise.feedback.log.facts import mark_digest
+from armwise.feedback.log.limits import LONGEST_MARK
 from armwise.feedback.log.rows import read_tokens
 from armwise.feedback.log.store import Store
 
@@ -125,9 +133,7 @@ def _conversation(decision: Decision) -> dict[str, str | None]:
     return {"episode": decision.episode_id, "asked_by": decision.asked_by}
 
 
-_IN_CONVERSATION = _IN_EPISODE & (
-    _d.features["asked_by"].as_string().is_not_distinct_from(sa.bindparam("asked_by", type_=sa.String()))
-)
+_IN_CONVERSATION = _IN_EPISODE & _d.asked_by.is_not_distinct_from(sa.bindparam("asked_by"))
 
 _POSITION = sa.select(_d.seq).where(_d.id == sa.bindparam("named"), _IN_EPISODE)
 
@@ -147,3 +153,86 @@ def is_newest(store: Store, decision: Decision) -> bool:
 
 
 _NEWEST = sa.select(_d.id).where(_IN_CONVERSATION, _d.policy != LABELS).order_by(_d.seq.desc()).limit(1)
+
+
+MOST_LOOKED_UP = 5000
+"""Most marks of a request that are looked up: the last ones, which are of its newest messages."""
+
+_AT_ONCE = 500
+"""Marks that one query looks up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedAnswer:
+    """An answer that a request continues.
+
+    Attributes:
+        decision_id: Id of its decision in the log.
+        served: The arm that answered; None: none did.
+        upstream_id: The id that the provider gave the answer; empty if it gave none.
+        episode_id: Id of its episode in the log, if it is of one.
+        question: The question that it answered.
+    """
+
+    decision_id: str
+    served: str | None
+    upstream_id: str
+    episode_id: str | None
+    question: str
+
+
+def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dict[str, MarkedAnswer]:
+    """Return, for each mark, the newest decision of a caller whose execution has it; others are left out.
+
+    Args:
+        store: The log.
+        marks: Marks that a request shows, in its order; the last `MOST_LOOKED_UP` of them are looked up.
+        asked_by: Who asks, as in `Decision.asked_by`; None, a caller that is not known, has no answers.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    if asked_by is None:
+        return {}
+    named = {mark: mark_digest(mark) for mark in marks[-MOST_LOOKED_UP:] if 0 < len(mark) <= LONGEST_MARK}
+    wanted, newest = [*named.values()], dict[str, int]()
+    sql = compiled(store.database, _newest_of_each)["newest"]
+    with store.reading() as connection:
+        for first in range(0, len(wanted), _AT_ONCE):
+            pairs = dumps([(digest, 0) for digest in wanted[first : first + _AT_ONCE]])
+            rows = connection.exec_driver_sql(sql, {"numbered": pairs, "asked_by": asked_by})
+            newest |= {digest: seq for digest, seq in rows if seq is not None}
+        seqs, answers = [*dict.fromkeys(newest.values())], dict[int, MarkedAnswer]()
+        for first in range(0, len(seqs), _AT_ONCE):
+            for row in connection.execute(_MARKED, {"seqs": seqs[first : first + _AT_ONCE]}):
+                upstream_id = row.marks[0] if row.marks else ""
+                answers[row.seq] = MarkedAnswer(row.id, row.served, upstream_id, row.episode_id, row.question)
+    return {mark: answers[newest[digest]] for mark, digest in named.items() if newest.get(digest) in answers}
+
+
+def _newest_of_each(database: Database) -> dict[str, sa.ClauseElement]:
+    """Return the query of each digest of a mark and the position of the newest decision that has it."""
+    m, (pairs, mark, _) = t.answer_marks.c, database.numbered()
+    of_caller = m.asked_by == sa.bindparam("asked_by", type_=sa.String)
+    newest = sa.select(sa.func.max(m.decision_seq)).where(of_caller, m.mark == mark).correlate(pairs)
+    return {"newest": sa.select(mark, newest.scalar_subquery()).select_from(pairs)}
+
+
+_MARKED = (
+    sa.select(_d.seq, _d.id, _e.served, _e.marks, _d.episode_id, _d.question)
+    .join_from(t.decisions, t.executions, _e.decision_id == _d.id)
+    .where(_d.seq.in_(sa.bindparam("seqs", expanding=True)))
+)
+
+
+def find_episodes(store: Store, ids: Sequence[str]) -> tuple[dict[str, str | None], set[str]]:
+    """Return what the log has among a few thousand ids: the episode of each decision, and the episodes.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        rows = connection.execute(sa.select(_d.id, _d.episode_id).where(_d.id.in_(ids)))
+        of_decisions = {row.id: row.episode_id for row in rows}
+        episodes = connection.scalars(sa.select(_d.episode_id).where(_d.episode_id.in_(ids)).distinct())
+        return of_decisions, {episode for episode in episodes if episode is not None}

@@ -11,6 +11,7 @@ does to each column.
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -248,10 +249,15 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
     decided, executed, fed_back, observed = which
     empty = sa.literal([], sa.JSON)
     gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
+    of_execution = {**gone, "stages": sa.null(), "marks": sa.null()}
     n_feedback = _overwrite_feedback(connection, fed_back)
+    marked = t.answer_marks.c.decision_seq.in_(sa.select(_d.seq).where(decided))
+    connection.execute(sa.delete(t.answer_marks).where(marked))
     _overwrite_features(connection, decided)
+    _fill(connection, sa.update(t.executions).where(executed), *gone, "stages", "marks")
+    _fill(connection, sa.update(t.observations).where(observed), *gone)
     done = [
-        connection.execute(sa.update(t.executions).where(executed).values(**gone, stages=sa.null())),
+        connection.execute(sa.update(t.executions).where(executed).values(**of_execution)),
         connection.execute(sa.update(t.observations).where(observed).values(**gone)),
         connection.execute(
             sa.update(t.decisions)
@@ -263,11 +269,26 @@ def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[
     return dict(zip(_COUNTS, (n_decisions, n_executions, n_feedback, n_observations), strict=True))
 
 
+def _fill(
+    connection: sa.Connection, update: sa.Update, *names: str, rows: Sequence[Mapping[str, object]] = ()
+) -> None:
+    """Fill texts of an SQLite file with zeros of their length, before an update makes the rows shorter.
+
+    A row that keeps its size is overwritten in place. One that shrinks lets SQLite move other rows to another
+    page, and what they had stays on the old one: their texts have to be gone by then.
+    """
+    if connection.dialect.name == "sqlite":
+        sizes = {name: sa.func.length(sa.cast(sa.column(name), sa.LargeBinary)) for name in names}
+        zeros = {name: sa.func.substr(sa.func.hex(sa.func.zeroblob(n)), 1, n) for name, n in sizes.items()}
+        connection.execute(update.values(zeros), rows or None)
+
+
 def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
     """Overwrite names of features with their pseudonyms."""
     query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
     update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
     rows = connection.execute(query).all()
+    _fill(connection, sa.update(t.decisions).where(which, _d.erased.is_(None)), "question", "features")
     changed = [{"of": seq, "bare": bare_features(features)} for seq, features in rows]
     for first in range(0, len(changed), AT_ONCE):
         connection.execute(update, changed[first : first + AT_ONCE])
@@ -282,6 +303,7 @@ def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]
             changed.append({"of": row.seq, "name": left.id, "said": dict(left.content) or None})
     if changed:
         update = sa.update(t.feedback).where(_f.seq == sa.bindparam("of"))
+        _fill(connection, update, "content", "tags", rows=[{"of": row["of"]} for row in changed])
         values = {
             "id": sa.bindparam("name"),
             "content": sa.bindparam("said"),

@@ -1,9 +1,11 @@
 """Write facts as rows of the tables."""
 
+import hashlib
 from dataclasses import asdict
 
 from armwise.feedback.events import Decision, Execution, Feedback, Observation, Tick
 from armwise.feedback.log.backend import storable
+from armwise.feedback.log.limits import LONGEST_FINISH, LONGEST_MARK, MOST_MARKS
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 
@@ -38,7 +40,6 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
             **({"incumbent": [d.incumbent_share, *d.incumbent]} if d.incumbent else {}),
             **({"quoted_groups": d.quoted_groups} if d.quoted_groups else {}),
             **({"miss_costs": [d.usd_weight, *d.miss_costs]} if d.miss_costs else {}),
-            **({"asked_by": d.asked_by} if d.asked_by else {}),
         },
         "candidate": d.candidate,
         "share": d.share,
@@ -49,6 +50,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
         "user_digest": d.user_digest,
         "erased": erased,
         "draw_id": d.draw_id,
+        "asked_by": d.asked_by,
     }
 
 
@@ -68,7 +70,27 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "index_version": e.index_version or None,
         "cached": e.cached,
         "tokens_by_model": dict(e.tokens_by_model) or None,
+        "finish_reason": storable(e.finish_reason)[:LONGEST_FINISH],
+        "marks": _kept_marks(e) or None,
     }
+
+
+def _kept_marks(e: Execution) -> list[str]:
+    return [mark if len(mark) <= LONGEST_MARK else "" for mark in e.marks[:MOST_MARKS]]
+
+
+def mark_rows(e: Execution, decision_seq: int, asked_by: str) -> list[dict[str, object]]:
+    """Return the rows by which the marks of an execution are found; its decision is asked by `asked_by`."""
+    digests = dict.fromkeys(mark_digest(mark) for mark in _kept_marks(e) if mark)
+    return [{"asked_by": asked_by, "mark": digest, "decision_seq": decision_seq} for digest in digests]
+
+
+def mark_digest(mark: str) -> str:
+    """Return the digest by which a mark is found: 32 hexadecimal digits.
+
+    An index moves its rows about, and what it leaves in a file outlives an erasure.
+    """
+    return hashlib.blake2b(mark.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def observation_row(o: Observation, seq: int) -> dict[str, object]:

@@ -20,6 +20,12 @@ MOST_TOKENS = 2**31 - 1
 MOST_SPENT = 1e9
 """Most dollars or seconds of an answer."""
 
+LONGEST_FINISH = 64
+"""Most characters of the reason why a language model stopped."""
+
+MOST_MARKS, LONGEST_MARK = 300, 256
+"""Most marks of an execution, and most characters of one."""
+
 LATEST = 4_102_444_800.0
 """Latest time of a fact, seconds since the epoch: the first of January 2100."""
 

@@ -202,7 +202,8 @@ class PostgreSQL:
 
         Their bytes stay in free space of pages until it is reused, and in the write-ahead log.
         """
-        tables = ", ".join(table.name for table in (t.decisions, t.executions, t.feedback, t.observations))
+        facts = (t.decisions, t.executions, t.feedback, t.observations)
+        tables = ", ".join(table.name for table in (*facts, t.answer_marks))
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self._allow(connection, None)  # a large table takes minutes
             try:

@@ -98,6 +98,7 @@ DECISION = (
     _text(t.decisions.c.candidate_scores),
     t.decisions.c.erased,
     t.decisions.c.draw_id,
+    t.decisions.c.asked_by,
 )
 """The columns that `read_decision` reads, in its order."""
 
@@ -116,7 +117,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
-    candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id = rest
+    candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id, asked_by = rest
     stored = loads(features)
     incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
     usd_weight, *miss_costs = stored.get("miss_costs", (0.0,))
@@ -152,7 +153,7 @@ def read_decision(row: Sequence[Any]) -> Decision:
         quoted_groups=tuple(stored.get("quoted_groups", ())),
         miss_costs=tuple(miss_costs),
         usd_weight=usd_weight,
-        asked_by=stored.get("asked_by"),
+        asked_by=asked_by,
     )
 
 
@@ -238,6 +239,8 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             row.index_version or "",
             row.cached,
             read_tokens(row.tokens_by_model),
+            row.finish_reason,
+            tuple(row.marks or ()),
         )
         for row in rows
     }

@@ -23,7 +23,7 @@ from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.append import Appender
-from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S, Database
 from armwise.feedback.log.batch import Receipt
 from armwise.feedback.log.database import borrowed, open_database, translated
 from armwise.feedback.log.facts import Fact
@@ -186,6 +186,11 @@ class Store:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def database(self) -> Database:
+        """The database, for statements that are written for each kind of it."""
+        return self._database
 
     def close(self) -> None:
         """Close all connections."""

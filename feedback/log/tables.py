@@ -4,6 +4,7 @@ Facts. Every row has a position in the one order of the log, `seq`, from 1 and w
 
 decisions    draws, each committed before its answer is sent
 executions   outcomes: at most one row a decision
+answer_marks index of the marks of executions, by caller and digest: which answer a request continues
 feedback     values, retractions of values, and activations: the answer was shown
 observations second answers and grades of a judge, apart from the reward
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
@@ -125,6 +126,7 @@ decisions = Table(
     Column("user_digest", String(64)),
     Column("erased", _SEQ),
     Column("draw_id", String(128)),
+    Column("asked_by", String(256)),
     Index(None, "episode_id", "seq"),
 )
 
@@ -186,6 +188,16 @@ executions = Table(
     Column("index_version", Text),
     Column("cached", Boolean, nullable=False),
     Column("tokens_by_model", JSON),
+    Column("finish_reason", String(64), nullable=False),
+    Column("marks", JSON),
+)
+
+answer_marks = Table(
+    "answer_marks",
+    metadata,
+    Column("asked_by", String(256), primary_key=True),
+    Column("mark", String(32), primary_key=True),
+    Column("decision_seq", _SEQ, primary_key=True, autoincrement=False, index=True),
 )
 
 feedback = Table(

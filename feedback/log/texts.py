@@ -66,7 +66,7 @@ def without_texts(fact: F) -> F:
             changed = replace(fact, context=context, request_digest="", user_digest=None, erased=True)
         case Execution():
             answer = None if fact.answer is None else ""
-            changed = replace(fact, answer=answer, error="", passages=(), stages=())
+            changed = replace(fact, answer=answer, error="", passages=(), stages=(), marks=())
         case Observation():
             answer = None if fact.answer is None else ""
             changed = replace(fact, answer=answer, error="", passages=())

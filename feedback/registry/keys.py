@@ -60,6 +60,11 @@ class KeyLimits:
         """Return whether anything is limited."""
         return any(getattr(self, name) is not None for name in _AMOUNTS)
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether tokens or their price are limited, not only the number of requests."""
+        return any(getattr(self, name) is not None for name in _AMOUNTS if name != "rpm_limit")
+
 
 UNLIMITED = KeyLimits()
 

@@ -978,7 +978,7 @@ def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
 
 
 def _read_example(row: Sequence[Any]) -> Example:
-    seq, metrics, by, turns, status, index, cached, tokens, *values = row
+    seq, metrics, by, turns, status, index, cached, tokens, finish_reason, *values = row
     own_cost = log_rows.finite_cost(*values[: len(log_rows.COST)])
     cost, by_model, n_turns = log_rows.spent_by(loads(turns or "null"), own_cost, loads(tokens or "null"))
     return Example(
@@ -992,6 +992,7 @@ def _read_example(row: Sequence[Any]) -> Example:
         cached=cached,
         tokens_by_model=by_model,
         turns=n_turns,
+        finish_reason=finish_reason,
     )
 
 
@@ -1000,7 +1001,7 @@ _x, _e = t.examples.c, t.executions.c
 _EXAMPLES = (
     sa.select(
         *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, sa.cast(_x.turns, sa.Text), _e.status),
-        *(_e.index_version, _e.cached, sa.cast(_e.tokens_by_model, sa.Text)),
+        *(_e.index_version, _e.cached, sa.cast(_e.tokens_by_model, sa.Text), _e.finish_reason),
         *(*log_rows.COST, *log_rows.DECISION),
     )
     .join(t.decisions, t.decisions.c.id == _x.decision_id)

@@ -53,6 +53,14 @@ _ARM = Place("a name of the configuration", Fate.NONE)
 
 _RATER = Place("a key or a keyed digest of an address, after its project", Fate.KEPT, "joins depend on it")
 
+_MARKS = Place("ids of a provider for an answer and its calls, digests of reasoning", _WRITTEN)
+
+_ASKER = Place(
+    "a key or a keyed digest of an address, after its project",
+    Fate.KEPT,
+    "a conversation is that of one caller",
+)
+
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 
 _CONFIGURED = Place("part of the configuration", Fate.NONE)
@@ -81,8 +89,7 @@ COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
         "words of the question, names and texts of the context: as names of features; its values and the "
-        "embedding are numbers, and stay, as does who asked: the id of a key, or "
-        "a keyed digest of an address",
+        "embedding are numbers, and stay",
         Fate.PSEUDONYM,
         "policies learn by it, so nothing that was learned changes; a guess can be compared with it",
     ),
@@ -91,6 +98,7 @@ COLUMNS: Mapping[str, Place] = {
     "decisions.id": _ID,
     "decisions.episode_id": _ID,
     "decisions.draw_id": _ID,
+    "decisions.asked_by": _ASKER,
     **dict.fromkeys(("decisions.mode", "decisions.policy"), _WORD),
     "decisions.drawn": _ARM,
     "decisions.arms": _ARM,
@@ -98,6 +106,10 @@ COLUMNS: Mapping[str, Place] = {
         tuple(f"decisions.{name}" for name in ("probabilities", "shadow", "costs", "candidate_scores")),
         _NUMBERS,
     ),
+    "executions.marks": _MARKS,
+    "executions.finish_reason": Place("why the language model stopped, a word of its provider", Fate.NONE),
+    "answer_marks.mark": Place("a digest of each of `executions.marks`", Fate.NONE),
+    "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
     "executions.passages": Place("ids of passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
     "executions.error": Place("why it failed, with what other services answered", _WRITTEN),

@@ -34,7 +34,7 @@ Tables = Mapping[str, Sequence[Row]]
 FACTS = ("decisions", "executions", "feedback", "observations", "ticks")
 TEXTS = {
     "decisions": ("question", "features"),
-    "executions": ("answer", "error", "passages", "stages"),
+    "executions": ("answer", "error", "passages", "stages", "marks"),
     "feedback": ("content", "tags"),
     "observations": ("answer", "error", "passages"),
 }
@@ -45,7 +45,7 @@ MINUTE_S = 60.0
 
 DOCUMENTS = {
     "decisions": {"arms", "probabilities", "shadow", "features", "costs", "candidate_scores"},
-    "executions": {"passages", "stages", "tokens_by_model"},
+    "executions": {"passages", "stages", "tokens_by_model", "marks"},
     "feedback": {"tags", "content"},
     "observations": {"passages"},
     "examples": {"metrics", "turns"},

@@ -90,9 +90,11 @@ def _list_triggers() -> Iterator[Trigger]:
         yield "AFTER UPDATE", table, fell, f"{' or '.join(names)} of {table} became smaller"
     for table, law, holds in HOLDS:
         yield "AFTER INSERT", table, f"({holds}) IS NOT 1", f"not so: {law}"
-    asked = "NEW.question IS NOT OLD.question AND (NEW.question <> '' OR NEW.erased IS NULL)"
+    # an erasure fills a text with zeros before it empties it
+    emptied_early = "NEW.question = '' AND NEW.erased IS NULL"
+    asked = f"NEW.question IS NOT OLD.question AND (NEW.question GLOB '*[^0]*' OR {emptied_early})"
     yield "AFTER UPDATE", "decisions", asked, "a question was changed, and not by an erasure"
-    answered = "NEW.answer IS NOT OLD.answer AND NEW.answer IS NOT ''"
+    answered = "NEW.answer IS NOT OLD.answer AND (NEW.answer IS NULL OR NEW.answer GLOB '*[^0]*')"
     yield "AFTER UPDATE", "executions", answered, "an answer was changed into another one"
 
 

@@ -65,10 +65,10 @@ SABOTAGE = {
     ),
     "commit: a second execution is stored": Sabotage(
         BATCH,
-        "                if fact.decision_id in self.stored.executions:\n"
-        "                    return Receipt()\n",
-        "                if fact.decision_id in self.stored.executions:\n"
-        "                    fact = replace(fact, decision_id=fact.decision_id + '-again')\n",
+        "        if name in self.stored.executions:\n            return Receipt()\n",
+        "        if name in self.stored.executions:\n"
+        "            name += '-again'\n"
+        "            execution = replace(execution, decision_id=name)\n",
     ),
     "join: the position is written apart from the examples": Sabotage(
         JOIN,

@@ -72,7 +72,7 @@ def make_log() -> dict[str, Any]:
         ],
     }
     for row in tables["executions"]:
-        row |= {"answer": "the Danube", "error": "", "passages": [], "stages": None}
+        row |= {"answer": "the Danube", "error": "", "passages": [], "stages": None, "marks": None}
     for seq, name, metric, value in ((3, "f", "thumb", 1.0), (4, "g", "thumb", -1.0)):
         tables["feedback"].append(make_feedback(seq, name, metric, value))
     tables["decisions"][1]["seq"] = 7

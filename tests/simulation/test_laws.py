@@ -113,7 +113,9 @@ def test_what_breaks_a_law_is_named(log: sqlite3.Connection, act: str) -> None:
 
 
 def test_a_text_goes_with_an_erasure_and_does_not_come_back(log: sqlite3.Connection) -> None:
+    log.execute("UPDATE decisions SET question = '000000'")
     log.execute(ERASED)
+    log.execute("UPDATE executions SET answer = '0000'")
     log.execute("UPDATE executions SET answer = ''")
     log.execute("INSERT INTO executions (seq, decision_id, answer) VALUES (4, 'd', '')")
     assert read_broken(log) == []

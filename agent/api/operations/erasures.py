@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
+from armwise.agent.api import answer_ids
 from armwise.agent.api.documented import documented
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
@@ -69,7 +70,7 @@ async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: 
 
     Feedback that names the episode is erased also where there is no decision of it.
     """
-    name = caller.stored(episode_id, "episode")
+    name = await answer_ids.find_episode(replica, caller, episode_id)
     erasure = await asyncio.to_thread(
         erasures.erase_episode, replica.store, name, _by(caller.key), replica.clock()
     )
@@ -79,7 +80,7 @@ async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: 
 @router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
 async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
-    name = caller.stored(decision_id)
+    name = await answer_ids.find_decision(replica, caller, decision_id)
     erasure = await asyncio.to_thread(
         erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()
     )

@@ -330,3 +330,15 @@ def test_the_longest_id_of_each_kind_fits(project: str, kind: str, longest: int)
     assert caller.stored("x" * longest, kind).endswith("x" * longest)
     with pytest.raises(ForeignIdError, match=f"at most {longest} fit"):
         caller.stored("x" * (longest + 1), kind)
+
+
+@pytest.mark.parametrize("prefix", ["chatcmpl-", "msg_", "resp_"])
+def test_the_id_of_an_answer_leads_to_what_the_caller_reads(prefix: str) -> None:
+    acme, default = Caller("k", frozenset(), "acme"), Caller("k", frozenset())
+    assert acme.find_answered(f"acme~{prefix}d-1") == "acme~d-1"
+    assert acme.find_answered(f"acme~{prefix}beta~d-1") == "acme~beta~d-1", "not the decision of beta"
+    assert default.find_answered(f"{prefix}d-1") == "d-1"
+    assert default.find_answered(f"{prefix}acme~d-1") is None
+    assert Caller("k", frozenset({"admin"})).find_answered(f"{prefix}acme~d-1") == "acme~d-1"
+    for other in (prefix, "d-1", f"x{prefix}d-1", f"acme~{prefix}d-1"):
+        assert default.find_answered(other) is None

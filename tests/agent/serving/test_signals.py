@@ -1,6 +1,7 @@
 """Signals that the service observes by itself: from the next turn, results of functions, and a check."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from pydantic import ValidationError
 
 from armwise.agent.config import ConfigError, parse
 from armwise.agent.serving import signals
+from armwise.agent.turn import Ask
 from armwise.arms.llm.base import ScriptedGenerator
-from armwise.feedback.events import Feedback
+from armwise.feedback.events import Cost, Execution, Feedback, Status
 from armwise.feedback.reward import Metric, RewardRule, Signal
 from tests.agent.fakes import CONFIG, Service, pass_time
 
@@ -257,6 +259,14 @@ def test_a_result_that_is_deep_or_long_is_no_error_of_ours() -> None:
         ("?!", "?! ", True),
         ("?!", "!?", False),
         ("?!", "which", False),
+        ("b c d e f g h i j", "b c d e f g h i j\nk\nyes", False),
+        ("b c d e f g h i j\nk\nyes", "b c d e f g h i j\nk\ngo on", False),
+        ("b c d e f g h i j\nk\nyes", "b c d e f g h i j\nk\nYes!", True),
+        ("b c?", "b c?\nk l m n o p q\nb c?", True),
+        ("l m n o p q r\nyes", "b c d e f g h\nyes", False),
+        ("b c d e f g h i j\n继续", "b c d e f g h i j\n是的", False),
+        ("为什么构建这么慢", "为什么构建这么慢呢", True),
+        ("b c d e\n为什么构建这么慢", "b c d e\n为什么构建这么慢呢", True),
     ],
 )
 def test_questions_are_the_same_by_four_fifths_of_their_words(first: str, second: str, same: bool) -> None:
@@ -403,6 +413,46 @@ async def test_a_misshapen_answer_is_a_signal(tmp_path: Path, said: str, value: 
         decision = await formed(service, JSON["satisfies"])
         assert told(service, decision) == {"misshapen": value}
         assert told(service, await ask(service, "Which river?")) == {}, "no schema, no signal"
+
+
+@pytest.mark.parametrize(
+    ("reason", "written"),
+    [
+        ("content_filter", {"declined": 1.0}),
+        ("refusal", {"declined": 1.0}),
+        ("stop", {"declined": 0.0}),
+        ("length", {"declined": 0.0}),
+        ("a word of its own", {"declined": 0.0}),
+        ("", {}),
+    ],
+)
+async def test_an_answer_that_was_refused_is_a_signal(
+    tmp_path: Path, reason: str, written: dict[str, float]
+) -> None:
+    async with make(tmp_path, {"declined": {"signal": "refused"}}).running() as service:
+        decision = await ended(service, reason)
+        assert told(service, decision) == written
+        for item in items(service, decision):
+            assert (item.id, item.source) == (f"signal:refused:{decision}", "user")
+            assert item.rater, "a caller can cause it, so it counts in the share of the caller"
+
+
+async def test_a_refusal_that_no_metric_names_is_not_written(tmp_path: Path) -> None:
+    async with make(tmp_path).running() as service:
+        assert told(service, await ended(service, "refusal")) == {}
+
+
+async def ended(service: Service, reason: str) -> str:
+    """Log a turn whose language model stopped for a reason, and return its decision."""
+    store = service.replica.store
+    asked = store.record(await ask(service, "Which river?", episode=None))
+    assert asked is not None
+    decision = replace(asked.decision, id="d-1", asked_by="app")
+    execution = Execution("d-1", decision.drawn, Status.OK, Cost(), answer="", finish_reason=reason)
+    store.append([decision, execution])
+    service.replica.signals.offer_answer(Ask("d-1", "Which river?"), decision, execution)
+    await service.replica.signals.drain()
+    return decision.id
 
 
 async def formed(service: Service, schema: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -58,7 +59,7 @@ def write(store: Store, name: str, user: str, **fields: str | None) -> None:
 
 def dump(store: Store) -> str:
     """Everything in the tables of facts, as text."""
-    tables = (t.decisions, t.executions, t.feedback, t.observations, t.erasures)
+    tables = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.erasures)
     with store.reading() as connection:
         return repr([connection.execute(sa.select(table)).all() for table in tables])
 
@@ -328,7 +329,7 @@ def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
     query = "SELECT relname FROM pg_stat_user_tables WHERE vacuum_count > 0"
     with store.reading() as connection:
         vacuumed = {*connection.exec_driver_sql(query).scalars()}
-    assert vacuumed == {"decisions", "executions", "feedback", "observations"}
+    assert vacuumed == {"answer_marks", "decisions", "executions", "feedback", "observations"}
     store.close()
 
 
@@ -342,6 +343,25 @@ def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert [text for text in SECRETS[3:] if text.encode() in files] == []
     assert b"what is d7" not in files
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_left_where_rows_of_any_size_moved_in_the_file(tmp_path: Path, seed: int) -> None:
+    """Rows that get shorter are merged with their neighbours, which leaves copies on the pages they had."""
+    rng, store = np.random.default_rng(seed), Store(f"sqlite:///{tmp_path / 'log.db'}", clock=lambda: NOW)
+    for n in range(150):
+        user = rng.choice(["ada", "bob"])
+        question, answer, comment = (f"{what} {user}: " * rng.integers(1, 41) for what in ("of", "to", "by"))
+        context = Context(question, {f"w={user}{i}": 1.0 for i in range(n % 9)})
+        digest = erasures.user_digest(store, "default", user)
+        asked = replace(decision(f"d{n}"), context=context, user_digest=digest, asked_by="app")
+        said = replace(execution(asked.id), answer=answer, marks=(f"to {user}, {n}",))
+        store.append([asked, said, replace(value(asked.id), content={"comment": comment})])
+    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [text for text in (b"of ada", b"to ada", b"by ada", b"w=ada") if text in files] == []
+    assert all(text in files for text in (b"of bob", b"to bob", b"by bob"))
     store.close()
 
 

@@ -219,6 +219,7 @@ def test_modes_and_costs_keep_their_types(store: Store) -> None:
 def test_the_index_the_cache_and_the_models_of_an_execution_are_kept(store: Store) -> None:
     tokens = {"default": (30, 4, 0, 0.002), "large": (100, 20, 64)}
     done = replace(execution("d1"), index_version="a1-b2", cached=True, tokens_by_model=tokens)
+    done = replace(done, finish_reason="length", marks=("msg_1", "call_1", "msg_1"))
     store.append([decision("d1"), done, decision("d2"), execution("d2")])
     first, second = store.record("d1"), store.record("d2")
     assert first is not None

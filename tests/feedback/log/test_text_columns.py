@@ -91,8 +91,12 @@ def ada(store: Store) -> list[Fact]:
             context=context,
             user_digest=erasures.user_digest(store, "default", "ada"),
             episode_id="e1",
+            asked_by="k1",
         ),
-        Execution("d1", "b", Status.OK, Cost(), *shown, 101.0, ({"query": "Ada asks"},)),
+        Execution(
+            *("d1", "b", Status.OK, Cost(), *shown, 101.0, ({"query": "Ada asks"},)),
+            marks=("Ada's answer",),
+        ),
         Observation(
             *("d1", ObservationSource.SHADOW, "a", 0.5, 1.0, None),
             passages=shown[0], answer=shown[1], error=shown[2], observed_at=106.0,
@@ -105,7 +109,7 @@ def ada(store: Store) -> list[Fact]:
 def with_ada(store: Store) -> set[str]:
     """Return the columns of the tables of facts that hold a text of Ada."""
     digest = erasures.user_digest(store, "default", "ada")
-    tables = (t.decisions, t.executions, t.observations, t.feedback)
+    tables = (t.decisions, t.executions, t.answer_marks, t.observations, t.feedback)
     with store.reading() as connection:
         rows = [(table, row) for table in tables for row in connection.execute(sa.select(table)).mappings()]
     texts = [(f"{table.name}.{name}", str(value)) for table, row in rows for name, value in row.items()]

@@ -56,10 +56,12 @@ def test_examples_follow_the_order_of_what_made_them_ready(store: Store, turn: T
 def test_an_example_carries_the_decision_and_the_cost_as_written(store: Store) -> None:
     tokens = {"default": (30, 4, 0), "large": (100, 20, 64)}
     done = replace(execution("d1"), index_version="a1", cached=True, tokens_by_model=tokens)
+    done = replace(done, finish_reason="refusal")
     store.append([decision("d1"), done, value("d1", number=0.5)])
     joiner(store).advance(now=110.0)
     (example,) = read_examples(store, rule().join)
     assert (example.index_version, example.cached, example.tokens_by_model) == ("a1", True, tokens)
+    assert example.finish_reason == "refusal"
     assert example.decision == decision("d1")
     assert example.cost == execution("d1").cost
     assert example.metrics == {"right": 0.5}
