@@ -13,6 +13,7 @@ from typing import NoReturn
 from armwise.agent.access import is_loopback, require_closed
 from armwise.agent.checks import (
     configuration_findings,
+    describe_budget_without_prices,
     endpoint_findings,
     file_findings,
     is_open_to_all,
@@ -24,7 +25,7 @@ from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
 from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
 from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
-from armwise.agent.config import AppConfig
+from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.proxy import (
     CONFIGURATION,
     Listening,
@@ -101,6 +102,8 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
         warn_of_a_copy(settings.log_path)
     open_to_all = is_open_to_all(settings, host)
     require_closed(host, is_open=bool(open_to_all), allowed=settings.open)
+    if problem := describe_budget_without_prices(settings):
+        raise ConfigError(problem)
     findings = configuration_findings(settings, host, is_open=open_to_all)
     for finding in chain(findings, file_findings(settings), endpoint_findings(settings)):
         if finding.serious:

@@ -47,7 +47,8 @@ in the file that ARMWISE_LOG_URL_FILE names.
 """
 
 _ENDPOINT = """
-api_key_env names the variable that holds the key. What a token costs is usd_per_kilotoken_in and ..._out.
+api_key_env names the variable that holds the key. A known model has the price of a list; set another with
+usd_per_kilotoken_in and ..._out, or `usd: 0` if the model costs nothing.
 """
 
 _IN_PROCESS = "Runs in the deployment Generator. How long answers may be: answering, limits."
@@ -157,9 +158,14 @@ def _with_models(text: str, llm: Mapping[str, Any], llms: Mapping[str, Mapping[s
 
 
 def _price(llm: Mapping[str, Any]) -> float:
-    """Return the dollars of a typical answer; 0 without prices."""
-    keys = ("usd_per_kilotoken_in", "usd_per_kilotoken_out")
-    return sum(n / 1000 * float(llm.get(key, 0.0)) for n, key in zip(TYPICAL_TOKENS, keys, strict=True))
+    """Return the dollars of a typical answer; 0 without prices, and for the model of the template."""
+    from pydantic import TypeAdapter
+
+    from armwise.arms.llm import LlmSpec, catalog
+
+    if not llm:
+        return 0.0
+    return catalog.find_prices(TypeAdapter(LlmSpec).validate_python(llm)).compute_usd(*TYPICAL_TOKENS)
 
 
 def _replace(pattern: re.Pattern[str], text: str, lines: Sequence[str]) -> str:

@@ -191,8 +191,11 @@ def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     with explained():
         given["tags"] = unique("--tag", map(_tag, given.get("tags") or ()))
         now = time.time()
-        settings = NewKey.model_validate(given).settings(now)
-        with closing(Store(opened(config, without=["router"]).database_url)) as store:
+        settings, service = NewKey.model_validate(given).settings(now), opened(config, without=["router"])
+        problem = service.describe_unpriced("the key would have a budget in dollars")
+        if problem and settings.limits.max_budget is not None:
+            raise ValueError(problem)
+        with closing(Store(service.database_url)) as store:
             made, token = keys.create(store, settings, now)
         errors.print(f"key {made.public_id} of project {settings.project!r}; it is not shown again:")
         console.print(token, highlight=False, soft_wrap=True)

@@ -120,7 +120,9 @@ def _last_decision(url: str) -> str:
 
 
 def feedback(
-    decision_id: Annotated[str, typer.Argument(help="The decision; `last` for that of your latest answer.")],
+    decision_id: Annotated[
+        str, typer.Argument(help="The decision or its answer, by id; `last` for your latest one.")
+    ],
     values: Annotated[
         list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
     ],

@@ -155,7 +155,7 @@ def init(
             "--llm-model",
             metavar="MODEL[,IN,OUT]",
             help="Name, file or folder of the model; optional for `embedded`. IN and OUT are dollars for a "
-            "million tokens that it reads and writes.",
+            "million tokens that it reads and writes; a model of the list of known prices needs none.",
         ),
     ] = None,
     models: Annotated[
@@ -276,6 +276,8 @@ def _priced(text: str | None, flag: str) -> dict[str, Any]:
             f"{flag}: MODEL or MODEL,IN,OUT was expected, with dollars for a million tokens that it "
             "reads and writes, such as gpt-4o-mini,0.15,0.6"
         )
+    if usd == [0.0, 0.0]:
+        return {"model": model, "usd": 0}
     keys = ("usd_per_kilotoken_in", "usd_per_kilotoken_out")
     return {"model": model, **{key: round(price / 1000, 12) for key, price in zip(keys, usd, strict=False)}}
 

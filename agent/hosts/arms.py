@@ -15,7 +15,7 @@ from armwise.arms.deployments import (
     SearchHost,
     retrieval_cache,
 )
-from armwise.arms.llm import Generator
+from armwise.arms.llm import Generator, catalog
 from armwise.arms.retrievers import ArmGraph, ArmSpec
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import Store
@@ -32,7 +32,7 @@ def read_settings(config: AppConfig) -> ArmSettings:
         config.backbones,
         config.limits.arm_timeout_s,
         load(OPEN_SELECTOR),
-        config.llm,
+        catalog.find_prices(config.llm),
     )
 
 

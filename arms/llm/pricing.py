@@ -1,8 +1,9 @@
-"""Prices of the tokens of a language model, and upper bounds of the tokens of a search."""
+"""Prices of tokens of a language model, tokens of an answer, and upper bounds of the tokens of a search."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from typing_extensions import override
@@ -19,6 +20,21 @@ MESSAGE_TOKENS = 8
 MOST_TOKENS = 10**9
 """Largest bound of a search: one that could take more would run out of time first."""
 
+MOST_USD = 1e6
+"""Largest bill of an answer, in dollars: a provider that states more is wrong."""
+
+
+_AT_ONCE = 1 << 16
+
+
+def count_words(text: str) -> int:
+    """Return the number of words of a text; a long one, read in parts, has up to one more for each part.
+
+    >>> count_words(" two  words "), count_words("")
+    (2, 0)
+    """
+    return sum(len(text[at : at + _AT_ONCE].split()) for at in range(0, len(text), _AT_ONCE))
+
 
 def most_tokens(text: str) -> int:
     """Estimate the largest number of tokens of a text, to reserve them before a model counts.
@@ -26,7 +42,7 @@ def most_tokens(text: str) -> int:
     >>> most_tokens("a b c d e"), most_tokens("x" * 300), most_tokens("")
     (5, 100, 0)
     """
-    return max(len(text.split()), -(-len(text.encode(errors="replace")) // BYTES_A_TOKEN))
+    return max(count_words(text), -(-len(text.encode(errors="replace")) // BYTES_A_TOKEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +119,90 @@ UNPROMPTED = Bound()
 """Bound of a free search that prompts no language model."""
 
 
-class TokenPrices(BaseModel):
-    """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Tokens of an answer, each number in [0, 1e9].
 
-    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
-    usd_per_kilotoken_out: Number = Field(
-        default=0.0, ge=0, description="Price of 1000 tokens written, in USD."
-    )
+    Attributes:
+        prompt: Tokens read.
+        completion: Tokens written, in all choices, with those of reasoning.
+        cached: Tokens among those read that the provider had cached.
+        cache_written: Other tokens among those read, which the provider has cached now.
+    """
+
+    prompt: int
+    completion: int
+    cached: int = 0
+    cache_written: int = 0
+
+
+def read_count(usage: Any, *names: str) -> int | None:
+    """Return the number at the end of a path of names; None: no whole number in [0, 1e9] is there.
+
+    >>> read_count({"details": {"audio_tokens": 3}}, "details", "audio_tokens")
+    3
+    >>> read_count({"n": True}, "n"), read_count({"n": -1}, "n"), read_count({"n": 10**10}, "n")
+    (None, None, None)
+    """
+    for name in names:
+        if not isinstance(usage, Mapping):
+            return None
+        usage = usage.get(name)
+    return usage if type(usage) is int and 0 <= usage <= MOST_TOKENS else None
+
+
+def count_usage(usage: Any, protocol: Literal["chat", "messages", "responses"]) -> TokenCounts | None:
+    """Return the tokens that the usage of an answer reports; None: not both what was read and written.
+
+    What is no count is treated as missing, and so are more cached tokens than were read. In `chat` and
+    `responses`, tokens of the total beyond those read and written are counted as written: some providers
+    leave reasoning out of what was written.
+
+    Args:
+        usage: The object that the provider sent; other values report nothing.
+        protocol: The protocol of the answer.
+
+    >>> count_usage({"prompt_tokens": 66, "completion_tokens": 6, "total_tokens": 100}, "chat")
+    TokenCounts(prompt=66, completion=34, cached=0, cache_written=0)
+    >>> of_caches = {"cache_read_input_tokens": 8, "cache_creation_input_tokens": 4}
+    >>> count_usage({"input_tokens": 3, "output_tokens": 5, **of_caches}, "messages")
+    TokenCounts(prompt=15, completion=5, cached=8, cache_written=4)
+    """
+    if protocol == "messages":
+        read, written = read_count(usage, "input_tokens"), read_count(usage, "output_tokens")
+        cached = read_count(usage, "cache_read_input_tokens") or 0
+        kept = read_count(usage, "cache_creation_input_tokens") or 0
+        if read is None or written is None or read + cached + kept > MOST_TOKENS:
+            return None
+        return TokenCounts(read + cached + kept, written, cached, kept)
+    of_read, of_written = ("prompt", "completion") if protocol == "chat" else ("input", "output")
+    read, written = read_count(usage, f"{of_read}_tokens"), read_count(usage, f"{of_written}_tokens")
+    if read is None or written is None:
+        return None
+    written = max(written, (read_count(usage, "total_tokens") or 0) - read)
+    found = read_count(usage, f"{of_read}_tokens_details", "cached_tokens")
+    if found is None:
+        found = read_count(usage, "prompt_cache_hit_tokens")  # DeepSeek's API
+    cached = found if found is not None and found <= read else 0
+    kept = read_count(usage, f"{of_read}_tokens_details", "cache_write_tokens") or 0
+    return TokenCounts(read, written, cached, kept if kept <= read - cached else 0)
+
+
+def read_bill(usage: Mapping[str, Any] | None) -> float | None:
+    """Return the dollars that a provider charged for an answer, as OpenRouter states them; None: no bill.
+
+    >>> read_bill({"cost": 0.0123}), read_bill({"cost": -1}), read_bill({"cost": True}), read_bill(None)
+    (0.0123, None, None, None)
+    """
+    cost = None if usage is None else usage.get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, int | float):
+        return None
+    return float(cost) if 0 <= cost <= MOST_USD else None
+
+
+class CachePrices(BaseModel):
+    """Prices of tokens of an engine's cache, and how long it keeps them."""
+
     usd_per_kilotoken_cached: Number | None = Field(
         default=None,
         ge=0,
@@ -129,6 +222,15 @@ class TokenPrices(BaseModel):
         description="Seconds after which the engine has forgotten a prompt that it has cached, unless it is "
         "read again. A conversation goes on at the price of cached tokens until then, which the next "
         "decision counts.",
+    )
+
+
+class TokenPrices(CachePrices):
+    """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
+
+    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
+    usd_per_kilotoken_out: Number = Field(
+        default=0.0, ge=0, description="Price of 1000 tokens written, in USD."
     )
 
     @property
@@ -174,6 +276,16 @@ class TokenPrices(BaseModel):
         read += cached_tokens * per_cached + cache_written_tokens * self._per_kept
         return (read + completion_tokens * per_written) / 1000
 
+    def charge(self, answer: Chunk) -> float:
+        """Return the price of an answer by its last chunk, in USD: its bill, else that of its tokens."""
+        bill = read_bill(answer.usage)
+        return self._price(answer) if bill is None else bill
+
+    def _price(self, answer: Chunk) -> float:
+        """Return the price of the tokens of an answer, in USD."""
+        usage = (answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens)
+        return self.compute_usd(*usage, answer.cache_written_tokens)
+
     def compute_miss(self, tokens: int) -> float:
         """Return what tokens cost more that the engine lacks in its cache, in USD; at least 0.
 
@@ -190,7 +302,8 @@ class PricedGenerator(Generator):
     """Answers of another generator, with their prices.
 
     Args:
-        generator: Writes the answers, with the number of tokens in the last chunk.
+        generator: Writes the answers, with the number of tokens in the last chunk, and what an endpoint
+            reports as its usage.
         prices: Prices of these tokens.
     """
 
@@ -203,9 +316,7 @@ class PricedGenerator(Generator):
         async with aclosing(self._generator.stream(prompt)) as chunks:
             async for chunk in chunks:
                 if chunk.finish_reason is not None:
-                    usage = (chunk.prompt_tokens, chunk.completion_tokens, chunk.cached_tokens)
-                    usd = self._prices.compute_usd(*usage, chunk.cache_written_tokens)
-                    chunk = replace(chunk, usd=usd)
+                    chunk = replace(chunk, usd=self._prices.charge(chunk))
                 yield chunk
 
     @override

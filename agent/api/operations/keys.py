@@ -108,6 +108,9 @@ async def create(replica: AppReplica, body: NewKey) -> StdlibJson[NewKeyState]:
     if replica.keyring.is_open and "admin" not in body.scopes:
         message = f"the first key closes the service: with {list(body.scopes)} nobody could make another one"
         raise ApiError("invalid_value", f"{message}; give it the scope 'admin'", "scopes")
+    reason = "the key would have a budget in dollars"
+    if body.max_budget is not None and (problem := replica.config.describe_unpriced(reason)):
+        raise ApiError("invalid_value", problem, "max_budget")
     now = replica.clock()
     try:
         settings = body.settings(now)

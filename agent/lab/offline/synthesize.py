@@ -124,10 +124,11 @@ def _maker(
     if not settings.prompts:
         return extraction
     calls, read, written = estimated_tokens(corpus, styles, settings.questions)
-    usd = config.llm.compute_usd(read, written)
+    per_read, per_written, *_ = catalog.find_prices(config.llm).per_kilotoken
+    usd = (read * per_read + written * per_written) / 1000
     console.print(
         f"at least {calls:,} calls of the language model: about {read:,} tokens read and {written:,} "
-        f"written, {usd:.2f} USD at the configured prices",
+        f"written, {usd:.2f} USD at its prices",
         highlight=False,
         soft_wrap=True,
     )

@@ -131,6 +131,17 @@ async def test_a_budget_of_money_pays_for_answers_and_not_for_retrieval(tmp_path
         assert row["spend"]["total"] == row["spend"]["month"] == row["spend"]["day"]
 
 
+async def test_a_budget_of_money_is_refused_where_a_model_has_no_price(tmp_path: Path) -> None:
+    near = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    async with Service(tmp_path, llms={"near": near}).running() as service:
+        body = {"name": "app", "scopes": ["admin"], "max_budget": 1.0, "budget_duration": "1d"}
+        answer = await service.client.post("/v1/keys", json=body)
+        assert "no price is known for model 'm'" in refused(answer, 400, "invalid_value", "max_budget")
+        del body["max_budget"]
+        answer = await service.client.post("/v1/keys", json={**body, "token_budget": 5})
+        assert answer.status_code == 201
+
+
 async def test_a_turn_that_fails_before_the_draw_costs_nothing(service: Service) -> None:
     key = await a_key([service], token_budget=1, budget_duration="1d")
     refused(await ask(service, key, model="arm/bm52"), 404, "model_not_found", "model")

@@ -1130,6 +1130,39 @@ def test_a_key_that_makes_no_sense_is_not_made(config: Path, words: list[str], m
     assert "there is no log at" in said(run("key", "list", "-c", config), 2)
 
 
+def test_a_budget_in_dollars_needs_the_price_of_every_model(config: Path, service: Canned) -> None:
+    def examined() -> str:
+        return re.sub(r"\s+", " ", run("doctor", "-c", config).output)
+
+    service.has_models("m")
+    budget = ("--max-budget", "5", "--budget-duration", "1d")
+    token = made(config, *budget, "--scope", "admin")
+    llm = {"engine": "openai", "base_url": f"{service.url}/v1", "model": "m"}
+    listening_on(config, "127.0.0.1", llm=llm)
+    problem = f"no price is known for model 'm' at {service.url}/v1 (`llm`)"
+    reason = f", and the budget of key {token.split('-')[2]} is in dollars (`max_budget`): set usd_per_"
+    assert problem + reason in said(run("serve", "-c", config, "--prepare-only"), 2)
+    assert f"problem: {problem}{reason}" in examined()
+    output = said(run("key", "create", "--name", "more", *budget, "-c", config), 2)
+    assert f"{problem}, and the key would have a budget in dollars: set usd_per_kilotoken_in" in output
+    made(config, "--token-budget", "5", "--budget-duration", "1d")
+    said(run("key", "disable", token.split("-")[2], "-c", config), 0)
+    said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert f"note: {problem}: answers count as free; set usd_per_kilotoken_in" in examined()
+    listening_on(config, "127.0.0.1", llm={**llm, "usd": 0})
+    made(config, *budget)
+    assert "no price" not in examined()
+
+
+def test_an_expired_key_needs_no_price(config: Path, service: Canned) -> None:
+    service.has_models("m")
+    limits = keys.KeyLimits(max_budget=1.0, budget_duration="1d")
+    with closing(Store(load(config).database_url)) as store:
+        keys.create(store, keys.KeySettings("old", ("decide",), limits=limits, expires=1.0), 0.0)
+    llm = {"engine": "openai", "base_url": f"{service.url}/v1", "model": "m"}
+    said(run("serve", "-c", listening_on(config, "127.0.0.1", llm=llm), "--prepare-only"), 0)
+
+
 def listening_on(config: Path, host: str, **changes: Any) -> Path:
     document = yaml.safe_load(config.read_text())
     document["http_options"]["host"] = host

@@ -152,6 +152,32 @@ def test_several_sources_and_models_are_arms_of_each_by_each(tmp_path: Path, end
     assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
 
 
+def test_models_of_the_list_are_weighed_at_its_prices(tmp_path: Path) -> None:
+    with closing(Canned()) as canned:
+        canned.has_models("gpt-4o-mini", "gpt-4o")
+        url = f"{canned.url}/v1"
+        words = ("--llm-url", url, "--llm-model", "gpt-4o-mini", "--model", "large=gpt-4o")
+        result = init("corpus.jsonl", *words)
+    assert result.exit_code == 0, result.output
+    args = written(tmp_path / "armwise.yaml")
+    assert args["llms"] == {"large": {"engine": "openai", "base_url": url, "model": "gpt-4o"}}
+    reward = args["reward"]
+    typical_usd = 0.0025 + 0.3 * 0.01
+    assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
+
+
+def test_beside_a_model_with_a_price_another_needs_one(tmp_path: Path, endpoint: str) -> None:
+    words = ("corpus.jsonl", "--llm-url", endpoint, "--model", "large=huge,2.5,10")
+    result = init(*words, "--llm-model", "big")
+    said = " ".join(result.output.split())
+    assert result.exit_code == 2, said
+    assert f"no price is known for model 'big' at {endpoint} (`llm`), and the reward weighs dollars" in said
+    assert not (tmp_path / "armwise.yaml").exists()
+    result = init(*words, "--llm-model", "big,0,0")
+    assert result.exit_code == 0, result.output
+    assert written(tmp_path / "armwise.yaml")["llm"]["usd"] == 0
+
+
 def test_without_prices_a_dollar_is_not_weighed(tmp_path: Path, endpoint: str) -> None:
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=huge")
     assert result.exit_code == 0, result.output
