@@ -33,7 +33,7 @@ class Models(Reply):
 
 @router.get("/v1/models", tags=["service"], **documented("listModels", Models, scopes=("decide", "read")))
 async def models(replica: AppReplica) -> Response:
-    """What a client can name: `auto`, or an arm."""
+    """What a client can name: `auto`, an arm, or an alias; aliases that end with `*` are left out."""
     return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
 
 
@@ -45,17 +45,21 @@ async def models(replica: AppReplica) -> Response:
 async def model(
     replica: AppReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
 ) -> Response:
-    """One of them; an arm is `arm/<name>`."""
+    """One of them, or a name that an alias with `*` accepts; an arm is `arm/<name>`."""
     names = _names(replica)
-    if model not in names:
+    if model not in names and replica.config.find_alias(model) is None:
         raise ApiError(
-            "model_not_found", f"there is no model {model!r}; there are: {', '.join(names)}", "model"
+            "model_not_found",
+            f"there is no model {model!r}; there are: {', '.join(names)}. To accept this name, add it to "
+            "`aliases` in the configuration",
+            "model",
         )
     return StdlibJson(_model(model))
 
 
 def _names(replica: Replica) -> list[str]:
-    return ["auto", *(f"arm/{name}" for name in (*replica.turns.arms, *replica.arms.stand_ins()))]
+    arms = (f"arm/{name}" for name in (*replica.turns.arms, *replica.arms.stand_ins()))
+    return ["auto", *arms, *(name for name in replica.config.aliases if not name.endswith("*"))]
 
 
 def _model(name: str) -> Model:
