@@ -25,7 +25,7 @@ from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import Telemetry
 from armwise.agent.turn import Ask, CheckedAnswering, Places, TurnLoop, check_texts, is_text
 from armwise.arms.base import ArmError, Passage
-from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, writing
+from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, structured_output, writing
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
@@ -120,7 +120,8 @@ class Observer:
             self.telemetry.observed("shed")
             return
         self._queue.append(turn)
-        if not self._workers:  # a replica observes one question at a time
+        # A replica observes one question at a time. A worker that has just ended is in the set for a moment.
+        if all(worker.done() for worker in self._workers):
             worker = asyncio.get_running_loop().create_task(self._work(), name="observer")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
@@ -267,7 +268,12 @@ class Observer:
             (first, of_first), (second, of_second) = pair[::-1] if observation.swapped else pair
             shown = _in_turn(of_first, of_second)
             ask = partial(
-                judge.prefer, question=turn.ask.question, passages=shown, first=first, second=second
+                judge.prefer,
+                question=turn.ask.question,
+                passages=shown,
+                first=first,
+                second=second,
+                reasoning_tokens=self._reasoning_tokens,
             )
             observation = await self._judged(observation, ask)
         if observation.value is None or observation.swapped:  # 1: the judge prefers the first answer
@@ -285,9 +291,16 @@ class Observer:
             question=turn.ask.question,
             passages=turn.passages,
             answer=turn.execution.answer,
+            reasoning_tokens=self._reasoning_tokens,
         )
         async with self.places.hold():
             return await self._judged(observation, ask)
+
+    @property
+    def _reasoning_tokens(self) -> int:
+        """Room for the thoughts of the judge, where it is behind an endpoint: only endpoints take hints."""
+        hints = base.HINTS & self.turns.models[writing.DEFAULT].options
+        return structured_output.REASONING_TOKENS if hints else 0
 
     async def _judged(
         self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]

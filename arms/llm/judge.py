@@ -4,7 +4,8 @@
     PAIR         which of two answers is better, or neither
     FIVE_SCORES  five scores from 1 to 5 of passages
 
-The judge writes its grade as JSON, and is prompted again when that cannot be read.
+The judge writes its grade as JSON, and is prompted again when that cannot be read. Its thoughts are no
+grade. It has to write the grade once: of different ones none counts, as it may quote what it judges.
 
     ArmError
     `-- UnreadableError
@@ -27,10 +28,12 @@ from armwise.arms.llm.quotation import ONLY_DATA, tagged
 from armwise.arms.llm.structured_output import (
     StructuredCaller,
     UnreadableAnswerError,
+    WholeNumber,
     asking_bound,
     json_values,
     quoted,
     read_object,
+    read_whole,
     require_agreement,
 )
 
@@ -95,6 +98,7 @@ def grade(
     *,
     word_budget: int = WORD_BUDGET,
     retries: int = 1,
+    reasoning_tokens: int = 0,
 ) -> Grade[T]:
     """Grade passages, or an answer that was written from them.
 
@@ -106,12 +110,13 @@ def grade(
         answer: The answer, for a rubric that grades it.
         word_budget: Most words of passages to show.
         retries: Further attempts after text that is not a grade.
+        reasoning_tokens: Room for thoughts before the grade.
 
     Raises:
         JudgeError: No attempt gave a grade.
         GeneratorError: The language model failed.
     """
-    caller = StructuredCaller(write, JudgeError, retries=retries)
+    caller = StructuredCaller(write, JudgeError, retries=retries, reasoning_tokens=reasoning_tokens)
     case = _case(question, passages, word_budget)
     if answer is not None:
         case += "\n" + tagged("answer", answer)
@@ -137,6 +142,8 @@ def prefer(
     passages: Sequence[Passage],
     first: str,
     second: str,
+    *,
+    reasoning_tokens: int = 0,
 ) -> Grade[float]:
     """Compare two answers; who wrote them is not shown. The order should be random: judges prefer a place.
 
@@ -146,6 +153,7 @@ def prefer(
         passages: Those that both were written from; may be empty.
         first: One answer.
         second: The other one.
+        reasoning_tokens: Room for thoughts before the verdict.
 
     Returns:
         1 where the first one is better, -1 where the second one is, 0 where neither is.
@@ -154,7 +162,7 @@ def prefer(
         JudgeError: No attempt named an answer.
         GeneratorError: The language model failed.
     """
-    caller = StructuredCaller(write, JudgeError)
+    caller = StructuredCaller(write, JudgeError, reasoning_tokens=reasoning_tokens)
     case = "\n".join(
         [
             _case(question, passages, WORD_BUDGET),
@@ -184,7 +192,7 @@ def read_grade(text: str) -> float:
     Raises:
         ValueError: There is no JSON object with a `score` from 0 to 10, or there are different scores.
     """
-    scores = [document.get("score") for document in json_values(text, "{")]
+    scores = [read_whole(document.get("score")) for document in json_values(text, "{")]
     # a bool is an int to Python, and no grade
     numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
     if grades := [number / BEST_GRADE for number in numbers if 0 <= number <= BEST_GRADE]:
@@ -212,7 +220,7 @@ def read_better(text: str) -> float:
     Raises:
         ValueError: There is no JSON object with `better` 0, 1 or 2, or there are different ones.
     """
-    named = [document.get("better") for document in json_values(text, "{")]
+    named = [read_whole(document.get("better")) for document in json_values(text, "{")]
     numbers = [better for better in named if isinstance(better, int) and not isinstance(better, bool)]
     if verdicts := [(0.0, 1.0, -1.0)[better] for better in numbers if better in (0, 1, 2)]:
         return require_agreement(text, verdicts)
@@ -237,11 +245,13 @@ class FiveScores(BaseModel):
     # other keys are ignored: some models add a reason or a total
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
-    relevance: int = Field(ge=LOW, le=HIGH, description="the passages are about what is asked")
-    coverage: int = Field(ge=LOW, le=HIGH, description="together they hold all that the answer needs")
-    accuracy: int = Field(ge=LOW, le=HIGH, description="what they say is right and to be trusted")
-    ranking: int = Field(ge=LOW, le=HIGH, description="the most useful ones come first")
-    redundancy: int = Field(ge=LOW, le=HIGH, description="they do not repeat each other; 1 if all are alike")
+    relevance: WholeNumber = Field(ge=LOW, le=HIGH, description="the passages are about what is asked")
+    coverage: WholeNumber = Field(ge=LOW, le=HIGH, description="together they hold all that the answer needs")
+    accuracy: WholeNumber = Field(ge=LOW, le=HIGH, description="what they say is right and to be trusted")
+    ranking: WholeNumber = Field(ge=LOW, le=HIGH, description="the most useful ones come first")
+    redundancy: WholeNumber = Field(
+        ge=LOW, le=HIGH, description="they do not repeat each other; 1 if all are alike"
+    )
 
     def fractions(self) -> dict[str, float]:
         """Return each score in [0, 1]: 1 becomes 0, and 5 becomes 1."""

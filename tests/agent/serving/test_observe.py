@@ -17,7 +17,7 @@ from armwise.agent.serving import observe
 from armwise.agent.serving.observe import _Finished
 from armwise.agent.turn import Places
 from armwise.arms.base import Passage, Query, Retrieval
-from armwise.arms.llm import Chunk, Prompt, base
+from armwise.arms.llm import Chunk, Prompt, base, structured_output
 from armwise.feedback.events import Cost, Mode, Observation, ObservationSource, Status
 from tests.agent.asking import ask, tell
 from tests.agent.fakes import Service, failing, hanging
@@ -340,3 +340,72 @@ async def test_a_place_is_spare_only_where_the_next_request_finds_another() -> N
     async with places.hold(), only.hold():
         assert (places.spare, only.spare) == (False, False)
     assert (places.spare, only.spare) == (True, True)
+
+
+class Thinking(base.ScriptedGenerator):
+    """Answers, and as a judge thinks for so many tokens before it writes."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__({}, default="by none")
+        self.tokens, self.rooms = tokens, list[int]()
+
+    async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
+        if "You grade" not in prompt.messages[0]["content"]:
+            async for chunk in super().stream(prompt):
+                yield chunk
+            return
+        self.rooms.append(prompt.max_tokens)
+        done = prompt.max_tokens > self.tokens
+        yield Chunk('{"score": 7}' if done else "")
+        yield Chunk(finish_reason="stop" if done else "length", completion_tokens=self.tokens)
+
+
+ENDPOINT = {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "llm", "rooms", "value"),
+    [
+        (1500, ENDPOINT, [2048], 0.7),
+        (1500, {**ENDPOINT, "engine": "anthropic"}, [2048], 0.7),
+        (1500, {"engine": "embedded"}, [48, 2048], 0.7),
+        (5000, ENDPOINT, [2048, 8192], 0.7),
+        (9000, ENDPOINT, [2048, 8192, 8192], None),
+    ],
+)
+async def test_a_judge_has_room_to_reason_or_gives_no_grade(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    tokens: int,
+    llm: dict[str, Any],
+    rooms: list[int],
+    value: float | None,
+) -> None:
+    structured_output._warn.cache_clear()  # noqa: SLF001
+    judge = Thinking(tokens)
+    async with Service(tmp_path, judge, llm=llm, observations={"judge": 1.0}).running() as service:
+        first, second = [(await ask(service)).json()["agent"]["decision_id"] for _ in range(2)]
+        await service.replica.observer.drain()
+        records = [service.replica.store.record(name) for name in (first, second)]
+    assert judge.rooms == rooms * 2
+    said = [one for one in caplog.messages if "ended at its limit" in one]
+    for record in records:
+        assert record is not None
+        (graded,) = record.observations
+        assert graded.value == value
+        assert graded.judge_cost.prompt_tokens == tokens * len(rooms)
+        assert ("reasoned and ended at its limit of 8192 tokens" in graded.error) == (value is None)
+    assert len(said) == (value is None), "once for both"
+
+
+async def test_a_turn_that_comes_as_a_worker_ends_is_observed(tmp_path: Path) -> None:
+    async with service_of(tmp_path, model(right), shadow=0.0).running() as service:
+        observer = service.replica.observer
+        await (ended := asyncio.create_task(asyncio.sleep(0)))
+        observer._workers.add(ended)  # noqa: SLF001
+        decision_id = (await ask(service)).json()["agent"]["decision_id"]
+        observer._workers.discard(ended)  # noqa: SLF001
+        await observer.drain()
+        record = service.replica.store.record(decision_id)
+    assert record is not None
+    assert len(record.observations) == 1
