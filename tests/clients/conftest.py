@@ -14,6 +14,9 @@ import pytest
 import uvicorn
 
 from tests.agent.fakes import Service
+from tests.arms.llm.conftest import url
+
+__all__ = ["url"]
 
 START_S = 60.0
 

@@ -32,6 +32,7 @@ TRIED: dict[Requirements, Callable[..., Any]] = {
     ("armwise[llamaindex]",): installs.test_the_retriever_of_a_framework_finds_passages,
     ("armwise[haystack]",): installs.test_the_retriever_of_a_framework_finds_passages,
     ("armwise[mcp]",): installs.test_a_service_with_mcp_answers_its_clients,
+    ("armwise[serve,litellm]",): installs.test_a_model_of_litellm_answers,
     ("armwise[documents]",): installs.test_documents_of_an_office_are_served,
 }
 """The test of each documented installation."""

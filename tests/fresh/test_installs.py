@@ -138,3 +138,38 @@ def test_documents_of_an_office_are_served(fresh: Fresh) -> None:
         for question, answer in [("What runs through Vienna?", "Danube"), ("What runs through Graz?", "Mur")]:
             found = httpx.post(f"{service.url}/v1/retrieve", json={"query": question}, timeout=60.0)
             assert answer in found.raise_for_status().text
+
+
+ASK_BY_LITELLM = """
+import asyncio, http.server, json, threading
+from armwise.arms.llm import Prompt, base, build_generator
+from armwise.arms.llm.catalog import LiteLLMSpec
+
+class Model(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        message = {"role": "assistant", "content": "The Danube."}
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+        answer = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+        answer |= {"choices": choices, "usage": usage}
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Model)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+address = f"http://127.0.0.1:{server.server_port}/v1"
+spec = LiteLLMSpec(engine="litellm", model="openai/m", base_url=address, api_key_env="KEY")
+prompt = Prompt(({"role": "user", "content": "Which river?"},), streams=False)
+print(asyncio.run(base.complete(build_generator(spec), prompt))[0])
+"""
+"""Asks a model by LiteLLM, as `engine: litellm` does."""
+
+
+@pytest.mark.nightly
+def test_a_model_of_litellm_answers(fresh: Fresh) -> None:
+    fresh.install("armwise[serve,litellm]")
+    fresh.environ["KEY"] = "none"
+    assert "The Danube." in fresh.run("python", "-c", ASK_BY_LITELLM)
