@@ -186,17 +186,18 @@ OF_OTHERS := --disable-recording -o asyncio_default_test_loop_scope=module -W ig
 test-clients: test-openai-clients test-frameworks  ## run the tests of other people's clients and frameworks; npm's need the network
 
 test-openai-clients: $(VENV)/ready $(OPENAI_CLIENTS)/ready
-	$(OPENAI_CLIENTS)/bin/python -m pytest -c tests/clients/openai/pytest.ini --rootdir . --confcutdir tests/clients/openai tests/clients/openai
+	PATH=$(abspath $(OPENAI_CLIENTS))/bin:$$PATH $(OPENAI_CLIENTS)/bin/python -m pytest -c tests/clients/openai/pytest.ini --rootdir . --confcutdir tests/clients/openai tests/clients/openai
 
 test-frameworks: $(CLIENTS)/ready
 	HAYSTACK_TELEMETRY_ENABLED=False $(CLIENTS)/bin/python -m pytest $(OF_OTHERS) tests/clients
 
-# clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone
+# clients of OpenAI's API, of which some want other versions than $(VENV) has: they know the service by its address alone.
+# Node.js comes with them, as agents need 22. `npm ci` refuses a registry that lacks the agents of other platforms.
 $(OPENAI_CLIENTS)/ready: requirements/openai-clients.txt tests/clients/openai/node/package-lock.json
-	@echo "== installing clients of OpenAI's API, and a coding agent (1 GB on disk)"
+	@echo "== installing clients of OpenAI's and Anthropic's APIs, and four coding agents (2.3 GB on disk)"
 	test -x $(OPENAI_CLIENTS)/bin/python || $(PYTHON) -m venv $(OPENAI_CLIENTS)
 	$(OPENAI_CLIENTS)/bin/python -m pip --disable-pip-version-check $(LOCKED) --quiet -r requirements/openai-clients.txt
-	if command -v npm >/dev/null; then npm ci --prefix tests/clients/openai/node --no-audit --no-fund; fi
+	PATH=$(abspath $(OPENAI_CLIENTS))/bin:$$PATH npm install --prefix tests/clients/openai/node --no-save --no-audit --no-fund
 	@touch $@
 
 # what $(VENV) lacks, and $(VENV) itself by a path

@@ -7,7 +7,6 @@ Each client asks both, so that a request of either protocol reaches a model of t
 """
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.agent.gateways.coding_agent import PERSON, REMINDER, request, results
+from tests.agent.coding_agent import PERSON, REMINDER, request, results
 from tests.clients.openai.conftest import armwise
 
 NODE = Path(__file__).parent / "node"
@@ -152,7 +151,6 @@ def test_openais_client_uses_a_tool_of_either_model(url: str) -> None:
     assert "".join(words) == ANSWER
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
 def test_the_client_of_node_streams_and_uses_a_tool(url: str) -> None:
     ran = subprocess.run(
         ["node", "anthropic.mjs", url], cwd=NODE, capture_output=True, text=True, check=False, timeout=120

@@ -4,6 +4,7 @@ The model has the agent write a file with its shell, and then says that it is do
 cached, so that a draw knows what a switch costs.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from tests.clients.openai.conftest import armwise
 
 NODE = Path(__file__).parent / "node"
 
-AGENT = next(NODE.glob("node_modules/@anthropic-ai/claude-code-*/claude"), None)
+AGENT = NODE / "node_modules" / ".bin" / "claude"
 
 COMMAND = "echo written > out.txt"
 
@@ -34,13 +35,12 @@ PRICES = {
     "usd_per_kilotoken_cache_write": 0.00125,
 }
 
-pytestmark = pytest.mark.skipif(AGENT is None, reason="npm has not installed the agent for this machine")
-
 
 class StandIn(BaseHTTPRequestHandler):
     """A model that uses the shell once a question."""
 
     cached = 0
+    calls = itertools.count()
 
     def log_message(self, *_: object) -> None:
         """Say nothing of requests."""
@@ -67,7 +67,7 @@ class StandIn(BaseHTTPRequestHandler):
         return {"input_tokens": 1, "output_tokens": 1, **counts}
 
     def _write(self, usage: dict[str, int], *, works: bool) -> Iterator[dict[str, Any]]:
-        use = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {}}
+        use = {"type": "tool_use", "id": f"toolu_{next(self.calls)}", "name": "Bash", "input": {}}
         asked = json.dumps({"command": COMMAND, "description": "Write a file"})
         delta = {"type": "text_delta", "text": DONE}
         yield {"type": "message_start", "message": {"content": [], "usage": usage}}

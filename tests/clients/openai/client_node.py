@@ -1,15 +1,10 @@
 """Clients of JavaScript, run by Node.js."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 NODE = Path(__file__).parent / "node"
-
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
 
 
 def test_vercels_sdk_and_openais_client_answer_stream_and_fill_a_schema(service: str) -> None:
