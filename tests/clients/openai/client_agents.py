@@ -260,6 +260,7 @@ def work(name: str, url: str, session: Session, folder: Path) -> None:
     assert len(session.requests) == 11
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_finishes_its_session_before_the_provider(name: str, tmp_path: Path) -> None:
     session = Session([])
@@ -271,9 +272,11 @@ LIMITS = {"completion_tokens": 128_000, "body_bytes": 1 << 25, "question_chars":
 """What agents ask for."""
 
 OTHERS = [
-    (name, protocol) for name, agent in AGENTS.items() for protocol in PROTOCOLS if protocol != agent.protocol
+    pytest.param(name, protocol, marks=[pytest.mark.nightly] if number else [], id=f"{name}-{protocol}")
+    for name, agent in AGENTS.items()
+    for number, protocol in enumerate(each for each in PROTOCOLS if each != agent.protocol)
 ]
-"""Agents before a model of another protocol."""
+"""Agents before a model of another protocol, the second one of each at night."""
 
 
 def serve(name: str, protocol: str, session: Session, folder: Path) -> None:
