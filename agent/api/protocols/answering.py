@@ -10,15 +10,24 @@ until the turn is in the log.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import orjson
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter
 
@@ -105,6 +114,34 @@ class Asked:
     def prompt_cache_key(self) -> str | None:
         """Name of what it has cached."""
         return text_at(self.request.chat, "prompt_cache_key") or None
+
+
+def add_door(
+    router: APIRouter,
+    path: str,
+    kind: TypeAdapter[Any],
+    answer_sent: Callable[..., Awaitable[Response]],
+    check: Callable[[HttpRequest], object] = lambda _: None,
+) -> None:
+    """Serve the requests of a protocol by a plain route.
+
+    Args:
+        router: Gets the route.
+        path: The path of the requests.
+        kind: What the service reads of a request itself.
+        answer_sent: Answers a request: gets it, the replica, the caller, the document, what was read of it,
+            the idempotency key and the seconds in which it has to be answered.
+        check: Checks the headers. Raises RequestValidationError.
+    """
+
+    async def serve(http: HttpRequest) -> Response:
+        replica, caller = plain.read_caller(http, "decide")
+        key, timeout_s = plain.read_key(http), plain.read_timeout(http)
+        check(http)
+        document, sent = await read_sent(http, kind)
+        return await answer_sent(http, replica, caller, document, sent, key, timeout_s)
+
+    plain.add_route(router, path, serve)
 
 
 async def read_sent(http: HttpRequest, kind: TypeAdapter[Any]) -> tuple[Document, Any]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
-from armwise.agent.api import plain, responses
+from armwise.agent.api import responses
 from armwise.agent.api.documented import ANSWER, documented, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -51,43 +51,6 @@ FINISH_REASONS: Mapping[str, str] = {
     "pause_turn": "stop",
 }
 """Finish reasons of the protocol by those of a turn; others are the same."""
-
-
-_BODY = TypeAdapter(ChatRequest)
-
-
-async def _serve(http: Request) -> Response:
-    replica, caller = plain.read_caller(http, "decide")
-    key, timeout_s = plain.read_key(http), plain.read_timeout(http)
-    document, sent = await answering.read_sent(http, _BODY)
-    return await answer_chat(http, replica, caller, document, sent, key, timeout_s)
-
-
-plain.add_route(router, "/v1/chat/completions", _serve)
-
-
-@router.post(
-    "/v1/chat/completions",
-    **documented(
-        "createChatCompletion",
-        Completion,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
-    ),
-)
-async def chat(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: ChatRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await answer_chat(request, replica, caller, document, body, key, timeout_s)
 
 
 async def answer_chat(
@@ -352,3 +315,30 @@ def name_source(passage_id: str, config: AppConfig) -> str:
     if local_id[:8].lower().startswith(("https://", "http://")):  # a scheme has no case
         return local_id
     return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, local_id) if part)])
+
+
+answering.add_door(router, "/v1/chat/completions", TypeAdapter(ChatRequest), answer_chat)
+
+
+@router.post(
+    "/v1/chat/completions",
+    **documented(
+        "createChatCompletion",
+        Completion,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
+    ),
+)
+async def chat(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: ChatRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+) -> Response:
+    """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
+    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return await answer_chat(request, replica, caller, document, body, key, timeout_s)

@@ -340,54 +340,18 @@ _VERSION, _MESSAGES, _CONVERSATION = (
 )
 
 
-async def _serve(http: Request) -> Response:
-    replica, caller = plain.read_caller(http, "decide")
-    key, timeout_s = plain.read_key(http), plain.read_timeout(http)
+def _check_version(http: Request) -> None:
     plain.read_header(http, "anthropic-version", _VERSION)
-    document, sent = await answering.read_sent(http, _MESSAGES)
-    return await _answer(http, replica, caller, document, sent, key, timeout_s)
 
 
 async def _serve_count(http: Request) -> Response:
     replica, _ = plain.read_caller(http, "decide")
-    plain.read_header(http, "anthropic-version", _VERSION)
+    _check_version(http)
     document, sent = await answering.read_sent(http, _CONVERSATION)
     return await plain.call_beside(http, partial(_count_tokens, replica, document, sent))
 
 
-plain.add_route(router, PATH, _serve)
 plain.add_route(router, f"{PATH}/count_tokens", _serve_count)
-
-
-@router.post(
-    PATH,
-    **documented(
-        "createMessage",
-        WrittenMessage,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        failure=MessageError,
-        example={
-            "model": "auto",
-            "max_tokens": 256,
-            "messages": [{"role": "user", "content": "What is a heap?"}],
-        },
-    ),
-)
-async def create_message(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: MessagesRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-    version: Version = None,
-) -> Response:
-    """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
-    del version  # one is answered
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await _answer(request, replica, caller, document, body, key, timeout_s)
 
 
 async def _answer(
@@ -451,3 +415,37 @@ def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> i
         texts += [write_document(call).decode() for call in message.get("tool_calls", ())]
     texts += [write_document(tool).decode() for tool in tools]
     return sum(map(tokens_in, texts)) + attached_tokens(messages)
+
+
+answering.add_door(router, PATH, _MESSAGES, _answer, _check_version)
+
+
+@router.post(
+    PATH,
+    **documented(
+        "createMessage",
+        WrittenMessage,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        failure=MessageError,
+        example={
+            "model": "auto",
+            "max_tokens": 256,
+            "messages": [{"role": "user", "content": "What is a heap?"}],
+        },
+    ),
+)
+async def create_message(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: MessagesRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+    version: Version = None,
+) -> Response:
+    """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
+    del version  # one is answered
+    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return await _answer(request, replica, caller, document, body, key, timeout_s)

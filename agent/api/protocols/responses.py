@@ -12,7 +12,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, TypeAdapter
 
 from armwise.agent.access import Caller, ForeignIdError, UnloggedIdError
-from armwise.agent.api import plain
 from armwise.agent.api.documented import ANSWER, documented
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -311,43 +310,6 @@ class ResponseWriter(answering.Writer):
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
 
-_BODY = TypeAdapter(ResponsesRequest)
-
-
-async def _serve(http: Request) -> Response:
-    replica, caller = plain.read_caller(http, "decide")
-    key, timeout_s = plain.read_key(http), plain.read_timeout(http)
-    document, sent = await answering.read_sent(http, _BODY)
-    return await _answer(http, replica, caller, document, sent, key, timeout_s)
-
-
-plain.add_route(router, "/v1/responses", _serve)
-
-
-@router.post(
-    "/v1/responses",
-    **documented(
-        "createResponse",
-        ResponseObject,
-        *ANSWER,
-        scopes=("decide",),
-        success=SUCCESS,
-        example={"model": "auto", "input": "What is a heap?"},
-    ),
-)
-async def respond(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: ResponsesRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Answer as chat does, with items and their events."""
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await _answer(request, replica, caller, document, body, key, timeout_s)
-
-
 async def _answer(
     http: Request,
     replica: Replica,
@@ -396,3 +358,30 @@ async def _find_previous(
         return document, None
     upstream = document | {"previous_response_id": record.execution.marks[0]}
     return upstream, answering.Previous(record.decision.context.question, arm.answering.llm)
+
+
+answering.add_door(router, "/v1/responses", TypeAdapter(ResponsesRequest), _answer)
+
+
+@router.post(
+    "/v1/responses",
+    **documented(
+        "createResponse",
+        ResponseObject,
+        *ANSWER,
+        scopes=("decide",),
+        success=SUCCESS,
+        example={"model": "auto", "input": "What is a heap?"},
+    ),
+)
+async def respond(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: ResponsesRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+) -> Response:
+    """Answer as chat does, with items and their events."""
+    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return await _answer(request, replica, caller, document, body, key, timeout_s)

@@ -96,11 +96,9 @@ def _without(document: Document, *names: str) -> Document:
 
 def write(body: Document, patch: Patch) -> Document:
     """Return a document as it is sent."""
-    written = {**body, "model": patch.model, "stream": patch.streams}
+    written = patch.begin(body)
     if not patch.streams:
         written.pop("stream_options", None)
-        if "stream" not in body:
-            del written["stream"]
     else:
         written["stream_options"] = {**object_at(body, "stream_options"), "include_usage": True}
     if patch.instructions:

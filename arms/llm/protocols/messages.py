@@ -563,9 +563,7 @@ def _write_choice(choice: Any, *, alone: bool) -> dict[str, Any] | None:
 
 def write(body: Document, patch: Patch) -> Document:
     """Return a document as it is sent."""
-    written = {**body, "model": patch.model, "stream": patch.streams}
-    if not patch.streams and "stream" not in body:
-        del written["stream"]
+    written = patch.begin(body)
     if patch.instructions:
         written["system"] = _instructed(body.get("system"), patch.instructions)
     if body.get("max_tokens") is None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from armwise.arms.llm.protocols.request import Document
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
@@ -22,3 +24,8 @@ class Patch:
     max_tokens: int | None = None
     temperature: float | None = None
     effort: str | None = None
+
+    def begin(self, body: Document) -> Document:
+        """Return a copy of a document with the model; `stream` stays out of one that does not need it."""
+        written = {**body, "model": self.model}
+        return written | {"stream": self.streams} if self.streams or "stream" in body else written

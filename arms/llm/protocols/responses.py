@@ -633,11 +633,9 @@ def _choice_of_responses(choice: Any) -> Any:
 
 def write(body: Document, patch: Patch) -> Document:
     """Return a document as it is sent."""
-    written = {**body, "model": patch.model, "stream": patch.streams}
+    written = patch.begin(body)
     if not patch.streams:
         written.pop("stream_options", None)
-        if "stream" not in body:
-            del written["stream"]
     if patch.instructions:
         given = text_at(body, "instructions")
         written["instructions"] = f"{given}\n\n{patch.instructions}" if given else patch.instructions
