@@ -742,6 +742,23 @@ async def test_the_id_of_an_answer_continues_at_its_provider(tmp_path: Path, str
         assert provider.body["previous_response_id"] == "resp_theirs"
 
 
+async def test_the_answer_of_another_caller_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = ("shop", "clerk", "bank")
+    for secret in secrets:
+        monkeypatch.setenv(f"{secret.upper()}_KEY", secret)
+    projects = ("shop", "shop", "bank")
+    own = [{"env": f"{s.upper()}_KEY", "project": p} for s, p in zip(secrets, projects, strict=True)]
+    async with serving(tmp_path, "responses", keys=own) as (service, provider):
+        asked = request("responses", model="arm/direct")
+        first = await answered(service, "responses", asked, authorization="Bearer shop")
+        later = {"input": "And at noon?", "previous_response_id": first["id"]}
+        for secret, seen in zip(secrets, ("resp_abc", first["id"], first["id"]), strict=True):
+            await answered(service, "responses", later, authorization=f"Bearer {secret}")
+            assert provider.body["previous_response_id"] == seen
+
+
 # -- again, and with passages ----------------------------------------------------------------------
 
 
