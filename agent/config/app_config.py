@@ -77,6 +77,11 @@ class AppConfig(BaseModel):
     fallback: str | None = Field(
         default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
     )
+    baseline: str | None = Field(
+        default=None,
+        description="Arm that you would use without Armwise. The console and `armwise prove` compare "
+        "what was served with always using it; null compares with the most expensive arm.",
+    )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
@@ -261,8 +266,6 @@ class AppConfig(BaseModel):
         build_policy(self.policy, names)
         if self.warm_start is not None and self.warm_start.policy is not None:
             build_policy(self.warm_start.policy, names)
-        if self.fallback is not None and self.fallback not in names:
-            raise ValueError(f"fallback {self.fallback!r} is not an arm{did_you_mean(self.fallback, names)}")
         for name, spec in (("embedding", self.features.embedding), ("similarity", self.features.similarity)):
             if spec is not None and spec.backbone not in self.backbones:
                 hint = did_you_mean(spec.backbone, self.backbones)
@@ -280,6 +283,15 @@ class AppConfig(BaseModel):
                 f"floor {self.floor} is too large for {len(names)} arms and leaves the policy nothing: below "
                 f"{1 / len(names):.4g}, or `exploration`, a share that all arms have together"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_named_arms(self) -> "AppConfig":
+        named = [("fallback", self.fallback), ("baseline", self.baseline)]
+        named += [("limits.arm_caps:", arm) for arm in self.limits.arm_caps]
+        for setting, arm in named:
+            if arm is not None and arm not in self.actions:
+                raise ValueError(f"{setting} {arm!r} is not an arm{did_you_mean(arm, self.actions)}")
         return self
 
     @model_validator(mode="after")
@@ -428,13 +440,6 @@ class AppConfig(BaseModel):
     def _check_warm_start(self) -> "AppConfig":
         if self.warm_start is not None:
             self.warm_start.check(self.reward, self.backbones)
-        return self
-
-    @model_validator(mode="after")
-    def _check_caps(self) -> "AppConfig":
-        for name in self.limits.arm_caps:
-            if name not in self.actions:
-                raise ValueError(f"limits.arm_caps: {name!r} is not an arm{did_you_mean(name, self.actions)}")
         return self
 
     @model_validator(mode="after")

@@ -36,7 +36,9 @@ def prove(
     ] = None,
     beside: Annotated[
         str | None,
-        typer.Option("--beside", help="The arm to compare with; else the dearest drawn often enough."),
+        typer.Option(
+            "--beside", help="Arm to compare with; by default `baseline`, or the most expensive arm."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the receipt, a .json.")] = None,
     badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge, an .svg.")] = None,
@@ -62,6 +64,8 @@ def prove(
         if any(remark.fatal for remark in remarks):
             errors.print("Nothing can be stated.", style="red", **PLAIN)
             raise typer.Exit(1)
+        if beside is None and settings is not None and settings.baseline in sessions.names:
+            beside = settings.baseline
         try:
             receipt = make_receipt(traffic, sessions, settlement, beside)
         except NothingComparableError as error:

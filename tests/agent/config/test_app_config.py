@@ -90,6 +90,7 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
         ("fallback", "bm52", "fallback 'bm52' is not an arm; did you mean 'bm25'?"),
+        ("baseline", "bm52", "baseline 'bm52' is not an arm; did you mean 'bm25'?"),
         (
             "log_away",
             "answer",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+import yaml
 from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
@@ -545,6 +546,16 @@ def test_the_receipt_of_the_own_log_is_kept(config: Path, store: Store, tmp_path
     elsewhere = settings.model_copy(update={"log_url": "sqlite:///other.db"})
     assert read_kept(elsewhere) is None, "another log"
     assert "match: " in run(path, "-c", config, verb="verify")
+
+
+def test_the_own_log_is_compared_with_the_baseline_of_the_configuration(config: Path, store: Store) -> None:
+    fill(store, WORLD, 900, seed=3)
+    assert proven("-c", config)["figures"]["reference"] == "bm25", "the most expensive"
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"]["baseline"] = "dense"
+    config.write_text(yaml.safe_dump(document))
+    assert proven("-c", config)["figures"]["reference"] == "dense"
+    assert proven("-c", config, "--beside", "none")["figures"]["reference"] == "none"
 
 
 def test_what_waits_for_feedback_in_the_own_log_does_not_count_yet(config: Path, store: Store) -> None:
