@@ -21,6 +21,9 @@ PAGE = DOCUMENTS / "http.md"
 
 HEADING = re.compile(r"^## ((?:GET|POST|PUT|PATCH|DELETE) /\S+)$", re.MULTILINE)
 
+LONGEST = 56
+"""Characters of a purpose that is shown in full; a longer one ends at its first comma."""
+
 
 def page() -> str:
     """Return the page of the routes with its table."""
@@ -34,15 +37,16 @@ def routes_table() -> list[str]:
         ValueError: A section is of no operation.
     """
     operations = dict(_operations())
-    rows = ["| method and path | scope | purpose |", "| --- | --- | --- |"]
+    rows = ["| method and path | purpose |", "| --- | --- |"]
     for path in sorted(DOCUMENTS.glob("http/*.md")):
         for route in HEADING.findall(path.read_text(encoding="utf-8")):
             if (operation := operations.get(_bare(route))) is None:
                 raise ValueError(f"http/{path.name} has a section of {route}, which is no operation")
             anchor = re.sub(r"[^\w -]", "", route.lower()).replace(" ", "-")
-            scopes, summary = operation.get("x-scopes", ["none"]), operation["summary"].partition(";")[0]
-            purpose = f"{summary[0].lower()}{summary[1:]}"
-            rows.append(f"| [`{route}`](http/{path.name}#{anchor}) | {' or '.join(scopes)} | {purpose} |")
+            summary = operation["summary"].partition(";")[0]
+            shown = summary if len(summary) <= LONGEST else summary.partition(",")[0]
+            purpose = f"{shown[0].lower()}{shown[1:]}"
+            rows.append(f"| [`{route}`](http/{path.name}#{anchor}) | {purpose} |")
     return rows
 
 
