@@ -76,7 +76,7 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
     assert described == routes
 
 
-def test_the_table_of_routes_is_that_of_the_document_and_the_pages() -> None:
+def test_the_list_of_routes_is_that_of_the_document_and_the_pages() -> None:
     assert text_of("reference/http.md") == routes.page(), "write it anew: python -m tests.documents.routes"
 
 

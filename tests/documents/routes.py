@@ -1,6 +1,6 @@
-"""Writes the table of the routes in `docs/reference/http.md`: `python -m tests.documents.routes`.
+"""Writes the list of the routes in `docs/reference/http.md`: `python -m tests.documents.routes`.
 
-A row is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
+An item is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
 whose heading is the method and the path.
 """
 
@@ -13,7 +13,6 @@ from fastapi import FastAPI
 
 from armwise.agent.api.documented import document
 from armwise.agent.api.routes import list_routes
-from tests.documents.tables import with_table
 
 DOCUMENTS = Path(__file__).resolve().parents[2] / "docs" / "reference"
 
@@ -26,18 +25,20 @@ LONGEST = 56
 
 
 def page() -> str:
-    """Return the page of the routes with its table."""
-    return with_table(PAGE.read_text(encoding="utf-8"), routes_table())
+    """Return the page of the routes with its list."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    listed = [at for at, line in enumerate(lines) if line.startswith("- [`")]
+    return "\n".join([*lines[: listed[0]], *routes_list(), *lines[listed[-1] + 1 :]]) + "\n"
 
 
-def routes_table() -> list[str]:
-    """Return the table of the routes, a row a section of the pages, in their order.
+def routes_list() -> list[str]:
+    """Return an item for each section of the pages, in their order.
 
     Raises:
         ValueError: A section is of no operation.
     """
     operations = dict(_operations())
-    rows = ["| method and path | purpose |", "| --- | --- |"]
+    items = []
     for path in sorted(DOCUMENTS.glob("http/*.md")):
         for route in HEADING.findall(path.read_text(encoding="utf-8")):
             if (operation := operations.get(_bare(route))) is None:
@@ -46,8 +47,8 @@ def routes_table() -> list[str]:
             summary = operation["summary"].partition(";")[0]
             shown = summary if len(summary) <= LONGEST else summary.partition(",")[0]
             purpose = f"{shown[0].lower()}{shown[1:]}"
-            rows.append(f"| [`{route}`](http/{path.name}#{anchor}) | {purpose} |")
-    return rows
+            items.append(f"- [`{route}`](http/{path.name}#{anchor}): {purpose}")
+    return items
 
 
 def _operations() -> Iterator[tuple[str, dict[str, Any]]]:
