@@ -1,7 +1,7 @@
 """Writes the list of the routes in `docs/reference/http.md`: `python -m tests.documents.routes`.
 
-An item is made of an operation of the OpenAPI document and of its section in a page of `docs/reference/http/`,
-whose heading is the method and the path.
+An item joins an operation of the OpenAPI document with its section in a page of `docs/reference/http/`, whose
+heading is the method and the path.
 """
 
 import re
