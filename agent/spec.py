@@ -155,6 +155,14 @@ class Spec(BaseModel):
             object.__setattr__(self, "params", locate_params(self.params, model, read_folder(info)))
         return self
 
+    def with_default(self, name: str, value: object) -> Self:
+        """Return the spec with a parameter that its kind has, unless it is given."""
+        if name in self.params or self.kind not in self.catalogue:
+            return self
+        if name not in find_params(self.catalogue[self.kind]).model_fields:
+            return self
+        return self.model_copy(update={"params": {**self.params, name: value}})
+
 
 @cache
 def find_params(make: Callable[..., object]) -> type[BaseModel]:

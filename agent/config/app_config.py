@@ -80,7 +80,9 @@ class AppConfig(BaseModel):
     baseline: str | None = Field(
         default=None,
         description="Arm that you would use without Armwise. The console and `armwise prove` compare "
-        "what was served with always using it; null compares with the most expensive arm.",
+        "what was served with always using it; null compares with the most expensive arm. A policy of kind "
+        "`adaptive` uses it until rewards show, with 95 % certainty, that another arm is better for a "
+        "question.",
     )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
@@ -292,6 +294,16 @@ class AppConfig(BaseModel):
         for setting, arm in named:
             if arm is not None and arm not in self.actions:
                 raise ValueError(f"{setting} {arm!r} is not an arm{did_you_mean(arm, self.actions)}")
+        return self
+
+    @model_validator(mode="after")
+    def _pass_baseline(self) -> "AppConfig":
+        """Give the baseline to the policies that keep to one."""
+        if self.baseline is not None:
+            object.__setattr__(self, "policy", self.policy.with_default("baseline", self.baseline))
+            if (plan := self.warm_start) is not None and plan.policy is not None:
+                policy = plan.policy.with_default("baseline", self.baseline)
+                object.__setattr__(self, "warm_start", plan.model_copy(update={"policy": policy}))
         return self
 
     @model_validator(mode="after")

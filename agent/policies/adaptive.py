@@ -42,7 +42,7 @@ from armwise.agent.policies.encoding import (
     question_columns,
     question_contributions,
 )
-from armwise.agent.policies.sampling import best_probabilities, greedy
+from armwise.agent.policies.sampling import TIE, best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import ROUTER, Context, Decision
 
@@ -76,6 +76,9 @@ UNEXPLAINED, ONE, ALL = 0.25, 3.0, 16.0
 LOOK = 0.5
 """Share of the draws for an arm whose rewards have risen: they may be late, and chance must not take all."""
 
+SURE, CERTAIN = 1.645, 2.645
+"""Standard deviations by which an arm must beat the baseline to get its first draws, and its whole share."""
+
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
 
@@ -99,6 +102,9 @@ class Adaptive:
             similarity of the question to the source of each arm, if the context has that.
         run_length: Expected number of rewards, of all arms together, between two restarts where nothing
             changes; None to restart never. A shorter one follows a change sooner.
+        baseline: The arm to use until rewards show that another arm is better for a question. An arm gets no
+            draws while it is better with a probability below 95 %; exploration still tries it. None to do
+            without; a service sets it from `baseline` of its configuration.
 
     Source: ridge regressions an arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being the
     best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed rises:
@@ -118,6 +124,7 @@ class Adaptive:
         dims: int = 32,
         prior_feature: str | None = ROUTER,
         run_length: float | None = RUN_LENGTH,
+        baseline: str | None = None,
     ) -> None:
         if not 0.0 <= alpha < math.inf:
             raise PolicyError(f"alpha {alpha} is not a finite number of at least 0")
@@ -127,6 +134,7 @@ class Adaptive:
             "dims": dims,
             "prior_feature": prior_feature,
             "run_length": run_length,
+            "baseline": baseline,
         }
         self._detector = None if run_length is None else ChangeDetector(run_length)
         self._rows: dict[str, int] = {}
@@ -156,18 +164,29 @@ class Adaptive:
 
     def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution with a penalty subtracted from the mean rewards, shape (n,)."""
-        mean, deviation, over = self._posterior(context, arms)
-        best = best_probabilities(mean - penalty, deviation)
+        mean, deviation, over, apart = self._posterior(context, arms)
+        net = mean - penalty
+        best = best_probabilities(net, deviation)
+        if apart is not None:
+            at = arms.index(self._settings["baseline"])
+            certainty = (net - net[at]) / np.maximum(apart, TIE)
+            best *= np.clip((certainty - SURE) / (CERTAIN - SURE), 0.0, 1.0)
+            best[at] = 1.0 - best.sum()  # its own certainty is 0, so its share was 0
+            return best
         if not over.any():
             return best
-        return (1.0 - LOOK) * best + LOOK * greedy(mean - penalty + deviation + over)
+        return (1.0 - LOOK) * best + LOOK * greedy(net + deviation + over)
 
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
         """Return the mean reward of each arm, and the deviation that it is drawn with, shapes (n,)."""
         return self._posterior(context, arms)[:2]
 
-    def _posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array]:
-        """Return the same, and what is added to a bound for rewards that have risen, shapes (n,)."""
+    def _posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array, Array | None]:
+        """Return the same and two more, shapes (n,).
+
+        They are what is added to a bound for rewards that have risen, and the standard deviation of the
+        difference from the baseline; None if there is no baseline among the arms.
+        """
         check_context(context)
         x = self._columns(context)
         with self._lock:
@@ -180,7 +199,11 @@ class Adaptive:
             early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
             narrow = least + max(wide - least, 0.0) * np.maximum(early, early_of_arm)
             over = model.deviation * np.maximum(model.rise[rows] - NOTICE, 0.0)
-            return mean, np.sqrt(narrow * variance), over
+            apart = None
+            if (baseline := self._settings["baseline"]) in arms:
+                at = arms.index(baseline)
+                apart = np.sqrt(variance + variance[at] + model.variance_in_common(prior.v - prior.v[at]))
+            return mean, np.sqrt(narrow * variance), over, apart
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.

@@ -145,6 +145,10 @@ class ArmRegressions:
         own = (self.target[rows] @ gain[:, :, None])[:, :, 0] @ [1.0, *-common]
         return prior.mean_score + prior.v @ common + prior.bonus + own, self.noise[0] * (gain @ x)
 
+    def variance_in_common(self, v: Array) -> Array:
+        """Return the variance of what the arms have in common, for columns of shape (n, 3), shape (n,)."""
+        return np.asarray(self.noise[0] * np.einsum("ni,ni->n", v, np.linalg.solve(self.gram, v.T).T))
+
     def weights(self, rows: Rows, prior: Prior) -> tuple[Array, Array]:
         """Return the weights in common, shape (3,), and those of each arm, shape (n, d)."""
         common: Array = np.linalg.solve(self.gram, self.moment).astype(np.float64, copy=False)

@@ -113,7 +113,8 @@ def propose_portfolio(
         "path": str(output / YAML),
         "apply": command,
     }
-    return config.with_arms(report.arms) if plan.live else None
+    named = [arm for arm in (config.fallback, config.baseline) if arm is not None]
+    return config.with_arms({*report.arms, *named}) if plan.live else None
 
 
 def _on_par(outcomes: Outcomes, lots: Sequence[Lot]) -> Outcomes:

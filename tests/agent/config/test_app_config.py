@@ -208,6 +208,16 @@ def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
     assert AppConfig.model_validate_json(settled.model_dump_json()) == settled
 
 
+def test_a_policy_that_keeps_to_a_baseline_gets_that_of_the_service() -> None:
+    document = {**changed("baseline", "dense"), "policy": {"kind": "adaptive", "params": {"alpha": 0.1}}}
+    config = parse(document)
+    assert config.policy.params == {"alpha": 0.1, "baseline": "dense"}
+    assert AppConfig.model_validate_json(config.model_dump_json()) == config
+    of_its_own = parse({**document, "policy": {"kind": "adaptive", "params": {"baseline": None}}})
+    assert of_its_own.policy.params == {"baseline": None}, "the operator may do without"
+    assert parse({**document, "policy": {"kind": "uniform"}}).policy.params == {}
+
+
 def test_what_takes_the_place_of_a_removed_key_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown key 'new_arms'; it was removed: every arm is"):
         parse({**CONFIG, "new_arms": {"hosts": {}}})

@@ -737,3 +737,102 @@ def test_an_arm_is_drawn_by_its_whole_uncertainty_until_it_has_rewards_of_its_ow
     assert shares[294] == pytest.approx([0.04 + 0.96 * early, 1.0, 1.0])
     assert shares[295] == pytest.approx([0.04 + 0.96 * 10.0 / 306.0, 0.04 + 0.96 / 2.0, 1.0])
     assert shares[299][1] == pytest.approx(0.04 + 0.96 / 6.0)
+
+
+# -- a baseline --------------------------------------------------------------------------------------
+
+
+MODELS = ("small", "large")
+
+
+def ask(policy: Adaptive, hard: float, scores: dict[str, float] | None = None) -> Array:
+    """Return the distribution for an easy question, 0, or a hard one, 1."""
+    described = {arm: {"router": score} for arm, score in (scores or {}).items()}
+    return policy.probabilities(Context("?", {"hard": hard}, (), described), MODELS)
+
+
+def rate(policy: Adaptive, arm: str, hard: float, rewards: list[float]) -> None:
+    for reward in rewards:
+        policy.learn(decision(Context("?", {"hard": hard}), arm, MODELS), reward)
+
+
+def test_the_baseline_has_all_draws_before_the_first_reward() -> None:
+    assert ask(Adaptive(baseline="large"), 0.0).tolist() == [0.0, 1.0]
+    assert ask(Adaptive(baseline="small"), 1.0).tolist() == [1.0, 0.0]
+
+
+def test_one_rating_does_not_leave_the_baseline() -> None:
+    policy = Adaptive(baseline="large")
+    rate(policy, "large", 0.0, [0.9, 0.8, 0.0, 0.9] * 5)
+    rate(policy, "small", 0.0, [1.0])
+    assert ask(policy, 0.0)[0] == 0.0
+
+
+def test_the_baseline_is_left_for_the_questions_on_which_another_arm_is_better() -> None:
+    policy = Adaptive(baseline="large")
+    for _ in range(40):
+        rate(policy, "large", 0.0, [0.6, 0.5])
+        rate(policy, "small", 0.0, [0.9, 0.8])
+        rate(policy, "large", 1.0, [0.8, 0.7])
+        rate(policy, "small", 1.0, [0.1, 0.2])
+    assert ask(policy, 0.0)[0] > 0.95
+    assert ask(policy, 1.0)[0] == 0.0
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.3, 1.0])
+def test_a_router_without_ratings_moves_less_than_half_of_the_draws(gap: float) -> None:
+    policy = Adaptive(baseline="large")
+    assert 0.0 <= ask(policy, 0.0, {"small": gap, "large": 0.0})[0] < 0.5
+
+
+def test_a_penalty_on_the_baseline_counts_as_known() -> None:
+    policy = Adaptive(baseline="large")
+    rate(policy, "large", 0.0, [0.5] * 30)
+    rate(policy, "small", 0.0, [0.5] * 30)
+    seen = Context("?", {"hard": 0.0})
+    assert policy.penalised(seen, MODELS, np.array([0.0, 0.0]))[1] == 1.0
+    assert policy.penalised(seen, MODELS, np.array([0.0, 0.9]))[0] == 1.0
+
+
+def test_a_decision_without_the_baseline_is_made_as_without_one() -> None:
+    kept, free = Adaptive(baseline="large"), Adaptive()
+    for policy in (kept, free):
+        rate(policy, "small", 0.0, [1.0, 0.0, 1.0])
+    seen = Context("?", {"hard": 0.0})
+    assert np.array_equal(
+        kept.probabilities(seen, ("small", "mid")), free.probabilities(seen, ("small", "mid"))
+    )
+
+
+def test_a_rise_takes_no_draws_from_the_baseline() -> None:
+    kept, free = Adaptive(baseline="large"), Adaptive()
+    for policy in (kept, free):
+        rate(policy, "large", 0.0, [0.6] * 200)
+        rate(policy, "small", 0.0, [0.2] * 5 + [1.0] * 6)
+    assert ask(free, 0.0)[0] > 0.4
+    assert ask(kept, 0.0)[0] < 0.05
+
+
+@pytest.mark.parametrize("baseline", MODELS)
+def test_few_and_wrong_ratings_cost_no_more_than_exploration(baseline: str) -> None:
+    """One answer in ten is rated, a tenth of the ratings are wrong; ten services of 400 questions."""
+    right = {"small": (0.9, 0.4), "large": (0.84, 0.79)}
+    losses = []
+    for seed in range(10):
+        rng, policy, lead = np.random.default_rng(seed), Adaptive(baseline=baseline), []
+        for _ in range(400):
+            hard = int(rng.random() < 0.5)
+            seen = Context("?", {"hard": float(hard)})
+            p = served_distribution(policy, seen, MODELS, FLOOR)
+            drawn = MODELS[rng.choice(2, p=p)]
+            lead.append(p @ [right[arm][hard] for arm in MODELS] - right[baseline][hard])
+            reward = float(rng.random() < right[drawn][hard])
+            if rng.random() < 0.1:
+                policy.learn(decision(seen, drawn, MODELS), abs(reward - float(rng.random() < 0.1)))
+        losses.append(np.mean(lead))
+    worst = (
+        FLOOR
+        * 0.5
+        * sum(max(0.0, right[baseline][hard] - min(right[arm][hard] for arm in MODELS)) for hard in (0, 1))
+    )
+    assert np.mean(losses) >= -worst - 0.002

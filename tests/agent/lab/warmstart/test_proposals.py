@@ -25,9 +25,11 @@ ARMS: dict[str, Any] = {
 }
 
 
-def chosen(tmp_path: Path, kind: str, live: list[str], parts: int = 1) -> list[str]:
+def chosen(
+    tmp_path: Path, kind: str, live: list[str], parts: int = 1, baseline: str | None = None
+) -> list[str]:
     """Choose one arm by questions half of which only keyword search answers; `both` is best on the others."""
-    config = parse({**configured(tmp_path).model_dump(mode="json"), "arms": ARMS})
+    config = parse({**configured(tmp_path).model_dump(mode="json"), "arms": ARMS, "baseline": baseline})
     n = 400
     rng, copied = np.random.default_rng(0), np.arange(n) < n // 2
     chance = [np.where(copied, *each) for each in ((0.95, 0.4), (0.0, 0.4), (0.3, 0.9))]
@@ -61,3 +63,7 @@ def test_other_labels_count_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("live", "found"), [("near", "both"), ("both", "both"), ("also", "also")])
 def test_a_live_arm_stays_unless_another_is_certainly_better(tmp_path: Path, live: str, found: str) -> None:
     assert chosen(tmp_path, "synthetic", [live]) == [found]
+
+
+def test_the_baseline_stays_live_whatever_else_is_chosen(tmp_path: Path) -> None:
+    assert chosen(tmp_path, "synthetic", [], baseline="near") == ["near", "both"]
