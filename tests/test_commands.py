@@ -75,7 +75,6 @@ ELSEWHERE = {
     "serve status": "likewise",
     "serve shutdown": "likewise",
     "export OTEL": "tests/live/test_telemetry.py, with a receiver of its own",
-    "benchmarks/tracing.py": "it takes minutes",
 }
 """Commands that are not run here, by a part of their line, and who runs them."""
 

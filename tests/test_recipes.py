@@ -289,10 +289,7 @@ class Recipe:
 RECIPES = {
     "arm": Recipe(
         add_arm,
-        notice=(
-            f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/arm-kinds.md]",
-            f"{REFERENCE}::test_the_page_is_what_the_settings_say[../guide/arms.md]",
-        ),
+        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/arm-kinds.md]",),
         keep=(("tests/arms/retrievers/test_catalog.py", "first"),),
     ),
     "policy": Recipe(

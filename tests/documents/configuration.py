@@ -1,8 +1,8 @@
 """Generates the reference of every setting from the settings classes: a page a subject.
 
 `python -m tests.documents.configuration` writes `docs/reference/configuration.md` and the pages of the
-folder `configuration` beside it, and the tables of two pages that are written by hand: the kinds of arms in
-the guide, and the estimators. A test fails when one of them is out of date.
+folder `configuration` beside it, and the table of estimators in a page that is written by hand. A test fails
+when one of them is out of date.
 """
 
 import inspect
@@ -126,18 +126,8 @@ def pages() -> dict[str, str]:
         raise ValueError(f"{', '.join(sorted(left))}: name the page in SUBJECTS")
     for name, lines in zip(KINDS, (_arms(), _policies(), _routers(), _pools()), strict=True):
         contents[f"configuration/{name}.md"] = _page(KINDS[name], "", lines)
-    contents["../guide/arms.md"] = _with_table("../guide/arms.md", arms_table())
     contents["estimators.md"] = _with_table("estimators.md", estimators_table().splitlines())
     return contents
-
-
-def arms_table() -> list[str]:
-    """Return the table of the kinds of arms in the guide, a row a kind."""
-    rows = [
-        f"| `{name}` | {kind.summary} | {'yes' if kind.light else 'no'} | `{_flow(kind.example)}` |"
-        for name, kind in catalog.KINDS.own.items()
-    ]
-    return ["| kind | what it does | light | such as `params` |", "| --- | --- | --- | --- |", *rows]
 
 
 def _flow(example: Mapping[str, Any]) -> str:
@@ -182,7 +172,8 @@ def _arms() -> list[str]:
     tables: dict[tuple[str, ...], str] = {}
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
-        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
+        light = " [Light](../../guide/arms.md#where-an-arm-runs)." if kind.light else ""
+        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.{light}", ""]
         lines += [*_example(kind.example), *_table(kind.params)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):

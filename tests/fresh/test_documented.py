@@ -16,7 +16,9 @@ def documented() -> set[Requirements]:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = set()
     for line in "\n".join(page.read_text(encoding="utf-8") for page in pages).splitlines():
-        for command in re.findall(r"pip install ((?:'[^']+'|\"[^\"]+\"|[\w.\[\]-]+)(?: '[^']+')*)", line):
+        for command in re.findall(
+            r"pip install (?:--upgrade )?((?:'[^']+'|\"[^\"]+\"|[\w.\[\]-]+)(?: '[^']+')*)", line
+        ):
             words = [re.sub(r".*/(armwise)-[\w.-]*\.whl", r"\1", word) for word in shlex.split(command)]
             if any(word.startswith("armwise") for word in words):
                 found.add(tuple(words))

@@ -16,13 +16,35 @@ from tests.postgres import Server, running
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[3] / "docs/guide/data.md"
 TIME = "2026-11-21 12:00:00+00"
-"""The moment that the page restores."""
+
+ARCHIVE = r"""psql -c "ALTER SYSTEM SET archive_mode = on" \
+  -c "ALTER SYSTEM SET archive_timeout = '1min'" \
+  -c "ALTER SYSTEM SET archive_command = 'cmp -s %p /archive/%f || (test ! -f /archive/%f && \
+cp %p /archive/.%f && sync /archive/.%f && mv /archive/.%f /archive/%f)'"
+pg_ctl restart
+"""
+"""Archives the write-ahead log from now on."""
+
+BASE_BACKUP = "pg_basebackup --pgdata=/backup/2026-11-21 --checkpoint=fast\n"
+
+RESTORE = r"""pg_ctl stop     # if it still runs: archives the rest of its log
+mv "$PGDATA" "$PGDATA.lost"
+cp -a /backup/2026-11-21 "$PGDATA"
+cat >> "$PGDATA/postgresql.auto.conf" <<'END'
+restore_command = 'cp /archive/%f %p'
+recovery_target_time = '2026-11-21 12:00:00+00'
+recovery_target_action = 'promote'
+hot_standby = off
+END
+touch "$PGDATA/recovery.signal"
+pg_ctl start
+"""
+"""Goes back to TIME."""
 
 
 def follow(server: Server, block: str, folder: Path, time: str = TIME) -> None:
-    """Run commands of the page as the user of the server; one that starts it is the last."""
+    """Run commands as the user of the server; one that starts it is the last."""
     script = block.replace("/archive/", f"{folder}/archive/").replace("/backup/", f"{folder}/backup/")
     script, starts = re.subn(r"^pg_ctl start$", "", script.replace(TIME, time), flags=re.MULTILINE)
     script, restarts = re.subn(r"^pg_ctl restart$", "pg_ctl stop", script, flags=re.MULTILINE)
@@ -51,14 +73,13 @@ async def policy(service: Service) -> dict[str, Any]:
 
 
 async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path: Path) -> None:
-    archive, back_up, restore = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
     with running() as server:
         url, folder = server.fresh(), server.folder
         server.run(f"mkdir {folder}/archive {folder}/backup")
-        follow(server, archive, folder)
+        follow(server, ARCHIVE, folder)
         async with Service(tmp_path, log_url=url).running() as service:
             names = await asked(service, 10)
-            follow(server, back_up, folder)
+            follow(server, BASE_BACKUP, folder)
             names += await asked(service, 30)
             before, served = await recorded(service, names), await policy(service)
             with server.connect() as connection:
@@ -67,7 +88,7 @@ async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path
         with server.connect() as connection:
             connection.execute("SET search_path TO log1; UPDATE executions SET answer = 'overwritten'")
             connection.execute("TRUNCATE log1.decisions, log1.feedback, log1.versions CASCADE")
-        follow(server, restore, folder, moment.isoformat(" "))
+        follow(server, RESTORE, folder, moment.isoformat(" "))
         with closing(Store(url)) as store:
             assert verify_states(store, service.config, lambda *_: None, every=True).sound
         async with Service(tmp_path, log_url=url).running() as service:
