@@ -44,6 +44,20 @@ def test_every_page_stands_once_in_the_navigation() -> None:
     assert sorted(pages_in(nav)) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+\.md)")
+
+
+def test_every_page_is_linked_from_the_index_or_from_a_page_that_lists_its_folder() -> None:
+    """Benchmarks are on a list of their own."""
+    lists = [DOCS / "index.md", DOCS / "benchmarks/index.md"]
+    linked = {
+        (page.parent / link).resolve()
+        for page in lists
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+    }
+    assert {*DOCS.rglob("*.md")} - linked <= {DOCS / "index.md"}
+
+
 def test_the_page_of_r3ag_trains_it_on_quality_and_utility(tmp_path: Path) -> None:
     (block,) = (block for block in blocks_of("docs/papers/r3ag.md") if block.language == "yaml")
     (tmp_path / block.title).write_text(block.text, encoding="utf-8")
