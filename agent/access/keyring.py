@@ -274,6 +274,11 @@ class NewKey(KeyBase):
         budgets = self.max_budget is not None or self.token_budget is not None
         if budgets != (self.budget_duration is not None):
             raise ValueError("a budget needs both an amount and budget_duration: 1d or 1mo")
+        if "chat" in self.scopes and not budgets:
+            raise ValueError(
+                "everybody can read a key of scope 'chat' in a page, so it needs a budget, such as "
+                "token_budget 200000 with budget_duration 1d"
+            )
         return self
 
     def settings(self, now: float) -> KeySettings:

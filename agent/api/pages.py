@@ -17,10 +17,22 @@ _FOLDER = Path(str(resources.files("fastapi_offline"))) / "static"
 FEEDBACK_SCRIPT, FEEDBACK_BUTTON = "/feedback.js", "/v1/feedback/button"
 """The script of the buttons, and where they send: a token stands for a key there, also from other sites."""
 
-ANY_SITE = (FEEDBACK_SCRIPT, FEEDBACK_BUTTON)
+CHAT = "/chat"
+"""The chat page."""
+
+CHAT_SCRIPT = "/chat.js"
+"""The script with which a page of any site shows the chat page in a panel."""
+
+CHAT_FILES = ("chat_page.js", "chat.css")
+"""What the chat page loads, below its path."""
+
+ANY_SITE = (FEEDBACK_SCRIPT, FEEDBACK_BUTTON, CHAT_SCRIPT)
 """Paths that a page of any site may have a browser ask for."""
 
-PUBLIC = ("/", "/docs", *(f"/docs/{name}" for name in FILES), *ANY_SITE)
+PUBLIC = (
+    *("/", "/docs", *(f"/docs/{name}" for name in FILES)),
+    *(CHAT, *(f"{CHAT}/{name}" for name in CHAT_FILES), *ANY_SITE),
+)
 """Paths that need no key: they show nothing of the service."""
 
 router = APIRouter(include_in_schema=False)

@@ -182,7 +182,7 @@ key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
     text=("expires", "tags"),
     help_texts={
         "groups": "a group whose passages its callers may see; repeatable.",
-        "scopes": "decide, feedback, read, operate or admin; else decide and feedback; repeatable.",
+        "scopes": "chat, decide, feedback, read, operate or admin; else decide and feedback; repeatable.",
         "tags": "name=value, kept and not interpreted.",
     },
 )

@@ -458,6 +458,7 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
 def _say_ready(base: str, folder: Path | None, console: Console, remark: str) -> None:
     console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
     console.print(f"ask:     armwise ask {shlex.quote(read_question(folder))} --url {base}", **PLAIN)
+    console.print(f"chat:    {base}/chat", **PLAIN)
     console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
     if remark:
         console.print(f"note:    {remark}", **PLAIN)

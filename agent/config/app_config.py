@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from armwise.agent.config.privacy import Privacy
 from armwise.agent.config.sections import (
+    ChatPage,
     CorpusSpec,
     Http,
     Key,
@@ -203,6 +204,7 @@ class AppConfig(BaseModel):
         "among the arms that answer with that model alone. Your aliases replace the default ones.",
     )
     limits: Limits = Limits()
+    chat: ChatPage = ChatPage()
     retrieval_cache: RetrievalCacheSpec = RetrievalCacheSpec()
     http: Http = Http()
     telemetry: TelemetrySpec = TelemetrySpec()

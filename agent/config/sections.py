@@ -24,7 +24,7 @@ from armwise.arms.suggestions import did_you_mean
 from armwise.feedback.training_log import observed
 from armwise.number import Number
 
-Scope = Literal["decide", "feedback", "read", "operate", "admin"]
+Scope = Literal["chat", "decide", "feedback", "read", "operate", "admin"]
 
 Source = Literal["user", "judge", "operator"]
 
@@ -41,7 +41,8 @@ class KeyBase(BaseModel):
     scopes: tuple[Scope, ...] = Field(
         default=("decide", "feedback"),
         min_length=1,
-        description="`decide` sends requests, and reads their decisions, the arms and the policy; `feedback` "
+        description="`chat` asks on the chat page and rates the answer, and nothing else; "
+        "`decide` sends requests, and reads their decisions, the arms and the policy; `feedback` "
         "sends feedback; `read` reads decisions, arms, versions, evaluations and warm starts; `operate` "
         "reads these, too, switches arms and chooses the live ones, promotes versions, evaluates and "
         "warm-starts; `admin` does all of it, in all projects, makes keys and exports.",
@@ -66,11 +67,26 @@ class KeyBase(BaseModel):
             raise ValueError(f"scope 'admin' is for all projects: it cannot be of {self.project!r} alone")
         return self
 
+    @model_validator(mode="after")
+    def _check_public(self) -> "KeyBase":
+        if "chat" in self.scopes and self.scopes != ("chat",):
+            raise ValueError("everybody can read a key of scope 'chat' in a page: give it no other scope")
+        return self
+
 
 class Key(KeyBase):
     """A key of callers that the environment holds; others are made with `armwise key create`."""
 
     env: str = Field(min_length=1, description="Environment variable of the service that holds the key.")
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> "Key":
+        if "chat" in self.scopes:
+            raise ValueError(
+                "a key of scope 'chat' needs a budget, which keys of the configuration do not have: run "
+                "`armwise key create --name site --scope chat --token-budget 200000 --budget-duration 1d`"
+            )
+        return self
 
 
 class CorpusSpec(BaseModel):
@@ -228,6 +244,26 @@ class Http(BaseModel):
         if self.proxy_protocol and not self.trusted_proxies:
             raise ValueError("proxy_protocol needs trusted_proxies: the addresses that send its header")
         return self
+
+
+class ChatPage(BaseModel):
+    """The chat page, `/chat`, and who may show it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    origins: tuple[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.*:\[\]-]{1,255}$")], ...] = Field(
+        default=(),
+        max_length=100,
+        description="Sites whose pages may show the chat page in a frame, such as `https://www.example.com`; "
+        "browsers refuse all others. Empty for any site or, in a service without keys, for this machine "
+        "alone.",
+    )
+    questions_per_minute: int = Field(
+        default=10,
+        ge=1,
+        description="Most questions that one address may ask with a key of scope `chat` in a minute, in one "
+        "replica. A network of IPv6 (/64) counts as one address.",
+    )
 
 
 Sticky = Annotated[

@@ -1,1 +1,1 @@
-"""Interfaces to other systems: feedback in their formats, MCP, feedback buttons for web pages, log import."""
+"""Interfaces to other systems: feedback in their formats, MCP, log import, buttons and a chat for pages."""
