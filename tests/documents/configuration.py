@@ -65,8 +65,8 @@ every key, kind and range. What depends on several keys, such as the backbone th
 SUBJECTS = {
     "service": (
         "The service",
-        "Access, privacy, the corpus, limits, and telemetry.",
-        ("keys", "privacy", "corpus", "corpora", "limits", "retrieval_cache", "http", "telemetry"),
+        "Access, privacy, the corpus, limits, the chat page, and telemetry.",
+        ("keys", "privacy", "corpus", "corpora", "limits", "chat", "retrieval_cache", "http", "telemetry"),
     ),
     "arms": (
         "Arms and language models",
