@@ -8,8 +8,8 @@
 A help desk answers questions of three kinds by four arms, of which each kind has another best one. The day is
 played from a seed, over HTTP, by a clock that begins a day ago: at first arms are drawn evenly; then the gate
 judges a policy that has learned from this, which is promoted; in the evening another one becomes a canary.
-The pages are those of the service as it is, in Debian's chromium. With `--demo`, the page that a run of the
-demo has left is taken instead.
+The pages are those of the service as it is, in Debian's chromium; the chat is in a page of another site.
+With `--demo`, the page that a run of the demo has left is taken instead.
 """
 
 import sys
@@ -42,6 +42,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.registry import runs
 from tests.agent.browsing import browsing, listening
 from tests.agent.fakes import FakeArms, Service
+from tests.agent.gateways.test_buttons import an_app
 
 console = Console(width=100)
 
@@ -339,6 +340,34 @@ def take_demo(story: Path, folder: Path, scheme: str) -> None:
         take(page, folder / f"demo{suffix_of(scheme)}.png")
 
 
+LIBRARY = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>The town library</title>
+<style>:root { color-scheme: light dark }
+body { font: 1.1rem/1.6 serif; margin: 3rem; width: 28rem }</style>
+<script src="ADDRESS/chat.js" data-title="Ask the library" data-open defer></script></head><body><main>
+<h1>The town library</h1><p>Twelve branches, 900,000 books, and a reading room.</p>
+<p>Your card is free. Bring an identity card to any desk.</p></main></body></html>"""
+
+
+def take_chat(folder: Path, scheme: str) -> None:
+    """Write a picture of the chat in a page of another site."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as log, TemporaryDirectory() as app:
+        changes: dict[str, Any] = {"arms": {"bm25": {"kind": "bm25"}}, "limits": {"body_bytes": 65536}}
+        service = Service(Path(log), ScriptedGenerator(reply), searched=HelpDesk(), **changes)
+        with listening(service) as address, an_app(Path(app), "base-uri 'none'") as site, browsing() as visit:
+            (Path(app) / "index.html").write_text(LIBRARY.replace("ADDRESS", address))
+            page = visit(1000, scheme)
+            page.set_viewport_size({"width": 1000, "height": 700})
+            page.goto(site)
+            chat = page.frame_locator("iframe")
+            chat.get_by_label("Your question").fill(SHOWN)
+            chat.get_by_role("button", name="Ask").click()
+            chat.get_by_role("button", name="Passage 1").click()
+            chat.get_by_role("button", name="Good answer").click()
+            chat.get_by_text("Thank you.").wait_for()
+            take(page, folder / f"chat{suffix_of(scheme)}.png")
+
+
 def suffix_of(scheme: str) -> str:
     """Return what the names of pictures in a colour scheme end with.
 
@@ -371,6 +400,7 @@ def main(
     if demo is not None:
         take_demo(demo, folder, scheme)
         return
+    take_chat(folder, scheme)
     with TemporaryDirectory() as log, helping(Path(log)) as (service, address, canary):
         take_all(service, address, canary, folder, scheme)
 

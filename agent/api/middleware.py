@@ -94,6 +94,9 @@ FOR_ANY_SITE = (
 
 NOBODY = Caller(None, frozenset())
 
+PUBLIC_KEY = frozenset[Scope](("chat",))
+"""Scopes of a key that everybody can read: its callers are as unknown as those without a key."""
+
 KNOWN_CALLER = "x-armwise-known-caller"
 """Header of a response to a caller with a valid key, for the proxy of `armwise serve`, which removes it."""
 
@@ -185,7 +188,7 @@ class RequestGuard:
             if not any_site:
                 self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(path, headers, dialect)
-            if caller is not NOBODY:
+            if caller is not NOBODY and caller.scopes != PUBLIC_KEY:
                 added.append((KNOWN_CALLER.encode(), b"1"))
             if caller.limits:
                 send = _with_headers(send, lambda: self._quota.headers(caller))

@@ -92,7 +92,7 @@ UNBOUNDED = ("probes", "ready")
 """Lanes with unlimited queues."""
 
 CONDITIONS = {
-    "chat": "{ path /v1/chat/completions /v1/responses /v1/messages /console/playground/ask }",
+    "chat": "{ path /v1/chat/completions /v1/responses /v1/messages /console/playground/ask /chat/ask }",
     "feedback": "{ path /v1/feedback } or { path_end /activate }",
     "large": f"{{ req.body_size gt {BUFFER_BYTES // 2} }}",
     "probes": "{ path /health /health/decides /metrics }",
