@@ -9,7 +9,7 @@ from armwise.agent.api import decisions as api
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.protocols import chat
 from armwise.agent.api.protocols.schemas import ChatRequest
-from armwise.agent.api.schemas import DecisionId
+from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.console.page import ACTION, CONSOLE, page, pages, unless_refused
 from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.gateways.buttons import METRIC
@@ -43,7 +43,7 @@ async def playground(request: Request, replica: AppReplica, caller: RequestCalle
 
 async def _find_moved(replica: Replica, caller: Caller) -> tuple[rated.Rated, rated.Rated] | None:
     """Return the first and the newest rated answers; None: too few have been rated."""
-    rule, criteria = replica.config.reward, api.build_filter(caller, api.DecisionQuery())
+    rule, criteria = replica.config.reward, api.build_filter(caller, DecisionQuery())
     if METRIC not in rule.metrics:
         return None
     found = await asyncio.to_thread(rated.first_and_newest, replica.store, rule, METRIC, criteria)

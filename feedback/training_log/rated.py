@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from orjson import loads
@@ -69,7 +70,7 @@ def first_and_newest(
     halfway = rule.metric(metric).value_at(0.5)
     best = rule.metric(metric).value_at(1.0)
 
-    def read(rows: Sequence[sa.Row[tuple[str, str]]]) -> Rated:
+    def read(rows: Sequence[Any]) -> Rated:
         values = [loads(metrics)[metric] for _, metrics in rows]
         good = sum((value - halfway) * (best - halfway) > 0 for value in values)
         return Rated(dict(Counter(arm for arm, _ in rows).most_common()), good)

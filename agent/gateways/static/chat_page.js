@@ -13,7 +13,10 @@
   const WORDS = {
     invalid_api_key: "This chat has no valid key. Please tell the owner of this site.",
     forbidden: "The key of this chat does not allow questions. Please tell the owner of this site.",
-    rate_limit_exceeded: "That were many questions in a short time. Please wait a moment, then try again.",
+    rate_limit_exceeded: "There are too many questions at the moment. Please wait a minute, then try again.",
+    overloaded: "This chat is busy. Please try again in a moment.",
+    model_busy: "This chat is busy. Please try again in a moment.",
+    not_ready: "This chat is starting. Please try again in a minute.",
     insufficient_quota: "This chat has used up its budget. Please come back later.",
     invalid_value: "This question cannot be answered. Please shorten it, or start a new chat.",
     context_length_exceeded: "This conversation has become too long. Please start a new chat.",

@@ -375,7 +375,8 @@ def test_a_page_of_another_site_shows_the_chat_by_one_tag(tmp_path: Path, visit:
             page.locator("iframe").wait_for(state="hidden")
             assert opener.get_attribute("aria-expanded") == "false"
             page.evaluate("document.querySelector('div').shadowRoot.querySelector('button').click()")
-            page.evaluate("postMessage('armwise-close', '*')")  # of the page itself, not of the frame
-            page.wait_for_timeout(100)
+            came = "new Promise(done => addEventListener('message', () => done(), {once: true}))"
+            # of the page itself, not of the frame
+            page.evaluate(f"() => {{ const came = {came}; postMessage('armwise-close', '*'); return came }}")
             assert page.locator("iframe").is_visible()
         assert [values for _, values in rated(address, **admin)] == [[-1.0]]
