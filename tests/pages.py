@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,11 +26,6 @@ BORROWED = {
 
 ELSEWHERE = {"pip install": "what the environment of the tests has"}
 """Commands that are not run here, by a part of their line, and why."""
-
-BESIDE = {
-    "python product.py": f"PYTHONPATH={ROOT} {sys.executable} -m tests.press_thumb http://127.0.0.1:8103"
-}
-"""What the reader does after a block that has a command."""
 
 PAGE_S = 600.0
 
@@ -161,10 +155,7 @@ class Reader:
                 self._save(block)
             return ""
         lines = [line for line in block.text.splitlines() if not any(part in line for part in ELSEWHERE)]
-        beside = [command for part, command in BESIDE.items() if part in block.text]
-        text = _replace("\n".join([*lines, *beside]), self._instead).replace(
-            "curl -s ", "curl -sS --fail-with-body "
-        )
+        text = _replace("\n".join(lines), self._instead).replace("curl -s ", "curl -sS --fail-with-body ")
         output = self._outputs / str(number)
         return (
             f"touch {self._begun(number)}\nexec >{output} 2>{output}.error\n{text}\n"

@@ -3,7 +3,7 @@
     python -m pytest tests/test_tutorials.py -m nightly -o log_cli=true --log-cli-level=INFO
 
 shows the seconds of each part. A page runs in an empty folder, with its ports replaced by free ones, and the
-shell goes from block to block. What the reader does beside the shell, a command of `BESIDE` does.
+shell goes from block to block.
 """
 
 import logging
@@ -17,7 +17,6 @@ import pytest
 from tests.live.conftest import free_port
 from tests.other_users import exposed
 from tests.pages import (
-    BESIDE,
     ELSEWHERE,
     PAGE_S,
     ROOT,
@@ -88,4 +87,4 @@ def test_every_block_is_a_file_a_command_or_what_it_prints(page: str) -> None:
 
 def test_what_is_said_of_single_pages_is_about_their_commands() -> None:
     lines = [line for page in TUTORIALS for block in blocks_of(page) for line in block.text.splitlines()]
-    assert [part for part in (*ELSEWHERE, *BESIDE) if not any(part in line for line in lines)] == []
+    assert [part for part in ELSEWHERE if not any(part in line for line in lines)] == []

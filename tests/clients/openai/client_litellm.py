@@ -1,4 +1,4 @@
-"""The code of docs/tutorials/coming-from.md before and after LiteLLM's router."""
+"""The code of docs/tutorials/coming-from.md for those who come from LiteLLM's router."""
 
 import os
 import subprocess
@@ -45,17 +45,13 @@ def printed(script: str, folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_the_router_of_before_asks_either_model(folder: Path) -> None:
-    assert printed("before.py", folder) in ("84", "74")
-
-
-def test_after_it_the_policy_draws_a_model_and_learns_whether_its_answer_was_right(folder: Path) -> None:
+def test_the_policy_draws_a_model_and_learns_whether_its_answer_was_right(folder: Path) -> None:
     answer = printed("after.py", folder)
     with httpx.Client(base_url=(folder / "address").read_text()) as client:
         (row,) = client.get("/v1/decisions").raise_for_status().json()["decisions"]
         record = client.get(f"/v1/decisions/{row['decision_id']}").raise_for_status().json()
         verified = client.get(f"/v1/decisions/{row['decision_id']}/verify").raise_for_status().json()
-    assert record["arm_drawn"] == {"84": "none-large", "74": "none-default"}[answer]
+    assert record["arm_drawn"] == {"84": "large", "74": "small"}[answer]
     assert record["metrics"] == {"right": float(answer == "84")}
     assert 0.0 < record["propensity"] < 1.0
     assert verified["verified"]
