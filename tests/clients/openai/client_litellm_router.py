@@ -57,6 +57,7 @@ CHANGES = {
     # longer than on the page: the machine of a test may be busy
     "bound_s=0.1": "bound_s=30",
     "      tap:": "        broken: {kind: external}\n      tap:",
+    "{kind: adaptive}": "{kind: uniform}",
     "routing.armwise": "[routing.armwise, routing.spy]",
     "num_retries: 1": "num_retries: 2, retry_after: 0, allowed_fails: 1000",
     "\nlitellm_settings": f"{MORE_MODELS}litellm_settings",
