@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
-from armwise.agent.console import overview, worth
+from armwise.agent.console import details, worth
 from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
 from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.evaluation import EvaluationRequest
@@ -77,9 +77,9 @@ async def live(
 
 
 def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
-    window = overview.choose_window("24h", replica.clock(), None)
+    window = details.choose_window("24h", replica.clock(), None)
     rows = rollups.read(replica.store, window.since, window.until, window.step)
-    figures = overview.by_arm(rows, replica.config.reward, least_floor(replica.store, replica.config))
+    figures = details.by_arm(rows, replica.config.reward, least_floor(replica.store, replica.config))
     return figures, number_colours(replica.store)
 
 

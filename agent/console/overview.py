@@ -1,111 +1,83 @@
-"""The overview: requests, rewards and costs in a window, by arm, compared with drawing at random."""
+"""The first page: what the service saves, at which quality, and what goes where."""
 
 import asyncio
-import math
 import os
 import shlex
-import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import sqlalchemy as sa
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse
 
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
-from armwise.agent.api.operations import policies
-from armwise.agent.console import learning
-from armwise.agent.console.charts import band, draw_chart, draw_levels
-from armwise.agent.console.learning import DAY
-from armwise.agent.console.page import HEADERS, find_address, page, pages
-from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours, weighted
-from armwise.agent.lab.receipt import read_kept, write_sentence
+from armwise.agent.console import savings, topics
+from armwise.agent.console.course import draw_course, read_course
+from armwise.agent.console.live import background, kept_part, sight
+from armwise.agent.console.page import find_address, page, pages
+from armwise.agent.console.savings import Comparison
+from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
-from armwise.feedback.ope import intervals
-from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import rollups
+from armwise.feedback import sources
+from armwise.feedback.events import FeedbackKind
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.training_log import rollups, settled
 
 router = pages()
 
-WINDOWS: Mapping[str, int | None] = {"1h": 3600, "24h": DAY, "7d": 7 * DAY, "30d": 30 * DAY, "all": None}
-"""Seconds of each window; None: the entire log."""
+SHORT = 15_000
+"""Positions up to which a log is read whenever it has grown; a longer one in the background."""
 
-SLOTS = 180
-"""Most time slots in a chart."""
-
-COARSER = 4
-"""Slots that are merged into one in the chart of rewards, where single slots have too few decisions."""
-
-KEPT_S = 4.0
-"""Seconds for which the live part is cached, for viewers of the same window with the same permissions."""
-
-KEPT_TIMES = 1000
-"""Cache duration as a multiple of the time to make it, if that is longer: at most 1/1000 of a replica."""
-
-WEIGHTED = ("w", "wr", "w2", "w2r", "w2r2")
-"""Sums from which the reward of always using an arm is estimated."""
-
-NEWEST = 1000
-"""Newest turns whose latencies are shown."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A stretch of time, in seconds since the epoch, and its slots."""
-
-    name: str
-    since: int
-    until: int
-    step: int
+TICKS = 4
+"""About how many lines a chart has in each direction."""
 
 
 @router.get("", dependencies=[require("decide", "read")])
 async def overview(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    window: str = "24h",
+    request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
 ) -> Response:
-    """Requests, rewards and costs in a window."""
-    if window not in WINDOWS:
-        raise ApiError(
-            "invalid_value", f"window {window!r}: one of {', '.join(WINDOWS)} was expected", "window"
+    """What the service saves, at which quality, and what goes where."""
+
+    async def make() -> tuple[Response, bool]:
+        comparison = await compared(request, replica)
+        position = await asyncio.to_thread(_position, replica)
+        key, wait = ("routing", sight(caller), by), replica.store.log_seq() <= SHORT
+        routing = await background(request).value(
+            key, position, lambda: topics.read_routing(replica, caller, by), wait=wait
         )
-    kept = _kept(request)
-    sees = caller.prefix, caller.sees_all, "read" in caller.scopes
-    key = window, request.scope.get("root_path", ""), sees
-    if "hx-request" in request.headers and key in kept and kept[key][0] > time.monotonic():
-        return HTMLResponse(kept[key][1], headers=HEADERS)
-    began = time.monotonic()
-    active = (await policies.policy(replica)).reply
-    window_figures = await asyncio.to_thread(_read, replica, window)
-    learned = await asyncio.to_thread(learning.panel, replica, caller)
-    receipt = await asyncio.to_thread(read_kept, replica.config)
-    refused = {code: n for code, n in replica.telemetry.counts("armwise_failures").items() if n}
-    shed = sum(replica.telemetry.counts("armwise_shed").values())
-    live = {name: info.enabled for name, info in replica.turns.arms.items()}
-    values = {
-        **window_figures,
-        "learning": learned,
-        "receipt": receipt,
-        "statement": "" if receipt is None else write_sentence(receipt),
-        "policy": active,
-        "shed": shed,
-        "refused": refused,
-        "live": live,
-        "cost_weight": replica.config.reward.cost_weight,
-    }
-    values["command"] = write_command(request)
-    shown = await asyncio.to_thread(page, request, "overview.html", windows=WINDOWS, window=window, **values)
-    # an empty log is read at once; its page has an address that each viewer names for itself
-    if "hx-request" in request.headers and learned["whole"].decisions:
-        ended = time.monotonic()
-        kept[key] = ended + max(KEPT_S, KEPT_TIMES * (ended - began)), shown.body
-    return shown
+        if by and routing is not None and by not in routing.fields:
+            there = ", ".join(routing.fields) or "none"
+            raise ApiError("invalid_value", f"no question has a field {by!r}; there are: {there}", "by")
+        values = await asyncio.to_thread(_read, replica, comparison, marked="read" in caller.scopes)
+        values |= {"routing": routing, "command": write_command(request)}
+        # an empty log is read at once; its page has an address that each viewer names for itself
+        shown = await asyncio.to_thread(page, request, "overview.html", **values)
+        return shown, bool(values["course"].n) and comparison is not None and routing is not None
+
+    return await kept_part(request, ("overview", by, sight(caller)), make)
+
+
+async def compared(request: Request, replica: Replica) -> Comparison | None:
+    """Return the comparison with each arm; None: it is still being computed."""
+    position = await asyncio.to_thread(_position, replica)
+    found: Comparison | None = await background(request).value(
+        "comparison",
+        position,
+        lambda: savings.read_comparison(replica.store, replica.config),
+        wait=replica.store.log_seq() <= SHORT,
+    )
+    return found
+
+
+def _position(replica: Replica) -> tuple[Any, ...]:
+    """Return how far the log, its settled part and its training log reach, and its last erasure."""
+    store, rule = replica.store, replica.config.reward
+    found, erased = settled.read(store, rule), erasures.erasures(store)[-1:]
+    return store.log_seq(), found.position, sources.length(store, rule.join), tuple(erased)
 
 
 def write_command(request: Request) -> str:
@@ -115,177 +87,127 @@ def write_command(request: Request) -> str:
     return shlex.join(["armwise", "ask", question, "--url", find_address(request)])
 
 
-Sight = tuple[str, bool, bool]
-"""Permissions of a caller: the prefix of visible ids, whether all are visible, and whether it may read."""
+def write_duration(seconds: float) -> str:
+    """Return a length of time in words.
 
-Watched = tuple[str, str, Sight]
-"""A window, a prefix of paths, and the permissions of a caller."""
-
-
-def _kept(request: Request) -> dict[Watched, tuple[float, bytes | memoryview]]:
-    """Return the cached live parts, each with its expiry."""
-    state = request.app.state
-    if not hasattr(state, "overviews"):
-        state.overviews = {}
-    overviews: dict[Watched, tuple[float, bytes | memoryview]] = state.overviews
-    return overviews
-
-
-def _read(replica: Replica, name: str) -> dict[str, Any]:
-    store, rule, now = replica.store, replica.config.reward, replica.clock()
-    floor = least_floor(replica.store, replica.config)
-    window = choose_window(name, now, rollups.first_start(store))
-    rows = rollups.read(store, window.since, window.until, window.step)
-    arms = number_colours(replica.store)
-    return {
-        "read": rollups.progress(store, rule),
-        "since": window.since,
-        "total": figures(rows, 0, rule, floor),
-        "arms": by_arm(rows, rule, floor),
-        "baseline": at_random(rows, rule, floor),
-        "elsewhere": _elsewhere(replica, name, now),
-        "latency": latencies(rollups.newest_seconds(store, NEWEST)),
-        "charts": charts(rows, window, arms, rule, floor),
-        "colours": arms,
-    }
-
-
-def _elsewhere(replica: Replica, name: str, now: float) -> int | None:
-    """Return the number of decisions of other systems in a window; None: the tap is off."""
-    if replica.config.tap is None:
-        return None
-    length = WINDOWS[name]
-    return rollups.decided_elsewhere(replica.store, 0.0 if length is None else now - length)
-
-
-def choose_window(name: str, now: float, first: int | None) -> Window:
-    """Return a window that ends now.
-
-    Args:
-        name: Name from `WINDOWS`.
-        now: Seconds since the epoch.
-        first: Start of the first minute or hour with a decision, the earliest start of the window; None: the
-            log is empty.
-
-    >>> choose_window("24h", 1_000_000.0, None).step, choose_window("all", 36_000_000.0, 0).step
-    (480, 201600)
-    >>> choose_window("7d", 1_000_000.0, 999_600).since, choose_window("7d", 1_000_000.0, 999_600).step
-    (999600, 60)
+    >>> write_duration(1800.0), write_duration(60.0), write_duration(86400.0), write_duration(5400.0)
+    ('30 minutes', '1 minute', '1 day', '90 minutes')
     """
-    length, begin = WINDOWS[name], -math.inf if first is None else float(first)
-    since = max(begin, -math.inf if length is None else now - length)
-    if math.isinf(since):
-        since = now
-    unit = rollups.MINUTE if now - since < DAY + 1 else rollups.HOUR
-    step = max(1, math.ceil((now - since) / unit / SLOTS)) * unit
-    return Window(name, int(since // step) * step, int(now) + 1, step)
-
-
-def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dict[str, Any]:
-    """Return counts, means and the estimates of reward of some rows of a window.
-
-    Args:
-        some: The rows of an arm, or all rows.
-        n: Number of rewards in the window.
-        rule: Prices of costs, and the range of rewards.
-        floor: Least probability of an eligible arm.
-    """
-    total = some.total()
-    finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
-    cost = (
-        prices.steps * total["steps"] + prices.kilotokens * total["tokens"] / 1000 + prices.usd * total["usd"]
+    name, unit = next(
+        (each for each in (("day", 86400.0), ("hour", 3600.0)) if seconds % each[1] == 0.0), ("minute", 60.0)
     )
-    cost += prices.seconds * (total["retrieval_s"] + total["llm_s"])
-    squares = rewarded, total["reward"], total["reward2"]
+    return f"{seconds / unit:g} {name}{'' if seconds == unit else 's'}"
+
+
+def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> dict[str, Any]:
+    store, config = replica.store, replica.config
+    course, marks = read_course(store, config.reward)
+    marks, colours = marks if marked else (), number_colours(store)
+    found, n_open = comparison or Comparison(), settled.read(store, config.reward).n_open
+    live = tuple(config.actions)
+    any_rating = _has_rating(store)
+    wait = write_duration(config.reward.wait_s)
     return {
-        **total,
-        "reward_mean": intervals.from_sums(
-            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.reward_range
+        "reading": comparison is None,
+        "course": course,
+        "left": rollups.progress(store, config.reward).left,
+        "arms": live,
+        "comparison": found,
+        "chosen": config.baseline is not None,
+        "any_rating": any_rating,
+        "savings": savings.state_savings(found),
+        "quality": savings.state_quality(found)
+        or savings.state_waiting(found, len(live), n_open, wait, any_rating=any_rating),
+        "spent": course.total["usd"],
+        "finished": int(course.total["finished"]),
+        "exploration": savings.explain_exploration(
+            found, live, config.explores.among(max(1, len(live))) * len(live)
         ),
-        "alone": intervals.from_sums(
-            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.reward_range
-        ),
-        "cost_mean": cost / finished,
-        "retrieval_ms": 1000 * total["retrieval_s"] / finished,
-        "llm_ms": 1000 * total["llm_s"] / (total["answers"] or math.nan),
+        "plot": place_points(found),
+        "charts": draw_course(course, found, marks, colours),
+        "marks": marks,
+        "colours": colours,
     }
 
 
-def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict[str, Any]]:
-    """Return the figures of each arm, by name."""
-    n = rows.columns["rewarded"].sum()
-    return {arm: figures(rows.where(rows.arm == arm), n, rule, floor) for arm in sorted(set(rows.arm))}
+def _has_rating(store: Store) -> bool:
+    query = sa.select(t.feedback.c.seq).where(t.feedback.c.kind == FeedbackKind.VALUE.value).limit(1)
+    with store.reading() as connection:
+        return connection.scalar(query) is not None
 
 
-def at_random(rows: rollups.Sums, rule: RewardRule, floor: float) -> tuple[float, intervals.Interval] | None:
-    """Return the SNIPS estimate of drawing eligible arms uniformly, with its interval, if there is one."""
-    alike = np.divide(1.0, rows.n_arms, out=np.zeros(len(rows.n_arms)), where=rows.n_arms > 0)
-    reach = float(alike.max(initial=0.0)) / floor
-    return weighted(rows, alike).estimate(reach=reach, rewards=rule.reward_range)
+# -- cost and quality -----------------------------------------------------------------------------
 
 
-def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """Return the median, 95th and 99th percentile of each stage with turns, in milliseconds."""
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of the chart of cost and quality; places are in percent of its width and height.
+
+    Attributes:
+        name: The arm; empty: what was served.
+        usd: Dollars per 1,000 answers.
+        score: Rating in points of 100.
+        low: Lower end of the rating; that of what was served is known.
+        high: Upper end of the rating.
+        x: Place of the dollars.
+        y: Place of the rating.
+        top: Place of the upper end.
+        bottom: Place of the lower end.
+    """
+
+    name: str
+    usd: float
+    score: float
+    low: float
+    high: float
+    x: float
+    y: float
+    top: float
+    bottom: float
+
+
+def place_points(found: Comparison) -> dict[str, Any] | None:
+    """Return what the chart of cost and quality shows; None: no dollars or ratings are on record."""
+    one = found.with_baseline
+    if one is None or one.served is None or one.spent is None:
+        return None
+    served = found.points(one.served)
+    rows = [("", 1000.0 * one.spent, served, served, served)]
+    for arm, each in found.arms.items():
+        lead = found.lead(each)
+        if lead is not None and each.served is not None and each.saved is not None and each.spent is not None:
+            usd, score = 1000.0 * max(0.0, each.spent + each.saved[0]), found.points(each.served)
+            ends = (min(100.0, max(0.0, score - end)) for end in lead)
+            value, high, low = ends
+            rows.append((arm, usd, value, low, high))
+    if len(rows) < 2:
+        return None
+    x_ticks = _ticks(0.0, max(row[1] for row in rows))
+    y_ticks = _ticks(min(row[3] for row in rows), min(100.0, max(row[4] for row in rows)))
+
+    def across(usd: float) -> float:
+        return 9.0 + 85.0 * (usd - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
+
+    def down(score: float) -> float:
+        return 88.0 - 82.0 * (score - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+
     return {
-        stage: (1000 * np.quantile(values, (0.5, 0.95, 0.99))).tolist()
-        for stage, values in seconds.items()
-        if values
+        "points": [
+            Point(name, usd, score, low, high, across(usd), down(score), down(high), down(low))
+            for name, usd, score, low, high in rows
+        ],
+        "x_ticks": [(tick, across(tick)) for tick in x_ticks],
+        "y_ticks": [(tick, down(tick)) for tick in y_ticks],
     }
 
 
-def charts(
-    rows: rollups.Sums, window: Window, arms: Mapping[str, int], rule: RewardRule, floor: float
-) -> dict[str, str]:
-    """Return the charts of a window, as JSON for `console.js`."""
-    n = (window.until - window.since + window.step - 1) // window.step
-    counts = {
-        arm: np.bincount(rows.slot[chosen], rows.columns["explored"][chosen], n)
-        for arm in sorted(set(rows.arm), key=lambda name: arms.get(name, COLOURS))
-        for chosen in [rows.arm == arm]
-    }
-    explored = sum(counts.values(), np.zeros(n))
-    total = np.bincount(rows.slot, rows.columns["decisions"], n)
-    slots = np.flatnonzero(explored)
-    shares = [
-        {
-            "label": arm,
-            "colour": f"--c{arms.get(arm, COLOURS - 1)}",
-            "values": (100 * count[slots] / explored[slots]).round(2).tolist(),
-        }
-        for arm, count in counts.items()
-    ]
-    stretches = rows.slot // COARSER
-    earned = {
-        stretch: mean
-        for stretch in np.unique(stretches).tolist()
-        if (mean := figures(rows.where(stretches == stretch), 0, rule, floor)["reward_mean"])
-    }
-    middle = window.since + window.step * COARSER / 2
-    whole = [window.since, window.until]
-    return {
-        "shares": draw_levels(
-            [(window.since + window.step * i, window.since + window.step * (i + 1)) for i in slots.tolist()],
-            shares,
-            unit="%",
-            stacked=True,
-            range=whole,
-        ),
-        "requests": draw_chart(
-            [window.since + window.step * (i + 0.5) for i in range(n)],
-            [
-                {
-                    "label": "requests",
-                    "colour": "--ink",
-                    "values": (total * 60 / window.step).round(3).tolist(),
-                }
-            ],
-            unit="a minute",
-            range=whole,
-        ),
-        "rewards": draw_chart(
-            [middle + window.step * COARSER * slot for slot in earned],
-            [band("what was served", "--ink", earned.values())],
-            unit="reward",
-            range=whole,
-        ),
-    }
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers that cover a range.
+
+    >>> _ticks(0.0, 1.9), _ticks(72.0, 96.0)
+    ([0.0, 0.5, 1.0, 1.5, 2.0], [70.0, 80.0, 90.0, 100.0])
+    """
+    width = (high - low) / TICKS or 1.0
+    scale = 10.0 ** floor(log10(width))
+    step = next(scale * each for each in (1, 2, 5, 10) if scale * each >= width * 0.999)
+    return [step * i for i in range(floor(low / step), max(ceil(high / step), floor(low / step) + 1) + 1)]

@@ -62,6 +62,7 @@ HEADERS = {
 
 PAGES = (
     ("", "Overview"),
+    ("/details", "Details"),
     ("/playground", "Playground"),
     ("/decisions", "Decisions"),
     ("/arms", "Arms"),
@@ -71,6 +72,9 @@ PAGES = (
     ("/system", "System"),
 )
 """The path below the console, and the title, of each page of the menu."""
+
+DOCS = "https://github.com/armwise/armwise/blob/main/docs"
+"""Where the pages of the documentation are."""
 
 STATIC = {path.name: path.read_bytes() for path in (HERE / "static").iterdir()}
 """Scripts and their licences, by file name."""
@@ -113,6 +117,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         models=name_models(request.app.state.replica),
         read_at=getattr(request.state, "read_at", 0.0),
         link=None if request.method == "GET" else address(request, _section(request)),
+        docs=DOCS,
         pages=PAGES,
         may=caller.scopes,
         key=caller.key,

@@ -8,7 +8,16 @@ from fastapi.responses import RedirectResponse
 from armwise.agent.access import UnauthorizedError
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
-from armwise.agent.console import decisions, evidence, operating, overview, playground, policies, system
+from armwise.agent.console import (
+    decisions,
+    details,
+    evidence,
+    operating,
+    overview,
+    playground,
+    policies,
+    system,
+)
 from armwise.agent.console.page import (
     ACTION,
     CONSOLE,
@@ -101,7 +110,7 @@ ROUTES = tuple(
         playground.answers,
         *(
             module.router
-            for module in (overview, playground, decisions, policies, evidence, operating, system)
+            for module in (overview, details, playground, decisions, policies, evidence, operating, system)
         ),
         _elsewhere,
     )

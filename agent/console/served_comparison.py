@@ -15,22 +15,18 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import ceil, inf, sqrt
+from math import ceil, sqrt
 
 import numpy as np
-from typing_extensions import override
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.reporting import PALETTE
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.drift import Alarm, newest_alarms
-from armwise.feedback.log import Store, listing
+from armwise.feedback.drift import Alarm
+from armwise.feedback.log import Store
 from armwise.feedback.ope import Interval, Weighted, confidence_sequences, intervals
-from armwise.feedback.registry import LiveArms, Run, arm_sets, promotions, runs
-from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import rollups, settled
+from armwise.feedback.registry import LiveArms, arm_sets, promotions
 
 ERROR = 0.05
 """Largest probability that any interval of a comparison ever misses the true value."""
@@ -511,105 +507,7 @@ def _arms(arms: Sequence[Alternative]) -> str:
     return f"; it earns more than {those}, and no other single arm is shown to be better or worse"
 
 
-# -- the course of learning -----------------------------------------------------------------------
-
-
-MARKS = 12
-"""Most changes shown on a curve, the newest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """The reward per decision that the newest promoted warm start expected of its candidate.
-
-    Attributes:
-        value: Estimate of its evaluation.
-        low: Lower bound of the estimate.
-        run: Number of the run.
-    """
-
-    value: float
-    low: float
-    run: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A change on a learning curve: of the arms, of the recipe, or a drift alarm.
-
-    Attributes:
-        at: Time, seconds since the epoch.
-        decision: Number of decisions by then.
-        what: The change and its reason, as a sentence.
-    """
-
-    at: float
-    decision: int
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class LearningCurve:
-    """The rewards of a service since its first decision.
-
-    Attributes:
-        whole: The comparison on all decisions.
-        stretches: The learning curve, in order.
-        marks: Changes, in order.
-        promise: The expectation of a warm start, if one is on record.
-    """
-
-    whole: ServedComparison
-    stretches: tuple[CurveStretch, ...]
-    marks: tuple[Mark, ...]
-    promise: Promise | None
-
-
-def read_curve(store: Store, rule: RewardRule, floor: float, configured: str) -> LearningCurve:
-    """Read the learning curve from the rollups of a log.
-
-    Args:
-        store: The log.
-        rule: Has the range of rewards.
-        floor: Least probability of an eligible arm.
-        configured: Digest of the configured recipe, whose warm start sets the promise.
-
-    Raises:
-        LogUnavailableError: Try again later.
-    """
-    rows = rollups.by_position(store)
-    live = arm_sets.history(store)
-    changes = list_changes(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))[
-        -MARKS:
-    ]
-    run = runs.newest(store, configured, [runs.RunState.PROMOTED])
-    promise = None if run is None else read_promise(run)
-    times = [*(arm_set.at for arm_set in live), *(at for at, _ in changes)]
-    *positions, last = listing.positions_at(store, [*times, inf])
-    since = [0, *positions[1 : len(live)]] if live else []
-    arms = [arm_set.arms for arm_set in live]
-    sums = PositionSums(rows, arms, since, last, settled.read(store, rule).n_open)
-    names = sorted(arms[-1]) if arms else []
-    whole = sums.comparison(names, floor, rule.reward_range)
-    marks = tuple(
-        Mark(at, sums.decisions_until(position), what)
-        for (at, what), position in zip(changes, positions[len(live) :], strict=True)
-    )
-    return LearningCurve(whole, sums.stretches(whole, len(names), floor, rule.reward_range), marks, promise)
-
-
-def read_promise(run: Run) -> Promise | None:
-    """Return the expectation of a run's evaluation, if one is on record.
-
-    The candidate of a first start is promoted without an evaluation, because there was no traffic yet.
-    """
-    for step in run.steps:
-        for name, result in (step["found"] if step["name"] == "evaluate" else {}).items():
-            figures = result.get("figures")
-            if name == f"recipe:{run.candidate}" and figures:
-                expected = figures["served"] + figures["gain"], figures["served"] + figures["low"]
-                return Promise(*expected, run.seq)
-    return None
+# -- what changed ---------------------------------------------------------------------------------
 
 
 def list_changes(
@@ -662,101 +560,6 @@ def _unjudged(promotion: promotions.Promotion) -> str:
 
 def _about_alarm(alarm: Alarm) -> str:
     return f"Drift alarm: {alarm.subject} was {alarm.before:.3g} and is {alarm.after:.3g}."
-
-
-class PositionSums(Served):
-    """What was served, from the rollups of a log by position and the sets of live arms.
-
-    Args:
-        rows: Rollups by stretch of the log; the slot of a row is the first position of its stretch.
-        live: Each set of arms that was live and switched on, in order; empty to compare none.
-        since: Position after which each set was live, increasing from 0.
-        last: Position of the last decision.
-        n_open: Explored decisions that may still get feedback.
-    """
-
-    def __init__(
-        self,
-        rows: rollups.Sums,
-        live: Sequence[frozenset[str]],
-        since: Sequence[int],
-        last: int,
-        n_open: int = 0,
-    ) -> None:
-        names, drawn = np.unique(rows.arm, return_inverse=True)
-        self._rows, self._live = rows, live
-        self._since = np.array(since, dtype=np.int64)
-        self._starts, self._index = np.unique(rows.slot, return_inverse=True)
-        widths = np.array([rollups.find_stretch(int(start))[1] for start in self._starts], dtype=np.int64)
-        self._widths = np.minimum(widths, np.maximum(1, last + 1 - self._starts))
-        counted = np.bincount(self._index, rows.columns["decisions"], len(self._starts))
-        self._until = np.cumsum(counted).astype(np.int64)
-        n = int(self._until[-1]) if len(self._until) else 0
-        explored = rows.columns["explored"].astype(np.int64)
-        super().__init__(n, n_open, names.tolist(), drawn, rows.n_arms, explored)
-
-    def decisions_until(self, position: int) -> int:
-        """Return the number of decisions up to a position, interpolated within a stretch."""
-        at = int(np.searchsorted(self._starts, position, side="right")) - 1
-        if at < 0:
-            return 0
-        before = int(self._until[at - 1]) if at else 0
-        share = min(1.0, (position - int(self._starts[at]) + 1) / int(self._widths[at]))
-        return before + round((int(self._until[at]) - before) * share)
-
-    @cached_property
-    def _whole_sets(self) -> Integers:
-        """Index of the live set whose arms were all eligible in a row, shape (n,); -1: some were masked.
-
-        The numbers are compared: a row with as many eligible arms as were live had all of them. Rows of a
-        stretch within which the live arms changed get -1.
-        """
-        none = np.full(len(self.drawn), -1)
-        if not len(self._since) or not len(self._starts):
-            return none
-        # the first stretch begins at position 0, and the log at position 1
-        first = np.searchsorted(self._since, np.maximum(self._starts, 1), side="left") - 1
-        last = np.searchsorted(self._since, self._starts + self._widths - 1, side="left") - 1
-        of_stretch = np.where(first == last, first, -1)[self._index]
-        sizes = np.array([len(arms) for arms in self._live])[of_stretch]
-        return np.where((of_stretch >= 0) & (sizes == self.n_arms), of_stretch, none)
-
-    @override
-    def having(self, arm: str) -> Flags:
-        """Return the rows in which all live arms were eligible, if `arm` was live."""
-        holding = np.array([arm in arms for arms in self._live] + [False])  # index -1 is the last item
-        return holding[self._whole_sets]
-
-    @override
-    def sums(self, rows: Flags, target: Floats) -> Weighted:
-        return weighted(self._rows.where(rows), target[rows])
-
-    @override
-    def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
-        middles = self._until - np.diff(self._until, prepend=0) / 2
-        of_start = np.minimum((middles * most / max(1, self.n)).astype(np.int64), most - 1)
-        begin = 0
-        for number in np.unique(of_start).tolist():
-            end = int(self._until[of_start == number][-1])
-            yield begin, end, of_start[self._index] == number
-            begin = end
-
-
-def weighted(rows: rollups.Sums, target: Floats) -> Weighted:
-    """Return the sums of rows for a target.
-
-    Args:
-        rows: Sums by arm and number of eligible arms.
-        target: Probability of each row's drawn arm under the target policy, shape (n,).
-    """
-    c = rows.columns
-    return Weighted(
-        n=int(c["rewarded"].sum()),
-        r=float(c["reward"].sum()),
-        r2=float(c["reward2"].sum()),
-        **{name: float(c[name] @ target) for name in ("w", "wr", "wr2")},
-        **{name: float(c[name] @ (target * target)) for name in ("w2", "w2r", "w2r2")},
-    )
 
 
 # -- kinds of questions ---------------------------------------------------------------------------

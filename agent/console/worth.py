@@ -11,7 +11,7 @@ from armwise.agent.api import decisions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import draw_chart
-from armwise.agent.console.overview import WEIGHTED
+from armwise.agent.console.details import WEIGHTED
 from armwise.agent.console.served_comparison import MOST_MORE, least_floor, say_when
 from armwise.agent.policies import select_kinds
 from armwise.agent.serving import Replica

@@ -426,8 +426,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     """
     counted = count(sessions, reference)
     quality, paid = sessions.rows.reward[counted.row], sessions.usd[counted.row]
-    lower = ERROR * LOWER_SHARE / len(sessions.names)
-    other = ERROR * (1.0 - LOWER_SHARE) / 3.0 / len(sessions.names)
+    lower, other = _errors(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
     saved = None
@@ -463,6 +462,41 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         first_at=float(at.min()),
         last_at=float(at.max()),
     )
+
+
+def trace_quality(
+    sessions: Sessions, reference: str, rewards: tuple[float, float] = (0.0, 1.0), points: int = 14
+) -> list[tuple[int, Ends]]:
+    """Return `ArmComparison.quality` as it was after growing numbers of sessions; all of it holds together.
+
+    Args:
+        sessions: The decisions.
+        reference: The arm.
+        rewards: Smallest and largest possible quality.
+        points: Most points, at numbers of sessions that grow by a factor.
+
+    Returns:
+        For each point the index of the last row that counts, and the quality; the last is that of all.
+
+    Raises:
+        NothingComparableError: As by `compare`.
+    """
+    counted = count(sessions, reference)
+    quality, (lower, other) = sessions.rows.reward[counted.row], _errors(sessions)
+    n_units, found = int(counted.unit[-1]) + 1, list[tuple[int, Ends]]()
+    first = min(n_units, 2 * SCALE_SESSIONS)
+    for edge in np.unique(np.geomspace(first, n_units, points).round().astype(int)).tolist():
+        before = counted.unit < edge
+        lead = counted.difference(quality, counted.rated & before, rewards, (other, lower))
+        if lead is not None:
+            found.append((int(counted.row[before].max()), _negated(lead)))
+    return found
+
+
+def _errors(sessions: Sessions) -> tuple[float, float]:
+    """Return the error of the lower end of quality, and that of each other end."""
+    lower, n_arms = ERROR * LOWER_SHARE, len(sessions.names)
+    return lower / n_arms, (ERROR - lower) / 3.0 / n_arms
 
 
 def _negated(ends: Ends) -> Ends:

@@ -268,11 +268,13 @@ class Rewarded:
         arm: The drawn arm.
         sums: `COUNTS` and `SUMS` of its reward.
         features: Named features of its question.
+        seq: Position in the log.
     """
 
     arm: str
     sums: Mapping[str, float]
     features: Mapping[str, float]
+    seq: int = 0
 
 
 def newest_rewards(
@@ -301,8 +303,8 @@ def newest_rewards(
 
 
 def _read_rewarded(row: tuple[tuple[Any, ...], dict[str, float], list[Any]]) -> Rewarded:
-    (_, _, arm, _), sums, (features,) = row
-    return Rewarded(arm, sums, loads(features)["sparse"])
+    (_, seq, arm, _), sums, (features,) = row
+    return Rewarded(arm, sums, loads(features)["sparse"], seq)
 
 
 class NewestDraw(NamedTuple):
@@ -312,41 +314,53 @@ class NewestDraw(NamedTuple):
         seq: Position in the log.
         arm: The drawn arm.
         features: Named features of the question.
+        question: The question; empty if its text was erased.
+        embedding: Dense features of the question; empty if the policy has none.
     """
 
     seq: int
     arm: str
     features: Mapping[str, float]
+    question: str = ""
+    embedding: Sequence[float] = ()
 
 
 def newest_draws(
-    store: Store, limit: int, criteria: listing.DecisionFilter, upto: int | None = None
+    store: Store,
+    limit: int,
+    criteria: listing.DecisionFilter,
+    upto: int | None = None,
+    *,
+    oldest: bool = False,
 ) -> list[NewestDraw]:
-    """Return the newest explored decisions, with the named features of their questions, the newest first.
+    """Return the newest explored decisions, with the features of their questions, the newest first.
 
     Args:
         store: The log.
         limit: Largest length of the list.
         criteria: Conditions on the decisions; the newest `listing.WINDOW_BY_REWARD` positions are read.
         upto: Position of the newest that counts; None: the end of the log.
+        oldest: Whether to return the oldest of the log, the oldest first, in place of the newest.
 
     Raises:
         LogUnavailableError: Try again later.
     """
     d = t.decisions.c
     query = (
-        sa.select(d.id, d.seq, d.drawn, sa.cast(d.features, sa.Text).label("features"))
+        sa.select(d.id, d.seq, d.drawn, d.question, sa.cast(d.features, sa.Text).label("features"))
         .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
-        .order_by(d.seq.desc())
+        .order_by(d.seq if oldest else d.seq.desc())
         .limit(limit)
     )
     with store.reading() as connection:
         last = read_head(connection) if upto is None else upto
-        here = d.seq > last - listing.WINDOW_BY_REWARD, d.seq <= last
+        first = 0 if oldest else last - listing.WINDOW_BY_REWARD
+        here = d.seq > first, d.seq <= min(last, first + listing.WINDOW_BY_REWARD)
         rows = connection.execute(query.where(*here)).all()
 
     def read(row: Any) -> NewestDraw:
-        return NewestDraw(row.seq, row.drawn, loads(row.features)["sparse"])
+        features = loads(row.features)
+        return NewestDraw(row.seq, row.drawn, features["sparse"], row.question, features["embedding"])
 
     return [*log_rows.readable(rows, read)]
 

@@ -3,6 +3,7 @@
 from .knowledge import Remark, assess
 from .receipt import (
     SavingsReceipt,
+    choose_reference,
     keep_receipt,
     make_receipt,
     read_kept,
@@ -19,6 +20,7 @@ __all__ = [
     "Remark",
     "SavingsReceipt",
     "assess",
+    "choose_reference",
     "keep_receipt",
     "make_receipt",
     "open_traffic",

@@ -161,13 +161,16 @@ def name_log(config: "AppConfig") -> str:
     return without_password(config.database_url)[:NAME_CHARS]
 
 
-def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> LoggedTraffic:
+def read_store(
+    store: Store, config: "AppConfig", on_progress: Progress, since: float | None = None
+) -> LoggedTraffic:
     """Read the log of a service: what it decided; where that is nothing, what other systems did.
 
     Args:
         store: The log.
         config: The configuration.
         on_progress: Called with the progress.
+        since: Earliest time of the decisions, seconds since the epoch; None: all are read.
 
     Raises:
         NoTrafficError: It has no decision.
@@ -176,7 +179,9 @@ def read_store(store: Store, config: "AppConfig", on_progress: Progress) -> Logg
     rule, source = _quality(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
     for without in (rollups.NOT_SERVED, (LABELS,)):
-        read = read_decisions(store, rule, without=without, distributions=True, on_progress=on_progress)
+        read = read_decisions(
+            store, rule, since, without=without, distributions=True, on_progress=on_progress
+        )
         if parts := [part for part in read if len(part)]:
             return LoggedTraffic(source, concatenate(parts), rule, before, complete=True)
     raise NoTrafficError(f"{source}: it has no decision yet")

@@ -1,0 +1,271 @@
+"""What the service saves and at which quality, compared with always using one arm, the baseline.
+
+    log --read_comparison--> Comparison --state_savings, state_quality--> Statement
+
+The figures are those of `armwise prove`: confidence sequences that hold for every arm and at every look. You
+may choose the baseline afterwards, draw all arms into one picture, and look at the page as often as you like.
+A long log is compared from a recent decision on: the newest 100,000 to 200,000 decisions count.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil, inf
+
+import numpy as np
+import sqlalchemy as sa
+
+from armwise.agent.config import AppConfig
+from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_store
+from armwise.agent.reporting import write_dollars, write_number
+from armwise.feedback.log import Store
+from armwise.feedback.log import tables as t
+from armwise.feedback.ope import Interval, noninferiority
+from armwise.feedback.ope.noninferiority import ArmComparison, Ends, NothingComparableError, Sessions
+
+WINDOW = 300_000
+"""Positions of the log after which the comparison begins anew; it covers one to two times as many."""
+
+MARGIN = 0.02
+"""Difference up to which two ratings are as good, as a share of their range."""
+
+MOST_MORE = 20
+"""Furthest forecast of further ratings, as a multiple of those so far."""
+
+NEEDED = noninferiority.SCALE_SESSIONS + noninferiority.ENOUGH
+"""Answers from which on a comparison can be expected."""
+
+POINTS = 100.0
+"""Points of the best rating; the worst has 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was served, compared with always using each arm.
+
+    Attributes:
+        decisions: Decisions that were drawn, and whose feedback window has closed.
+        rated: Those of these that have a rating.
+        drawn: How often each arm was drawn in these.
+        baseline: The arm to compare with; None: no arm was drawn often enough.
+        arms: The comparison with each arm that was drawn often enough.
+        course: Quality compared with the baseline, by position of the log.
+        span: Smallest and largest possible rating.
+    """
+
+    decisions: int = 0
+    rated: int = 0
+    drawn: Mapping[str, int] = field(default_factory=dict)
+    baseline: str | None = None
+    arms: Mapping[str, ArmComparison] = field(default_factory=dict)
+    course: tuple[tuple[int, Ends], ...] = ()
+    span: Interval = (0.0, 1.0)
+
+    @property
+    def with_baseline(self) -> ArmComparison | None:
+        """The comparison with the baseline, if there is one."""
+        return None if self.baseline is None else self.arms.get(self.baseline)
+
+    def points(self, rating: float) -> float:
+        """Return a rating as points of 100."""
+        return POINTS * (rating - self.span[0]) / (self.span[1] - self.span[0])
+
+    def lead(self, one: ArmComparison) -> Ends | None:
+        """Return the quality of what was served minus that of an arm, in points of 100."""
+        if one.quality is None:
+            return None
+        value, low, high = (POINTS * end / (self.span[1] - self.span[0]) for end in one.quality)
+        return value, low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of a page.
+
+    Attributes:
+        headline: What is known, in a few words.
+        detail: The figures, in one or two sentences.
+        tone: `good`, `warn`, or empty.
+    """
+
+    headline: str
+    detail: str = ""
+    tone: str = ""
+
+
+def read_comparison(store: Store, config: AppConfig) -> Comparison:
+    """Compare what was served with each arm that was drawn often enough.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    try:
+        traffic = read_store(store, config, lambda *_: None, _find_begin(store))
+    except NoTrafficError:
+        return Comparison()
+    sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
+    drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
+    baseline = config.baseline or _choose(sessions)
+    arms = {}
+    for arm in sessions.names:
+        if drawn[arm] >= noninferiority.ENOUGH or arm == baseline:
+            try:
+                arms[arm] = noninferiority.compare(sessions, arm, span)
+            except NothingComparableError:
+                continue
+    course = []
+    if baseline in arms:
+        found = noninferiority.trace_quality(sessions, baseline, span)
+        course = [(int(sessions.rows.seq[row]), quality) for row, quality in found]
+    rated = int((~np.isnan(sessions.rows.reward)).sum())
+    return Comparison(len(sessions.rows), rated, drawn, baseline, arms, tuple(course), span)
+
+
+def _choose(sessions: Sessions) -> str | None:
+    try:
+        return choose_reference(sessions)
+    except NothingComparableError:
+        return None
+
+
+def _find_begin(store: Store) -> float | None:
+    """Return when the decisions begin that are compared; None: with the first of the log."""
+    first = (store.log_seq() // WINDOW - 1) * WINDOW
+    if first <= 0:
+        return None
+    query = sa.select(t.decisions.c.decided_at).where(t.decisions.c.seq >= first)
+    with store.reading() as connection:
+        found = connection.scalar(query.order_by(t.decisions.c.seq).limit(1))
+    return None if found is None else float(found)
+
+
+# -- in words -------------------------------------------------------------------------------------
+
+
+def state_savings(found: Comparison) -> Statement | None:
+    """Return what was saved per 1,000 answers; None: no dollars are on record."""
+    one = found.with_baseline
+    if one is None or one.saved is None or one.spent is None:
+        return None
+    saved, low, high = (1000.0 * end for end in one.saved)
+    spent = 1000.0 * one.spent
+    would = max(0.0, spent + saved)
+    share = f" ({100.0 * abs(saved) / would:.0f} %)" if would else ""
+    paid = f"The service cost {write_dollars(spent, would)} per 1,000 answers"
+    always = f"always using {one.reference}"
+    if low > 0.0:
+        sure = f"The saving is at least {write_dollars(low, saved)}."
+        detail = f"{paid}; {always} would have cost {write_dollars(would, spent)}. {sure}"
+        return Statement(f"{write_dollars(saved)} saved per 1,000 answers{share}", detail, "good")
+    if high < 0.0:
+        sure = f"It is at least {write_dollars(-high, saved)} more."
+        detail = f"{paid}; {always} would have cost {write_dollars(would, spent)}. {sure}"
+        return Statement(f"{write_dollars(-saved)} more per 1,000 answers{share}", detail, "warn")
+    ends = f"between {write_dollars(-low, high)} more and {write_dollars(high, low)} less"
+    return Statement("No saving is certain yet", f"{paid}: {ends} than {always}.")
+
+
+def state_quality(found: Comparison) -> Statement | None:
+    """Return how the answers are rated, compared with the baseline; None: no comparison is possible."""
+    one = found.with_baseline
+    lead = None if one is None else found.lead(one)
+    if one is None or lead is None or one.served is None:
+        return None
+    value, low, high = lead
+    always = f"always using {one.reference}"
+    rated = f"Rated {found.points(one.served):.1f} of 100"
+    on = f"From {one.decisions:,} rated answers. The range holds with 95 %, however often you look."
+    if low > 0.0:
+        ends = f"The rating is {low:.1f} to {high:.1f} points higher than with {always}."
+        return Statement(f"{rated}: better", f"{ends} {on}", "good")
+    if high < 0.0:
+        ends = f"The rating is {-high:.1f} to {-low:.1f} points lower than with {always}."
+        return Statement(f"{rated}: worse", f"{ends} {on}", "warn")
+    if low <= -POINTS and high >= POINTS:
+        return Statement(rated, f"There are too few ratings yet to compare that with {always}.")
+    ends = f"The rating is between {-low:.1f} points lower and {high:.1f} higher than with {always}"
+    if low >= -POINTS * MARGIN:
+        return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
+    more = forecast(value, low, high, one.decisions)
+    when = f", in about {more:,} more rated answers" if more else ""
+    return Statement(rated, f"{ends}: the two cannot be told apart yet{when}. {on}")
+
+
+def forecast(value: float, low: float, high: float, n: int) -> int | None:
+    """Return about how many more ratings show that answers are better, worse, or the same.
+
+    The distance of an end from the estimate falls with the square root of the number of ratings, or slower.
+
+    Args:
+        value: The estimated lead in points, which is taken to be right.
+        low: Its lower end.
+        high: Its upper end.
+        n: Ratings so far.
+
+    >>> forecast(10.0, -10.0, 30.0, 100), forecast(0.0, -4.0, 4.0, 100), forecast(-3.0, -50.0, 50.0, 100)
+    (270, 300, None)
+    """
+    room = max(value, value + POINTS * MARGIN)
+    ratios = [(value - low) / room] if room > 0.0 else []
+    ratios += [(high - value) / -value] if value < 0.0 else []
+    more = min((n * (ratio**2 - 1.0) for ratio in ratios), default=inf)
+    if not 0.0 < more <= MOST_MORE * n:
+        return None
+    scale = 10 ** max(0, len(str(int(more))) - 2)
+    return ceil(more / scale) * scale
+
+
+def state_waiting(found: Comparison, n_arms: int, n_open: int, window: str, *, any_rating: bool) -> Statement:
+    """Return why quality is not compared with the baseline yet, and what it takes.
+
+    Args:
+        found: What is known.
+        n_arms: Number of live arms.
+        n_open: Answers whose feedback window is open.
+        window: Length of the window, in words.
+        any_rating: Whether any answer was ever rated.
+    """
+    takes = f"The first comparison takes about {NEEDED} rated answers"
+    if not any_rating:
+        return Statement("No ratings yet", f"{takes}.")
+    if n_arms < 2:
+        return Statement("Nothing to compare with", "One arm answers everything. Add a second one.")
+    n, baseline = found.drawn.get(found.baseline or "", 0), found.baseline
+    if found.rated >= NEEDED and baseline is not None and n < noninferiority.ENOUGH:
+        often = f"Always using {baseline} cannot be judged: it was drawn {n:,} times so far."
+        return Statement("Too early to compare", f"{often} It takes {noninferiority.ENOUGH} draws.")
+    waits = ""
+    if n_open:
+        verb, they = ("answer is", "It counts") if n_open == 1 else ("answers are", "They count")
+        waits = f" {n_open:,} {verb} less than {window} old. {they} after that, and teach the policy already."
+    return Statement("Too early to compare", f"{takes}, and {found.rated:,} are there.{waits}")
+
+
+def explain_exploration(found: Comparison, live: tuple[str, ...], share: float) -> str:
+    """Return what exploration is for and what it costs; empty: there is one arm, or nothing but exploration.
+
+    Args:
+        found: The comparison with each arm.
+        live: The live arms.
+        share: Share of the draws that all arms have alike, in (0, 1].
+
+    What is served earns v = (1 - share) p + share u with the policy's choice p and a uniform one u. So the
+    share costs share (p - u) = share (v - u) / (1 - share), and dollars likewise; v - u is the mean of the
+    leads over the arms.
+    """
+    if len(live) < 2 or share >= 1.0:
+        return ""
+    said = f"{write_number(100 * share)} % of requests go to a random arm, so that you can evaluate changes."
+    known = [found.arms[arm] for arm in live if arm in found.arms]
+    leads = [lead for one in known if (lead := found.lead(one)) is not None]
+    if len(leads) < len(live):
+        return said
+    rate = share / (1.0 - share)
+    value, low, _ = (rate * sum(ends) / len(live) for ends in zip(*leads, strict=True))
+    parts = [f"{write_number(value, 2)} points of 100 per answer"] if low > 0.0 else []
+    saved = [one.saved for one in known if one.saved is not None]
+    if len(saved) == len(live):
+        usd = -1000.0 * rate * sum(ends[0] for ends in saved) / len(live)
+        parts += [f"about {write_dollars(usd)} per 1,000 answers"] if usd > 0.0 else []
+    if not parts:
+        return f"{said} What this costs cannot be measured yet."
+    return f"{said} This currently costs {' and '.join(parts)}."
