@@ -117,7 +117,9 @@ def fill(url: str, n: int, join: str) -> None:
                 ]
                 names, values = (", ".join(form.format(key) for key in some[0]) for form in ('"{}"', ":{}"))
                 sql = f"INSERT INTO {name} ({names}) VALUES ({values})"
-                database.executemany(sql, [{**row, **{key: dumps(row[key]) for key in json if key in row}} for row in some])
+                database.executemany(
+                    sql, [{**row, **{key: dumps(row[key]) for key in json if key in row}} for row in some]
+                )
             database.commit()
         end = START + DAYS * 86400.0
         database.execute("UPDATE log_head SET seq = ?, at = ?", (3 * n, end))

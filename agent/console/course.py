@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -76,13 +77,13 @@ class Course:
         begin, levels = 0, []
         for number in np.unique(of_start).tolist():
             end = int(self._until[of_start == number][-1])
-            some = self._rows.where(of_start[self._index] == number)
-            total = some.columns["explored"].sum()
-            arms = {
-                arm: float(some.columns["explored"][some.arm == arm].sum() / total) for arm in set(some.arm)
+            here, explored = of_start[self._index] == number, self._rows.columns["explored"]
+            counts = {
+                arm: float(explored[here & (self._rows.arm == arm)].sum())
+                for arm in set(self._rows.arm[here])
             }
-            if total:
-                levels.append(((begin, end), arms))
+            if total := sum(counts.values()):
+                levels.append(((begin, end), {arm: n / total for arm, n in counts.items() if n}))
             begin = end
         return levels
 
@@ -138,7 +139,7 @@ def _draw_quality(course: Course, comparison: Comparison, rest: Mapping[str, obj
     low, high = min(0.0, *later), max(0.0, *later)
     margin = 0.05 * (high - low) or 1.0
     value, least, most = zip(*(ends for _, ends in points), strict=True)
-    series = [
+    series: list[dict[str, Any]] = [
         {"label": "what was served", "colour": "--ink", "values": value, "low": least, "high": most},
         {
             "label": f"always {comparison.baseline}",

@@ -8,7 +8,6 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from fastapi import Request, Response
 
 from armwise.agent.api.errors import ApiError
@@ -22,9 +21,7 @@ from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
 from armwise.feedback import sources
-from armwise.feedback.events import FeedbackKind
-from armwise.feedback.log import Store, erasures
-from armwise.feedback.log import tables as t
+from armwise.feedback.log import erasures, listing
 from armwise.feedback.training_log import rollups, settled
 
 router = pages()
@@ -105,7 +102,7 @@ def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> d
     marks, colours = marks if marked else (), number_colours(store)
     found, n_open = comparison or Comparison(), settled.read(store, config.reward).n_open
     live = tuple(config.actions)
-    any_rating = _has_rating(store)
+    any_rating = listing.has_rating(store)
     wait = write_duration(config.reward.wait_s)
     return {
         "reading": comparison is None,
@@ -128,12 +125,6 @@ def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> d
         "marks": marks,
         "colours": colours,
     }
-
-
-def _has_rating(store: Store) -> bool:
-    query = sa.select(t.feedback.c.seq).where(t.feedback.c.kind == FeedbackKind.VALUE.value).limit(1)
-    with store.reading() as connection:
-        return connection.scalar(query) is not None
 
 
 # -- cost and quality -----------------------------------------------------------------------------
@@ -210,4 +201,6 @@ def _ticks(low: float, high: float) -> list[float]:
     width = (high - low) / TICKS or 1.0
     scale = 10.0 ** floor(log10(width))
     step = next(scale * each for each in (1, 2, 5, 10) if scale * each >= width * 0.999)
-    return [step * i for i in range(floor(low / step), max(ceil(high / step), floor(low / step) + 1) + 1)]
+    return [
+        step * i for i in range(floor(low / step), max(ceil(high / step - 0.02), floor(low / step) + 1) + 1)
+    ]

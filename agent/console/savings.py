@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 import numpy as np
-import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_store
 from armwise.agent.reporting import write_dollars, write_number
-from armwise.feedback.log import Store
-from armwise.feedback.log import tables as t
+from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, noninferiority
 from armwise.feedback.ope.noninferiority import ArmComparison, Ends, NothingComparableError, Sessions
 
@@ -130,12 +128,7 @@ def _choose(sessions: Sessions) -> str | None:
 def _find_begin(store: Store) -> float | None:
     """Return when the decisions begin that are compared; None: with the first of the log."""
     first = (store.log_seq() // WINDOW - 1) * WINDOW
-    if first <= 0:
-        return None
-    query = sa.select(t.decisions.c.decided_at).where(t.decisions.c.seq >= first)
-    with store.reading() as connection:
-        found = connection.scalar(query.order_by(t.decisions.c.seq).limit(1))
-    return None if found is None else float(found)
+    return None if first <= 0 else listing.time_of(store, first)
 
 
 # -- in words -------------------------------------------------------------------------------------
@@ -210,7 +203,7 @@ def forecast(value: float, low: float, high: float, n: int) -> int | None:
     more = min((n * (ratio**2 - 1.0) for ratio in ratios), default=inf)
     if not 0.0 < more <= MOST_MORE * n:
         return None
-    scale = 10 ** max(0, len(str(int(more))) - 2)
+    scale = int(10 ** max(0, len(str(int(more))) - 2))
     return ceil(more / scale) * scale
 
 
@@ -261,7 +254,7 @@ def explain_exploration(found: Comparison, live: tuple[str, ...], share: float) 
         return said
     rate = share / (1.0 - share)
     value, low, _ = (rate * sum(ends) / len(live) for ends in zip(*leads, strict=True))
-    parts = [f"{write_number(value, 2)} points of 100 per answer"] if low > 0.0 else []
+    parts = [f"{write_number(value, 2)} points of 100 of the average rating"] if low > 0.0 else []
     saved = [one.saved for one in known if one.saved is not None]
     if len(saved) == len(live):
         usd = -1000.0 * rate * sum(ends[0] for ends in saved) / len(live)

@@ -409,12 +409,11 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
     sentence = _known(found, subject)
     if not found.n_open:
         return sentence
-    share = found.n_open / found.explored
-    still = f"{_counted(found.n_open)} ({share:.0%} of the explored ones) may still get feedback"
-    still += ", and count once their wait time has passed while the service runs."
+    share = 100.0 * found.n_open / found.explored
+    still = f"the feedback window of {_counted(found.n_open)} ({share:.0f} %) is still open"
     if found.earned is None:
-        return f"Nothing can be estimated yet: {still} Their feedback so far counts then."
-    return f"{sentence} {still}"
+        return f"Nothing can be estimated yet: {still}. They count once it has closed."
+    return f"{sentence} {still[0].upper()}{still[1:]}: they count once it has closed."
 
 
 def _known(found: ServedComparison, subject: str) -> str:

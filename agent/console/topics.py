@@ -185,7 +185,7 @@ def _differ(groups: Sequence[Group]) -> bool:
     for one in groups:
         totals.update({arm: share * one.n / n for arm, share in one.shares})
     return any(
-        abs(dict(one.shares).get(arm, 0.0) - p) > max(DIFFERENT, 3.0 * sqrt(p * (1.0 - p) / one.n))
+        abs(dict(one.shares).get(arm, 0.0) - p) > max(DIFFERENT, 3.0 * sqrt(max(0.0, p * (1.0 - p)) / one.n))
         for one in groups
         if one.n >= LEAST_COUNTED
         for arm, p in totals.items()

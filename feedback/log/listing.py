@@ -289,3 +289,19 @@ def stages(store: Store, served: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
             return
         yield from ((row.decision_id, tuple(row.stages or ())) for row in rows)
         after = rows[-1].seq
+
+
+def time_of(store: Store, position: int) -> float | None:
+    """Return when the first decision at a position or after it was made; None: there is none."""
+    d = t.decisions.c
+    query = sa.select(d.decided_at).where(d.seq >= position).order_by(d.seq).limit(1)
+    with store.reading() as connection:
+        found = connection.scalar(query)
+    return None if found is None else float(found)
+
+
+def has_rating(store: Store) -> bool:
+    """Return whether any value of feedback was ever received."""
+    query = sa.select(t.feedback.c.seq).where(t.feedback.c.kind == FeedbackKind.VALUE.value).limit(1)
+    with store.reading() as connection:
+        return connection.scalar(query) is not None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.console import overview, worth
+from armwise.agent.console import details, worth
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
@@ -97,16 +97,14 @@ class Logged:
 
 
 def of_the_console(log: Logged) -> Iterator[Figure]:
-    """The overview with its charts, and what arms are worth by kind of question."""
+    """The details with their charts, and what arms are worth by kind of question."""
     rule, floor = log.config.reward, log.config.explores.among(len(log.config.actions))
     while rollups.advance(log.store, rule).left:
         pass
     rows = rollups.read(log.store, 0, 3600, 60)
-    served = overview.figures(rows, 0, rule, floor)["reward_mean"]
+    served = details.figures(rows, 0, rule, floor)["reward_mean"]
     yield Figure("reward of what was served", *served, RANGE)
-    if random := overview.at_random(rows, rule, floor):
-        yield Figure("drawing at random", *random, RANGE)
-    for arm, figures in overview.by_arm(rows, rule, floor).items():
+    for arm, figures in details.by_arm(rows, rule, floor).items():
         for name in ("reward_mean", "alone"):
             yield Figure(f"{name} of {arm}", *figures[name], RANGE)
     newest = rollups.newest_rewards(log.store, rule, 2000, listing.DecisionFilter())

@@ -97,7 +97,7 @@ def paths(address: str) -> list[str]:
     decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
     recipe = httpx.get(f"{address}{CONSOLE}/policies").text.split('data-value="')[1].split('"')[0]
     more = [
-        *("/nowhere", "?window=all", "/arms?by=shape"),
+        *("/nowhere", "?by=", "/details?window=all", "/arms?by=shape"),
         *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
         *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
         f"/decisions/{decision}?open=why,features,record",
@@ -185,12 +185,12 @@ def test_a_decision_is_verified_explained_and_labelled(served: tuple[Service, st
     page.wait_for_selector(".outcome .note")
 
 
-def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
+def test_the_details_follow_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
     service, address = served
     service.learner.step()
     page = chrome(1280, "light")
     page.clock.install()
-    page.goto(f"{address}{CONSOLE}?window=1h")
+    page.goto(f"{address}{CONSOLE}/details?window=1h")
     before = page.inner_text("dd >> nth=2")
     traffic(address, ["one more question"], seed=9)
     service.learner.step()

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
 from armwise.agent.cli.options import Key
-from armwise.agent.console import decisions, explanation, operating, overview, policies, system
+from armwise.agent.console import decisions, details, explanation, live, operating, policies, system
 from armwise.agent.console.page import CONSOLE, STATIC, pages
 from armwise.agent.console.routes import ROUTES
 from armwise.agent.console.served_comparison import least_floor
@@ -82,23 +82,23 @@ def test_every_reason_why_an_arm_was_not_drawn_has_words() -> None:
 
 @pytest.mark.parametrize(("times", "readings"), [(1e9, 1), (0, 2)])
 @pytest.mark.slow
-async def test_a_slow_overview_is_sent_again_for_as_long_as_its_share_of_time_allows(
+async def test_a_slow_page_is_sent_again_for_as_long_as_its_share_of_time_allows(
     linear: Service, monkeypatch: pytest.MonkeyPatch, times: float, readings: int
 ) -> None:
     made: list[str] = []
-    read = overview._read  # noqa: SLF001
-    monkeypatch.setattr(overview, "KEPT_S", 0.0)
-    monkeypatch.setattr(overview, "KEPT_TIMES", times)
-    monkeypatch.setattr(overview, "_read", lambda replica, name: made.append(name) or read(replica, name))
+    read = details._read  # noqa: SLF001
+    monkeypatch.setattr(live, "KEPT_S", 0.0)
+    monkeypatch.setattr(live, "KEPT_TIMES", times)
+    monkeypatch.setattr(details, "_read", lambda replica, name: made.append(name) or read(replica, name))
     for _ in range(2):
-        part = await linear.client.get(f"{CONSOLE}?window=1h", headers={"hx-request": "true"})
+        part = await linear.client.get(f"{CONSOLE}/details?window=1h", headers={"hx-request": "true"})
         assert part.status_code == 200
     assert len(made) == readings
 
 
 @pytest.mark.slow
-async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> None:
-    shown = plain(await seen(linear, "?window=1h"))
+async def test_the_details_show_the_figures_of_the_log(linear: Service) -> None:
+    shown = plain(await seen(linear, "/details?window=1h"))
     store, rule = linear.replica.store, linear.config.reward
     records = [await asyncio.to_thread(store.record, one.id) for one in store.newest(100)]
     rewards = []
@@ -108,7 +108,7 @@ async def test_the_overview_shows_the_figures_of_the_log(linear: Service) -> Non
         rewards.append(rule.reward(record.metrics or {}, record.execution.cost))
     mean = float(np.mean([reward for reward in rewards if reward is not None]))
     assert "requests 12 since" in shown
-    assert f"reward a request {mean:.3f} [" in shown
+    assert f"reward per request {mean:.3f} [" in shown
     assert "of 12 with feedback" in shown
 
 
@@ -396,7 +396,7 @@ async def test_a_key_sees_the_decisions_of_its_project_alone(
 )
 def test_a_window_has_at_most_180_slots(name: str, length: int, step: int) -> None:
     now = 1_800_000_000.0
-    window = overview.choose_window(name, now, None)
+    window = details.choose_window(name, now, None)
     assert window.step == step
     assert 0 <= now - length - window.since < step
     assert window.until == now + 1
@@ -405,14 +405,14 @@ def test_a_window_has_at_most_180_slots(name: str, length: int, step: int) -> No
 @pytest.mark.parametrize("name", ["24h", "7d", "30d", "all"])
 def test_a_window_begins_with_the_first_decision_of_a_young_log(name: str) -> None:
     now = 1_800_000_000.0
-    window = overview.choose_window(name, now, int(now) - 600)
+    window = details.choose_window(name, now, int(now) - 600)
     assert (window.since, window.step) == (int(now) - 600, 60)
-    old = overview.choose_window(name, now, int(now) - 90 * 86_400)
-    assert old.since <= now - (overview.WINDOWS[name] or 90 * 86_400)
+    old = details.choose_window(name, now, int(now) - 90 * 86_400)
+    assert old.since <= now - (details.WINDOWS[name] or 90 * 86_400)
 
 
 def test_a_window_of_an_empty_log_without_a_length_begins_now() -> None:
-    assert overview.choose_window("all", 1_800_000_000.0, None).since == 1_800_000_000
+    assert details.choose_window("all", 1_800_000_000.0, None).since == 1_800_000_000
 
 
 def sums_of(arms: Sequence[str], **columns: Sequence[float]) -> rollups.Sums:
@@ -426,7 +426,7 @@ def test_costs_and_durations_are_means_of_finished_turns_and_of_answers() -> Non
     rule = RewardRule(cost=Prices(steps=1.0, kilotokens=0.5, usd=2.0, seconds=0.25))
     columns = {"steps": 8.0, "tokens": 6000.0, "usd": 1.5, "retrieval_s": 2.0, "llm_s": 6.0}
     rows = sums_of(["bm25"], finished=[4.0], answers=[3.0], **{name: [one] for name, one in columns.items()})
-    found = overview.figures(rows, 0, rule, 0.01)
+    found = details.figures(rows, 0, rule, 0.01)
     assert found["cost_mean"] == pytest.approx((8.0 + 3.0 + 3.0 + 2.0) / 4)
     assert (found["retrieval_ms"], found["llm_ms"]) == (500.0, 2000.0)
 
@@ -439,8 +439,8 @@ def test_a_chart_has_the_share_of_each_slot_from_its_begin_to_its_end_and_four_s
         explored=[3.0, 1.0, 1.0, 0.0, 0.0, 4.0],
         **once,
     )
-    window = overview.Window("1h", since=6000, until=6360, step=60)
-    made = overview.charts(rows, window, {"a": 0, "b": 1}, RewardRule(), 0.01)
+    window = details.Window("1h", since=6000, until=6360, step=60)
+    made = details.charts(rows, window, {"a": 0, "b": 1}, RewardRule(), 0.01)
     found = {name: json.loads(one) for name, one in made.items()}
     assert found["shares"]["x"] == [6000, 6060, 6120, 6180, 6240.0, 6300, 6360], "nothing is known between"
     assert found["requests"]["x"] == [6030.0, 6090.0, 6150.0, 6210.0, 6270.0, 6330.0]
@@ -456,7 +456,7 @@ def test_a_chart_has_the_share_of_each_slot_from_its_begin_to_its_end_and_four_s
 
 
 def test_latencies_are_the_median_and_the_slowest_twentieth_and_hundredth() -> None:
-    found = overview.latencies({"turn": [i / 1000 for i in range(101)], "model": []})
+    found = details.latencies({"turn": [i / 1000 for i in range(101)], "model": []})
     assert found == {"turn": pytest.approx([50.0, 95.0, 99.0])}
 
 
@@ -469,18 +469,16 @@ async def test_single_arms_have_the_estimates_of_an_evaluation(
     propensity = np.array([one.decision.propensity for one in examples])
     drawn = np.array([arms.index(one.decision.drawn) for one in examples])
     reward = np.array([rule.compute_reward(one) for one in examples], dtype=np.float64)
-    window = overview.choose_window("1h", linear.replica.clock(), None)
+    window = details.choose_window("1h", linear.replica.clock(), None)
     rows = rollups.read(store, window.since, window.until, window.step)
-    targets = {"random": np.full((len(reward), len(arms)), 1 / len(arms))}
-    targets |= {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
-    by_arm = overview.by_arm(rows, rule, least_floor(linear.replica.store, linear.config))
+    targets = {arm: np.tile(np.eye(len(arms))[i], (len(reward), 1)) for i, arm in enumerate(arms)}
+    by_arm = details.by_arm(rows, rule, least_floor(linear.replica.store, linear.config))
     assert by_arm.keys() == {arms[i] for i in drawn}
     assert len(by_arm) > 1
-    for name in ("random", *by_arm):
+    for name in by_arm:
         target = targets[name]
         terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
-        random = overview.at_random(rows, rule, least_floor(linear.replica.store, linear.config))
-        found = random if name == "random" else by_arm[name]["alone"]
+        found = by_arm[name]["alone"]
         assert found is not None
         reach = target.max() / least_floor(linear.replica.store, linear.config)
         expected = np.clip(
@@ -792,7 +790,7 @@ async def test_the_model_of_an_arm_and_the_answer_are_beside_it(tmp_path: Path) 
         for arm in arms:
             await ask(service, model=f"arm/{arm}")
         await service.settle()
-        shown = {path: plain(await seen(service, path)) for path in ("", "/arms", "/decisions")}
+        shown = {path: plain(await seen(service, path)) for path in ("/details", "/arms", "/decisions")}
         for text in shown.values():
             assert "none mini-2" in text
             assert "bm25 vendor/large-1" in text

@@ -1,4 +1,4 @@
-"""The overview begins with the newest receipt."""
+"""The details begin with the newest receipt."""
 
 from pathlib import Path
 
@@ -20,23 +20,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_the_newest_receipt_is_the_first_line_of_the_overview(service: Service) -> None:
-    assert "armwise prove" not in plain(await seen(service, ""))
+async def test_the_newest_receipt_is_the_first_line_of_the_details(service: Service) -> None:
+    assert "armwise prove" not in plain(await seen(service, "/details"))
     receipt = stated(reference="<b>dear</b>")
     source = without_password(service.config.database_url)
     keep_receipt(receipt, service.config)
-    assert "armwise prove" not in plain(await seen(service, "")), "it is of another log"
+    assert "armwise prove" not in plain(await seen(service, "/details")), "it is of another log"
     receipt = receipt.model_copy(update={"source": source})
     keep_receipt(receipt, service.config)
-    page = await seen(service, "")
+    page = await seen(service, "/details")
     assert "<b>dear" not in page
     shown = plain(page)
     assert write_sentence(receipt) in shown
-    assert shown.index("Beside always using") < shown.index("Is it learning?")
-    part = await service.client.get(CONSOLE, headers={"hx-request": "true"})
+    part = await service.client.get(f"{CONSOLE}/details", headers={"hx-request": "true"})
     assert "Beside always using" in part.text
 
 
 async def test_a_receipt_that_cannot_be_read_is_not_shown(service: Service, home: Path) -> None:
     (home / "receipt.json").write_text("[]")
-    assert "Beside always using" not in plain(await seen(service, ""))
+    assert "Beside always using" not in plain(await seen(service, "/details"))

@@ -191,7 +191,8 @@ async def test_below_a_prefix_every_address_of_a_page_begins_with_it(service: Se
 async def test_pages_that_do_not_exist_or_are_asked_for_wrongly_say_so(service: Service) -> None:
     for path, status, said in (
         ("/nowhere", 404, "there is no page"),
-        ("?window=<b>year</b>", 400, "window &#39;&lt;b&gt;year&lt;/b&gt;&#39;"),
+        ("/details?window=<b>year</b>", 400, "window &#39;&lt;b&gt;year&lt;/b&gt;&#39;"),
+        ("?by=<b>tier</b>", 400, "no question has a field &#39;&lt;b&gt;tier"),
         ("/static/../page.py", 404, ""),
         ("/static/none.js", 404, "there is no file"),
     ):

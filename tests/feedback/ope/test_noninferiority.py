@@ -25,6 +25,7 @@ from armwise.feedback.ope.noninferiority import (
     count,
     find_sessions,
     find_tool_rounds,
+    trace_quality,
 )
 from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, Watched, look, simulate, watch
 
@@ -405,3 +406,15 @@ def test_a_look_of_yesterday_is_what_it_was() -> None:
     until = 7 * DAY
     known = replace(world, decisions=world.decisions.where(world.decisions.at < until))
     assert look(known, until)[0] == look(world, until)[0]
+
+
+def test_the_course_of_quality_is_what_was_stated_after_so_many_sessions() -> None:
+    """Each point is the comparison of the log as it was then, and the last one that of all of it."""
+    decisions = table(1500, seed=3)
+    course = trace_quality(Sessions(decisions), "a", points=5)
+    rows = [row for row, _ in course]
+    assert rows[0] + 1 == 2 * SCALE_SESSIONS
+    assert rows[-1] + 1 == 1500
+    for row, quality in course:
+        then = compare(Sessions(decisions.where(np.arange(1500) <= row)), "a").quality
+        assert then == pytest.approx(quality)

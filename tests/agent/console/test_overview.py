@@ -1,0 +1,362 @@
+"""The first page: what is saved, at which quality, and what goes where, compared with a known truth."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from armwise.agent.access import OPEN
+from armwise.agent.console import overview, savings, topics
+from armwise.agent.console.page import CONSOLE
+from armwise.agent.console.savings import Comparison
+from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
+from armwise.feedback.log import erasures
+from armwise.feedback.ope.noninferiority import ArmComparison, Ends
+from armwise.feedback.registry import arm_sets, promotions
+from armwise.feedback.training_log import rollups
+from tests.agent.asking import look_up, tell
+from tests.agent.console.test_pages import plain, seen
+from tests.agent.console.test_worth import asked
+from tests.agent.evaluation.logged import add_up
+from tests.agent.fakes import Service
+
+HARM = '<script>alert(1)</script>" onload="alert(2)'
+
+QUESTIONS = {
+    "capital": ("What is the capital of {}?", ("France", "Peru", "Kenya", "Japan", "Nepal", "Norway")),
+    "proof": ("Prove by induction a theorem on {}", ("primes", "sine", "groups", "series", "graphs", "sets")),
+}
+
+RIGHT = {("capital", "cheap"): 0.9, ("capital", "dear"): 0.9, ("proof", "cheap"): 0.2, ("proof", "dear"): 0.9}
+
+USD = {"cheap": 0.0001, "dear": 0.002}
+
+
+def two_models(folder: Path, *, arms: tuple[str, ...] = ("cheap", "dear"), **changes: Any) -> Service:
+    """Return a service of two arms whose answers are rated right or wrong."""
+    reward = {"metrics": {"right": {"type": "boolean"}}, "complete": "any", "cost_weight": 0.0}
+    specs = {arm: {"kind": "none"} for arm in arms}
+    service = Service(folder, arms=specs, policy={"kind": "adaptive"}, reward=reward, **changes)
+    service.step()
+    return service
+
+
+def play(
+    service: Service, n: int, *, rated: float = 1.0, usd: bool = True, kind: bool = False
+) -> tuple[float, float]:
+    """Log decisions whose policy learns to send capitals to the cheap arm, and proofs to the dear one.
+
+    Returns:
+        The expected dollars that were saved per 1,000 answers compared with the dear arm, and the expected
+        quality minus that of the dear arm.
+    """
+    rng, arms = np.random.default_rng(1), tuple(service.config.actions)
+    facts: list[Decision | Execution | Feedback | Tick] = []
+    saved, lead, now = 0.0, 0.0, service.clock()
+    for i in range(n):
+        topic = "capital" if rng.random() < 0.5 else "proof"
+        form, things = QUESTIONS[topic]
+        best = {"capital": "cheap", "proof": "dear"}[topic]
+        likely = 0.5 + 0.45 * min(1.0, i / (0.2 * n))
+        p = tuple(likely if arm == best else 1.0 - likely for arm in arms) if len(arms) > 1 else (1.0,)
+        arm, name, at = arms[int(rng.choice(len(arms), p=p))], f"d{i}", now - 20.0 * (n - i) - 3600.0
+        features = {"ask=what": 1.0, **({f"kind={topic}": 1.0} if kind else {})}
+        context = Context(form.format(rng.choice(things)), features)
+        facts += [
+            Decision(name, context, arms, p, arm, "adaptive", 1, Mode.EXPLORE, at, at + 1800.0),
+            Execution(
+                name,
+                arm,
+                Status.OK,
+                Cost(usd=USD[arm] * rng.uniform(0.8, 1.2) if usd else 0.0),
+                (),
+                "yes",
+                "",
+                at,
+            ),
+        ]
+        if rng.random() < rated:
+            facts.append(Feedback(f"f{i}", name, "right", float(rng.random() < RIGHT[topic, arm]), at + 1.0))
+        saved += 1000.0 * (USD["dear"] - USD[arm])
+        lead += RIGHT[topic, arm] - RIGHT[topic, "dear"]
+    facts.append(Tick(now))
+    service.replica.store.append(facts)
+    add_up(service.replica.store, service.config.reward)
+    return saved / n, lead / n
+
+
+@pytest.mark.slow
+async def test_savings_quality_and_shares_are_those_of_the_world(tmp_path: Path) -> None:
+    service = two_models(tmp_path)
+    usd, quality = await asyncio.to_thread(play, service, 2000)
+    found = savings.read_comparison(service.replica.store, service.config)
+    one = found.with_baseline
+    assert one is not None
+    assert one.saved is not None
+    assert one.quality is not None
+    assert found.baseline == "dear", "the dearest"
+    assert 1000.0 * one.saved[0] == pytest.approx(usd, rel=0.05)
+    assert one.saved[1] < usd / 1000.0 < one.saved[2]
+    assert one.quality[1] < quality < one.quality[2]
+    async with service.running(ready=False):
+        page = plain(await seen(service, ""))
+        routing = topics.read_routing(service.replica, OPEN, None)
+    assert f"${1000.0 * one.saved[0]:.2f} saved per 1,000 answers" in page
+    assert routing.differs
+    assert 3 <= len(routing.groups) <= 8
+    for group in routing.groups:
+        topic = "capital" if "capital" in group.examples[0] else "proof"
+        (first, share), *_ = group.shares
+        assert first == {"capital": "cheap", "proof": "dear"}[topic]
+        assert share > 0.85
+        assert all(("capital" in text) == (topic == "capital") for text in group.examples)
+        assert not group.before or group.before[first] < share - 0.1
+    assert any(group.before for group in routing.groups)
+    assert sum(group.n for group in routing.groups) == routing.recent == 500
+
+
+async def test_questions_are_grouped_by_the_field_of_the_caller_and_on_request_by_topic(
+    tmp_path: Path,
+) -> None:
+    service = two_models(tmp_path)
+    await asyncio.to_thread(play, service, 200, kind=True)
+    async with service.running(ready=False):
+        by_field = topics.read_routing(service.replica, OPEN, None)
+        by_topic = topics.read_routing(service.replica, OPEN, "")
+    assert (by_field.by, by_field.fields) == ("kind", ("kind",))
+    assert {group.name for group in by_field.groups} == {"capital", "proof"}
+    assert by_topic.by == ""
+    assert {group.name for group in by_topic.groups}.isdisjoint({"capital", "proof"})
+
+
+async def test_the_baseline_is_the_arm_that_the_operator_names(tmp_path: Path) -> None:
+    service = two_models(tmp_path, baseline="cheap")
+    await asyncio.to_thread(play, service, 300)
+    async with service.running(ready=False):
+        assert "than with always using cheap" in plain(await seen(service, ""))
+
+
+@pytest.mark.parametrize(
+    ("n", "world", "arms", "said"),
+    [
+        (40, {}, ("cheap", "dear"), ["spent on 40 answers", "about 120 rated answers, and 40 are there"]),
+        (300, {"rated": 0.0}, ("cheap", "dear"), ["saved per 1,000 answers", "No ratings yet"]),
+        (300, {"usd": False}, ("cheap", "dear"), ["No dollars are on record", "Rated "]),
+        (40, {}, ("dear",), ["Nothing to compare with", "Everything goes to dear, the only arm."]),
+    ],
+)
+async def test_a_page_says_what_is_known_and_what_is_missing(
+    tmp_path: Path, n: int, world: dict[str, Any], arms: tuple[str, ...], said: list[str]
+) -> None:
+    service = two_models(tmp_path, arms=arms)
+    await asyncio.to_thread(play, service, n, **world)
+    async with service.running(ready=False):
+        page = await seen(service, "")
+    for each in said:
+        assert each in plain(page)
+    assert ("docs/guide/feedback.md" in page) == (world.get("rated") == 0.0)
+    assert ("saved per 1,000" in page) == (n == 300 and world.get("usd", True))
+
+
+async def test_an_empty_log_says_what_to_do_and_draws_nothing(service: Service) -> None:
+    page = await seen(service, "")
+    assert "Nothing was asked yet." in page
+    assert 'href="/console/playground"' in page
+    assert "data-chart" not in page
+
+
+async def test_answers_in_their_feedback_window_are_counted(service: Service) -> None:
+    for i in range(3):
+        found = (await look_up(service, query=f"question {i}")).json()["agent"]
+        await tell(service, found["decision_id"], 1.0)
+    await service.learn()
+    while rollups.advance(service.replica.store, service.config.reward).left:
+        pass
+    assert "3 answers are less than 30 minutes old" in plain(await seen(service, ""))
+    assert "waiting for feedback 3 decisions" in plain(await seen(service, "/details"))
+
+
+async def test_erased_questions_are_in_no_topic(tmp_path: Path) -> None:
+    service = two_models(tmp_path)
+    await asyncio.to_thread(play, service, 60)
+    store = service.replica.store
+    async with service.running(ready=False):
+        before = await seen(service, "")
+        assert "What is the capital of" in before
+        for i in range(60):
+            await asyncio.to_thread(erasures.erase_decision, store, f"d{i}", "cli", service.clock())
+        after = await seen(service, "")
+    assert "capital" not in after
+    assert "once there are 30 of them with their texts" in plain(after)
+
+
+@pytest.mark.slow
+async def test_a_viewer_sees_the_questions_of_its_project_and_only_a_reader_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[dict[str, Any]] = []
+    for name, project in (("ACME", {"project": "acme"}), ("MAIN", {}), ("ASK", {})):
+        monkeypatch.setenv(name, name)
+        scopes = ["decide", "feedback"] if name == "ASK" else ["decide", "feedback", "read"]
+        keys.append({"env": name, "scopes": scopes, **project})
+    async with Service(tmp_path, keys=keys).running() as service:
+        bearer = {name: {"authorization": f"Bearer {name}"} for name in ("ACME", "MAIN", "ASK")}
+        for name in ("ACME", "MAIN"):
+            for tier in ("free", f"of-{name}"):
+                await asked(service, tier, 3, **bearer[name])
+        await service.settle()
+        store, version = service.replica.store, service.replica.versions.version
+        assert version is not None
+        promotion = promotions.Promotion(0, version.version, promotions.Action.ROLLBACK, HARM, 1e12)
+        promotions.record(store, "any", promotion)
+        arm_sets.switch(store, "bm25", False, 2e12)
+
+        async def live_part(name: str) -> httpx.Response:
+            return await service.client.get(CONSOLE, headers={"hx-request": "true", **bearer[name]})
+
+        shown = {name: (await live_part(name)).text for name in bearer}
+        again = {name: (await live_part(name)).text for name in bearer}
+    escaped = HARM.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&#34;")
+    for name, other in (("ACME", "MAIN"), ("MAIN", "ACME")):
+        assert f"Rollback to version {version.version}, because: {escaped}" in shown[name]
+        assert f"of-{name}" in shown[name]
+        assert f"of-{other}" not in shown[name]
+    assert "of-ACME" not in shown["ASK"]
+    assert "Rollback" not in shown["ASK"]
+    assert again == shown, "one viewer's part is not another's"
+
+
+async def test_a_long_log_is_read_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page comes at once, and has the figures when they are there."""
+    monkeypatch.setattr(overview, "SHORT", 0)
+    service, read, may_read = two_models(tmp_path), savings.read_comparison, asyncio.Event()
+    await asyncio.to_thread(play, service, 300)
+    loop = asyncio.get_running_loop()
+
+    def wait(*words: Any) -> Comparison:
+        asyncio.run_coroutine_threadsafe(may_read.wait(), loop).result(10.0)
+        return read(*words)
+
+    monkeypatch.setattr(savings, "read_comparison", wait)
+    async with service.running(ready=False):
+        assert "The log is being read." in await seen(service, "")
+        may_read.set()
+        async with asyncio.timeout(10.0):
+            while "saved per 1,000 answers" not in await seen(service, ""):
+                await asyncio.sleep(0.01)
+
+
+# -- statements -----------------------------------------------------------------------------------
+
+ONE = ArmComparison(
+    *("dear", 2, 900, 900, 300, 0.8, (0.0, 0.0, 0.0), 900, 0.001, (0.0, 0.0, 0.0)),
+    *(0.01, 0, None, 1, 0, 100, 0.0, 1.0),
+)
+
+
+def stated(**changes: Ends | float | None) -> Comparison:
+    return Comparison(1000, 1000, {"dear": 300}, "dear", {"dear": replace(ONE, **changes)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("quality", "tone", "said"),
+    [
+        ((0.05, 0.01, 0.09), "good", "1.0 to 9.0 points higher"),
+        ((-0.05, -0.09, -0.01), "warn", "1.0 to 9.0 points lower"),
+        ((0.0, -0.02, 0.05), "good", "between 2.0 points lower and 5.0 higher"),
+        ((0.0, -0.04, 0.05), "", "in about 2,700 more rated answers"),
+        ((-0.03, -0.4, 0.5), "", "cannot be told apart yet. From 900"),
+        ((0.0, -1.0, 1.0), "", "too few ratings"),
+    ],
+)
+def test_quality_is_said_to_be_what_its_interval_supports(quality: Ends, tone: str, said: str) -> None:
+    found = savings.state_quality(stated(quality=quality))
+    assert found is not None
+    assert found.headline.startswith("Rated 80.0 of 100")
+    assert (found.tone, said in found.detail) == (tone, True), found
+
+
+@pytest.mark.parametrize(
+    ("saved", "tone", "said"),
+    [
+        ((0.001, 0.0005, 0.002), "good", "$1.00 saved per 1,000 answers (50 %)"),
+        ((-0.0005, -0.0008, -0.0001), "warn", "$0.50 more per 1,000 answers (100 %)"),
+        ((0.001, -0.0005, 0.002), "", "No saving is certain yet"),
+    ],
+)
+def test_a_saving_is_said_only_if_its_interval_leaves_0_out(saved: Ends, tone: str, said: str) -> None:
+    found = savings.state_savings(stated(saved=saved))
+    assert found is not None
+    assert (found.headline, found.tone) == (said, tone)
+    assert savings.state_savings(stated(saved=None, spent=None)) is None
+
+
+def test_exploration_costs_what_the_policy_alone_would_gain() -> None:
+    """A fifth of the draws is uniform. Served is 0.8, a uniform choice 0.6: the policy alone is 0.85."""
+    arms = {
+        arm: replace(ONE, reference=arm, quality=(lead, lead - 0.01, lead + 0.01), saved=(usd, usd, usd))
+        for arm, lead, usd in (("a", 0.1, -0.003), ("b", 0.3, 0.001))
+    }
+    found = Comparison(1000, 1000, {}, "a", arms)
+    said = savings.explain_exploration(found, ("a", "b"), 0.2)
+    assert said.startswith("20 % of requests go to a random arm")
+    assert "costs 5 points of 100" in said
+    assert "about $0.25 per 1,000 answers" in said
+    unsure = replace(found, arms={**arms, "b": replace(arms["b"], quality=(0.3, -0.4, 1.0), saved=None)})
+    assert "cannot be measured yet" in savings.explain_exploration(unsure, ("a", "b"), 0.2)
+    assert "This" not in savings.explain_exploration(found, ("a", "b", "c"), 0.2), "c is not known"
+    assert savings.explain_exploration(found, ("a",), 0.2) == ""
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+def draw(seq: int, arm: str, question: str, **features: float) -> rollups.NewestDraw:
+    return rollups.NewestDraw(seq, arm, features, question)
+
+
+def test_embeddings_group_questions_that_share_no_word() -> None:
+    rng = np.random.default_rng(0)
+    draws = [
+        rollups.NewestDraw(
+            i, "ab"[i % 2], {}, f"word{i}", (rng.normal(0, 0.05, 3) + np.eye(3)[i % 3]).tolist()
+        )
+        for i in range(60, 0, -1)
+    ]
+    found = topics.group(draws, draws[::-1], {}, None)
+    assert [one.n for one in found.groups] == [20, 20, 20]
+    for one in found.groups:
+        assert len({int(text[4:]) % 3 for text in one.examples}) == 1
+
+
+def test_alike_shares_are_said_to_be_alike() -> None:
+    texts = ("which river is long", "prove a theorem now", "translate this poem please")
+    rng = np.random.default_rng(2)
+    draws = [draw(i, "ab"[int(rng.random() < 0.5)], f"{texts[i % 3]} {i}") for i in range(300, 0, -1)]
+    found = topics.group(draws, draws[::-1], {i: float(i % 3 == 0) for i in range(301)}, None)
+    assert (len(found.groups), found.differs) == (3, False)
+    assert {one.score for one in found.groups} == {0.0, 1.0}
+    apart = [one._replace(arm="a" if one.question.startswith("prove") else "b") for one in draws]
+    assert topics.group(apart, apart[::-1], {}, None).differs
+
+
+def test_few_questions_and_questions_without_words_are_in_no_topic() -> None:
+    assert topics.group([], [], {}, None).groups == ()
+    few = [draw(i, "a", f"question {i}") for i in range(29)]
+    assert topics.group(few, few, {}, None).groups == ()
+    empty = [draw(i, "a", "") for i in range(99)]
+    assert topics.group(empty, empty, {}, None).groups == ()
+    same = [draw(i, "a", "the very same question") for i in range(99)]
+    assert sum(one.n for one in topics.group(same, same, {}, None).groups) == 99
+
+
+def test_rare_values_of_a_field_are_summed_up() -> None:
+    draws = [draw(i, "a", "?", **{f"tier=t{min(i, 11)}": 1.0}) for i in range(40)]
+    names = [one.name for one in topics.group(draws, draws, {}, None).groups]
+    assert len(names) == 9
+    assert names[0] == "t11"
+    assert names[-1] == topics.OTHERS
