@@ -125,8 +125,8 @@ class WorkFailure:
         """Return a line for people.
 
         >>> print(WorkFailure(Work.EVALUATION, "out of memory", 1, 60.0))
-        evaluations: out of memory (failed once; next attempt 1970-01-01 00:01:00 UTC): remove the cause, \
-which the log of the service has, then ask again
+        evaluations: out of memory (failed once; trying again now): remove the cause, which the log of the \
+service has, then ask again
         """
         return failure_line(self.what, self.why, self.remedy, self.attempts, self.next_at)
 
@@ -136,9 +136,13 @@ def failure_line(what: str, why: str | None, remedy: str, attempts: int, next_at
 
     >>> failure_line("warm start", None, "look there", 3, None)
     'warm start (failed 3 times; given up): look there'
+    >>> failure_line("warm start", None, "look there", 1, 4e9)
+    'warm start (failed once; next attempt 2096-10-02 07:06:40 UTC): look there'
     """
     again = "given up"
-    if next_at is not None:
+    if next_at is not None and next_at <= time.time():
+        again = "trying again now"
+    elif next_at is not None:
         again = f"next attempt {datetime.fromtimestamp(next_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
     often = "once" if attempts == 1 else f"{attempts} times"
     return f"{what}{'' if why is None else f': {why}'} (failed {often}; {again}): {remedy}"

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from armwise.agent.lab.warmstart import warm_start
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.policies import PolicySpec
-from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.base import Passage, Query, Retrieval, Usage
 from armwise.arms.llm.base import Prompt, ScriptedGenerator
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.log import Store
@@ -60,6 +60,9 @@ SOLVED = {
     "small talk": {"none": 0.85, "bm25": 0.5, "dense": 0.55, "fused": 0.6},
 }
 """Probability that a person's question is solved, by its kind and the arm that answers."""
+
+USD = {"none": 0.0, "bm25": 0.0002, "dense": 0.0008, "fused": 0.002}
+"""Dollars of a search, by arm."""
 
 QUESTIONS = {
     "error message": {
@@ -154,7 +157,8 @@ class HelpDesk(FakeArms):
         passages.insert(place, next(passage for passage in PASSAGES if passage.id == right))
         scores = np.sort(rng.uniform(0.2, 0.9, len(passages)))[::-1].tolist()
         scored = [replace(passage, score=score) for passage, score in zip(passages, scores, strict=True)]
-        return Retrieval(tuple(scored[: min(k, 3)]), steps=2 if arm == "fused" else 1)
+        usage = Usage(usd=USD[arm], search_usd=USD[arm])
+        return Retrieval(tuple(scored[: min(k, 3)]), steps=2 if arm == "fused" else 1, usage=usage)
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids."""
@@ -303,7 +307,7 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
     suffix = suffix_of(scheme)
     with browsing() as visit, service.working():
         pictures = {
-            "overview": "?window=24h",
+            "overview": "",
             "arms": "/arms?by=kind",
             "decision": "/decisions?text=longer&arm=dense&metric=solved",
             "playground": "/playground",
@@ -322,7 +326,7 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
                 page.get_by_text("What each feature adds").click()
                 page.locator("#why section").wait_for()
             if name == "policies":
-                page.get_by_role("button", name="Have it judged").click()
+                page.get_by_role("button", name="Judge").click()
                 judged = page.locator("#gate article", has_text=f":{canary}:")
                 judged.locator("canvas").wait_for(timeout=120_000)
             take(page, folder / f"console-{name}{suffix}.png")

@@ -12,11 +12,11 @@ from fastapi import Request, Response
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import policies
-from armwise.agent.console.charts import band, draw_chart, draw_levels
+from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.live import kept_part, sight
 from armwise.agent.console.overview import compared, write_duration
 from armwise.agent.console.page import page, pages
-from armwise.agent.console.served_comparison import COLOURS, least_floor, number_colours
+from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.serving import Replica
 from armwise.feedback.ope import intervals
@@ -107,7 +107,7 @@ def _read(replica: Replica, name: str) -> dict[str, Any]:
         "arms": by_arm(rows, rule, floor),
         "elsewhere": _elsewhere(replica, name, now),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
-        "charts": charts(rows, window, arms, rule, floor),
+        "charts": charts(rows, window, rule, floor),
         "colours": arms,
     }
 
@@ -188,53 +188,23 @@ def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     }
 
 
-def charts(
-    rows: rollups.Sums, window: Window, arms: Mapping[str, int], rule: RewardRule, floor: float
-) -> dict[str, str]:
+def charts(rows: rollups.Sums, window: Window, rule: RewardRule, floor: float) -> dict[str, str]:
     """Return the charts of a window, as JSON for `console.js`."""
     n = (window.until - window.since + window.step - 1) // window.step
-    counts = {
-        arm: np.bincount(rows.slot[chosen], rows.columns["explored"][chosen], n)
-        for arm in sorted(set(rows.arm), key=lambda name: arms.get(name, COLOURS))
-        for chosen in [rows.arm == arm]
-    }
-    explored = sum(counts.values(), np.zeros(n))
     total = np.bincount(rows.slot, rows.columns["decisions"], n)
-    slots = np.flatnonzero(explored)
-    shares = [
-        {
-            "label": arm,
-            "colour": f"--c{arms.get(arm, COLOURS - 1)}",
-            "values": (100 * count[slots] / explored[slots]).round(2).tolist(),
-        }
-        for arm, count in counts.items()
-    ]
     stretches = rows.slot // COARSER
     earned = {
         stretch: mean
         for stretch in np.unique(stretches).tolist()
         if (mean := figures(rows.where(stretches == stretch), 0, rule, floor)["reward_mean"])
     }
-    middle = window.since + window.step * COARSER / 2
-    whole = [window.since, window.until]
+    middle, whole = window.since + window.step * COARSER / 2, [window.since, window.until]
+    per_minute = (total * 60 / window.step).round(3).tolist()
     return {
-        "shares": draw_levels(
-            [(window.since + window.step * i, window.since + window.step * (i + 1)) for i in slots.tolist()],
-            shares,
-            unit="%",
-            stacked=True,
-            range=whole,
-        ),
         "requests": draw_chart(
             [window.since + window.step * (i + 0.5) for i in range(n)],
-            [
-                {
-                    "label": "requests",
-                    "colour": "--ink",
-                    "values": (total * 60 / window.step).round(3).tolist(),
-                }
-            ],
-            unit="a minute",
+            [{"label": "requests", "colour": "--ink", "values": per_minute}],
+            unit="per minute",
             range=whole,
         ),
         "rewards": draw_chart(

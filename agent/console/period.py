@@ -23,24 +23,26 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, permutations
-from math import ceil, inf
+from math import ceil, inf, sqrt
 from pathlib import Path
 
 import numpy as np
-from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.console.served_comparison import (
     COLOURS,
     ENOUGH,
     ERROR,
+    LEAST,
     MOST_MORE,
+    MOST_STRETCHES,
     Alternative,
     CurveStretch,
     KindShares,
-    Served,
     ServedComparison,
     alternative,
+    compare,
+    divide_error,
     least_floor,
     list_changes,
     number_colours,
@@ -583,13 +585,19 @@ def least_propensity(decisions: Decisions) -> float:
 # -- figures --------------------------------------------------------------------------------------
 
 
-class Turns(Served):
+class Turns:
     """The decisions of a period; each is a row.
 
     Args:
         decisions: The decisions.
 
     Attributes:
+        n: Number of decisions.
+        n_open: Explored decisions that may still get feedback.
+        names: Names of the arms.
+        drawn: Index of the arm that each row drew, shape (n,).
+        n_arms: Number of arms that could be drawn, shape (n,).
+        explored: 1 for each explored decision, 0 for the others, shape (n,).
         usd: Dollars of each answer, NaN for turns without an answer, shape (n,).
         seconds: Seconds of each answer, NaN for turns without an answer, shape (n,).
         reward: Reward of each explored and settled turn, NaN if it has none, shape (n,).
@@ -601,14 +609,10 @@ class Turns(Served):
         could = {arm: decisions.possible(arm) for arm in {arm for key in keys for arm in key.arms}}
         names = sorted({key.drawn for key in keys} | {arm for arm, rows in could.items() if rows.any()})
         place = {arm: index for index, arm in enumerate(names)}
-        super().__init__(
-            len(decisions),
-            int((decisions.explored & ~decisions.settled).sum()),
-            names,
-            np.array([place[key.drawn] for key in keys], dtype=np.int64)[decisions.draw.codes],
-            decisions.n_possible,
-            decisions.explored.astype(np.int64),
-        )
+        self.n, self.n_open = len(decisions), int((decisions.explored & ~decisions.settled).sum())
+        self.names, self.n_arms = names, decisions.n_possible
+        self.drawn = np.array([place[key.drawn] for key in keys], dtype=np.int64)[decisions.draw.codes]
+        self.explored = decisions.explored.astype(np.int64)
         self.policies = sorted({key.policy for key in keys})
         self._could, self._seq, self._at = could, decisions.seq, decisions.at
         self._weight = 1.0 / decisions.propensity
@@ -616,11 +620,10 @@ class Turns(Served):
         self.reward = np.where(decisions.explored & decisions.settled, decisions.reward, np.nan)
         self.usd, self.seconds = decisions.usd, decisions.seconds
 
-    @override
     def having(self, arm: str) -> Flags:
+        """Return the rows for which an arm could be drawn, shape (n,)."""
         return self._could.get(arm, np.zeros(self.n, dtype=np.bool_))
 
-    @override
     def sums(self, rows: Flags, target: Floats, values: Floats | None = None) -> Weighted:
         """Return weighted sums of `values` (None: the rewards); turns without a value are left out."""
         values = self.reward if values is None else values
@@ -730,8 +733,91 @@ class Turns(Served):
                 means.append(RawMean(arm, len(earned), float(earned.mean())))
         return tuple(sorted(means, key=lambda mean: (-mean.reward, mean.name)))
 
-    @override
+    @property
+    def everything(self) -> Flags:
+        """All rows, shape (n,)."""
+        return np.ones(len(self.drawn), dtype=np.bool_)
+
+    @property
+    def alike(self) -> Floats:
+        """Probability of the drawn arm under a uniform choice, shape (n,)."""
+        return np.divide(1.0, self.n_arms, out=np.zeros(len(self.n_arms)), where=self.n_arms > 0)
+
+    def drew(self, arm: str) -> Flags:
+        """Return the rows that drew an arm, shape (n,)."""
+        drawn: Flags = self.drawn == (self.names.index(arm) if arm in self.names else -1)
+        return drawn
+
+    def always(self, arm: str) -> Floats:
+        """Return the probability of the drawn arm under a policy that always draws `arm`, shape (n,)."""
+        return self.drew(arm).astype(np.float64)
+
+    def shares(self, rows: Flags) -> dict[str, float]:
+        """Return the share of each arm in the explored decisions of some rows, in [0, 1]."""
+        counts = np.bincount(self.drawn[rows], self.explored[rows], len(self.names))
+        return {
+            self.names[arm]: float(counts[arm] / counts.sum())
+            for arm in sorted(np.flatnonzero(counts).tolist(), key=lambda arm: self.names[arm])
+        }
+
+    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> ServedComparison:
+        """Compare what was served with a uniform choice and with each of some arms.
+
+        Args:
+            names: The arms.
+            floor: Least probability of an eligible arm.
+            rewards: Smallest and largest possible reward.
+        """
+        return compare(
+            self.n,
+            int(self.explored.sum()),
+            int(self.n_arms.max(initial=0)),
+            self.sums(self.everything, self.alike),
+            {arm: self.sums(self.having(arm), self.always(arm)) for arm in names},
+            n_open=self.n_open,
+            fewest_arms=self.fewest_arms,
+            floor=floor,
+            rewards=rewards,
+        )
+
+    @property
+    def fewest_arms(self) -> int:
+        """Smallest number of eligible arms above 1; 2 if there is none."""
+        several = self.n_arms[self.n_arms > 1]
+        return int(several.min()) if len(several) else 2
+
+    def stretches(
+        self, whole: ServedComparison, n_compared: int, floor: float, rewards: Interval
+    ) -> tuple[CurveStretch, ...]:
+        """Return the learning curve: stretches of about equal size, in order.
+
+        The lead of each is over all decisions so far, beside the arm that is the best in the end. Its
+        intervals are those of the comparison of all arms: they hold at every point, whichever arm is best.
+
+        Args:
+            whole: The comparison on all decisions.
+            n_compared: Number of arms that were compared.
+            floor: Least probability of an eligible arm.
+            rewards: Smallest and largest possible reward.
+        """
+        beside = whole.compared
+        so_far, target, reach = self.everything & False, self.alike, 1.0 / (self.fewest_arms * floor)
+        could, most = self.everything, rewards[1] - rewards[0]
+        if beside is not None and beside.name is not None:
+            could, target, reach = self.having(beside.name), self.always(beside.name), 1.0 / floor
+        stretches = []
+        for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
+            so_far, lead = so_far | rows, None
+            if beside is not None:
+                sums = self.sums(so_far & could, target)
+                found = alternative(beside.name, sums, end, reach, rewards, divide_error(n_compared))
+                if found is not None and found.n >= LEAST and (found.low, found.high) != (-most, most):
+                    lead = found.lead, (found.low, found.high)
+            stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
+        return tuple(stretches)
+
     def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
+        """Yield stretches of about equal size: the decisions before it, those up to its end, and its rows."""
         edges = np.linspace(0, self.n, most + 1).round().astype(int).tolist()
         for begin, end in pairwise(edges):
             rows = np.zeros(self.n, dtype=bool)

@@ -7,22 +7,17 @@ the number of intervals (Bonferroni), and each is an asymptotic confidence seque
 
 A single arm is compared on the explored decisions for which it was eligible.
 
-    decisions, or sums of the log --> Served --comparison--> ServedComparison --summarise_served--> a sentence
-                                        `------stretches---> a Stretch for each part of the course
+    sums of decisions --compare--> ServedComparison --summarise_served--> a sentence
 """
 
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
-
-import numpy as np
+from math import ceil
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.reporting import PALETTE
-from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.drift import Alarm
 from armwise.feedback.log import Store
 from armwise.feedback.ope import Interval, Weighted, confidence_sequences, intervals
@@ -164,129 +159,6 @@ class CurveStretch:
     end: int
     lead: Estimate
     shares: Mapping[str, float]
-
-
-class Served(ABC):
-    """What was served, as rows: each is a decision, or the sums of decisions that drew the same arm.
-
-    Args:
-        n: Number of decisions.
-        n_open: Explored decisions that may still get feedback.
-        arms: Names of the drawn arms.
-        drawn: Index of the arm that each row drew, shape (n_rows,).
-        n_arms: Number of eligible arms, shape (n_rows,).
-        explored: Number of explored decisions in each row, shape (n_rows,).
-    """
-
-    def __init__(
-        self, n: int, n_open: int, arms: Sequence[str], drawn: Integers, n_arms: Integers, explored: Integers
-    ) -> None:
-        self.n, self.n_open, self.names = n, n_open, arms
-        self.drawn, self.n_arms, self.explored = drawn, n_arms, explored
-
-    @abstractmethod
-    def having(self, arm: str) -> Flags:
-        """Return the rows for which an arm was eligible, shape (n_rows,)."""
-
-    @abstractmethod
-    def sums(self, rows: Flags, target: Floats) -> Weighted:
-        """Return weighted sums of the rewards of some rows.
-
-        Args:
-            rows: The selected rows, shape (n_rows,).
-            target: Probability of each row's drawn arm under the target policy, shape (n_rows,).
-        """
-
-    @abstractmethod
-    def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
-        """Yield stretches of about equal size: the decisions before it, those up to its end, and its rows.
-
-        Args:
-            most: Most stretches.
-        """
-
-    @property
-    def everything(self) -> Flags:
-        """All rows, shape (n_rows,)."""
-        return np.ones(len(self.drawn), dtype=np.bool_)
-
-    @property
-    def alike(self) -> Floats:
-        """Probability of the drawn arm under a uniform choice, shape (n_rows,)."""
-        return np.divide(1.0, self.n_arms, out=np.zeros(len(self.n_arms)), where=self.n_arms > 0)
-
-    def drew(self, arm: str) -> Flags:
-        """Return the rows that drew an arm, shape (n_rows,)."""
-        drawn: Flags = self.drawn == (self.names.index(arm) if arm in self.names else -1)
-        return drawn
-
-    def always(self, arm: str) -> Floats:
-        """Return the probability of the drawn arm under a policy that always draws `arm`, shape (n_rows,)."""
-        return self.drew(arm).astype(np.float64)
-
-    def shares(self, rows: Flags) -> dict[str, float]:
-        """Return the share of each arm in the explored decisions of some rows, in [0, 1]."""
-        counts = np.bincount(self.drawn[rows], self.explored[rows], len(self.names))
-        return {
-            self.names[arm]: float(counts[arm] / counts.sum())
-            for arm in sorted(np.flatnonzero(counts).tolist(), key=lambda arm: self.names[arm])
-        }
-
-    def comparison(self, names: Sequence[str], floor: float, rewards: Interval) -> ServedComparison:
-        """Compare what was served with a uniform choice and with each of some arms.
-
-        Args:
-            names: The arms.
-            floor: Least probability of an eligible arm.
-            rewards: Smallest and largest possible reward.
-        """
-        return compare(
-            self.n,
-            int(self.explored.sum()),
-            int(self.n_arms.max(initial=0)),
-            self.sums(self.everything, self.alike),
-            {arm: self.sums(self.having(arm), self.always(arm)) for arm in names},
-            n_open=self.n_open,
-            fewest_arms=self.fewest_arms,
-            floor=floor,
-            rewards=rewards,
-        )
-
-    @property
-    def fewest_arms(self) -> int:
-        """Smallest number of eligible arms above 1; 2 if there is none."""
-        several = self.n_arms[self.n_arms > 1]
-        return int(several.min()) if len(several) else 2
-
-    def stretches(
-        self, whole: ServedComparison, n_compared: int, floor: float, rewards: Interval
-    ) -> tuple[CurveStretch, ...]:
-        """Return the learning curve: stretches of about equal size, in order.
-
-        The lead of each is over all decisions so far, beside the arm that is the best in the end. Its
-        intervals are those of the comparison of all arms: they hold at every point, whichever arm is best.
-
-        Args:
-            whole: The comparison on all decisions.
-            n_compared: Number of arms that were compared.
-            floor: Least probability of an eligible arm.
-            rewards: Smallest and largest possible reward.
-        """
-        beside = whole.compared
-        so_far, target, reach = self.everything & False, self.alike, 1.0 / (self.fewest_arms * floor)
-        could, most = self.everything, rewards[1] - rewards[0]
-        if beside is not None and beside.name is not None:
-            could, target, reach = self.having(beside.name), self.always(beside.name), 1.0 / floor
-        stretches = []
-        for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
-            so_far, lead = so_far | rows, None
-            if beside is not None:
-                sums = self.sums(so_far & could, target)
-                found = alternative(beside.name, sums, end, reach, rewards, divide_error(n_compared))
-                if found is not None and found.n >= LEAST and (found.low, found.high) != (-most, most):
-                    lead = found.lead, (found.low, found.high)
-            stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
-        return tuple(stretches)
 
 
 def compare(

@@ -132,11 +132,11 @@ def _health(replica: Replica) -> list[tuple[str, bool | None, str]]:
         (
             "decides",
             replica.decides,
-            "hosts were reached and a version is served" if replica.decides else "not yet",
+            "it reaches its hosts and serves a version" if replica.decides else "not yet",
         ),
-        ("encoders", not loading, f"arms that wait: {', '.join(loading)}" if loading else "all are loaded"),
-        ("arms", True if building is None else None, str(building or "all are built")),
-        *(failed or [("background", True, "nothing fails")]),
+        ("encoders", not loading, f"waiting for {', '.join(loading)}" if loading else "all loaded"),
+        ("arms", True if building is None else None, str(building or "all built")),
+        *(failed or [("background", True, "no failures")]),
         ("log", not trouble, f"{behind.log_seq:,} facts" if not trouble else "facts cannot be written"),
         ("learner", behind.seconds(replica.clock()) < 60, f"{behind.facts:,} facts behind"),
         (
@@ -145,10 +145,10 @@ def _health(replica: Replica) -> list[tuple[str, bool | None, str]]:
             f"{lost:,} items older than {rule.wait_time} refer to no decision; "
             f"{waiting:,} newer ones wait for theirs",
         ),
-        ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "followed"),
+        ("clock", not jump_s, f"{jump_s:g} s ahead of the log" if jump_s else "in step with the log"),
         (
             "requests",
             True,
-            f"{len(replica.under_way)} requests in progress, {replica.config.limits.in_flight} at most",
+            f"{len(replica.under_way)} requests running, at most {replica.config.limits.in_flight}",
         ),
     ]

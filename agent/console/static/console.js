@@ -241,7 +241,7 @@
       });
       if (!response.ok) {
         const error = (await response.json()).error;
-        fail(error.code === "unauthorized" ? "The key of this browser does not hold any more: load the page again and sign in." : error.message);
+        fail(error.code === "unauthorized" ? "Your key has expired or was disabled. Reload the page and sign in." : error.message);
         return;
       }
       for await (const event of eventsOf(response)) {

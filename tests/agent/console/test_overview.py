@@ -39,8 +39,9 @@ USD = {"cheap": 0.0001, "dear": 0.002}
 def two_models(folder: Path, *, arms: tuple[str, ...] = ("cheap", "dear"), **changes: Any) -> Service:
     """Return a service of two arms whose answers are rated right or wrong."""
     reward = {"metrics": {"right": {"type": "boolean"}}, "complete": "any", "cost_weight": 0.0}
-    specs = {arm: {"kind": "none"} for arm in arms}
+    specs: dict[str, dict[str, Any]] = {arm: {"kind": "none"} for arm in arms}
     service = Service(folder, arms=specs, policy={"kind": "adaptive"}, reward=reward, **changes)
+    arm_sets.started(service.replica.store, specs)
     service.step()
     return service
 

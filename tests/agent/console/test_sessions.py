@@ -65,7 +65,7 @@ async def test_a_key_signs_in_by_a_cookie_that_scripts_and_other_sites_do_not_ge
         wrong = await sign_in(service, "no")
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
         assert "this key is not known" in wrong.text
-        assert "does not hold any more" not in wrong.text
+        assert "Your key has expired" not in wrong.text
         right = await sign_in(service, "read", next="/decisions")
         assert right.headers["location"] == f"{CONSOLE}/decisions"
         cookie = right.headers["set-cookie"]
@@ -160,7 +160,7 @@ async def test_a_key_that_ceases_to_hold_leads_back_to_the_form_and_a_live_part_
         )
         page_again = await service.client.get(CONSOLE)
         assert page_again.headers["location"] == f"{CONSOLE}/login?next=&expired"
-        assert "does not hold any more" in (await service.client.get(page_again.headers["location"])).text
+        assert "Your key has expired" in (await service.client.get(page_again.headers["location"])).text
         part = await service.client.get(CONSOLE, headers={"hx-request": "true"})
         assert part.status_code == 401
         assert "is disabled" in part.text
