@@ -179,8 +179,8 @@ def state_quality(found: Comparison) -> Statement | None:
     if low >= -POINTS * MARGIN:
         return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
     more = forecast(value, low, high, one.decisions)
-    when = f", in about {more:,} more rated answers" if more else ""
-    return Statement(rated, f"{ends}: the two cannot be told apart yet{when}. {on}")
+    when = f" That takes about {more:,} more rated answers." if more else ""
+    return Statement(rated, f"{ends}: the two cannot be told apart yet.{when} {on}")
 
 
 def forecast(value: float, low: float, high: float, n: int) -> int | None:
@@ -190,8 +190,8 @@ def forecast(value: float, low: float, high: float, n: int) -> int | None:
 
     Args:
         value: The estimated lead in points, which is taken to be right.
-        low: Its lower end.
-        high: Its upper end.
+        low: Lower end of the lead.
+        high: Upper end of the lead.
         n: Ratings so far.
 
     >>> forecast(10.0, -10.0, 30.0, 100), forecast(0.0, -4.0, 4.0, 100), forecast(-3.0, -50.0, 50.0, 100)

@@ -58,7 +58,7 @@ class Group:
     """Questions of one topic, or with one value of a field.
 
     Attributes:
-        name: Its most distinctive words, or the value.
+        name: The most distinctive words, or the value.
         examples: Two questions.
         n: Recent questions.
         shares: Share of each arm in these, the largest first, in [0, 1].

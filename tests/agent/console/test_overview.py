@@ -269,7 +269,7 @@ def stated(**changes: Ends | float | None) -> Comparison:
         ((0.05, 0.01, 0.09), "good", "1.0 to 9.0 points higher"),
         ((-0.05, -0.09, -0.01), "warn", "1.0 to 9.0 points lower"),
         ((0.0, -0.02, 0.05), "good", "between 2.0 points lower and 5.0 higher"),
-        ((0.0, -0.04, 0.05), "", "in about 2,700 more rated answers"),
+        ((0.0, -0.04, 0.05), "", "takes about 2,700 more rated answers"),
         ((-0.03, -0.4, 0.5), "", "cannot be told apart yet. From 900"),
         ((0.0, -1.0, 1.0), "", "too few ratings"),
     ],
