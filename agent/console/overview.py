@@ -112,6 +112,7 @@ def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> d
         "comparison": found,
         "chosen": config.baseline is not None,
         "any_rating": any_rating,
+        "few": savings.share_rated(found) if config.observations.also is None else None,
         "savings": savings.state_savings(found),
         "quality": savings.state_quality(found)
         or savings.state_waiting(found, len(live), n_open, wait, any_rating=any_rating),

@@ -32,6 +32,9 @@ MOST_MORE = 20
 NEEDED = noninferiority.SCALE_SESSIONS + noninferiority.ENOUGH
 """Answers from which on a comparison can be expected."""
 
+FEW = 0.2
+"""Share of the answers that are rated below which other ways to learn are suggested."""
+
 POINTS = 100.0
 """Points of the best rating; the worst has 0."""
 
@@ -181,6 +184,13 @@ def state_quality(found: Comparison) -> Statement | None:
     more = forecast(value, low, high, one.decisions)
     when = f" That takes about {more:,} more rated answers." if more else ""
     return Statement(rated, f"{ends}: the two cannot be told apart yet.{when} {on}")
+
+
+def share_rated(found: Comparison) -> float | None:
+    """Return the share of the answers that are rated, if it is small enough for a hint."""
+    if found.decisions < NEEDED or not 0 < found.rated < FEW * found.decisions:
+        return None
+    return found.rated / found.decisions
 
 
 def forecast(value: float, low: float, high: float, n: int) -> int | None:

@@ -163,6 +163,20 @@ async def test_a_page_says_what_is_known_and_what_is_missing(
     assert ("saved per 1,000" in page) == (n == 300 and world.get("usd", True))
 
 
+@pytest.mark.parametrize(
+    ("rated", "observations", "hint"),
+    [(0.05, {}, True), (0.6, {}, False), (0.05, {"judge": 0.2, "also": {"judge": True}}, False)],
+)
+async def test_few_ratings_are_named_with_what_else_can_teach(
+    tmp_path: Path, rated: float, observations: dict[str, Any], hint: bool
+) -> None:
+    service = two_models(tmp_path, observations=observations)
+    await asyncio.to_thread(play, service, 400, rated=rated)
+    async with service.running(ready=False):
+        page = await seen(service, "")
+    assert ("feedback.md#how-many-ratings-you-need" in page) is hint
+
+
 async def test_an_empty_log_says_what_to_do_and_draws_nothing(service: Service) -> None:
     page = await seen(service, "")
     assert "Nothing was asked yet." in page
