@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures demo-picture bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,14 +26,14 @@ help:  ## say what there is
 serve: $(VENV)/ready  ## set up, build what is missing, serve on 127.0.0.1:8000
 	$(BIN)/armwise serve --config $(CONFIG)
 
-demo: $(VENV)/ready  ## set up, live through the whole loop in minutes, leave demo/index.html
-	$(BIN)/python -m examples.demo
+demo: $(VENV)/ready  ## set up, watch a service learn for a minute, leave the page in armwise-demo/
+	$(BIN)/armwise demo
 
 # threads of BLAS wait for each other by spinning: with as many processes as processors, one thread each is faster
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
-WINGS := agent/console agent/gateways agent/lab arms/engines arms/lab arms/more feedback/exchange
+WINGS := agent/console agent/demo agent/gateways agent/lab arms/engines arms/lab arms/more feedback/exchange
 WING   ?= agent/lab
 test-core: $(VENV)/ready-dev  ## run the quick tests of the core alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12 $(addprefix tests/,agent arms feedback) \
@@ -111,9 +111,6 @@ docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a bro
 
 pictures: $(VENV)/ready-dev browser  ## take the pictures of the console in docs/img, of a service that has learned for a day; four minutes
 	$(BIN)/python -m benchmarks.console_pictures
-
-demo-picture: demo browser $(VENV)/ready-dev  ## run the demo, and take the picture of its page in docs/img; seven minutes
-	$(BIN)/python -m benchmarks.console_pictures --demo demo/index.html
 
 bench: $(VENV)/ready-dev  ## print the figures of the benchmarks beside their peers
 	for file in decision routers estimators log learner bm25 pool portfolio memory service; do $(BIN)/python benchmarks/$$file.py || exit 1; done

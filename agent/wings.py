@@ -3,9 +3,9 @@
     a wing --imports--> the core
     the core --load(path)--> what a wing has registered here
 
-The wings are the folders `console`, `gateways`, `integrations` and `lab` of `agent`, `engines`, `lab` and
-`more` of `arms`, and `exchange` of `feedback`; the rest is the core. Kinds of arms, policies and routers are
-registered in their catalogues, verbs of the command line in their list.
+The wings are the folders `console`, `demo`, `gateways`, `integrations` and `lab` of `agent`, `engines`,
+`lab` and `more` of `arms`, and `exchange` of `feedback`; the rest is the core. Kinds of arms, policies and
+routers are registered in their catalogues, verbs of the command line in their list.
 """
 
 from importlib import import_module

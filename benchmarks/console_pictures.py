@@ -2,14 +2,13 @@
 
     make pictures
     python -m benchmarks.console_pictures [--folder docs/img] [--scheme light]
-    make demo-picture
-    python -m benchmarks.console_pictures --demo demo/index.html
+    python -m benchmarks.console_pictures --demo armwise-demo/index.html
 
 A help desk answers questions of three kinds by four arms, of which each kind has another best one. The day is
 played from a seed, over HTTP, by a clock that begins a day ago: at first arms are drawn evenly; then the gate
 judges a policy that has learned from this, which is promoted; in the evening another one becomes a canary.
 The pages are those of the service as it is, in Debian's chromium; the chat is in a page of another site.
-With `--demo`, the page that a run of the demo has left is taken instead.
+With `--demo`, it takes a picture of the page that `armwise demo` has left instead.
 """
 
 import sys
@@ -333,14 +332,10 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
 
 
 def take_demo(story: Path, folder: Path, scheme: str) -> None:
-    """Write a picture of the page of a demo: its summary and what was drawn and earned over time."""
-    if not story.is_file():
-        raise typer.BadParameter(f"{story} is not there: `make demo` leaves demo/index.html")
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a picture of the page that `armwise demo` has left."""
     with browsing() as visit:
         page = visit(1280, scheme)
         page.goto(story.absolute().as_uri())
-        page.locator("svg").first.wait_for()
         take(page, folder / f"demo{suffix_of(scheme)}.png")
 
 
@@ -397,7 +392,7 @@ def main(
     folder: Annotated[Path, typer.Option(help="Where the pictures are written.")] = Path("docs/img"),
     scheme: Annotated[str, typer.Option(help="light, or dark: these have -dark in their names.")] = "light",
     demo: Annotated[
-        Path | None, typer.Option(help="Page of a demo, whose picture is taken in place of those.")
+        Path | None, typer.Option(exists=True, help="Page of a demo, whose picture is taken instead.")
     ] = None,
 ) -> None:
     """Play the day, and take the pictures."""

@@ -17,9 +17,13 @@ import os
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import numpy as np
 import orjson
 import typer
@@ -30,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from armwise.agent.client import Client
 from armwise.agent.lab.simulation import shuffled
 from armwise.arms.lab.portfolio import Outcomes, read_outcomes
-from examples.demo.service import armwise, prepare, serving
 
 CONFIG = Path("examples/pipelines.yaml")
 QUESTIONS = Path("examples/stdlib_questions.jsonl")
 URL = "http://127.0.0.1:8020"
+ARMWISE = str(Path(sys.executable).with_name("armwise"))
 
 
 class Run:
@@ -77,7 +81,7 @@ class Run:
             return True
         print(f"$ armwise {shlex.join(words)}", flush=True)
         environment = {**os.environ, "ARMWISE_HOME": str(self.home), "COLUMNS": "150"}
-        done = subprocess.run(armwise(*words), env=environment, cwd=self.folder, check=False)
+        done = subprocess.run([ARMWISE, *words], env=environment, cwd=self.folder, check=False)
         if done.returncode and not may_fail:
             sys.exit(f"armwise {shlex.join(words)} ended with {done.returncode}")
         return not done.returncode
@@ -97,6 +101,27 @@ class Run:
         """Return the turns of a simulation that have a reward."""
         rows = [orjson.loads(line) for line in (self.folder / name / "turns.jsonl").read_bytes().splitlines()]
         return [row for row in rows if row.get("reward") is not None]
+
+
+@contextmanager
+def serving(run: Run, service: str) -> Iterator[None]:
+    """Run a service on Ray Serve, from when it is ready until the block is left."""
+    command = [ARMWISE, "serve", "--ray", "--config", str(run.config(service))]
+    environment = {**os.environ, "ARMWISE_HOME": str(run.home)}
+    with (run.folder / f"{service}.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        while True:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{URL}/ready").is_success:
+                    break
+            if process.poll() is not None:
+                sys.exit(f"the service ended: see {run.folder / service}.log")
+            time.sleep(0.5)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def main(
@@ -121,13 +146,13 @@ def main(
     scores = ("--from-labels", "labels", "--measure", "f1", "-o", "scores")
     run.armwise("lab", "score", *scores, *config, leaves="scores")
     run.armwise("lab", "portfolio", "scores", "--budget", "0.0001", "--cost", "usd", "--splits", "20")
-    prepare(run.config("cold"), run.home)
+    run.armwise("serve", "--prepare-only", *config)
     cold = [f"cold{number}" for number in range(1, rounds + 1)]
-    with serving(run.config("cold"), run.home, run.folder / "cold.log", URL, "--ray"):
+    with serving(run, "cold"):
         for number, name in enumerate(cold, start=1):
             run.simulate(name, number)
         run.replay("cold", "configured", "uniform")
-    with serving(run.config("gate"), run.home, run.folder / "gate.log", URL, "--ray"):
+    with serving(run, "gate"):
         decided = promoted(run, canary)
         run.simulate("promoted", canary + 1)
     print(labels_table(run))

@@ -32,6 +32,7 @@ DATA, LEARN, MEASURE = "Questions and arms", "Labels and models", "Traffic with 
 """The panels of the verbs of the lab."""
 
 VERBS = {
+    "demo": Verb("demo.verbs:demo", SERVE, "Watch a service learn, in a minute, without a key or a model."),
     "init": Verb("cli.setup:init", SERVE, "Write a configuration for a corpus of your own."),
     "models": Verb("cli.setup:models", SERVE, "Install the default models."),
     "schema": Verb("cli.setup:schema", SERVE, "Print the JSON Schema of a configuration, for editors."),

@@ -18,7 +18,7 @@ from .gate import (
     verdict,
     verdict_on,
 )
-from .job import RETRIES_S, Evaluations, evaluate_apart
+from .job import RETRIES_S, Evaluations, evaluate_apart, evaluate_here
 from .report import Report, colour_candidates
 from .request import EvaluationRequest, Moment, read_moment, refuse_untrusted
 
@@ -38,6 +38,7 @@ __all__ = [
     "audit_store",
     "colour_candidates",
     "evaluate_apart",
+    "evaluate_here",
     "evaluate_log",
     "judged_as",
     "newest_judgement",

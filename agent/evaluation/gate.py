@@ -177,6 +177,9 @@ def run_evaluation(
     worker: str,
     on_progress: Progress,
     clock: Callable[[], float] = time.time,
+    evaluate: Callable[
+        [AppConfig, Mapping[str, Any], ProgressCallback], evaluations.StoredResult
+    ] = evaluate_apart,
 ) -> FinishedEvaluation:
     """Request an evaluation, run it unless another process does, and return its result.
 
@@ -187,24 +190,25 @@ def run_evaluation(
         worker: Unique name of this process.
         on_progress: Called with the progress.
         clock: Seconds since the epoch.
+        evaluate: Evaluates; `evaluate_here` is for an evaluation that somebody waits for.
 
     Raises:
         EvaluationFailedError: The evaluation failed.
         LogUnavailableError: Try again later.
     """
 
-    def evaluate(stored_request: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.StoredResult:
+    def reporting(stored_request: Mapping[str, Any], on_share: ProgressCallback) -> evaluations.StoredResult:
         def both(done: float) -> None:
             on_progress("evaluating", round(done * PARTS), PARTS)
             on_share(done)
 
-        return evaluate_apart(config, stored_request, both)
+        return evaluate(config, stored_request, both)
 
     config_digest, never = digest_configuration(config), threading.Event()
     number = evaluations.submit(
         store, config_digest, request, clock(), most=None
     ).seq  # a run requests two, one after the other
-    work = Evaluations(store, config_digest, worker, evaluate, clock, only=number)
+    work = Evaluations(store, config_digest, worker, reporting, clock, only=number)
     while True:
         evaluation = evaluations.find(store, number)
         assert evaluation is not None  # evaluations are never deleted
