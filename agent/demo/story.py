@@ -7,12 +7,12 @@ Nothing is staged. A chapter that does not come about says so, and the story goe
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from armwise.agent.client import AnswerFailedError, AsyncClient, ClientError, Policy
+from armwise.agent.client import AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.config import AppConfig
 from armwise.agent.demo.world import ALONE, BEST, RULE, World
 from armwise.agent.evaluation import EvaluationRequest, evaluate_here, run_evaluation, verdict_on
@@ -46,16 +46,9 @@ CANDIDATE = PolicySpec(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question that was answered and rated.
+    """A question that was answered and rated; the service does not see its kind, nor whether it is right.
 
-    Attributes:
-        question: The text.
-        kind: The kind of question, which the service does not see.
-        right: Whether the answer was right, which the service does not see.
-        arm: The arm that was drawn.
-        pmf: The distribution that it was drawn from.
-        usd: What the service has spent so far.
-        large_usd: What the large model would have charged for the same prompts so far.
+    Dollars are sums up to here: what was spent, and what the large model would have charged for the prompts.
     """
 
     question: str
@@ -78,16 +71,7 @@ class Chapter:
 
 @dataclass(slots=True)
 class Story:
-    """What has happened so far.
-
-    Attributes:
-        service: Address of the service.
-        turns: The questions that were answered, in the order of their ratings.
-        marks: Changes, with the number of questions before each.
-        now: What happens now.
-        took_s: Seconds since the first question.
-        stale_at: Questions before the search API became stale; None before.
-    """
+    """What has happened so far: what is asked now, the answers, and changes after so many questions."""
 
     service: str
     turns: list[Turn] = field(default_factory=list)
@@ -134,15 +118,7 @@ def make_candidate(config: AppConfig) -> tuple[int, Mapping[str, Any]]:
 
 
 class Narrator:
-    """Lives through the story.
-
-    Args:
-        client: Speaks to the service.
-        config: Configuration of the service.
-        world: The users, the models and the search API.
-        story: Takes what happens.
-        on_progress: Called with the progress.
-    """
+    """Lives through a story: asks a service with this configuration, and rates its answers."""
 
     def __init__(
         self, client: AsyncClient, config: AppConfig, world: World, story: Story, on_progress: Progress
@@ -219,7 +195,11 @@ class Narrator:
                 self._on_progress(what, next(done), n)
 
         await asyncio.gather(*(user() for _ in range(AT_ONCE)))
-        await self._until(lambda policy: policy.applied_seq >= self._log_seq)
+        give_up = time.monotonic() + PATIENCE_S
+        while (await self._client.policy()).applied_seq < self._log_seq:
+            if time.monotonic() > give_up:
+                raise ClientError(f"the service has not learned for {PATIENCE_S:.0f} s: see service.log")
+            await asyncio.sleep(POLL_S)
 
     async def _turn(self) -> None:
         question, story = self._world.draw(), self._story
@@ -233,11 +213,3 @@ class Narrator:
         spent = self._usd, self._world.large_usd
         story.turns.append(Turn(question.text, question.kind, right, agent.arm_drawn, agent.pmf, *spent))
         story.took_s = time.monotonic() - self._started
-
-    async def _until(self, holds: Callable[[Policy], bool]) -> None:
-        """Wait until the policy of the service meets a condition. Raises ClientError after a long time."""
-        give_up = time.monotonic() + PATIENCE_S
-        while not holds(await self._client.policy()):
-            if time.monotonic() > give_up:
-                raise ClientError(f"the service has not learned for {PATIENCE_S:.0f} s: see service.log")
-            await asyncio.sleep(POLL_S)

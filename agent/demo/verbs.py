@@ -157,7 +157,7 @@ async def _page(app: Starlette, story: Story, listener: socket.socket) -> AsyncI
 
     app.router.routes.append(Route("/", page))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"))
-    server.capture_signals = nullcontext  # Ctrl-C is for the demo
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for the demo
     serving = asyncio.create_task(server.serve([listener]))
     try:
         yield
@@ -178,7 +178,10 @@ async def _service(folder: Path, url: str) -> AsyncIterator[None]:
     try:
         give_up = time.monotonic() + START_S
         async with httpx.AsyncClient(trust_env=False) as http:
-            while not await _is_ready(http, url):
+            while True:
+                with suppress(httpx.TransportError):
+                    if (await http.get(f"{url}/ready")).is_success:
+                        break
                 if process.poll() is not None or time.monotonic() > give_up:
                     raise LaunchError(f"the service does not start: see {folder / LOG}")
                 await asyncio.sleep(POLL_S)
@@ -189,9 +192,3 @@ async def _service(folder: Path, url: str) -> AsyncIterator[None]:
             await asyncio.to_thread(process.wait, STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-async def _is_ready(http: httpx.AsyncClient, url: str) -> bool:
-    with suppress(httpx.TransportError):
-        return (await http.get(f"{url}/ready")).is_success
-    return False

@@ -81,14 +81,9 @@ class World:
     """Draws questions and rates answers; its routes are what the service calls.
 
     Args:
-        library: Passages of Python's library.
-        language: Passages of Python's language reference.
-        reference: Searches the language reference.
+        library, language: Passages of Python's library, and of its language reference.
+        reference: Searches the language reference; the answers are withdrawn ones while `stale`.
         seed: Decides what is asked, which ratings are wrong, and what each model knows.
-
-    Attributes:
-        stale: Whether the search API answers from a withdrawn edition.
-        large_usd: What the large model would have charged for all prompts so far.
     """
 
     def __init__(
@@ -102,10 +97,15 @@ class World:
             same[name.rpartition(".")[2]].append(name)
         pairs = [pair for alike in same.values() for pair in itertools.combinations(alike, 2)]
         rules = list(dict.fromkeys(p.title for p in language))
-        self._subjects = {LOOKUP: [(n,) for n in names], COMPARISON: pairs, RULE: [(r,) for r in rules]}
+        self._subjects: dict[str, Sequence[tuple[str, ...]]] = {
+            LOOKUP: [(n,) for n in names],
+            COMPARISON: pairs,
+            RULE: [(r,) for r in rules],
+        }
         self._reference, self._seed, self._rng = reference, seed, np.random.default_rng(seed)
         self._asked: dict[str, KnownQuestion] = {}
-        self.stale, self.large_usd = False, 0.0
+        self.stale = False
+        self.large_usd = 0.0  # what the large model would have charged for all prompts so far
 
     def draw(self) -> KnownQuestion:
         """Draw a question. All kinds are equally frequent."""

@@ -19,6 +19,7 @@ from tests.agent.judged import judged_log
 
 START_A_LOG = {
     "serve": "the service",
+    "demo": "its service has a home of its own",
     "key create": "a service that is reached from elsewhere needs a key before its first start",
     "lab enter-labels": "labels come before the first question",
     "lab warm-start": "so do the labels of a warm start",
