@@ -156,7 +156,9 @@ class Narrator:
         spent, large = story.turns[-1].usd, story.turns[-1].large_usd
         story.money.said = (
             f"{len(story.turns):,} answers cost ${spent:.2f}. The large model would have charged "
-            f"${large:.2f} for the same prompts. That is {1 - spent / large:.0%} less, exploration included."
+            f"${large:.2f} for the same prompts. That is {1 - spent / large:.0%} less, exploration included. "
+            f"{count_right(story.turns):.0%} of the answers were right; all by the large model, "
+            f"{self._world.large_right / len(story.turns):.0%} would have been."
         )
         story.money.came_about = spent < 0.8 * large
 

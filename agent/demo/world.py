@@ -105,12 +105,13 @@ class World:
         self._reference, self._seed, self._rng = reference, seed, np.random.default_rng(seed)
         self._asked: dict[str, KnownQuestion] = {}
         self.stale = False
-        self.large_usd = 0.0  # what the large model would have charged for all prompts so far
+        # what the large model would have charged for all prompts so far, and how often it would be right
+        self.large_usd, self.large_right = 0.0, 0
 
     def draw(self) -> KnownQuestion:
         """Draw a question. All kinds are equally frequent."""
         kind = list(WORDINGS)[self._rng.integers(len(WORDINGS))]
-        subjects = self._subjects[kind][self._rng.integers(len(self._subjects[kind]))]
+        subjects = self._subjects[kind][int(self._rng.integers(len(self._subjects[kind])))]
         wording = WORDINGS[kind][self._rng.integers(len(WORDINGS[kind]))]
         text = wording.format(*(title[0].lower() + title[1:] for title in subjects))
         key = {title: self._sentences[title] for title in subjects}
@@ -138,8 +139,10 @@ class World:
         body = await request.json()
         messages = [str(message["content"]) for message in body["messages"]]
         titles, n_read = HEADING.findall(messages[0]), sum(map(len, messages)) // 4
-        texts = {model: self.write(model, self._asked[messages[-1]], titles) for model in (SMALL, LARGE)}
+        question = self._asked[messages[-1]]
+        texts = {model: self.write(model, question, titles) for model in (SMALL, LARGE)}
         self.large_usd += price(LARGE, n_read, texts[LARGE])
+        self.large_right += question.is_answered(texts[LARGE])
         usage = {"prompt_tokens": n_read, "completion_tokens": count_tokens(texts[body["model"]])}
         message = {"role": "assistant", "content": texts[body["model"]]}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
