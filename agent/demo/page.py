@@ -39,7 +39,7 @@ def charts(story: Story) -> Iterator[dict[str, Any]]:
         "lines": [_share(story, kind, kind, arms) for kind, arms in best.items()],
         "about": f"Best arms: {', '.join(f'{arm} for {kind}' for kind, arm in BEST.items())}, and {ALONE} "
         f"for {RULE} once the search is stale. Each point averages the logged probabilities of {SMOOTHED} "
-        "questions. The service is not told the kinds. 8 % of the questions go to a random arm.",
+        "questions. The service does not see the kinds. 8 % of the questions go to a random arm.",
     }
     spent = [(at, turn.usd) for at, turn in enumerate(story.turns, 1)]
     large = [(at, turn.large_usd) for at, turn in enumerate(story.turns, 1)]

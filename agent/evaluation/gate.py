@@ -177,9 +177,8 @@ def run_evaluation(
     worker: str,
     on_progress: Progress,
     clock: Callable[[], float] = time.time,
-    evaluate: Callable[
-        [AppConfig, Mapping[str, Any], ProgressCallback], evaluations.StoredResult
-    ] = evaluate_apart,
+    evaluate: Callable[[AppConfig, Mapping[str, Any], ProgressCallback], evaluations.StoredResult]
+    | None = None,
 ) -> FinishedEvaluation:
     """Request an evaluation, run it unless another process does, and return its result.
 
@@ -190,7 +189,8 @@ def run_evaluation(
         worker: Unique name of this process.
         on_progress: Called with the progress.
         clock: Seconds since the epoch.
-        evaluate: Evaluates; `evaluate_here` is for an evaluation that somebody waits for.
+        evaluate: Evaluates; `evaluate_here` is for an evaluation that somebody waits for. None is
+            `evaluate_apart`.
 
     Raises:
         EvaluationFailedError: The evaluation failed.
@@ -202,7 +202,7 @@ def run_evaluation(
             on_progress("evaluating", round(done * PARTS), PARTS)
             on_share(done)
 
-        return evaluate(config, stored_request, both)
+        return (evaluate or evaluate_apart)(config, stored_request, both)
 
     config_digest, never = digest_configuration(config), threading.Event()
     number = evaluations.submit(
