@@ -855,7 +855,7 @@ def model_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the encoders and the language models are available."""
     for name, backbone in config.backbones.items():
         yield from _backbone(name, backbone)
-    for name, llm in config.models.items():
+    for name, llm in config.distinct_models.items():
         yield from llm_findings(llm, _name_model(name), _llm_key(name))
 
 
@@ -970,7 +970,7 @@ def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[F
 
     remote = [
         (name, llm)
-        for name, llm in config.models.items()
+        for name, llm in config.distinct_models.items()
         if isinstance(llm, catalog.EndpointSpec) and not isinstance(llm, catalog.LiteLLMSpec)
     ]
     threads = [threading.Thread(target=look, args=each, daemon=True) for each in remote]

@@ -12,8 +12,8 @@ import yaml
 
 from armwise.arms.places import located
 
-TEMPLATE, EXAMPLE = "template.yaml", "example.yaml"
-"""The configurations of one corpus and of several, in `armwise.agent.config`."""
+TEMPLATE, EXAMPLE, MODELS = "template.yaml", "example.yaml", "models.yaml"
+"""The configurations of one corpus, of several, and of models without documents, in `armwise.agent.config`."""
 
 SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
 """The JSON Schema of a configuration file, generated from the classes of the settings."""
@@ -27,7 +27,9 @@ _CORPUS = re.compile(r"^( +)corpus: .*\n", re.MULTILINE)
 
 _CORPORA = re.compile(r"(?:^ +# .*\n)+^( +)corpora:\n(?:\1  \w+: .*\n)+", re.MULTILINE)
 
-_ARMS = re.compile(r"^( +)arms:\n((?:\1  [\w-]+: .*\n)+)", re.MULTILINE)
+_ARMS = re.compile(r"^( +)arms:\n((?:\1  [\w.-]+: .*\n)+)", re.MULTILINE)
+
+_HOME_PLACE = re.compile(r"^( +)home: .*\n", re.MULTILINE)
 
 _LLM = re.compile(r"(?:^ +# .*\n)+^( +)llm: .*\n +answering: .*\n", re.MULTILINE)
 
@@ -36,6 +38,8 @@ _WRITTEN_LLM = re.compile(r"^( +)llm: \{.*\n", re.MULTILINE)
 _COST = re.compile(r"^( +)cost: \{steps: 1\.0\}\n", re.MULTILINE)
 
 _CLIP = re.compile(r"^( +)clip: .*\n", re.MULTILINE)
+
+_WARM_START = re.compile(r"(?:^ +# .*\n)+^( +)warm_start:\n(?:\1  .*\n)+\n", re.MULTILINE)
 
 _HOME = """
 Corpus, indexes and, unless log_url names another place, the log: no other service may have this folder.
@@ -57,9 +61,9 @@ _SOURCES = """
 The sources. Each may be a file, a folder of documents, or what every interpreter has: `stdlib`, `language`.
 """
 
-_MODELS = "Further models of the endpoint. An arm is one way to search and one model: pipelines."
+_MODELS = "The models by name; `llm` above is one of them. An arm is one source and one model: pipelines."
 
-_PIPELINES = "Every way to search with every model; `default` is that of `llm`."
+_PIPELINES = "Every source with every model."
 
 
 class NamedSource(Protocol):
@@ -91,17 +95,24 @@ def render_config(
     """Return a Ray Serve configuration with a separate home, and so a separate log.
 
     Args:
-        corpora: One corpus, or several, among which the policy chooses; paths are made absolute.
+        corpora: One corpus, or several, among which the policy chooses; paths are made absolute. None: the
+            models answer without documents.
         llm: The language model; None: that of the template.
         log_url: URL of the log; None: a file in the home.
-        llms: Further models by name, each with an arm for every way to search.
+        llms: All models by name, `llm` among them, where there are several; each is an arm with every source.
     """
-    home = [*_comment(_HOME), f"home: ~/.armwise/{'-'.join(corpus.name for corpus in corpora)[:100]}"]
+    name = "-".join(corpus.name for corpus in corpora)[:100] or "models"
+    home = [*_comment(_HOME), f"home: ~/.armwise/{name}"]
     log = [] if log_url is None else [*_comment(_LOG), f"log_url: {_flow(log_url)}"]
-    if len(corpora) == 1:
+    if not corpora:
+        text = _replace(_HOME_PLACE, read_bundled(MODELS), [*home, *log])
+    elif len(corpora) == 1:
         text = read_bundled(TEMPLATE)
         single = f"corpus: {_flow({'name': corpora[0].name, 'source': located(corpora[0].source)})}"
         text = _replace(_CORPUS, text, [*home, single, *log])
+        if llms:  # all arms find the same passages: what is found says nothing of the models
+            text = _WARM_START.sub("", text)
+            text = _replace(_ARMS, text, ["arms:", *_arms(corpora[0].name, named=False)])
     else:
         text = _TITLE.sub(
             "# The service over several sources, as `armwise serve` and `serve run` read it.\n",
@@ -112,7 +123,7 @@ def render_config(
         text = _replace(_CORPORA, text, [*home, *_comment(_SOURCES), "corpora:", *sources, *log])
         text = _replace(_ARMS, text, ["arms:", *(line for corpus in corpora for line in _arms(corpus.name))])
     text = text if llm is None else replace_llm(text, llm)
-    return _with_models(text, llm or {}, llms) if llms else text
+    return _with_models(text, llms, searches=bool(corpora)) if llms else text
 
 
 def replace_llm(text: str, llm: Mapping[str, Any]) -> str:
@@ -121,32 +132,45 @@ def replace_llm(text: str, llm: Mapping[str, Any]) -> str:
     return _replace(_LLM, text, [*about, f"llm: {_flow(dict(llm))}"])
 
 
-def _arms(source: str) -> list[str]:
-    """Return the lines of the arm of a source, which is searched by words and by vectors."""
-    words, near = f"{source}_words", f"{source}_near"
+def _arms(source: str, *, named: bool = True) -> list[str]:
+    """Return the lines of the arm of a source, which is searched by words and by vectors.
+
+    Args:
+        source: Name of the corpus.
+        named: Whether the arms name the corpus, since there are several.
+    """
+    words, near, of = f"{source}_words", f"{source}_near", f", corpus: {source}" if named else ""
     return [
-        f"  {words}: {{kind: bm25, corpus: {source}, action: false}}",
-        f"  {near}: {{kind: dense, corpus: {source}, params: {{backbone: minilm}}, action: false}}",
+        f"  {words}: {{kind: bm25{of}, action: false}}",
+        f"  {near}: {{kind: dense{of}, params: {{backbone: minilm}}, action: false}}",
         f"  {source}: {{kind: rrf, params: {{arms: [{words}, {near}]}}}}",
     ]
 
 
-def _with_models(text: str, llm: Mapping[str, Any], llms: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a configuration with an arm for each way to search and each model."""
-    match = _ARMS.search(text)
-    assert match is not None
-    arms: dict[str, dict[str, Any]] = yaml.safe_load(match[2])
-    searches = [name for name, spec in arms.items() if spec.get("action", True)]
-    lines = [f"  {name}: {_flow({**spec, 'action': False})}" for name, spec in arms.items()]
-    grid = _flow({"retrieval": searches, "llm": ["default", *llms]})
-    text = _replace(_ARMS, text, ["arms:", *lines, *_comment(_PIPELINES), "pipelines:", f"  - {grid}"])
-    models = [f"  {name}: {_flow(dict(settings))}" for name, settings in llms.items()]
+def _with_models(text: str, llms: Mapping[str, Mapping[str, Any]], *, searches: bool) -> str:
+    """Return a configuration with an arm for each source and each model, or for each model alone."""
+    usd = {name: _price(settings) for name, settings in llms.items()}
+    dearest = max(reversed(usd), key=lambda name: usd[name])
+    if searches:
+        match = _ARMS.search(text)
+        assert match is not None
+        arms: dict[str, dict[str, Any]] = yaml.safe_load(match[2])
+        sources = [name for name, spec in arms.items() if spec.get("action", True)]
+        lines = [f"  {name}: {_flow({**spec, 'action': False})}" for name, spec in arms.items()]
+        grid = _flow({"retrieval": sources, "llm": [*llms]})
+        lines += [*_comment(_PIPELINES), "pipelines:", f"  - {grid}"]
+    else:
+        lines = [f"  {name}: {_flow({'kind': 'none', 'answering': {'llm': name}})}" for name in llms]
+        lines.append(f"fallback: {dearest}  # answers if the drawn model fails")
+    text = _replace(_ARMS, text, ["arms:", *lines])
+    first = next(iter(llms))
+    shared = [f"  {first}: *first", *(f"  {name}: {_flow(dict(llms[name]))}" for name in [*llms][1:])]
     written = _WRITTEN_LLM.search(text)
     assert written is not None
-    own = written[0].strip()
-    text = _replace(_WRITTEN_LLM, text, [own, *_comment(_MODELS), "llms:", *models])
-    usd = {name: _price(settings) for name, settings in {"default": llm, **llms}.items()}
-    dearest = max(usd, key=lambda name: usd[name])
+    own = written[0].strip().replace("llm: ", "llm: &first ", 1)
+    text = _replace(
+        _WRITTEN_LLM, text, [own, *_comment(_MODELS), "llms:", *shared, f"answering: {{llm: {first}}}"]
+    )
     if not usd[dearest]:
         return text
     read, wrote = TYPICAL_TOKENS
@@ -158,13 +182,11 @@ def _with_models(text: str, llm: Mapping[str, Any], llms: Mapping[str, Mapping[s
 
 
 def _price(llm: Mapping[str, Any]) -> float:
-    """Return the dollars of a typical answer; 0 without prices, and for the model of the template."""
+    """Return the dollars of a typical answer; 0 without prices."""
     from pydantic import TypeAdapter
 
     from armwise.arms.llm import LlmSpec, catalog
 
-    if not llm:
-        return 0.0
     return catalog.find_prices(TypeAdapter(LlmSpec).validate_python(llm)).compute_usd(*TYPICAL_TOKENS)
 
 

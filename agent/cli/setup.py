@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +19,7 @@ from armwise.agent.cli.console import PLAIN, console, errors, explained, print_l
 from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, opened
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.cli.served_home import require_unserved
+from armwise.arms.llm.writing import DEFAULT
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -163,9 +165,14 @@ def init(
         typer.Option(
             "--model",
             metavar="NAME=MODEL[,IN,OUT]",
-            help="A further model of the endpoint, such as large=gpt-4o,2.5,10; repeatable.",
+            help="A model of the endpoint under a name of yours, such as large=gpt-4o,2.5,10; repeatable. "
+            "Without --llm-model, the first one is the default.",
         ),
     ] = [],  # noqa: B006
+    no_documents: Annotated[
+        bool,
+        typer.Option("--no-documents", help="Choose among models alone: give two or more of them."),
+    ] = False,
     llm_url: Annotated[
         str | None, typer.Option("--llm-url", help="Base URL of an endpoint of the OpenAI protocol.")
     ] = None,
@@ -197,42 +204,54 @@ def init(
         if output.exists() and not replace:
             raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
         asks = sys.stdin.isatty() and not yes
-        if source is None and not sources and not asks:
-            raise ValueError(f"the corpus is missing: `armwise init SOURCE`. {SOURCES}")
-        if source is None and not sources:
-            source = _asked(f"Corpus. {SOURCES}", "stdlib", _sound_corpus)
+        if no_documents and (source is not None or sources):
+            raise ValueError(f"--no-documents: leave out {source or sources[0]}, or the flag")
+        if source is None and not sources and not no_documents:
+            if not asks:
+                raise ValueError(
+                    f"which documents? `armwise init SOURCE`, or --no-documents for models alone. {SOURCES}"
+                )
+            source = _asked(f"Documents. {SOURCES}", "stdlib", _sound_corpus)
         if engine is None:
-            engine = (
-                Engine.OPENAI if llm_url else _asked_engine() if asks and model is None else Engine.EMBEDDED
-            )
+            unnamed = asks and model is None and not models
+            engine = Engine.OPENAI if llm_url else _asked_engine() if unnamed else Engine.EMBEDDED
         corpora = _corpora(source, name, sources)
+        named = _named_models(model, models)
+        if no_documents and len(named) < 2:
+            raise ValueError(
+                "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
+                "--model large=gpt-4o"
+            )
         require_unserved(
             _draft(corpora).home_path,
             "its corpus would change under it. Stop it first, name the corpus otherwise with --name, or name "
             "another home by ARMWISE_HOME",
         )
         flags = {"base_url": llm_url, "api_key_env": key_env}
-        given = {key: value for key, value in flags.items() if value} | _priced(model, f"--llm-model {model}")
+        given = {key: value for key, value in flags.items() if value} | next(iter(named.values()), {})
         review = _Review(asks)
         llm = _language_model(corpora, engine, given, review)
-        llms = dict(_further_models(corpora, llm, models, review))
+        llms = dict(_further_models(corpora, llm, named, review)) if models else {}
         log_url = _log(corpora, log_url, review)
         unfinished = output.with_name(output.name + ".part")
         unfinished.write_text(render_config(corpora, llm, log_url, llms), encoding="utf-8")
         try:
             settings = opened(unfinished).settled()
-            with progress() as on_progress:
-                passages = ingest_all(settings.corpus_sources, progress=on_progress)
+            passages = None
+            if corpora:
+                with progress() as on_progress:
+                    passages = ingest_all(settings.corpus_sources, progress=on_progress)
         except BaseException:
             unfinished.unlink()
             raise
         unfinished.replace(output)
-        names = ", ".join(repr(corpus.name) for corpus in corpora)
-        into = f"{'corpus' if len(corpora) == 1 else 'corpora'} {names}"
-        console.print(f"{len(passages):,} passages in {into}; written to {output}", **PLAIN)
-        print_left_out([passages])
-        console.print(f"check:   armwise doctor -c {output}", **PLAIN)
-        console.print(f"next:    armwise serve -c {output}", **PLAIN)
+        names = " and ".join(repr(corpus.name) for corpus in corpora)
+        if passages is not None:
+            console.print(f"Read {len(passages):,} passages into {names}.", **PLAIN)
+            print_left_out([passages])
+        console.print(f"Wrote {output}. Its arms: {', '.join(settings.actions)}.", **PLAIN)
+        console.print(f"Check it:   armwise doctor -c {output}", **PLAIN)
+        console.print(f"Start it:   armwise serve -c {output}", **PLAIN)
         review.require_sound(output)
 
 
@@ -282,25 +301,49 @@ def _priced(text: str | None, flag: str) -> dict[str, Any]:
     return {"model": model, **{key: round(price / 1000, 12) for key, price in zip(keys, usd, strict=False)}}
 
 
-def _further_models(
-    corpora: "Sequence[CorpusSpec]", llm: dict[str, Any] | None, models: Sequence[str], review: "_Review"
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and settings of each further model of the endpoint of `llm`. Raises ValueError."""
-    from armwise.agent.checks import llm_findings
+def _named_models(model: str | None, models: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the models of `--llm-model` and `--model` by name, the default one first.
 
+    That of `--llm-model` is named after itself, unless `--model` gives it a name. Raises ValueError.
+    """
+    named = dict[str, dict[str, Any]]()
     for text in models:
         name, _, rest = text.partition("=")
         if not name or not rest:
             raise ValueError(f"--model {text}: NAME=MODEL was expected, such as large=gpt-4o,2.5,10")
-        if llm is None or "base_url" not in llm:
-            raise ValueError(
-                f"--model {text}: where is it? --llm-url names an endpoint, --llm-model its first model"
-            )
+        if name in named or name == DEFAULT:
+            why = "is twice the name of a model" if name in named else "names the model of `llm`"
+            raise ValueError(f"--model {text}: {name!r} {why}: take another")
+        named[name] = _priced(rest, f"--model {text}")
+    if not model:
+        return named
+    given = _priced(model, f"--llm-model {model}")
+    same = next((name for name, settings in named.items() if settings["model"] == given["model"]), None)
+    if same is not None:
+        return {same: {**named.pop(same), **given}, **named}
+    own = re.sub(r"[^A-Za-z0-9._-]+", "-", given["model"].rpartition("/")[2]).strip("-._")[:60] or "first"
+    return {own if own not in named else f"{own}-2": given, **named}
+
+
+def _further_models(
+    corpora: "Sequence[CorpusSpec]",
+    llm: dict[str, Any] | None,
+    named: Mapping[str, dict[str, Any]],
+    review: "_Review",
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and settings of each model of the endpoint of `llm`, which is the first. Raises ValueError."""
+    from armwise.agent.checks import llm_findings
+
+    first, *others = named
+    if llm is None or "base_url" not in llm:
+        raise ValueError(f"--model {first}={named[first]['model']}: at which address? --llm-url URL names it")
+    yield first, llm
+    for name in others:
         shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
-        settings: dict[str, Any] = shared | _priced(rest, f"--model {text}")
+        settings = shared | named[name]
         found = llm_findings(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}")
         if not review.keeps(found):
-            raise ValueError(f"--model {text}: left out; run again with a model that the endpoint has")
+            raise ValueError(f"--model {name}: left out; run again with a model that the endpoint has")
         yield name, settings
 
 

@@ -437,7 +437,7 @@ class AppConfig(BaseModel):
         return " and ".join(
             f"model {spec.model!r} at {without_password(str(spec.base_url or spec.engine))} "
             f"(`{'llm' if name == writing.DEFAULT else f'llms.{name}'}`)"
-            for name, spec in self.models.items()
+            for name, spec in self.distinct_models.items()
             if isinstance(spec, llm_catalog.EndpointSpec) and not llm_catalog.is_priced(spec)
         )
 
@@ -519,6 +519,11 @@ class AppConfig(BaseModel):
     def models(self) -> dict[str, LlmSpec]:
         """Every language model by name, `llm` first."""
         return {writing.DEFAULT: self.llm, **self.llms}
+
+    @property
+    def distinct_models(self) -> dict[str, LlmSpec]:
+        """The language models, each once: `llm` is left out if it has a name in `llms` as well."""
+        return dict(self.llms) if self.llm in self.llms.values() else self.models
 
     @property
     def prices_caches(self) -> bool:

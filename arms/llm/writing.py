@@ -181,11 +181,12 @@ class PipelineGrid(BaseModel):
         """Yield the name of each pipeline, that of its retrieval, and how it writes.
 
         Args:
-            finds_nothing: Ways to retrieve that return no passage: a number of these would make no
-                difference, and one pipeline stands for all.
+            finds_nothing: Arms that retrieve nothing. A pipeline of one is named after its model alone, and
+                one pipeline stands for all numbers of passages.
 
-        >>> [name for name, *_ in PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4)).members(["none"])]
-        ['none-default', 'bm25-default-p2', 'bm25-default-p4']
+        >>> grid = PipelineGrid(retrieval=("none", "bm25"), llm=("small",), passages=(2, 4))
+        >>> [name for name, *_ in grid.members(["none"])]
+        ['small', 'bm25-small-p2', 'bm25-small-p4']
         """
         empty, names = frozenset(finds_nothing), set[str]()
         choices = [getattr(self, name) or (None,) for name in _AXES]
@@ -194,7 +195,7 @@ class PipelineGrid(BaseModel):
             if retrieval in empty:
                 given.pop("passages", None)
             parts = (f"{_AXES[name]}{value}" for name, value in given.items())
-            name = "-".join((retrieval, *parts))
+            name = "-".join(parts if retrieval in empty else (retrieval, *parts))
             if name not in names:
                 names.add(name)
                 yield name, retrieval, WritingSpec.model_validate(given)

@@ -100,7 +100,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
         "has no model 'small'; there are: big, huge",
         "fine: model 'big' is at",
         "leave the password out",
-        "next: armwise serve -c armwise.yaml",
+        "Start it: armwise serve -c armwise.yaml",
     ):
         assert expected in said, said
     args = written(tmp_path / "armwise.yaml")
@@ -133,23 +133,54 @@ def test_several_sources_and_models_are_arms_of_each_by_each(tmp_path: Path, end
         *words, "--llm-model", "big,0.15,0.6", "--model", "large=huge,2.5,10", "--llm-key-env", "PATH"
     )
     assert result.exit_code == 0, result.output
-    assert "2 passages in corpora 'corpus', 'tickets'" in " ".join(result.output.split())
+    assert "Read 2 passages into 'corpus' and 'tickets'." in " ".join(result.output.split())
     args = written(tmp_path / "armwise.yaml")
     shared = {"engine": "openai", "base_url": endpoint, "api_key_env": "PATH"}
     small = {**shared, "model": "big", "usd_per_kilotoken_in": 0.00015, "usd_per_kilotoken_out": 0.0006}
     large = {**shared, "model": "huge", "usd_per_kilotoken_in": 0.0025, "usd_per_kilotoken_out": 0.01}
-    assert (args["llm"], args["llms"]) == (small, {"large": large})
+    assert (args["llm"], args["llms"]) == (small, {"big": small, "large": large})
     assert args["corpora"] == {
         "corpus": {"source": str(tmp_path / "corpus.jsonl")},
         "tickets": {"source": str(tmp_path / "tickets.jsonl")},
     }
     assert args["home"] == "~/.armwise/corpus-tickets"
     config = load(tmp_path / "armwise.yaml")
-    assert list(config.actions) == ["corpus-default", "corpus-large", "tickets-default", "tickets-large"]
+    assert list(config.actions) == ["corpus-big", "corpus-large", "tickets-big", "tickets-large"]
     assert {config.find_answering(name).llm for name in ("corpus-large", "tickets-large")} == {"large"}
     typical_usd = 0.0025 + 0.3 * 0.01
     reward = args["reward"]
     assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
+
+
+@pytest.mark.parametrize("first", [(), ("--llm-model", "big")])
+def test_models_without_documents_are_arms_of_their_names(
+    tmp_path: Path, endpoint: str, first: tuple[str, ...]
+) -> None:
+    words = ("--no-documents", "--llm-url", endpoint, "--model", "small=big,0,0")
+    result = init(*words, "--model", "large=huge,2.5,10", *first)
+    assert result.exit_code == 0, result.output
+    assert "Its arms: small, large." in result.output
+    args = written(tmp_path / "armwise.yaml")
+    assert args["home"] == "~/.armwise/models"
+    config = load(tmp_path / "armwise.yaml")
+    assert {name: config.find_answering(name).llm for name in config.actions} == {
+        "small": "small",
+        "large": "large",
+    }
+    assert config.llm == config.llms["small"], "the first one"
+    assert config.fallback == "large", "the dearest"
+    assert [config.find_answering(name).prompt for name in config.actions] == ["as_sent", "as_sent"]
+
+
+def test_a_model_is_named_after_itself_or_as_a_flag_names_it(tmp_path: Path, endpoint: str) -> None:
+    words = ("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "-o")
+    for name, further in (
+        ("big", ("--model", "large=huge")),
+        ("small", ("--model", "small=big", "--model", "large=huge")),
+    ):
+        result = init(*words, f"{name}.yaml", *further)
+        assert result.exit_code == 0, result.output
+        assert list(load(tmp_path / f"{name}.yaml").actions) == [f"corpus-{name}", "corpus-large"]
 
 
 def test_models_of_the_list_are_weighed_at_its_prices(tmp_path: Path) -> None:
@@ -160,7 +191,7 @@ def test_models_of_the_list_are_weighed_at_its_prices(tmp_path: Path) -> None:
         result = init("corpus.jsonl", *words)
     assert result.exit_code == 0, result.output
     args = written(tmp_path / "armwise.yaml")
-    assert args["llms"] == {"large": {"engine": "openai", "base_url": url, "model": "gpt-4o"}}
+    assert args["llms"]["large"] == {"engine": "openai", "base_url": url, "model": "gpt-4o"}
     reward = args["reward"]
     typical_usd = 0.0025 + 0.3 * 0.01
     assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
@@ -171,7 +202,9 @@ def test_beside_a_model_with_a_price_another_needs_one(tmp_path: Path, endpoint:
     result = init(*words, "--llm-model", "big")
     said = " ".join(result.output.split())
     assert result.exit_code == 2, said
-    assert f"no price is known for model 'big' at {endpoint} (`llm`), and the reward weighs dollars" in said
+    assert (
+        f"no price is known for model 'big' at {endpoint} (`llms.big`), and the reward weighs dollars" in said
+    )
     assert not (tmp_path / "armwise.yaml").exists()
     result = init(*words, "--llm-model", "big,0,0")
     assert result.exit_code == 0, result.output
@@ -182,9 +215,8 @@ def test_without_prices_a_dollar_is_not_weighed(tmp_path: Path, endpoint: str) -
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=huge")
     assert result.exit_code == 0, result.output
     config = load(tmp_path / "armwise.yaml")
-    assert set(config.actions) == {
-        f"{way}-{llm}" for way in ("bm25", "dense", "rrf") for llm in ("default", "large")
-    }
+    assert set(config.actions) == {"corpus-big", "corpus-large"}
+    assert config.warm_start is None, "both arms find the same passages, which says nothing of the models"
     assert written(tmp_path / "armwise.yaml")["reward"]["cost"] == {"steps": 1.0}
 
 
@@ -209,7 +241,7 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
     (folder / "good.md").write_text("The Danube meets the sea.")
     result = init("docs")
     assert result.exit_code == 0, result.output
-    assert "1 passages in corpus 'docs'" in result.output
+    assert "Read 1 passages into 'docs'." in result.output
     assert "left out: bad.txt: the whole file" in " ".join(result.output.split())
 
 
@@ -243,7 +275,11 @@ ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model",
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "the corpus is missing: `armwise init SOURCE`"),
+        ((), "which documents? `armwise init SOURCE`, or --no-documents for models alone"),
+        (("--no-documents",), "--no-documents needs two models to choose from"),
+        ((*ENDPOINT, "--no-documents"), "--no-documents: leave out corpus.jsonl"),
+        ((*ENDPOINT, "--model", "a=b", "--model", "a=c"), "--model a=c: 'a' is twice the name of a model"),
+        ((*ENDPOINT, "--model", "default=c"), "'default' names the model of `llm`"),
         (("corpus.jsonl", "--llm", "openai"), "--llm openai needs --llm-url"),
         (("corpus.jsonl", "--llm", "vllm"), "--llm vllm needs --llm-model"),
         (("corpus.jsonl", "--log-url", "postgresql://a:hidden@b/c"), "--log-url: leave the password out"),
@@ -251,7 +287,7 @@ ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model",
         (("--source", "corpus.jsonl"), "--source corpus.jsonl: NAME=SOURCE was expected"),
         (("--source", "mine="), "--source mine=: NAME=SOURCE was expected"),
         (("corpus.jsonl", "--source", "Corpus=corpus.jsonl"), "two corpora are called corpus"),
-        (("corpus.jsonl", "--model", "big=b"), "--model big=b: where is it? --llm-url names an endpoint"),
+        (("corpus.jsonl", "--model", "big=b"), "--model big=b: at which address? --llm-url URL names it"),
         ((*ENDPOINT, "--model", "b"), "--model b: NAME=MODEL was expected"),
         ((*ENDPOINT, "--model", "large=b,1"), "--model large=b,1: MODEL or MODEL,IN,OUT was expected"),
         ((*ENDPOINT, "--model", "large=b,1,dear"), "MODEL or MODEL,IN,OUT was expected"),
@@ -278,7 +314,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path) -> None
 
 
 QUESTIONS = (
-    *("Corpus.", "Language model:", "Base URL", "Model, as the endpoint"),
+    *("Documents.", "Language model:", "Base URL", "Model, as the endpoint"),
     *("Variable of the environment", "Database of the log:"),
 )
 
@@ -286,7 +322,7 @@ QUESTIONS = (
 @pytest.mark.parametrize(
     ("words", "questions"),
     [
-        ("", ["Corpus.", "Language model:", "Database of the log:"]),
+        ("", ["Documents.", "Language model:", "Database of the log:"]),
         ("corpus.jsonl", ["Language model:", "Database of the log:"]),
         ("corpus.jsonl --llm embedded", ["Database of the log:"]),
         ("corpus.jsonl --llm-model weights.gguf", ["Database of the log:"]),

@@ -72,7 +72,7 @@ def test_a_grid_makes_an_arm_of_every_combination_that_makes_a_difference() -> N
     config = parse({**CONFIG, **SETTINGS, "pipelines": [grid]})
     made = [name for name in config.actions if name not in CONFIG["arms"]]
     assert made == [
-        *("none-default", "none-large", "bm25-default-p2", "bm25-default-p4"),
+        *("default", "large", "bm25-default-p2", "bm25-default-p4"),
         *("bm25-large-p2", "bm25-large-p4"),
     ]
     assert parse(config.model_dump(mode="json")) == config
@@ -110,8 +110,8 @@ async def test_an_arm_answers_with_its_own_model_and_prompt(service: Service, la
     assert service.generator.last_prompt is None  # type: ignore[attr-defined]
     cost = record(service, answer).execution.cost
     assert (cost.prompt_tokens, cost.completion_tokens, cost.usd) == (10, 5, 0.02)
-    service.arms.behaviour["none-large-brief"] = find_nothing
-    await ask(service, "arm/none-large-brief")
+    service.arms.behaviour["large-brief"] = find_nothing
+    await ask(service, "arm/large-brief")
     assert large.last_prompt.messages[0]["content"] == "Be brief."
 
 
@@ -141,7 +141,7 @@ async def test_the_features_of_an_arm_name_its_parts(service: Service) -> None:
 
 async def test_a_model_that_fails_at_once_is_replaced(service: Service, large: Paid) -> None:
     large.error = GeneratorError("large is gone")
-    only = {"agent": {"allowed_arms": ["none-large-brief", "bm25-default-brief"]}}
+    only = {"agent": {"allowed_arms": ["large-brief", "bm25-default-brief"]}}
     answers = [await ask(service, **only) for _ in range(12)]
     fell_back = [a for a in answers if record(service, a).execution.status is Status.FELL_BACK]
     assert fell_back
@@ -153,7 +153,7 @@ async def test_a_model_that_fails_at_once_is_replaced(service: Service, large: P
 
 async def test_tokens_of_two_models_are_recorded_by_model(service: Service, large: Paid) -> None:
     large.error = GeneratorTimeoutError("large is slow")
-    only = {"agent": {"allowed_arms": ["none-large-brief", "bm25-default-brief"]}}
+    only = {"agent": {"allowed_arms": ["large-brief", "bm25-default-brief"]}}
     answers = [await ask(service, **only) for _ in range(12)]
     fell_back = [a for a in answers if record(service, a).execution.status is Status.FELL_BACK]
     assert fell_back
@@ -176,12 +176,12 @@ async def test_tokens_of_two_models_are_recorded_by_model(service: Service, larg
 
 async def test_a_model_that_rests_is_not_drawn_for_a_while(service: Service, large: Paid) -> None:
     large.error = GeneratorBusyError("large", 60.0)
-    first = await ask(service, "arm/none-large-brief")
+    first = await ask(service, "arm/large-brief")
     assert (first.status_code, first.headers["retry-after"]) == (429, "60")
     assert first.json()["error"]["code"] == "model_busy"
     later = record(service, await ask(service))
     assert later.decision.masked["bm25-large-brief"] == Mask.LLM_UNAVAILABLE
-    assert not {"none-large-brief", "bm25-large-brief"} & set(later.decision.arms)
+    assert not {"large-brief", "bm25-large-brief"} & set(later.decision.arms)
     found = (await service.client.post("/v1/retrieve", json={"query": "Which river?"})).json()
     decision = service.replica.store.record(found["agent"]["decision_id"]).decision
     assert "bm25-large-brief" in decision.arms  # nothing is to be written there
@@ -191,7 +191,7 @@ async def test_an_arm_whose_model_lacks_an_option_is_not_drawn(service: Service)
     answer = await ask(service, presence_penalty=0.5)
     assert answer.status_code == 200, answer.text
     decision = record(service, answer).decision
-    assert set(decision.arms) == {"none-large-brief", "bm25-large-brief"}
+    assert set(decision.arms) == {"large-brief", "bm25-large-brief"}
     assert decision.masked["none"] == Mask.UNSUPPORTED
     refused = await ask(service, "arm/bm25", presence_penalty=0.5)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "presence_penalty")
@@ -215,7 +215,7 @@ async def test_a_cheaper_model_is_chosen_next(
         "policy": {"kind": kind, "params": greedy[kind]},
         "reward": {**CONFIG["reward"], "cost_weight": 20.0, "cost": {"steps": 0, "usd": 1}},
     }
-    arms = "none-default-brief", "none-large-brief"
+    arms = "default-brief", "large-brief"
     chosen, rewards, told, tenth = (
         [],
         [],

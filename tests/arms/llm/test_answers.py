@@ -40,7 +40,7 @@ def test_other_answers_are_asked_for_once() -> None:
 def test_retrieving_nothing_has_one_pipeline() -> None:
     grid = PipelineGrid(retrieval=("none", "bm25"), passages=(2, 4))
     assert [name for name, *_ in grid.members(["none"])] == [
-        "none-default",
+        "default",
         "bm25-default-p2",
         "bm25-default-p4",
     ]
