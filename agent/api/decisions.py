@@ -18,7 +18,7 @@ from armwise.agent.api.responses import StdlibJson, chosen
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.learning import BusyError, Verification
 from armwise.agent.learning import verify as verify_decision
-from armwise.agent.policies import Policy, PolicyError
+from armwise.agent.policies import Policy, PolicyError, served_distribution
 from armwise.agent.replies import (
     Chosen,
     DecisionVerification,
@@ -35,7 +35,9 @@ from armwise.arms.base import ArmError, Passage
 from armwise.arms.filters import permits
 from armwise.feedback.events import (
     ARM_FAILURES,
+    INCUMBENT,
     LABELS,
+    OBSERVED,
     Decision,
     Example,
     Execution,
@@ -361,6 +363,68 @@ async def _permitted(
     if of_earlier_turns or not permitted_ids >= read:  # who rates has read them
         less = replace(less, feedback=tuple(map(without_quotations, less.feedback)))
     return less, less != decision_record
+
+
+class DecisionNow(Reply):
+    """What the policy would do now with the question of a decision."""
+
+    decision_id: str
+    arm_drawn: str
+    policy_version: int = Field(description="The version that made the decision.")
+    before: dict[str, float] = Field(description="Probability of each arm when the decision was made.")
+    served_version: int = Field(description="The version that decides now.")
+    now: dict[str, float] | None = Field(
+        description="Probability of each of these arms now; null if another recipe decides, which scores "
+        "questions otherwise."
+    )
+    learned: bool = Field(description="Whether the version that decides now has learned this decision.")
+    closes_at: Time = Field(description="Until when feedback on the decision counts.")
+
+
+@router.get(
+    "/v1/decisions/{decision_id}/now",
+    **documented(
+        "compareDecision",
+        DecisionNow,
+        *("decision_not_found", "not_drawn", "version_unavailable"),
+        scopes=("decide", "read"),
+    ),
+)
+async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> StdlibJson[DecisionNow]:
+    """Compare the distribution of a decision with that of the version which decides now.
+
+    Shows what a rating has changed: poll it until `learned`. Shares of canaries are left out of both.
+    """
+    decision_record = await record(replica, caller, decision_id)
+    logged, served = decision_record.decision, replica.versions.version
+    name = caller.shown(logged.id)
+    if logged.mode is not Mode.EXPLORE or logged.policy in (LABELS, OBSERVED, INCUMBENT) or logged.erased:
+        message = f"{name!r} was not drawn by the policy alone, or was erased: it has no comparison"
+        raise ApiError("not_drawn", message, "decision_id")
+    decided = await asyncio.to_thread(registry_versions.find, replica.store, logged.version)
+    if decided is None or served is None:
+        raise ApiError("version_unavailable", f"the version that made {name!r} is gone", "decision_id")
+
+    def distributions(*policies: Policy) -> list[dict[str, float]]:
+        case = logged.context, logged.arms, logged.floor or 0.0, logged.penalty
+        return [dict(zip(logged.arms, served_distribution(p, *case).tolist(), strict=True)) for p in policies]
+
+    comparable = decided.recipe == served.recipe
+    versions = [decided, *([served] if comparable else ())]
+    before, *after = await with_policies(replica, versions, distributions, "decision_id")
+    example_seq = decision_record.example_seq
+    reply = construct(
+        DecisionNow,
+        decision_id=name,
+        arm_drawn=logged.drawn,
+        policy_version=logged.version,
+        before=before,
+        served_version=served.version,
+        now=after[0] if after else None,
+        learned=example_seq is not None and example_seq <= served.examples_seq,
+        closes_at=Fold(replica.config.reward).closing(_fact(decision_record)),
+    )
+    return StdlibJson(reply)
 
 
 @router.get(

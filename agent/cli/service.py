@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from armwise.agent.cli.options import CONFIG, URL, Key, Url
 from armwise.agent.wings import VERIFY_RECEIPT, load
 
 if TYPE_CHECKING:
-    from armwise.agent.client import Answer
+    from armwise.agent.client import Answer, Client
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
@@ -37,6 +38,9 @@ TIMEOUT_S = 600.0
 
 PENDING = "pending_decision"
 """Status of feedback whose decision is not in the log."""
+
+LEARN_S, LEARN_LOOK_S = 3.0, 0.1
+"""Most seconds to wait until a rating is learned, and the pause between two looks."""
 
 LAST = "last"
 """Stands for the id of the decision of this user's latest answer."""
@@ -68,25 +72,25 @@ def print_answer(question: str, arm: str | None, url: str, key: str | None) -> N
             if decision_id := stream.fields.get("decision_id"):
                 _remember_decision(str(decision_id), url)
         console.print()
-        _print_decision(stream.answer)
+        _print_decision(stream.answer, url)
 
 
-def _print_decision(answer: "Answer") -> None:
+def _print_decision(answer: "Answer", url: str) -> None:
     def line(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
     for rank, passage in enumerate(answer.passages, start=1):
         line(f"  [{rank}] {passage.id}  {passage.title}")
     if any(choice.finish_reason == "length" for choice in answer.choices):
-        line("cut at its most tokens: `answering.max_tokens` of the configuration is the limit")
+        line("The answer was cut at `answering.max_tokens` of the configuration.")
     cost = answer.cost
-    line(
-        f"arm {answer.arm} (drawn with probability {answer.propensity:.3f}, policy version "
-        f"{answer.agent.policy_version}), {cost.tokens} tokens, "
-        f"{cost.retrieval_ms:.0f} + {cost.llm_ms:.0f} ms"
-    )
-    line(f"decision {answer.decision_id}")
-    line(f"armwise feedback {LAST} thumb=1   (or thumb=-1)")
+    drawn = f" (drawn with probability {answer.propensity:.3f}, policy version {answer.agent.policy_version})"
+    models = f", {cost.tokens:,} tokens" if cost.tokens else ""
+    line(f"Answered by {answer.arm}{drawn} in {cost.retrieval_ms + cost.llm_ms:.0f} ms{models}.")
+    line(f"Decision {answer.decision_id}")
+    elsewhere = "" if url in (URL, os.environ.get("ARMWISE_URL")) else f" --url {url}"
+    rate = f"Rate it: armwise feedback {LAST} thumb=1{elsewhere}   (or thumb=-1)"
+    console.print(rate, style="dim", **PLAIN)  # in one line: a command to copy
 
 
 def _last_decision_file() -> Path:
@@ -112,10 +116,12 @@ def _last_decision(url: str) -> str:
         last = json.loads(_last_decision_file().read_bytes())
         decision_id, of_service = str(last["decision_id"]), str(last["url"])
     except (OSError, RuntimeError, ValueError, TypeError, KeyError):
-        message = "no answer is remembered here: the id of a decision was expected, or `armwise ask` first"
+        message = "you have asked nothing yet. Run `armwise ask QUESTION` first, or give the id of a decision"
         raise ValueError(f"{LAST!r}: {message}") from None
     if of_service != url:
-        raise ValueError(f"{LAST!r}: the last answer came from {of_service}, not from {url}: name its --url")
+        raise ValueError(
+            f"{LAST!r}: your last answer came from {of_service}, not {url}. Add --url {of_service}"
+        )
     return decision_id
 
 
@@ -136,19 +142,68 @@ def feedback(
         metrics = dict(map(_value, values))
         if decision_id == LAST:
             decision_id = _last_decision(url)
-            console.print(f"decision {decision_id}", **PLAIN)
+            console.print(f"Decision {decision_id}", **PLAIN)
         with Client(url, key, attempts=1) as client:
             rows = client.feedback(decision_id, metrics).kept
-        for row in rows:
-            console.print(f"{row.status}, log position {row.log_seq}")
-            if row.hint and row.status != PENDING:
-                errors.print(row.hint, style="yellow", **PLAIN)
-        if any(row.status == PENDING for row in rows):
-            unknown = (
-                f"no decision {decision_id!r} is known yet: the value is kept until one of this id arrives"
-            )
-            errors.print(f"{unknown}, and counts for nothing before; is the id right?", style="red", **PLAIN)
-            raise typer.Exit(1)
+            for row in rows:
+                if row.status != PENDING:
+                    saved = "Saved" if row.status == "accepted" else row.status.replace("_", " ").capitalize()
+                    console.print(f"{saved}, position {row.log_seq} of the log.", **PLAIN)
+                if row.hint and row.status != PENDING:
+                    errors.print(row.hint, style="yellow", **PLAIN)
+            if any(row.status == PENDING for row in rows):
+                unknown = (
+                    f"There is no decision {decision_id!r} yet. The rating is kept, and counts as soon as one "
+                    "with this id arrives. Check the id."
+                )
+                errors.print(unknown, style="red", **PLAIN)
+                raise typer.Exit(1)
+            if sentence := _what_it_changed(client, decision_id):
+                console.print(sentence, **PLAIN)
+
+
+def _what_it_changed(client: "Client", decision_id: str) -> str:
+    """Wait a moment until a rating is learned, and describe its effect; empty if the service tells none."""
+    from armwise.agent.client import ClientError
+
+    path, ends_at = f"/v1/decisions/{quote(decision_id, safe='')}/now", time.monotonic() + LEARN_S
+    try:
+        while not (state := client.request("GET", path))["learned"] and time.monotonic() < ends_at:
+            time.sleep(LEARN_LOOK_S)
+    except ClientError as error:
+        if error.code == "not_drawn":
+            return "The policy did not choose this arm by chance, so it does not learn from this rating."
+        return ""  # the key may not read decisions, or the service is too busy or too old to say
+    return describe_change(state, datetime.now().astimezone())
+
+
+def describe_change(state: Mapping[str, Any], at: datetime) -> str:
+    """Describe what the policy does now with a question that was rated.
+
+    >>> state = {"arm_drawn": "library", "before": {"library": 0.5}, "now": {"library": 0.585}}
+    >>> state |= {"learned": True, "closes_at": 1800.0}
+    >>> describe_change(state, datetime.fromtimestamp(0, UTC))
+    'Learned: library now gets 58 % of questions like this one. When you asked, it got 50 %.'
+    >>> describe_change({**state, "now": {"library": 0.501}}, datetime.fromtimestamp(0, UTC))
+    'Learned: library still gets 50 % of questions like this one.'
+    >>> describe_change({**state, "learned": False}, datetime.fromtimestamp(0, UTC))
+    'Not learned yet: the policy learns from it by 00:30, when the feedback window closes.'
+    >>> describe_change({**state, "now": None}, datetime.fromtimestamp(0, UTC))
+    'Learned. Another policy was promoted since you asked, so the two cannot be compared.'
+    """
+    if not state["learned"]:
+        closes = datetime.fromtimestamp(state["closes_at"], at.tzinfo)
+        if closes < at:
+            return "Not learned: the feedback window of this decision has closed."
+        when = f"{closes:%H:%M}" if closes.date() == at.date() else f"{closes:%Y-%m-%d %H:%M}"
+        return f"Not learned yet: the policy learns from it by {when}, when the feedback window closes."
+    if state["now"] is None:
+        return "Learned. Another policy was promoted since you asked, so the two cannot be compared."
+    arm = state["arm_drawn"]
+    before, now = (round(100 * state[which][arm]) for which in ("before", "now"))
+    if before == now:
+        return f"Learned: {arm} still gets {now} % of questions like this one."
+    return f"Learned: {arm} now gets {now} % of questions like this one. When you asked, it got {before} %."
 
 
 def _value(text: str) -> tuple[str, float | bool]:

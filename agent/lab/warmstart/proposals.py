@@ -5,8 +5,9 @@ them in service together with its policy; otherwise they are proposals for an op
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -129,6 +130,24 @@ def _on_par(outcomes: Outcomes, lots: Sequence[Lot]) -> Outcomes:
             kept = {matrix.questions[row].id for row in on_par(matrix).tolist()}
             left_out |= {question.id for question in matrix.questions} - kept
     return outcomes.only([question.id not in left_out for question in outcomes.questions])
+
+
+def explain_no_gain(held_out: Mapping[str, Any] | None) -> str:
+    """Return a sentence if a router gained nothing on held-out questions; empty if it did, or none is known.
+
+    >>> rows = {"router": {"utility": 0.71}, "arms": {"bm25": {"utility": 0.71}}, "single": "bm25"}
+    >>> explain_no_gain({**rows, "gap": 0.0002})
+    'Its router gains nothing: on held-out questions it earns 0.7100, and bm25 for all of them 0.7100.'
+    >>> explain_no_gain({**rows, "gap": 0.2}), explain_no_gain(None)
+    ('', '')
+    """
+    if held_out is None or ((gap := held_out["gap"]) is not None and round(gap, 3) > 0.0):
+        return ""
+    single = held_out["single"]
+    return (
+        f"Its router gains nothing: on held-out questions it earns {held_out['router']['utility']:.4f}, "
+        f"and {single} for all of them {held_out['arms'][single]['utility']:.4f}."
+    )
 
 
 def propose_router(

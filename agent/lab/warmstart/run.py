@@ -33,7 +33,13 @@ from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot
 from armwise.agent.lab.warmstart.labels import InsertSettings, OtherLabels, insert_labels
-from armwise.agent.lab.warmstart.proposals import KEPT, propose_portfolio, propose_router, remove_older
+from armwise.agent.lab.warmstart.proposals import (
+    KEPT,
+    explain_no_gain,
+    propose_portfolio,
+    propose_router,
+    remove_older,
+)
 from armwise.agent.learning import (
     DIGEST_CHARS,
     Recipe,
@@ -324,7 +330,7 @@ class _Steps:
                 registry_runs.RunState.NOTHING_NEW
             )  # without labels, an alarm or traffic that could change the verdict
         home, config = now.config.home_path, now.config
-        router = trained = brought = None
+        router, trained, brought, gainless = None, None, None, ""
         if spec.portfolio is not None and fresh:
             with journal.step("portfolio") as step:
                 folder = home / "runs" / str(self.run)
@@ -339,6 +345,7 @@ class _Steps:
                     spec.router, config, lots, folder, step, self.console, self.on_progress
                 )
                 if spec.router.live:
+                    gainless = explain_no_gain(step.found["held_out"])
                     trained = step.found["router"] = keep_router(self.store, folder, self.clock())
         configured = None if now.config.router is None else now.config.router.path
         for kind in ("runs", "routers"):
@@ -352,7 +359,7 @@ class _Steps:
         version = self._learn(recipe)
         unjudged = self._explain_unjudged()
         verdict = None if unjudged else self._evaluate(version, router)
-        return self._decide(version, verdict, unjudged)
+        return self._decide(version, verdict, unjudged, gainless)
 
     def _explain_unjudged(self) -> str:
         """Return why the gate is not asked about the candidate of a first start; empty: it is asked."""
@@ -470,7 +477,7 @@ class _Steps:
         return evaluation.number, verdict_on(evaluation.report, name)
 
     def _decide(
-        self, version: Version | None, verdict: dict[str, Any] | None, unjudged: str
+        self, version: Version | None, verdict: dict[str, Any] | None, unjudged: str, gainless: str
     ) -> registry_runs.RunState:
         """Promote the candidate, or hold it and record why.
 
@@ -478,12 +485,16 @@ class _Steps:
             version: The candidate.
             verdict: What the gate says; None: it was not asked.
             unjudged: Why the candidate of a first start may be promoted without it; empty if not.
+            gainless: Why its router is not worth serving; empty if it is. The gate may find more in the
+                traffic.
         """
         now, journal = self.now, self.journal
         configured = Recipe.configured(now.config).digest
         with journal.step("decide") as step:
             active = active_policy(self.store, configured)
             reasons = self._reasons(version, verdict, active, may_go_unjudged=bool(unjudged))
+            if not reasons and verdict is None and gainless:
+                reasons = [gainless, "What served before goes on."]
             if version is not None and not reasons:
                 reason = f"warm start {self.run}: {unjudged or 'the gate lets it through'}"
                 promotion = promotions.Promotion(

@@ -303,17 +303,42 @@ def first(folder: Path) -> AppConfig:
     return parse({**config.model_dump(mode="json"), "policy": POLICY})
 
 
+def exam_of_two_kinds(folder: Path, *, alike: bool) -> None:
+    """Write outcomes of sums and rivers: `dense` knows the rivers, and the sums `none`, or `dense` as well."""
+    rows = []
+    for number in range(40):
+        is_sum = number % 2 == 0
+        text = f"add {number} and {number + 3}" if is_sum else f"which river passes town {number}"
+        knows = "none" if is_sum and not alike else "dense"
+        for arm in ARMS:
+            em, cost = {"em": float(arm == knows)}, {"steps": ARMS.index(arm)}
+            rows.append(outcomes.Outcome(Question(f"q{number}", text), arm, (f"{arm}-1",), "yes", em, cost))
+    folder.mkdir()
+    outcomes.write_outcomes(folder / "outcomes.jsonl", rows)
+
+
 @pytest.mark.slow
-def test_the_policy_after_a_first_run_is_that_of_the_warm_start(tmp_path: Path) -> None:
-    outcomes_file(tmp_path / "exam", n=30)
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_first_candidate_is_promoted_with_the_policy_of_the_warm_start_if_its_router_gains(
+    tmp_path: Path, alike: bool
+) -> None:
+    exam_of_two_kinds(tmp_path / "exam", alike=alike)
     config = configured(tmp_path, router=ROUTED, first="promote", policy=POLICY)
     assert config.policy.model_dump() != POLICY
-    console = Console(file=StringIO())
-    run = warm_start(config, runs.Trigger.FIRST, console, lambda *_: None)
-    assert run.status is runs.RunState.PROMOTED
+    run = warm_start(config, runs.Trigger.FIRST, Console(file=StringIO()), lambda *_: None)
     with closing(Store(config.database_url)) as store:
         recipe = active_recipe(store, config)
-    assert (recipe.policy.model_dump(), recipe.router) == (POLICY, run.inputs["router"])
+        candidate = versions.find(store, run.candidate or 0)
+    if not alike:
+        assert run.status is runs.RunState.PROMOTED
+        assert (recipe.policy.model_dump(), recipe.router) == (POLICY, run.inputs["router"])
+        return
+    assert reasons_of(run)[0] == (
+        "Its router gains nothing: on held-out questions it earns 1.0000, and dense for all of them 1.0000."
+    )
+    assert recipe == Recipe.configured(config), "what served before still does"
+    assert candidate is not None
+    assert candidate.router == run.inputs["router"], "and the candidate is there to be promoted by hand"
 
 
 @pytest.mark.slow
