@@ -158,8 +158,9 @@ def feedback(
                 )
                 errors.print(unknown, style="red", **PLAIN)
                 raise typer.Exit(1)
-            if sentence := _what_it_changed(client, decision_id):
-                console.print(sentence, **PLAIN)
+            if any(row.status == "accepted" for row in rows):
+                if sentence := _what_it_changed(client, decision_id):
+                    console.print(sentence, **PLAIN)
 
 
 def _what_it_changed(client: "Client", decision_id: str) -> str:

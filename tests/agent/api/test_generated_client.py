@@ -30,6 +30,7 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
     ("decisions.list_decisions", "", {"limit": 2}, "DecisionList"),
     ("decisions.get_decision", "", {"decision_id": "d-1"}, "DecisionRecord"),
     ("decisions.get_decision", "", {"decision_id": "nope"}, "Envelope"),
+    ("decisions.compare_decision", "", {"decision_id": "d-1"}, "DecisionNow"),
     ("decisions.verify_decision", "", {"decision_id": "d-1"}, "DecisionVerification"),
     ("feedback.send_feedback", "FeedbackItem", THUMB, "FeedbackReceipt"),
     ("feedback.send_feedback", "FeedbackBatch", {"items": [THUMB, {}]}, "FeedbackReceipts"),

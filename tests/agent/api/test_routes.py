@@ -40,6 +40,7 @@ ROUTES: dict[tuple[str, str], tuple[Scope, ...] | None] = {
     ("POST", "/v1/decisions"): ("decide",),
     ("GET", "/v1/decisions/{decision_id}"): USE,
     ("POST", "/v1/decisions/{decision_id}/activate"): ("feedback",),
+    ("GET", "/v1/decisions/{decision_id}/now"): USE,
     ("GET", "/v1/decisions/{decision_id}/verify"): ("operate",),
     ("DELETE", "/v1/decisions/{decision_id}"): ("admin",),
     ("DELETE", "/v1/episodes/{episode_id}"): ("admin",),

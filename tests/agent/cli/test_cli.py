@@ -40,7 +40,7 @@ from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import keys, promotions
-from tests.agent.canned_service import Canned
+from tests.agent.canned_service import ANY, Canned
 from tests.agent.fakes import CONFIG
 
 VERBS = [
@@ -505,7 +505,7 @@ def test_init_changes_corpus_and_home_of_the_template(
     folder.mkdir()
     (folder / "a.md").write_text("# Danube\n\nIt meets the sea.\n")
     output = said(run("init", folder, "-o", tmp_path / "ours.yaml"), 0)
-    assert "1 passages in corpus 'our-manuals-v2'" in output
+    assert "Read 1 passages into 'our-manuals-v2'." in output
     config = Path(__file__).parents[3] / "agent" / "config"
     ours, template = (
         yaml.safe_load(path.read_text()) for path in (tmp_path / "ours.yaml", config / "template.yaml")
@@ -608,7 +608,7 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
 @pytest.mark.parametrize(
     ("item", "code", "told"),
     [
-        ({**RECEIPT, "status": "pending_decision", "log_seq": 3}, 1, "is the id right?"),
+        ({**RECEIPT, "status": "pending_decision", "log_seq": 3}, 1, "Check the id."),
         (
             {**RECEIPT, "status": "late_not_learned", "log_seq": 3, "hint": "it was learned"},
             0,
@@ -628,9 +628,10 @@ def test_feedback_that_is_not_learned_is_told(
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
     rows = [{**RECEIPT, "status": "accepted", "log_seq": 3}, {**RECEIPT, "status": "duplicate", "log_seq": 2}]
     service.reply("POST /v1/feedback", {"items": rows}, 202)
+    service.reply(ANY, refusal("no scope", "forbidden"), 403)
     output = said(run("feedback", "d-1", "thumb=0.5", "right=TRUE", "--url", service.url), 0)
-    assert output.strip() == "accepted, log position 3 duplicate, log position 2"
-    assert service.asked == [
+    assert output.strip() == "Saved, position 3 of the log. Duplicate, position 2 of the log."
+    assert [body for body in service.asked if body] == [
         {
             "items": [
                 {"decision_id": "d-1", "metric_name": "thumb", "value": 0.5},
@@ -653,11 +654,55 @@ def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, t
     assert service.asked == []
 
 
+NOW = {
+    "arm_drawn": "bm25",
+    "before": {"bm25": 0.5},
+    "now": {"bm25": 0.5},
+    "learned": False,
+    "closes_at": 4e9,
+}
+
+
+def test_feedback_waits_until_it_is_learned_and_tells_what_it_changed(
+    service: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
+    service.reply("GET /v1/decisions/d-1/now", NOW)
+    later = {**NOW, "learned": True, "now": {"bm25": 0.585}}
+    looks: list[float] = []
+
+    def pause(seconds: float) -> None:
+        looks.append(seconds)
+        service.reply("GET /v1/decisions/d-1/now", later)
+
+    monkeypatch.setattr("armwise.agent.cli.service.time.sleep", pause)
+    output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
+    assert "bm25 now gets 58 % of questions like this one. When you asked, it got 50 %." in output
+    assert len(looks) == 1
+
+
+def test_feedback_that_is_learned_later_tells_when(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("armwise.agent.cli.service.LEARN_S", 0.0)
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
+    service.reply("GET /v1/decisions/d-1/now", NOW)
+    output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
+    assert "the policy learns from it by 2096-10-02" in output
+
+
+def test_feedback_on_an_arm_that_was_named_says_that_nothing_is_learned(service: Canned) -> None:
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
+    service.reply("GET /v1/decisions/d-1/now", refusal("named", "not_drawn"), 409)
+    assert "it does not learn from this rating" in said(
+        run("feedback", "d-1", "thumb=1", "--url", service.url), 0
+    )
+
+
 ACCEPTED = {"items": [{**RECEIPT, "status": "accepted", "log_seq": 3}]}
 
 
 def test_the_last_answer_is_rated_by_that_name_also_if_it_broke_off(service: Canned) -> None:
     service.reply("POST /v1/feedback", ACCEPTED, 202)
+    service.reply(ANY, refusal("no scope", "forbidden"), 403)
     broken = {"error": {"code": "generator_failed", "message": "the model ran out of memory"}}
     for number, last in enumerate(({"choices": []}, broken)):
         first = word("$(touch planted)\narmwise feedback d-0 thumb=1", agent=agent(decision_id=f"d-{number}"))
@@ -666,7 +711,7 @@ def test_the_last_answer_is_rated_by_that_name_also_if_it_broke_off(service: Can
         said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
         assert service.asked[-1]["items"][0]["decision_id"] == f"d-{number}"
     other = said(run("feedback", "last", "thumb=1", "--url", "http://127.0.0.1:1"), 2)
-    assert f"the last answer came from {service.url}" in other
+    assert f"your last answer came from {service.url}" in other
     service.reply("POST /v1/chat/completions", refusal("arm 'x' is not configured", "unknown_arm"), 400)
     said(run("ask", "?", "--arm", "x", "--url", service.url), 1)
     said(run("feedback", "last", "thumb=1", "--url", service.url), 0)
@@ -677,7 +722,7 @@ def test_without_an_answer_none_is_rated_as_the_last_one(
     service: Canned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert "no answer is remembered here" in said(run("feedback", "last", "thumb=1", "--url", service.url), 2)
+    assert "you have asked nothing yet" in said(run("feedback", "last", "thumb=1", "--url", service.url), 2)
     assert service.asked == []
 
 
