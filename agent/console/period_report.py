@@ -265,7 +265,13 @@ def unknowns(period: Period) -> list[str]:
         _open(alternative)
         for alternative in sorted(open_ones, key=lambda alternative: alternative.more or float("inf"))
     ]
-    questions += [_not_shown(comparison) for comparison in period.equal if comparison.verdict == "not known"]
+    compared = [*([period.before] if period.before else []), *period.equal]
+    questions += [_not_shown(comparison) for comparison in compared if comparison.verdict == "not known"]
+    questions += [
+        f"whether {period.feature} {one.name} gains{_when(one.beside.more)}."
+        for one in period.gains
+        if not (one.beside.worse or one.beside.better)
+    ]
     return questions[:MOST_UNKNOWN]
 
 

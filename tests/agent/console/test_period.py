@@ -25,6 +25,7 @@ from armwise.agent.console.period_report import (
     equal_in_words,
     gain_in_words,
     money_in_words,
+    unknowns,
     write_page,
     write_text,
 )
@@ -553,8 +554,10 @@ def test_kinds_that_gain_and_that_lose_are_told_apart(tmp_path: Path) -> None:
     )
     assert [gain_in_words(one) for one in period.gains][:3:2] == ["gains", "loses"]
     assert gain_in_words(period.gains[1]).startswith("not known yet")
+    assert any(one.startswith("whether tier odd gains") for one in unknowns(period)), "it is an open question"
     page = write_page(period, "armwise report")
     assert "Which kinds gain: tier" in page
+    assert "Every comparison above has an answer" not in page
     table = page.split("Which kinds gain")[1].split("</table>")[0]
     assert re.findall(r'dir="auto">(\w+)', table)[:3] == ["bad", "odd", "good"]
 
