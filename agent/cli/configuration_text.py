@@ -13,7 +13,7 @@ import yaml
 from armwise.arms.places import located
 
 TEMPLATE, EXAMPLE, MODELS = "template.yaml", "example.yaml", "models.yaml"
-"""The configurations of one corpus, of several, and of models without documents, in `armwise.agent.config`."""
+"""Configurations of `armwise.agent.config`: one corpus, several, and models without documents."""
 
 SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
 """The JSON Schema of a configuration file, generated from the classes of the settings."""

@@ -88,7 +88,7 @@ def require_unserved(home: Path, remedy: str) -> None:
         LaunchError: A process serves from the home.
     """
     for server in find_servers(home):
-        raise LaunchError(f"process {server.pid} serves {server.url} from {home}: {remedy}")
+        raise LaunchError(f"The service at {server.url} (process {server.pid}) runs from {home}: {remedy}")
 
 
 def _write(begun: Path, mark: Path, text: str, stack: ExitStack) -> None:

@@ -153,14 +153,14 @@ def feedback(
                     errors.print(row.hint, style="yellow", **PLAIN)
             if any(row.status == PENDING for row in rows):
                 unknown = (
-                    f"There is no decision {decision_id!r} yet. The rating is kept, and counts as soon as one "
-                    "with this id arrives. Check the id."
+                    f"There is no decision {decision_id!r} yet. The rating is kept, and counts as soon as "
+                    "one with this id arrives. Check the id."
                 )
                 errors.print(unknown, style="red", **PLAIN)
                 raise typer.Exit(1)
-            if any(row.status == "accepted" for row in rows):
-                if sentence := _what_it_changed(client, decision_id):
-                    console.print(sentence, **PLAIN)
+            accepted = any(row.status == "accepted" for row in rows)
+            if accepted and (sentence := _what_it_changed(client, decision_id)):
+                console.print(sentence, **PLAIN)
 
 
 def _what_it_changed(client: "Client", decision_id: str) -> str:

@@ -222,11 +222,7 @@ def init(
                 "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
                 "--model large=gpt-4o"
             )
-        require_unserved(
-            _draft(corpora).home_path,
-            "its corpus would change under it. Stop it first, name the corpus otherwise with --name, or name "
-            "another home by ARMWISE_HOME",
-        )
+        _require_own_home(_draft(corpora), replace=replace)
         flags = {"base_url": llm_url, "api_key_env": key_env}
         given = {key: value for key, value in flags.items() if value} | next(iter(named.values()), {})
         review = _Review(asks)
@@ -253,6 +249,26 @@ def init(
         console.print(f"Check it:   armwise doctor -c {output}", **PLAIN)
         console.print(f"Start it:   armwise serve -c {output}", **PLAIN)
         review.require_sound(output)
+
+
+def _require_own_home(draft: "AppConfig", *, replace: bool) -> None:
+    """Refuse a home that a running service uses, or that holds other documents. Raises LaunchError."""
+    from armwise.arms.corpus import CorpusError
+
+    another = "Give this one another home: --name NAME, or ARMWISE_HOME=FOLDER"
+    require_unserved(
+        draft.home_path, f"its documents would change while it runs. {another}. Or stop it first."
+    )
+    for corpus in () if replace else draft.corpus_sources:
+        try:
+            there = corpus.open().manifest.source
+        except CorpusError:
+            continue  # nothing was read there yet, or it is read again
+        if there != corpus.source:
+            raise LaunchError(
+                f"{corpus.folder} holds the documents of {there}, and {draft.home_path} may hold their log: "
+                f"{another}. To use this home for {corpus.source}, add --replace."
+            )
 
 
 def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "list[CorpusSpec]":
@@ -331,7 +347,7 @@ def _further_models(
     named: Mapping[str, dict[str, Any]],
     review: "_Review",
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and settings of each model of the endpoint of `llm`, which is the first. Raises ValueError."""
+    """Yield name and settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
     from armwise.agent.checks import llm_findings
 
     first, *others = named

@@ -72,11 +72,11 @@ def write(
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = home / FILE
     text = f"# Written by `armwise serve` at each start: `armwise init` writes one to keep.\n{text}"
-    if not replace and path.exists() and path.read_text(encoding="utf-8") != text:
+    if not replace and (not path.exists() or path.read_text(encoding="utf-8") != text):
         require_unserved(
             home,
-            "it has another port or model. Ask it there, take its place with --replace, or name another "
-            "home by ARMWISE_HOME",
+            "it has another configuration, port or model. Ask it there, add --replace to take its place, or "
+            "start this one with ARMWISE_HOME=FOLDER",
         )
     path.write_text(text, encoding="utf-8")
     serves = (

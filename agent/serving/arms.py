@@ -50,6 +50,7 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             profile=profiles.get(name),
             checked=checked,
             searches=spec.kind != "none",
+            sources=tuple(sorted(graph.corpora(name) or ())),
         )
         for name, spec in config.actions.items()
         for checked in [_checked(config, graph, name)]

@@ -41,6 +41,7 @@ class ArmInfo:
         profile: Embeddings of what its source is about, if the policy reads similarities.
         checked: How its answers are checked, and who answers where they fail; None: they are sent.
         searches: Whether it finds passages, which stand before the conversation in its prompts.
+        sources: Names of the corpora that it searches; empty if it searches elsewhere.
     """
 
     backbones: frozenset[str] = frozenset()
@@ -57,6 +58,7 @@ class ArmInfo:
     profile: Profile | None = None
     checked: CheckedAnswering | None = None
     searches: bool = True
+    sources: tuple[str, ...] = ()
 
     def missing(self, needs: Needs) -> frozenset[str]:
         """Return what its language models lack without which they cannot answer a request."""

@@ -787,8 +787,9 @@ class TurnLoop:
     ) -> AsyncGenerator[Chunk, None]:
         """Generate an answer in one way, chunk by chunk; empty if there is no such language model."""
         free = not ask.options and not ask.stop and (ask.max_tokens or QUOTED_TOKENS) >= QUOTED_TOKENS
-        if how.quote and passages and free:
-            quoted = Chunk(quote(ask.question, passages[0]), "stop")
+        info = recorder.arms[recorder.served or recorder.decision.drawn]
+        if how.quote and info.searches and free:
+            quoted = Chunk(quote(ask.question, passages, info.sources), "stop")
             recorder.note(quoted)
             yield quoted
             return

@@ -4,6 +4,7 @@ It takes the place of an answer of a model where that is a placeholder.
 """
 
 import re
+from collections.abc import Sequence
 
 from armwise.arms.base import Passage
 from armwise.arms.tokenizer import words
@@ -11,31 +12,46 @@ from armwise.arms.tokenizer import words
 MOST_WORDS, QUOTED_TOKENS = 80, 200
 """Most words of a passage that are quoted, and tokens that no such answer exceeds."""
 
+NEAR = 0.25
+"""Share of the words of a question, without stop words, of which passages must have more to be near it."""
+
+NAMED = 4
+"""Most sources that are named in which nothing was found."""
+
 _SOURCE = "\n\n(Quoted from "
 
 _END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
-def quote(question: str, passage: Passage, most_words: int = MOST_WORDS) -> str:
-    r"""Return what a passage says of a question, and where it is from.
+def quote(
+    question: str, passages: Sequence[Passage], searched: Sequence[str] = (), most_words: int = MOST_WORDS
+) -> str:
+    r"""Return what the best passage says of a question, and where it is from; or that nothing was found.
 
-    It begins with the sentence that has most words of the question, the first of several.
+    It begins with the sentence that has most words of the question, the first of several. Nothing counts as
+    found if the passages together have at most `NEAR` of the words of the question.
 
     Args:
         question: The question.
-        passage: The best passage, the first of an answer.
+        passages: What was found, the best one first.
+        searched: Names of the sources.
         most_words: Most words of the passage, at least 1.
 
     >>> text = "Linz is a city. Vienna is the capital of Austria. It is on the Danube."
-    >>> quote("What is the capital of Austria?", Passage("3", "Cities", text))
+    >>> passage = Passage("3", "Cities", text)
+    >>> quote("What is the capital of Austria?", [passage])
     'Vienna is the capital of Austria. It is on the Danube.\n\n(Quoted from [1] Cities.)'
-    >>> quote("Who won the race?", Passage("3", "Cities", text), 3)
-    'Linz is a ...\n\n(Quoted from [1] Cities, which has no word of the question.)'
-    >>> quote("Is it?", Passage("3", "", text), 3)
+    >>> quote("Who won the race?", [passage], ["manuals", "wiki"])
+    'Nothing found in manuals and wiki about this.'
+    >>> quote("Is it?", [Passage("3", "", text)], most_words=3)
     'Linz is a ...\n\n(Quoted from [1].)'
     """
-    sentences = [line for sentence in _END.split(passage.text) if (line := " ".join(sentence.split()))]
     asked = set(words(question, "english"))
+    found = {word for passage in passages for word in words(f"{passage.title} {passage.text}")}
+    if not passages or (asked and len(asked & found) <= NEAR * len(asked)):
+        return f"Nothing found in {' and '.join(searched[:NAMED]) or 'the documents'} about this."
+    best = passages[0]
+    sentences = [line for sentence in _END.split(best.text) if (line := " ".join(sentence.split()))]
     shared = [len(asked.intersection(words(sentence))) for sentence in sentences]
     first = max(range(len(sentences)), key=lambda at: (shared[at], -at), default=0)
     taken: list[str] = []
@@ -46,8 +62,8 @@ def quote(question: str, passage: Passage, most_words: int = MOST_WORDS) -> str:
                 taken.append(" ".join([*sentence.split()[:room], "..."]))
             break
         taken.append(sentence)
-    where = f"[1] {passage.title}".strip()
-    apart = asked and not any(shared) and asked.isdisjoint(words(passage.title))
+    where = f"[1] {best.title}".strip()
+    apart = asked and not any(shared) and asked.isdisjoint(words(best.title))
     hardly = ", which has no word of the question" if apart else ""
     return f"{' '.join(taken)}{_SOURCE}{where}{hardly}.)"
 

@@ -101,9 +101,10 @@ class Answering(BaseModel):
     )
     quote: bool = Field(
         default=False,
-        description="Whether the best passage is quoted in place of an answer of the model, where that is a "
-        "placeholder. The model answers where nothing is found, and where a request has tools, a form or a "
-        "limit below 200 tokens.",
+        description="Whether the best passage is quoted instead of an answer of the model, if that is a "
+        "placeholder. If the passages have at most a quarter of the words of the question, not counting stop "
+        "words, the answer says that nothing was found. The model answers if the arm searches nothing, and if "
+        "a request has tools, a form or a limit below 200 tokens.",
     )
 
     @property

@@ -55,12 +55,27 @@ def test_a_home_that_a_running_service_uses_is_left_alone(tmp_path: Path) -> Non
         written_after = set(tmp_path.rglob("*"))
     assert refused.exit_code == 2
     said = " ".join(refused.output.split())
-    assert f"process {os.getpid()} serves http://127.0.0.1:18411 from {home}: its corpus would change" in said
-    assert (
-        "Stop it first, name the corpus otherwise with --name, or name another home by ARMWISE_HOME" in said
-    )
+    assert f"The service at http://127.0.0.1:18411 (process {os.getpid()}) runs from {home}" in said
+    assert "Give this one another home: --name NAME, or ARMWISE_HOME=FOLDER" in said
     assert written_before == written_after
     assert init("corpus.jsonl", "-o", "mine.yaml", "--yes").exit_code == 0, "once it has ended"
+
+
+def test_a_home_with_other_documents_is_taken_over_only_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ARMWISE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "corpus.jsonl").write_text('{"id": "b", "text": "The Rhine does, too."}\n')
+    assert init("corpus.jsonl").exit_code == 0
+    assert init("corpus.jsonl", "-o", "again.yaml").exit_code == 0, "the same documents"
+    refused = init("theirs/corpus.jsonl", "-o", "other.yaml")
+    assert refused.exit_code == 2
+    assert f"holds the documents of {tmp_path / 'corpus.jsonl'}" in " ".join(refused.output.split())
+    assert not (tmp_path / "other.yaml").exists()
+    assert init("theirs/corpus.jsonl", "-o", "other.yaml", "--name", "rhine").exit_code == 0
+    assert init("theirs/corpus.jsonl", "-o", "third.yaml", "--replace").exit_code == 0
 
 
 def written(path: Path) -> dict[str, Any]:

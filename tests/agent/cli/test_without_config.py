@@ -139,7 +139,7 @@ def test_the_configuration_of_a_service_that_runs_is_changed_only_by_one_that_re
     before = path.read_text()
     with mark_served(path.parent, "http://127.0.0.1:8123"):
         assert without_config.write(None, None, 8123)[0] == path, "the same configuration"
-        with pytest.raises(LaunchError, match=r"serves http://127\.0\.0\.1:8123 from .* with --replace"):
+        with pytest.raises(LaunchError, match=r"at http://127\.0\.0\.1:8123 .* add --replace"):
             without_config.write(None, None, 8124)
         assert path.read_text() == before
         without_config.write(None, None, 8124, replace=True)

@@ -133,16 +133,20 @@ async def test_retrieving_alone_asks_no_language_model() -> None:
     assert generator.last_prompt is None
 
 
+NEAR = "Which text has this title?"
+"""A question that the passages of `FakeArms` are near to."""
+
 QUOTING = {"arms_known": {name: replace(arm, answering=Answering(quote=True)) for name, arm in ARMS.items()}}
 
 
 async def test_the_best_passage_is_quoted_in_place_of_an_answer_of_the_model() -> None:
     log, generator = MemoryLog(), base.ScriptedGenerator({}, default=ANSWER)
-    events = await run(a_loop(log, generator=generator, **QUOTING), CHAT)
+    events = await run(a_loop(log, generator=generator, **QUOTING), replace(CHAT, question=NEAR))
     assert generator.last_prompt is None
     assert isinstance(events[0], Decided)
-    passage = events[0].retrieval.passages[0]
-    assert text(events) == quote(QUESTION, passage)
+    passages = events[0].retrieval.passages
+    passage = passages[0]
+    assert text(events) == quote(NEAR, passages)
     assert text(events).startswith(passage.text)
     (_, done) = log.committed
     assert isinstance(done, Execution)
@@ -164,7 +168,7 @@ async def test_a_request_for_a_form_or_a_short_answer_is_answered_by_the_model(a
 
 
 async def test_a_longer_limit_of_tokens_leaves_a_quotation_as_it_is() -> None:
-    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, max_tokens=200))
+    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, question=NEAR, max_tokens=200))
     assert "(Quoted from [1]" in text(events)
 
 
@@ -219,13 +223,24 @@ async def test_an_empty_answer_of_an_arm_is_written_anew() -> None:
     assert text(await run(a_loop(MemoryLog(), search=find_unanswered), CHAT)) == ANSWER
 
 
-async def test_where_nothing_is_found_the_model_answers_in_place_of_a_quotation() -> None:
-    async def find_nothing(query: Query, k: int) -> Retrieval:
-        del query, k
-        return Retrieval(())
+async def find_nothing(query: Query, k: int) -> Retrieval:
+    del query, k
+    return Retrieval(())
 
-    events = await run(a_loop(MemoryLog(), FakeArms({"bm25": find_nothing}), **QUOTING), CHAT)
-    assert text(events) == ANSWER
+
+@pytest.mark.parametrize("question", [QUESTION, NEAR])
+async def test_where_nothing_near_is_found_the_answer_says_so(question: str) -> None:
+    found = {} if question == QUESTION else {"bm25": find_nothing}
+    known = {name: replace(arm, sources=("manuals",)) for name, arm in QUOTING["arms_known"].items()}
+    generator = base.ScriptedGenerator({}, default=ANSWER)
+    loop = a_loop(MemoryLog(), FakeArms(found), generator=generator, arms_known=known)
+    assert text(await run(loop, replace(CHAT, question=question))) == "Nothing found in manuals about this."
+    assert generator.last_prompt is None
+
+
+async def test_an_arm_that_searches_nothing_has_the_model_answer() -> None:
+    known = {name: replace(arm, searches=False) for name, arm in QUOTING["arms_known"].items()}
+    assert text(await run(a_loop(MemoryLog(), arms_known=known), CHAT)) == ANSWER
 
 
 async def test_what_the_caller_wishes_reaches_the_language_model() -> None:

@@ -36,7 +36,6 @@ from tests.agent.lab.warmstart.test_run import (
     cold,
     configured,
     found_by,
-    outcomes_file,
     reasons_of,
     said_by,
     world,
@@ -304,7 +303,7 @@ def first(folder: Path) -> AppConfig:
 
 
 def exam_of_two_kinds(folder: Path, *, alike: bool) -> None:
-    """Write outcomes of sums and rivers: `dense` knows the rivers, and the sums `none`, or `dense` as well."""
+    """Write outcomes: `dense` knows the rivers, and `none` the sums, or `dense` if they are alike."""
     rows = []
     for number in range(40):
         is_sum = number % 2 == 0
