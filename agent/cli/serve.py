@@ -148,7 +148,9 @@ def serve(
     with explained():
         remark = ""
         if documents is not None and config != CONFIG:
-            raise ValueError(f"--config {config} says what is served: leave {documents} out, or --config")
+            raise ValueError(
+                f"{documents} and --config {config} both say what to serve: leave one of them out"
+            )
         if documents is not None or (config == CONFIG and not config.exists()):
             from armwise.agent.cli.without_config import write
 
@@ -156,9 +158,7 @@ def serve(
             ray = bool(ray)
         elif llm is not None or port is not None:
             where = "llm" if port is None else "http_options.port"
-            raise ValueError(
-                f"--llm and --port are for a service without a configuration: set {where} in {config}"
-            )
+            raise ValueError(f"--llm and --port only work without a configuration: set {where} in {config}")
         if prepare_only:
             _prepare(config)
             return
@@ -207,7 +207,9 @@ def _announce_cluster(*, cold: bool) -> None:
         raise LaunchError(f"{problem}: unset RAY_ADDRESS to serve on this machine, or start it")
     if cold:
         raise LaunchError("--cold is for this machine: set `warm_start.first: hold` for a cluster")
-    console.print(f"served by the cluster of RAY_ADDRESS={cluster}: unset it for this machine", **PLAIN)
+    console.print(
+        f"Serving on the cluster of RAY_ADDRESS={cluster}. Unset it to serve on this machine", **PLAIN
+    )
 
 
 def _load(config: Path) -> "AppConfig":
@@ -373,7 +375,7 @@ def run_service(
             _say_ready(base, folder, console, remark)
             ended = _serve_until_ended(config, folder, ray, proxy)
     except KeyboardInterrupt as interrupt:
-        console.print("shutting down", **PLAIN)
+        console.print("Shutting down", **PLAIN)
         _send(ray.process, "")
         _drain(proxy, handed_over=isinstance(interrupt, HandedOver))
         return _stop(ray.process)
@@ -422,9 +424,9 @@ def _retire(predecessor: Predecessor | None, base: str, console: Console) -> Non
     """Have the service end whose port was taken over, if there is one."""
     if predecessor is not None:
         if predecessor.has_ended():
-            console.print(f"process {predecessor.pid}, which had {base}, has ended by itself", **PLAIN)
+            console.print(f"Process {predecessor.pid}, which had {base}, ended by itself", **PLAIN)
             return
-        console.print(f"took {base} over from process {predecessor.pid}, which ends", **PLAIN)
+        console.print(f"Took over {base} from process {predecessor.pid}, which is shutting down", **PLAIN)
         predecessor.retire()
 
 
@@ -456,12 +458,12 @@ def _end_unprepared(process: subprocess.Popen[bytes]) -> None:
 
 
 def _say_ready(base: str, folder: Path | None, console: Console, remark: str) -> None:
-    console.rule(f"ready after {time.time() - psutil.Process().create_time():.0f} s")
-    console.print(f"ask:     armwise ask {shlex.quote(read_question(folder))} --url {base}", **PLAIN)
-    console.print(f"chat:    {base}/chat", **PLAIN)
-    console.print(f"see:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
+    console.rule(f"Ready after {time.time() - psutil.Process().create_time():.0f} s")
+    console.print(f"Ask:     armwise ask {shlex.quote(read_question(folder))} --url {base}", **PLAIN)
+    console.print(f"Chat:    {base}/chat", **PLAIN)
+    console.print(f"See:     {base}/console   {base}/docs   {base}/metrics", **PLAIN)
     if remark:
-        console.print(f"note:    {remark}", **PLAIN)
+        console.print(f"Note:    {remark}", **PLAIN)
 
 
 def _start(config: Path, folder: Path | None, predecessor: Predecessor | None, *, single: bool) -> Processes:
@@ -544,7 +546,10 @@ class BehindBuilder:
         self._process: subprocess.Popen[bytes] | None = None
         self._kills, self._again_at = 0, math.inf
         if folder is not None and (folder / BEHIND).exists():
-            console.print("the service answers while it builds the rest in the background", **PLAIN)
+            console.print(
+                "Keyword search answers until the vector index is ready. It is being built in the background",
+                **PLAIN,
+            )
             self._process = self._started(folder)
 
     def watch(self) -> None:
@@ -607,7 +612,7 @@ def _look(ray: Processes, proxy: Proxy | None) -> int | None:
     """
     ended = ray.check()
     if ended is None and proxy is not None and proxy.watch():
-        errors.print("HAProxy had ended, and was started again", style="yellow", **PLAIN)
+        errors.print("HAProxy stopped and was restarted", style="yellow", **PLAIN)
     return ended
 
 
@@ -666,7 +671,7 @@ def _wait_until_ready(
                 next_at = time.monotonic() + pause_s
             if time.monotonic() >= late_at:
                 late_at, pause_s = math.inf, LATE_LOOK_S
-                line = f"not ready after {START_S:g} s, and still starting: {base}/ready says why"
+                line = f"Not ready after {START_S:g} s, still starting. To see why: curl {base}/ready"
                 errors.print(line, style="yellow", **PLAIN)
             time.sleep(LOOK_S)
     return ended
@@ -681,8 +686,8 @@ def require_free_port(host: str, port: int) -> None:
         raise LaunchError(f"{problem}: {remedy}")
     if (running := find_predecessor(port)) is not None:
         raise LaunchError(
-            f"{problem}, `armwise serve` (process {running.pid}) has it: `armwise serve --replace` takes the "
-            f"port over from it; or {remedy}"
+            f"{problem}: another `armwise serve` (process {running.pid}) has it. To take its place, add "
+            f"--replace; or {remedy}"
         )
     from armwise.agent.checks import describe_owner
 
@@ -730,12 +735,15 @@ def ingest_corpus(
                 (each.chunking for each in settings.corpus_sources if each.folder == target), spec.chunking
             )
             corpus = ingest(source, target, skip_bad=skip_bad, chunking=chunking, progress=on_progress)
-        console.print(f"{len(corpus):,} passages in corpus {name!r}, digest {corpus.digest[:12]}", **PLAIN)
+        console.print(f"Read {len(corpus):,} passages into {name!r}, digest {corpus.digest[:12]}", **PLAIN)
         print_left_out([corpus])
         place = located(source)
         single = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"
-        console.print(f"serve it with   {several if settings.corpora else single}", **PLAIN)
+        console.print(
+            f"To serve it, put this into the configuration: {several if settings.corpora else single}",
+            **PLAIN,
+        )
 
 
 def _fill(config: Path, arm: str) -> None:

@@ -49,9 +49,9 @@ def served(settings: "AppConfig", url: str, replaced: int | None, pid: int | Non
         for other in others if settings.log_path is not None else ():
             if other.pid != replaced:
                 errors.print(
-                    f"process {other.pid} serves {other.url} from the same home, {settings.home_path}: both "
-                    "learn from one log, which is mostly a mistake. On its port, `armwise serve --replace` "
-                    f"takes its place; {HOME_REMEDY}",
+                    f"Process {other.pid} serves {other.url} from the same home, {settings.home_path}. Both "
+                    "would learn from one log, which is usually a mistake. To replace it, use its port and "
+                    f"`armwise serve --replace`; {HOME_REMEDY}",
                     style="yellow",
                     **PLAIN,
                 )

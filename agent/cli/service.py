@@ -42,6 +42,18 @@ PENDING = "pending_decision"
 LEARN_S, LEARN_LOOK_S = 3.0, 0.1
 """Most seconds to wait until a rating is learned, and the pause between two looks."""
 
+POLICY_ROWS = {
+    "kind": "kind",
+    "params": "parameters",
+    "floor": "least share of an arm",
+    "version": "version",
+    "digest": "digest",
+    "examples_seq": "learned up to example",
+    "applied_seq": "log read up to",
+    "log_seq": "log ends at",
+}
+"""Rows of `armwise status` by the field of the policy."""
+
 LAST = "last"
 """Stands for the id of the decision of this user's latest answer."""
 
@@ -181,7 +193,8 @@ def _what_it_changed(client: "Client", decision_id: str) -> str:
 def describe_change(state: Mapping[str, Any], at: datetime) -> str:
     """Describe what the policy does now with a question that was rated.
 
-    >>> state = {"arm_drawn": "library", "before": {"library": 0.5}, "now": {"library": 0.585}}
+    >>> even = {"library": 0.5, "language": 0.5}
+    >>> state = {"arm_drawn": "library", "before": even, "now": {"library": 0.585, "language": 0.415}}
     >>> state |= {"learned": True, "closes_at": 1800.0}
     >>> describe_change(state, datetime.fromtimestamp(0, UTC))
     'Learned: library now gets 58 % of questions like this one. When you asked, it got 50 %.'
@@ -201,6 +214,8 @@ def describe_change(state: Mapping[str, Any], at: datetime) -> str:
     if state["now"] is None:
         return "Learned. Another policy was promoted since you asked, so the two cannot be compared."
     arm = state["arm_drawn"]
+    if len(state["before"]) == 1:
+        return f"Learned. {arm} was the only arm, so there was nothing to choose."
     before, now = (round(100 * state[which][arm]) for which in ("before", "now"))
     if before == now:
         return f"Learned: {arm} still gets {now} % of questions like this one."
@@ -249,12 +264,12 @@ def status(url: Url = URL, key: Key = None) -> None:
     with explained():
         readiness, failed = _readiness(url, key)
         for failure in failed:  # first, as the rest is in the log, which may be what fails
-            console.print(f"failed: {failure}", style="yellow", **PLAIN)
+            console.print(f"Failed: {failure}", style="yellow", **PLAIN)
         policy = request("GET", url, "/v1/policy", key)
         arms = request("GET", url, "/v1/arms", key)["arms"]
         about = Table(title="policy", show_header=False)
-        for row in ("kind", "params", "floor", "version", "digest", "examples_seq", "applied_seq", "log_seq"):
-            about.add_row(row, str(policy[row]))
+        for row, label in POLICY_ROWS.items():
+            about.add_row(label, str(policy[row]))
         about.add_row("serving", Text(describe_serving(policy)))
         about.add_row("ready", Text(readiness))
         if policy["promotion"]:
@@ -288,8 +303,8 @@ def _readiness(url: str, key: str | None) -> tuple[str, list[str]]:
         for one in reply.get("failed", ())
     ]
     building = reply.get("building")
-    readiness = f"yes, and behind it {building}" if building else "yes"
-    return f"{readiness}; not all is well: see above" if failed else readiness, failed
+    readiness = f"yes; in the background: {building}" if building else "yes"
+    return f"{readiness}; something failed, see above" if failed else readiness, failed
 
 
 def apply(
@@ -309,7 +324,7 @@ def apply(
         names = [name for name, arm in arms.items() if arm.get("action", True)]
         body = {"arms": [*dict.fromkeys((*names, *(keep or ())))]}
         now = request("PUT", url, "/v1/arms", key, body, BUILD_S)["arms"]
-        console.print(f"live now: {', '.join(arm['name'] for arm in now)}", soft_wrap=True)
+        console.print(f"Arms now: {', '.join(arm['name'] for arm in now)}", soft_wrap=True)
 
 
 def promote(
@@ -373,23 +388,23 @@ def describe_canary(canary: Mapping[str, Any], among: int = 1) -> str:
 
     >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
     >>> describe_canary(canary | {"automatic": False})
-    'version 7 takes 10% of each decision since 1970-01-01 00:00:00 UTC (new labels)'
+    'version 7 gets 10% of every request since 1970-01-01 00:00:00 UTC (new labels)'
     >>> describe_canary(canary | {"automatic": True}, among=2)
-    'version 7, by itself, takes 10% of one decision in 2 since 1970-01-01 00:00:00 UTC (new labels)'
+    'version 7 gets 10% of one request in 2 since 1970-01-01 00:00:00 UTC (new labels; automatic)'
     >>> describe_canary({**canary, "deciding": False})
-    'version 7 was given 10%, and takes no part: it cannot be read, or gave no distribution'
+    'version 7 should get 10%, but does not take part: it cannot be read, or gave no distribution'
     """
     version, share = canary["version"], f"{100 * canary['share']:g}%"
     if not canary["deciding"]:
         return (
-            f"version {version} was given {share}, and takes no part: it cannot be read, "
+            f"version {version} should get {share}, but does not take part: it cannot be read, "
             "or gave no distribution"
         )
-    by_itself = ", by itself," if canary["automatic"] else ""
-    part = "each decision" if among == 1 else f"one decision in {among}"
+    automatic = "; automatic" if canary["automatic"] else ""
+    part = "every request" if among == 1 else f"one request in {among}"
     return (
-        f"version {version}{by_itself} takes {share} of {part} "
-        f"since {_at(canary['since'])} ({canary['reason']})"
+        f"version {version} gets {share} of {part} "
+        f"since {_at(canary['since'])} ({canary['reason']}{automatic})"
     )
 
 
@@ -406,14 +421,14 @@ def describe_serving(policy: Mapping[str, Any]) -> str:
     """Describe the version that decides."""
     serving, newest = policy["serving"], policy["newest"]
     if not serving["pinned"]:
-        return f"version {serving['version']} decides, and newer ones after it"
+        return f"version {serving['version']}; newer versions replace it automatically"
     if serving["chosen"] != serving["version"]:
         return (
-            f"version {serving['version']} decides, although version {serving['chosen']} was chosen "
-            f"({serving['reason']}): that cannot be read; promote another"
+            f"version {serving['version']}, although version {serving['chosen']} was chosen "
+            f"({serving['reason']}). That one cannot be read; promote another"
         )
     return (
-        f"version {serving['version']} decides since {_at(serving['since'])}, until another promotion "
+        f"version {serving['version']} since {_at(serving['since'])}, until you promote another "
         f"({serving['reason']}); the newest is {newest['version']}"
     )
 
@@ -423,24 +438,24 @@ def _feedback(state: Mapping[str, Any]) -> str:
 
     >>> state = {"complete": "deadline", "wait_time": "PT30M", "waiting": 12, "values": 0}
     >>> _feedback(state)
-    'each decision is learned PT30M after it was made; 12 decisions may still get feedback'
+    'a decision is learned PT30M after it was made; 12 decisions can still be rated'
     >>> state |= {"values": 900, "median_s": 2.0, "p99_s": 41.5, "late": 0.001, "suggested_wait_time": "PT1M"}
     >>> _feedback(state).partition("; 900")[2]
-    ' values took 2.0 s in the median, 99 % of them at most 41.5 s: wait_time PT1M would do'
+    ' ratings arrived after 2.0 s (median), 99 % within 41.5 s: you could set wait_time to PT1M'
     """
     later = f"{state['wait_time']} after it was made"
     when = {
-        "any": "a decision is learned at its first value",
+        "any": "a decision is learned from its first rating",
         "all": f"a decision is learned once all metrics have a value, or {later}",
-        "deadline": f"each decision is learned {later}",
+        "deadline": f"a decision is learned {later}",
     }[state["complete"]]
-    parts = [when, f"{state['waiting']:,} decisions may still get feedback"]
+    parts = [when, f"{state['waiting']:,} decisions can still be rated"]
     if state["values"]:
-        took = f"{state['median_s']:.1f} s in the median, 99 % of them at most {state['p99_s']:.1f} s"
+        took = f"{state['median_s']:.1f} s (median), 99 % within {state['p99_s']:.1f} s"
         late = f", {state['late']:.1%} too late to count" if state["late"] >= 0.005 else ""
-        parts.append(f"{state['values']:,} values took {took}{late}")
+        parts.append(f"{state['values']:,} ratings arrived after {took}{late}")
         if state["suggested_wait_time"] not in (None, state["wait_time"]):
-            parts[-1] += f": wait_time {state['suggested_wait_time']} would do"
+            parts[-1] += f": you could set wait_time to {state['suggested_wait_time']}"
     return "; ".join(parts)
 
 

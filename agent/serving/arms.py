@@ -50,12 +50,20 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
             profile=profiles.get(name),
             checked=checked,
             searches=spec.kind != "none",
-            sources=tuple(sorted(graph.corpora(name) or ())),
+            sources=_sources(config, graph, name),
         )
         for name, spec in config.actions.items()
         for checked in [_checked(config, graph, name)]
         for how in [config.find_answering(name)]
     }
+
+
+def _sources(config: AppConfig, graph: ArmGraph, arm: str) -> tuple[str, ...]:
+    """Return the names of the corpora that an arm searches; empty if it searches elsewhere."""
+    if config.corpora:
+        return tuple(sorted(graph.corpora(arm) or ()))
+    searches = any(graph.resolve(part)[0].searches_corpus for part in graph.closure(arm))
+    return config.corpus_names if searches else ()
 
 
 def _checked(config: AppConfig, graph: ArmGraph, arm: str) -> CheckedAnswering | None:

@@ -103,7 +103,7 @@ class Answering(BaseModel):
         default=False,
         description="Whether the best passage is quoted instead of an answer of the model, if that is a "
         "placeholder. If the passages have at most a quarter of the words of the question, not counting stop "
-        "words, the answer says that nothing was found. The model answers if the arm searches nothing, and if "
+        "words, the answer says that nothing was found. The model answers if the arm searches nothing, or if "
         "a request has tools, a form or a limit below 200 tokens.",
     )
 

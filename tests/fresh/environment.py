@@ -88,7 +88,7 @@ class Fresh:
             )
         try:
             service = Service(url, process, log)
-            service.wait_for("ready after", START_S)
+            service.wait_for("Ready after", START_S)
             yield service
         finally:
             process.terminate()

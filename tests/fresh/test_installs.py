@@ -54,7 +54,7 @@ def test_the_quickstart_ends_with_a_promoted_warm_start(fresh: Fresh) -> None:
     with fresh.serving() as service:
         with timed("first answer"):
             answer = fresh.run("armwise", "ask", QUESTION, "--url", service.url)
-        thumb = 1 if "arm library" in answer else -1
+        thumb = 1 if "Answered by library" in answer else -1
         fresh.run("armwise", "feedback", "last", f"thumb={thumb}", "--url", service.url)
         printed = service.wait_for("warm start 1 finished", PROMOTED_S)
         assert "warm start 1 finished and was promoted" in printed, printed[-3000:]

@@ -306,7 +306,7 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live
     try:
         said = CliRunner().invoke(app, ["apply", str(file), "--keep", "none", "--url", each.url])
         assert said.exit_code == 0, said.output
-        assert "live now: near, none, words" in said.output
+        assert "Arms now: near, none, words" in said.output
 
         def everywhere() -> bool:
             drawn = [set(each.look_up("Where is the moon?")["pmf"]) for _ in range(8)]

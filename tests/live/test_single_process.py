@@ -47,7 +47,7 @@ def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> 
     with single(tmp_path, arms=arms, llm={"engine": "scripted"}, router=None) as live:
         (serving,) = live.serving()
         log, output = tmp_path / "home" / "log.db", tmp_path / "output.txt"
-        until(lambda: "ready after" in output.read_text())  # before that, its parent ends with it
+        until(lambda: "Ready after" in output.read_text())  # before that, its parent ends with it
         move_head(log, 3600.0)
         os.kill(serving.pid, signal.SIGKILL)
         until(lambda: "a replica waits until it can write to the log" in output.read_text(), START_S)

@@ -605,7 +605,7 @@ MANY = ("a", "tiny", "b", "bag", "b", "bigger", "big-2", "dig")
         ((401, None), "problem", "the key in A_KEY (401); "),
         ((403, None), "problem", "the key in A_KEY (403)"),
         ((404, b"<html>"), "note", "(status 404)"),
-        ((200, {"data": 3}), "note", "does not name its models"),
+        ((200, {"data": 3}), "note", "does not list its models"),
     ],
 )
 def test_an_endpoint_is_asked_for_its_models_with_the_key(

@@ -452,7 +452,7 @@ def test_serve_and_the_doctor_name_a_corpus_that_is_not_there(config: Path, tmp_
 
 def test_ingest_reads_a_corpus_and_says_how_to_serve_it(config: Path, tmp_path: Path) -> None:
     output = said(run("ingest", tmp_path / "corpus.jsonl", "--name", "rivers", "-c", config), 0)
-    assert "12 passages in corpus 'rivers', digest " in output
+    assert "Read 12 passages into 'rivers', digest " in output
     assert "corpus: {name: rivers, source:" in output
     assert (tmp_path / "home" / "corpora" / "rivers").is_dir()
 
@@ -468,7 +468,7 @@ def test_ingest_cuts_texts_as_the_configuration_says(config: Path, tmp_path: Pat
         "chunking": chunking,
     }
     config.write_text(yaml.safe_dump(document))
-    assert "3 passages in corpus 'long'" in said(run("ingest", text, "--name", "long", "-c", config), 0)
+    assert "Read 3 passages into 'long'" in said(run("ingest", text, "--name", "long", "-c", config), 0)
     assert "1 passages in corpus 'other'" in said(run("ingest", text, "--name", "other", "-c", config), 0)
 
 
@@ -515,7 +515,7 @@ def test_init_changes_corpus_and_home_of_the_template(
     assert args["corpus"] == {"name": "our-manuals-v2", "source": str(folder)}
     args["corpus"] = {"name": "stdlib", "source": "stdlib"}
     assert ours == template
-    assert "is there already" in said(run("init", folder, "-o", tmp_path / "ours.yaml"), 2)
+    assert "exists already" in said(run("init", folder, "-o", tmp_path / "ours.yaml"), 2)
     said(run("init", folder, "-o", tmp_path / "ours.yaml", "--replace"), 0)
 
 
@@ -528,7 +528,7 @@ def test_ingest_leaves_a_bad_line_out_and_lists_it_or_stops_there(config: Path, 
     for words in ((), ("--skip-bad",)):
         output = said(run("ingest", corpus, "--name", "rivers", "-c", config, *words), 0)
         assert "12 passages" in output
-        assert "left out: corpus.jsonl:13: not JSON" in output
+        assert "Left out: corpus.jsonl:13: not JSON" in output
 
 
 # -- ask, feedback, status ----------------------------------------------------------------------------
@@ -656,8 +656,8 @@ def test_feedback_that_cannot_be_read_is_not_sent(service: Canned, value: str, t
 
 NOW = {
     "arm_drawn": "bm25",
-    "before": {"bm25": 0.5},
-    "now": {"bm25": 0.5},
+    "before": {"bm25": 0.5, "dense": 0.5},
+    "now": {"bm25": 0.5, "dense": 0.5},
     "learned": False,
     "closes_at": 4e9,
 }
@@ -760,7 +760,7 @@ FAILED = {
         (
             {"serving": {**AT, "version": 5, "pinned": True, "chosen": 5}},
             {},
-            "version 5 decides since 2023-11-14",
+            "version 5 since 2023-11-14",
         ),
         ({"promotion": {**AT, "version": 6, "forced": True, "evaluation": 12}}, {}, "evaluation 12"),
         (
@@ -818,7 +818,7 @@ def test_a_version_is_chosen_with_a_reason_and_what_is_in_force_is_told(service:
     service.reply(f"POST /v1/policies/7/{verb}", told)
     output = said(run(verb, 7, "--reason", "better", "--url", service.url), 0)
     assert output.strip() == (
-        "version 5 decides since 2023-11-14 22:13:20 UTC, until another promotion (somebody else's); "
+        "version 5 since 2023-11-14 22:13:20 UTC, until you promote another (somebody else's); "
         "the newest is 9"
     )
     more = {"force": False} if verb == "promote" else {}
@@ -836,7 +836,7 @@ def test_a_promotion_may_be_forced(service: Canned) -> None:
     assert output.strip().endswith("gave 409, promotion_gate_failed: held by the gate")
     service.reply("POST /v1/policies/7/promote", {"serving": SERVING, "newest": None, "canaries": []})
     output = said(run("promote", 7, "--reason", "better", "--force", "--url", service.url), 0)
-    assert output.strip() == "version 7 decides, and newer ones after it"
+    assert output.strip() == "version 7; newer versions replace it automatically"
     assert [one["force"] for one in service.asked] == [False, True]
 
 
@@ -847,13 +847,15 @@ def test_a_canary_is_told_beside_the_version_that_decides(service: Canned) -> No
     service.reply("POST /v1/policies/9/canary", told)
     command = ("canary", 9, "--reason", "labels", "--url", service.url)
     assert said(run(*command, "--share", "0.25"), 0).strip() == (
-        "version 7 decides, and newer ones after it "
-        "version 9 takes 25% of each decision since 2023-11-14 22:13:20 UTC (labels)"
+        "version 7; newer versions replace it automatically "
+        "version 9 gets 25% of every request since 2023-11-14 22:13:20 UTC (labels)"
     )
     assert service.asked == [{"reason": "labels", "share": 0.25}]
     assert "Input should be less than or equal to 0.5" in said(run(*command, "--share", "0.6"), 2)
     service.reply("POST /v1/policies/9/canary", told | {"canaries": []})
-    assert said(run(*command, "--share", "0"), 0).strip() == "version 7 decides, and newer ones after it"
+    assert (
+        said(run(*command, "--share", "0"), 0).strip() == "version 7; newer versions replace it automatically"
+    )
 
 
 def test_verify_shows_both_distributions_and_fails_where_they_differ(service: Canned) -> None:
@@ -995,7 +997,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
             assert "another `armwise serve --replace` is taking the port over from process 1: wait" in refused
         said(run("serve", "-c", config, "--replace"), 0)
         refused = said(run("serve", "-c", config), 2)
-        taker = "`armwise serve` (process 1) has it: `armwise serve --replace` takes the port over from it"
+        taker = "another `armwise serve` (process 1) has it. To take its place, add --replace"
         assert taker in refused
     assert taken == [None, run_as]
 
@@ -1031,9 +1033,7 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
     monkeypatch.setattr("armwise.agent.cli.serve.find_predecessor", lambda _: running)
     with mark_served(home, "http://127.0.0.1:1"):
         output = said(run("serve", "-c", config, *(["--replace"] if replaced else [])), 0)
-    line = (
-        f"process {os.getpid()} serves http://127.0.0.1:1 from the same home, {home}: both learn from one log"
-    )
+    line = f"Process {os.getpid()} serves http://127.0.0.1:1 from the same home, {home}. Both would learn"
     assert (line in output) is told
     port = document["http_options"]["port"]
     assert Server(os.getpid(), f"http://127.0.0.1:{port}") in marked, "the next one is told of this one"
@@ -1218,10 +1218,13 @@ def listening_on(config: Path, host: str, **changes: Any) -> Path:
 
 def test_a_service_without_keys_says_that_it_is_open_to_this_machine(config: Path) -> None:
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    told = re.search(r"open to every program of this machine: `armwise (.*)` closes it", output)
+    told = re.search(
+        r"any program on this machine can use the service. To require one: armwise (key create .*?\.yaml)",
+        output,
+    )
     assert told is not None
     said(run(*shlex.split(told[1])), 0)
-    assert "open to every" not in said(run("serve", "-c", config, "--prepare-only"), 0)
+    assert "No API key" not in said(run("serve", "-c", config, "--prepare-only"), 0)
 
 
 def test_a_start_names_a_model_that_its_endpoint_lacks_and_goes_on(config: Path, service: Canned) -> None:
@@ -1261,6 +1264,6 @@ def test_a_portfolio_becomes_live_beside_the_arms_that_are_kept(service: Canned,
     portfolio.write_text(yaml.safe_dump({"arms": {"none": {"kind": "none"}, "dense": part}}))
     service.reply("PUT /v1/arms", {"arms": [{"name": "none"}, {"name": "fused"}]})
     output = said(run("apply", portfolio, "--keep", "fused", "--url", service.url), 0)
-    assert output.strip() == "live now: none, fused"
+    assert output.strip() == "Arms now: none, fused"
     (document,) = service.asked
     assert document["arms"] == ["none", "fused"]

