@@ -176,7 +176,7 @@ def feedback(
 
 
 def _what_it_changed(client: "Client", decision_id: str) -> str:
-    """Wait a moment until a rating is learned, and describe its effect; empty if the service tells none."""
+    """Wait a moment until a rating is learned, and describe its effect; empty if the service does not say."""
     from armwise.agent.client import ClientError
 
     path, ends_at = f"/v1/decisions/{quote(decision_id, safe='')}/now", time.monotonic() + LEARN_S
