@@ -46,7 +46,7 @@ def found(config: AppConfig, host: str = "127.0.0.1") -> list[str]:
 )
 def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, begins: str) -> None:
     (line,) = found(configured(), host)
-    assert line.startswith(f"{begins}: no API key is set, so everyone who reaches {host} can ask")
+    assert line.startswith(f"{begins}: no API key is set, so everyone who reaches {host} can use")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

@@ -469,7 +469,7 @@ def test_ingest_cuts_texts_as_the_configuration_says(config: Path, tmp_path: Pat
     }
     config.write_text(yaml.safe_dump(document))
     assert "Read 3 passages into 'long'" in said(run("ingest", text, "--name", "long", "-c", config), 0)
-    assert "1 passages in corpus 'other'" in said(run("ingest", text, "--name", "other", "-c", config), 0)
+    assert "Read 1 passages into 'other'" in said(run("ingest", text, "--name", "other", "-c", config), 0)
 
 
 def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path: Path) -> None:

