@@ -19,7 +19,6 @@ from armwise.agent.cli.console import PLAIN, console, errors, explained, print_l
 from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, opened
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.cli.served_home import require_unserved
-from armwise.arms.llm.writing import DEFAULT
 
 if TYPE_CHECKING:
     from armwise.agent.checks import Finding
@@ -326,6 +325,8 @@ def _named_models(model: str | None, models: Sequence[str]) -> dict[str, dict[st
 
     That of `--llm-model` is named after itself, unless `--model` gives it a name. Raises ValueError.
     """
+    from armwise.arms.llm.writing import DEFAULT
+
     named = dict[str, dict[str, Any]]()
     for text in models:
         name, _, rest = text.partition("=")

@@ -205,7 +205,7 @@ def test_of_several_models_none_is_taken_before_it_is_named(endpoint: Canned) ->
     environment = {"OPENAI_BASE_URL": endpoint.url}
     found, said_ = chosen(None, environment)
     assert found is None
-    assert "it has 2 models, --llm names one" in said_
+    assert "because it has 2 models: add --llm MODEL" in said_
     assert chosen("large", environment)[0] == {
         "engine": "openai",
         "base_url": endpoint.url,
@@ -250,7 +250,9 @@ def test_a_key_alone_is_for_the_endpoint_of_openai(endpoint: Canned, monkeypatch
         "model": "b",
         "api_key_env": "OPENAI_API_KEY",
     }
-    assert "of OPENAI_API_KEY is not used: it has 2 models" in chosen(None, {"OPENAI_API_KEY": "k"})[1]
+    assert (
+        "of OPENAI_API_KEY is not used, because it has 2 models" in chosen(None, {"OPENAI_API_KEY": "k"})[1]
+    )
 
 
 def test_an_endpoint_that_does_not_answer_is_named_without_its_password() -> None:
@@ -375,6 +377,6 @@ def test_doctor_checks_the_configuration_of_the_service_that_runs_without_one(
         monkeypatch.delenv("ARMWISE_HOME")
         with mark_served(other.parent, "http://127.0.0.1:2"):
             several = said(run("doctor"), 2).replace(" ", "")
-            assert f"-cnamestheonetocheck:{served},{other}" in several
+            assert f"Nametheonetocheckwith-c:{served},{other}" in several
         (empty / "serve_config.yaml").write_text("applications: [")
         assert first_problem().startswith("serve_config.yaml: line 1"), "that of the folder comes first"
