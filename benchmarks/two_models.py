@@ -1,19 +1,22 @@
 """Two models, of which the dear one is better on hard questions only: who gets the easy ones?
 
     python benchmarks/two_models.py [--rated 0.05 --wrong 0.1]
+    python benchmarks/two_models.py --rated 0.05 --wrong 0.1 --table TABLES/routellm.csv --large gpt4
 
 Half of 3,000 questions are short, and both models answer .9 of them right; half are long, with numbers, and
 the small model answers .4 of them, the large one .85. An answer of the large one costs `gap` more. The policy
 sees the form of a question, as `armwise init` has it, and the reward of the model that it draws, if it is
-rated.
+rated. With a table of `outcome_tables.py`, its questions and rewards are played instead, and `large` is an arm.
 """
 
+import csv
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Annotated
 
 import learners
@@ -21,8 +24,11 @@ import numpy as np
 import typer
 from learners_outcomes import TEMPLATE, Entry, entries, read_settings
 from learners_worlds import World
+from numpy.typing import NDArray
 
 from armwise.agent.policies import FeatureSpec, describe
+
+Floats, Flags = NDArray[np.float64], NDArray[np.bool_]
 
 ARMS = ("small", "large")
 
@@ -31,8 +37,6 @@ RIGHT = {"easy": (0.9, 0.9), "hard": (0.4, 0.85)}
 
 GAPS = (0.03, 0.06, 0.12)
 """What an answer of the large model costs more than one of the small one, in right answers."""
-
-BASELINE = {"kind": "adaptive", "params": {"baseline": "large"}}
 
 POLICIES = (
     "template",
@@ -65,56 +69,96 @@ def make_questions(seed: int) -> Iterator[tuple[str, str]]:
             )
 
 
-def find_entry(policy: str) -> Entry:
+def find_entry(policy: str, large: str) -> Entry:
     """Return the policy of a name."""
     found = entries()
     if policy in found:
         return found[policy]
     share = 0.1 if policy.endswith(".1") else found["template"].exploration
-    return Entry(BASELINE, share, plain=True)
+    return Entry({"kind": "adaptive", "params": {"baseline": large}}, share, plain=True)
 
 
-def play(policy: str, gap: float, seed: int, rated: float, wrong: float) -> tuple[float, float, float]:
-    """Return the late share of the large model on easy and on hard questions, and the mean lead over it."""
+def make_world(gap: float, seed: int) -> tuple[World, Flags]:
+    """Return the simulated questions with the expected rewards, what was observed, and which are easy."""
     questions, random = [*make_questions(seed)], np.random.default_rng([seed, 1])
     easy = np.array([kind == "easy" for _, kind in questions])
     right, paid = np.array([RIGHT[kind] for _, kind in questions]), np.array([0.0, gap])
-    answered = random.random(right.shape) < right
-    turned, has_rating = random.random((2, len(easy)))
-    told = np.where((turned < wrong)[:, None], ~answered, answered) - paid
     spec = FeatureSpec.model_validate(read_settings(TEMPLATE)["features"])
     contexts = tuple(describe(text, spec) for text, _ in questions)
-    world = World(contexts, ARMS, right - paid, told, (0, len(questions)), {}, watched="large")
-    entry = find_entry(policy)
-    player, uniform = learners.Ours(entry.spec, world, entry.exploration), random.random(len(easy))
-    large, lead = np.zeros((2, len(easy)))
-    for turn in range(len(easy)):
-        p, _, fact = player.decide(turn, ARMS, float(uniform[turn]))
-        large[turn], lead[turn] = p[1], (p[0] * (world.reward[turn, 0] - world.reward[turn, 1]))
+    told = (random.random(right.shape) < right) - paid
+    return World(contexts, ARMS, right - paid, told, (0, len(questions)), {}), easy
+
+
+def read_world(path: Path, seed: int) -> World:
+    """Return the questions of a table in an order."""
+    with path.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    rows = [rows[at] for at in np.random.default_rng(seed).permutation(len(rows))[:QUESTIONS]]
+    arms = tuple(name for name in rows[0] if name != "question")
+    reward = np.array([[float(row[arm]) for arm in arms] for row in rows])
+    spec = FeatureSpec.model_validate(read_settings(TEMPLATE)["features"])
+    contexts = tuple(describe(row["question"], spec) for row in rows)
+    return World(contexts, arms, reward, reward, (0, len(rows)), {})
+
+
+def play(
+    policy: str, world: World, large: str, seed: int, rated: float, wrong: float
+) -> tuple[Floats, Floats]:
+    """Return the probability of the large model for each question, and the lead over always using it."""
+    random, n, at = np.random.default_rng([seed, 2]), len(world.contexts), world.arms.index(large)
+    turned, has_rating, uniform = random.random((3, n))
+    around = world.told.min() + world.told.max()
+    told = np.where((turned < wrong)[:, None], around - world.told, world.told)
+    entry = find_entry(policy, large)
+    player, p = learners.Ours(entry.spec, world, entry.exploration), np.zeros(world.reward.shape)
+    for turn in range(n):
+        p[turn], _, fact = player.decide(turn, world.arms, float(uniform[turn]))
         if has_rating[turn] < rated:
-            player.policy.learn(fact, float(told[turn, ARMS.index(fact.drawn)]))
+            player.policy.learn(fact, float(told[turn, world.arms.index(fact.drawn)]))
+    return p[:, at], (p * world.reward).sum(axis=1) - world.reward[:, at]
+
+
+def simulate(policy: str, gap: float, seed: int, rated: float, wrong: float) -> tuple[float, float, float]:
+    """Return the late share of the large model on easy and on hard questions, and the mean lead over it."""
+    world, easy = make_world(gap, seed)
+    share, lead = play(policy, world, "large", seed, rated, wrong)
     late = np.arange(len(easy)) >= LATE
-    return large[late & easy].mean(), large[late & ~easy].mean(), lead.mean()
+    return share[late & easy].mean(), share[late & ~easy].mean(), lead.mean()
+
+
+def replay(policy: str, path: Path, large: str, seed: int, rated: float, wrong: float) -> float:
+    """Return the mean lead over the large model on a table."""
+    return play(policy, read_world(path, seed), large, seed, rated, wrong)[1].mean()
+
+
+def describe_lead(lead: Floats) -> str:
+    """Return the mean of the leads of the orders with its standard error, and the worst, times 1,000."""
+    error = 1000 * lead.std(ddof=1) / len(lead) ** 0.5
+    return f"{1000 * lead.mean():+.1f} ({error:.1f}) | {1000 * lead.min():+.0f} |"
 
 
 def main(
     rated: Annotated[float, typer.Option(help="Share of answers that are rated.")] = 1.0,
     wrong: Annotated[float, typer.Option(help="Share of ratings that are wrong.")] = 0.0,
+    table: Annotated[Path | None, typer.Option(help="A table of `outcome_tables.py`.")] = None,
+    large: Annotated[str, typer.Option(help="The arm of the table to compare with.")] = "large",
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = len(os.sched_getaffinity(0)),
 ) -> None:
-    """Print a row for each policy and gap."""
-    print("| extra cost | policy | large on easy | large on hard | lead over large, of 1,000 | worst order |")
-    print("| ---: | --- | ---: | ---: | ---: | ---: |")
+    """Print a row for each policy, and for each gap of the simulation."""
+    ratings = {"rated": rated, "wrong": wrong}
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        if table is not None:
+            print(f"| policy | lead over {large} | worst order |\n| --- | ---: | ---: |")
+            for policy in POLICIES:
+                task = partial(replay, policy, table, large, **ratings)
+                print(f"| {policy} | {describe_lead(np.array([*pool.map(task, range(ORDERS))]))}", flush=True)
+            return
+        print("| extra cost | policy | large on easy | large on hard | lead over large | worst order |")
+        print("| ---: | --- | ---: | ---: | ---: | ---: |")
         for gap, policy in product(GAPS, POLICIES):
-            runs = np.array([*pool.map(partial(play, policy, gap, rated=rated, wrong=wrong), range(ORDERS))])
-            easy, hard, lead = runs.mean(0)
-            error = 1000 * runs[:, 2].std(ddof=1) / ORDERS**0.5
-            print(
-                f"| {gap} | {policy} | {easy:.2f} | {hard:.2f} | {1000 * lead:+.1f} ({error:.1f}) "
-                f"| {1000 * runs[:, 2].min():+.0f} |",
-                flush=True,
-            )
+            runs = np.array([*pool.map(partial(simulate, policy, gap, **ratings), range(ORDERS))])
+            easy, hard, _ = runs.mean(0)
+            print(f"| {gap} | {policy} | {easy:.2f} | {hard:.2f} | {describe_lead(runs[:, 2])}", flush=True)
 
 
 if __name__ == "__main__":
