@@ -1,1 +1,1 @@
-"""What is chosen: policies, routers, the service that runs them, and its tools."""
+"""Policies, routers, the service that runs them, and its tools."""

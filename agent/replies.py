@@ -236,7 +236,7 @@ class Retrieval(Reply):
 
 
 class ArmChoice(Reply):
-    """The arm that was chosen, for a caller who carries it out."""
+    """The chosen arm, for a caller who runs it."""
 
     object: Literal["decision"]
     decision_id: str = Field(description="Names the decision in feedback.")

@@ -1,7 +1,7 @@
-"""What we can do: kinds of arms, language models, and choosing a portfolio among them.
+"""Kinds of arms, language models, and the selection of a portfolio of arms.
 
-The kinds of arms are in `armwise.arms.retrievers`. A name is imported when it is first used: what starts a
-process loads the rooms that it needs alone.
+The kinds of arms are in `armwise.arms.retrievers`. Each name is imported when it is first used, so that a
+process loads only what it needs.
 """
 
 from importlib import import_module

@@ -63,7 +63,7 @@ class ArmError(Exception):
     """An arm failed; the message names it and the reason.
 
     Attributes:
-        usage: Usage of the arm until the failure.
+        usage: What the arm used before it failed.
     """
 
     usage: Usage = UNUSED
@@ -74,7 +74,7 @@ class QuestionRefusedError(ArmError):
 
 
 class ArmBuildError(ArmError):
-    """An arm cannot be built from its description."""
+    """An arm cannot be built from its configuration."""
 
 
 class MissingEmbeddingError(ArmError):
@@ -89,8 +89,8 @@ class Passage:
         id: Id, unique within its corpus.
         title: Title of its document; may be empty.
         text: The text.
-        score: Score by the arm; comparable within a retrieval only.
-        metadata: Further facts, such as its page or the groups that may see it.
+        score: The arm's score; compare it only within one retrieval.
+        metadata: Other facts, such as its page or the groups that may see it.
     """
 
     id: str
@@ -101,7 +101,7 @@ class Passage:
 
     @property
     def cited(self) -> str:
-        """How a citation names it: the title, and the page if its metadata has one.
+        """The name for a citation: the title, and the page if the metadata has one.
 
         >>> Passage("report.pdf#p3-1", "Report", "Sales grew.", metadata={"page": 3}).cited
         'Report, p. 3'
@@ -118,15 +118,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question, embedded at most once per backbone.
+    """A question, with its embeddings and the limits on the passages it may find.
 
     Attributes:
         text: The question.
         embeddings: Unit vectors by the name of the backbone, shape (dim,), float32.
-        seed: Seed of stochastic arms, derived from the decision id.
-        where: Condition on the metadata of every passage.
-        groups: Groups of the caller; a passage with `allowed_groups` needs one of them.
-        expected: Expected fit of arms to the question, higher is better; empty if unknown.
+        seed: Seed for arms that draw at random, derived from the decision id.
+        where: Condition that the metadata of every passage must meet.
+        groups: The caller's groups: a passage with `allowed_groups` must name one of them.
+        expected: How well each arm should fit the question, higher is better; empty if unknown.
     """
 
     text: str
@@ -172,18 +172,18 @@ class StageRun:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """The result and the costs of a search.
+    """What a search found, and what it cost.
 
     Attributes:
         passages: The passages, best first, ties broken by id, ids unique.
         steps: Rounds of retrieval: 0 without a search, 1 for a plain search.
-        tokens: Tokens of a language model that the arm itself prompted.
+        tokens: Tokens of a language model that the arm itself called.
         stages: The stages that the arm ran, in order; empty if it has none.
-        usage: Usage counted by the host: of all calls of the language model, including those that `tokens`
-            leaves out, and of priced searches.
+        usage: Usage counted by the host: all calls of the language model, including those that `tokens`
+            leaves out, and priced searches.
         index_version: Version of the index of the passages, set by the host; empty if unknown.
-        cached: Whether the passages came from the cache of an earlier search.
-        answer: Answer that the arm had written and selected; empty if the turn has to write one.
+        cached: Whether the passages came from the retrieval cache.
+        answer: Answer that the arm itself produced; empty if one must still be written.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -198,15 +198,15 @@ class Retrieval:
 
 @runtime_checkable
 class Arm(Protocol):
-    """One way to find passages. Immutable once built, thread-safe.
+    """One way to find passages. It is immutable once built, and thread-safe.
 
     Attributes:
-        name: Name in the configuration; the action of the bandit.
+        name: Name in the configuration, which is the bandit's action.
         backbones: The embeddings that a query must have.
 
-    A user's class may also have `light = True`: a search takes at most a few milliseconds of a thread and
-    never waits, so it may run in the ingress; and `filters = True`: it returns only passages that the query
-    permits, so it may serve requests with a filter, and passages with groups.
+    Your own class may also set `light = True`: a search takes at most a few milliseconds of a thread and
+    never waits, so it may run in the HTTP process. With `filters = True`, it returns only passages that
+    a query permits, so it may serve requests with a filter, and passages with groups.
     """
 
     name: str
@@ -257,10 +257,11 @@ def checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         shown = name if len(name) <= 120 else f"{name[:120]}..."
         raise ValueError(
-            f"{shown!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, a letter or a digit first"
+            f"{shown!r} is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, and begin with a letter or "
+            "a digit"
         )
     if name.lower() in RESERVED:
-        raise ValueError(f"{name!r} is not a valid name: it stands for the choice of the policy")
+        raise ValueError(f"{name!r} is not a valid name: it asks for the policy's choice")
     return name
 
 

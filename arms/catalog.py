@@ -74,7 +74,7 @@ class Catalogue(Mapping[str, T], ABC):
         for name in self._modules():
             for kind, value in self.defined(importlib.import_module(name)):
                 if kinds.setdefault(kind, value) is not value:
-                    raise TypeError(f"{name} defines {self.what} {kind!r} again")
+                    raise TypeError(f"{name} defines {self.what} {kind!r} a second time")
         return kinds
 
     def _modules(self) -> list[str]:

@@ -51,16 +51,16 @@ class Comparison(BaseModel):
     def _check_value(self) -> "Comparison":
         values = self.values
         if len(values) > MAX_VALUES:
-            raise ValueError(f"{len(values)} values are compared with: at most {MAX_VALUES} fit")
+            raise ValueError(f"the filter has {len(values)} values; at most {MAX_VALUES} are allowed")
         if any(isinstance(value, str) and len(value) > MAX_TEXT for value in values):
             raise ValueError(f"a value has more than {MAX_TEXT} characters")
         listed = isinstance(self.value, tuple)
         if listed != (self.type in ("in", "nin")):
             expected = "a list" if self.type in ("in", "nin") else "one value"
-            raise ValueError(f"{self.type!r} compares with {expected}, not {self.value!r}")
+            raise ValueError(f"{self.type!r} needs {expected}, got {self.value!r}")
         ordered = self.type in ("gt", "gte", "lt", "lte")
         if ordered and (isinstance(self.value, bool) or not isinstance(self.value, int | float)):
-            raise ValueError(f"{self.type!r} compares numbers, not {self.value!r}")
+            raise ValueError(f"{self.type!r} needs a number, got {self.value!r}")
         return self
 
     @property
@@ -87,9 +87,9 @@ class Compound(BaseModel):
     @model_validator(mode="after")
     def _check_size(self) -> "Compound":
         if measure_depth(self) > MAX_DEPTH:
-            raise ValueError(f"filters may be nested {MAX_DEPTH} deep at most")
+            raise ValueError(f"filters may be nested at most {MAX_DEPTH} deep")
         if sum(1 for _ in comparisons(self)) > MAX_CONDITIONS:
-            raise ValueError(f"a filter may have {MAX_CONDITIONS} conditions at most")
+            raise ValueError(f"a filter may have at most {MAX_CONDITIONS} conditions")
         return self
 
 

@@ -81,8 +81,8 @@ def _base(named: str | None, temporary: str) -> Path:
         return Path(temporary if len(os.fsencode(temporary)) <= LONGEST_BASE else "/tmp")  # nosec B108 - for a folder of mode 0700 in it
     if len(os.fsencode(named)) > LONGEST_BASE:
         raise ValueError(
-            f"RAY_TMPDIR={named} is too long for the sockets of Ray below it: "
-            f"{len(os.fsencode(named))} bytes, at most {LONGEST_BASE}"
+            f"RAY_TMPDIR={named} is too long for Ray's sockets: "
+            f"{len(os.fsencode(named))} bytes; at most {LONGEST_BASE} are allowed"
         )
     return Path(named)
 
@@ -191,9 +191,9 @@ def start(folder: Path | None = None, **options: Any) -> None:
                 raise
             if attempt == ATTEMPTS:
                 raise RayNotStartedError(
-                    f"Ray has not started in {ATTEMPTS} times half a minute: this machine is too busy or "
+                    f"Ray did not start in {ATTEMPTS} attempts of 30 s: this machine is too busy or "
                     f"has too little memory (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors); "
-                    "try again when it is quieter"
+                    "try again when it is less busy"
                 ) from None
         else:
             return
@@ -245,7 +245,7 @@ def connect(**options: Any) -> None:
     keep_apart()
     if problem := cluster_problem(os.environ["RAY_ADDRESS"]):
         raise RayNotStartedError(
-            f"{problem}: unset RAY_ADDRESS to use this machine alone, or start that cluster"
+            f"{problem}: unset RAY_ADDRESS to use only this machine, or start that cluster"
         )
     import ray
 

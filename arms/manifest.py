@@ -81,7 +81,7 @@ class Manifest(BaseModel):
         except (orjson.JSONDecodeError, ValidationError, AttributeError, TypeError):
             raise DamagedFileError(f"{MANIFEST} is damaged") from None
         if digest != _digest(document):
-            raise DamagedFileError(f"{MANIFEST} is damaged: its digest is not that of its contents")
+            raise DamagedFileError(f"{MANIFEST} is damaged: its digest does not match its contents")
         return manifest
 
     def problem(self, folder: Path, name: str, *, contents: bool) -> str | None:

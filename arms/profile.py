@@ -65,7 +65,7 @@ class Profile:
         if vector.shape != self.vectors.shape[1:]:
             dims = self.vectors.shape[1]
             raise ArmError(
-                f"a profile of vectors of {dims} numbers is compared with one of shape {vector.shape}"
+                f"the profile has vectors of {dims} numbers, but this vector has the shape {vector.shape}"
             )
         return self.vectors @ np.asarray(vector, dtype=np.float32)
 

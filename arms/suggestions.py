@@ -31,13 +31,13 @@ def did_you_mean(wrong: str, right: Iterable[str]) -> str:
     >>> did_you_mean("restarting", ["adaptive", "linucb"])
     '; it was removed: use adaptive, which restarts by itself'
     >>> did_you_mean("x", ["none", "bm25"]), did_you_mean("x", [])
-    ('; there are: bm25, none', '; there are: none')
+    ('; available: bm25, none', '; available: none')
     """
     if wrong in REMOVED:
         return f"; it was removed: {REMOVED[wrong]}"
     names = sorted(right)
     close = difflib.get_close_matches(wrong, names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names) or 'none'}"
+    return f"; did you mean {close[0]!r}?" if close else f"; available: {', '.join(names) or 'none'}"
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

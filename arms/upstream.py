@@ -76,7 +76,7 @@ def _inflater(encoding: str | None) -> "_Inflater | None":
     if name in ("gzip", "x-gzip", "deflate"):
         return _Inflater()
     if name != "identity":
-        raise UpstreamError(f"the content encoding {name[:20]!r}, which was not asked for")
+        raise UpstreamError(f"content encoding {name[:20]!r}, which was not requested")
     return None
 
 
@@ -101,7 +101,7 @@ class _Inflater:
         """Return the rest at the end of the data. Raises UpstreamError."""
         left = self._member.flush()
         if not self._member.eof:
-            raise UpstreamError("compressed data without its end")
+            raise UpstreamError("compressed data that was cut off")
         return left
 
 
@@ -144,7 +144,7 @@ def limit_size(response: httpx.Response, most: int) -> httpx.Response:
         httpx.DecodingError: It is compressed.
     """
     if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-        message = f"the content encoding {encoding[:20]!r}, which was not asked for"
+        message = f"content encoding {encoding[:20]!r}, which was not requested"
         raise httpx.DecodingError(message, request=response.request)
     cut = not response.is_success
     response.stream = _LimitedStream(response.stream, ERROR_BYTES if cut else most, cut=cut)

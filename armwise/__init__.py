@@ -2,7 +2,7 @@
 
     from armwise import Client, LinUCB, choose, evaluate_arrays, ips
 
-A name is imported when it is first used, so the client does not load what evaluates, nor the other way round.
+Each name is imported when it is first used: a program that uses only the client does not load the evaluation.
 """
 
 from importlib import import_module
@@ -36,7 +36,7 @@ ROOMS = {
         *("Sample", "audit", "dm", "dr", "evaluate_arrays", "ips", "replay", "sndr", "snips", "switch_dr"),
     ),
 }
-"""The names of this face by the package that defines them."""
+"""The public names, by the package that defines them."""
 
 __all__ = [
     "Adaptive",

@@ -1,4 +1,4 @@
-"""What is stored: facts in SQL, the training log, and off-policy evaluation."""
+"""The log in SQL, the training log, and off-policy evaluation."""
 
 from .events import Context, Cost, Decision, Execution, Feedback
 from .reward import RewardRule

@@ -108,7 +108,7 @@ def recall_at_k(ids: Sequence[str], gold: Collection[str], k: int) -> float:
     0.5
     """
     if k < 1:
-        raise ValueError(f"k {k} is too small: recall needs at least the first passage")
+        raise ValueError(f"k is {k}; it must be at least 1")
     supporting = set(gold)
     if not supporting:
         raise ValueError("gold is empty: recall needs at least one passage that supports the answer")
@@ -123,9 +123,9 @@ METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = MappingProxyType(
 
 def _best(golds: Sequence[str], score: Callable[[str], float]) -> float:
     if isinstance(golds, str):
-        raise TypeError(f"golds {golds!r} is one text: a list of right answers was expected")
+        raise TypeError(f"golds must be a list of right answers, got the text {golds!r}")
     if not golds:
-        raise ValueError("golds is empty: an answer is scored against at least one right answer")
+        raise ValueError("golds is empty: scoring needs at least one right answer")
     return max(map(score, golds))
 
 

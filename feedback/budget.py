@@ -72,7 +72,7 @@ class Budget(BaseModel):
     @model_validator(mode="after")
     def _has_one_ceiling(self) -> "Budget":
         if (self.usd_per_request is None) == (self.steps_per_request is None):
-            raise ValueError("either usd_per_request or steps_per_request was expected")
+            raise ValueError("set either usd_per_request or steps_per_request")
         return self
 
     @property

@@ -69,7 +69,7 @@ class SteadyClock:
         self()
         if abs(self.jump_s) > AHEAD_S:
             raise ClockError(
-                f"the wall clock jumped by {self.jump_s:+.1f} s, and this process goes on without it: "
+                f"the wall clock jumped by {self.jump_s:+.1f} s, and this process ignores the jump: "
                 "restart the process to follow the clock"
             )
 
@@ -85,9 +85,9 @@ class SteadyClock:
         jump_s = off_s if abs(off_s) > JUMP_S else 0.0
         if abs(jump_s - self.jump_s) > JUMP_S:
             if jump_s:
-                logger.warning("the wall clock jumped: it is %+.1f s off and ignored", jump_s)
+                logger.warning("the wall clock jumped by %+.1f s; this process ignores the jump", jump_s)
             else:
-                logger.warning("the wall clock is right again, and followed")
+                logger.warning("the wall clock is right again, and this process follows it")
         self.jump_s = jump_s
 
 
@@ -95,8 +95,8 @@ def check_behind(now: float, log_at: float) -> None:
     """Check that the log is not ahead of the clock. Raises BehindError."""
     if log_at > now + AHEAD_S:
         raise BehindError(
-            f"the log is at {utc(log_at)}, and the clock of this machine at {utc(now)}: "
-            "one of the clocks is or was wrong; set it right, or wait until then"
+            f"the log's latest entry is from {utc(log_at)}, but this machine's clock says {utc(now)}: "
+            "a clock is or was wrong; set it right, or wait until that time"
         )
 
 
@@ -114,8 +114,8 @@ def check_clock(now: float, log_at: float, database_at: float | None) -> None:
     check_behind(now, log_at)
     if database_at is not None and abs(database_at - now) > AHEAD_S:
         raise ClockError(
-            f"the clock of the database is at {utc(database_at)}, and that of this machine at {utc(now)}: "
-            "synchronise both, for example by NTP"
+            f"the database's clock says {utc(database_at)}, and this machine's clock {utc(now)}: "
+            "synchronise them, for example by NTP"
         )
 
 
@@ -123,8 +123,8 @@ def check_stamp(at: float, now: float) -> None:
     """Check that a timestamp is not in the future. Raises ClockError."""
     if at > now + AHEAD_S:
         raise ClockError(
-            f"a fact is stamped {utc(at)}, and it is {utc(now)}: a stamp may be {AHEAD_S:g} s ahead at most, "
-            "since the log's time closes decisions that wait for feedback"
+            f"a fact has the time {utc(at)}, but it is {utc(now)}; it may be at most {AHEAD_S:g} s ahead, "
+            "because later times close decisions that wait for feedback"
         )
 
 
@@ -142,7 +142,7 @@ def require_date(at: float) -> float:
         ValueError: They are before the year 1 or after the year 9999 in UTC, or NaN.
     """
     if not FIRST <= at <= LAST:
-        raise ValueError("a time up to the year 9999 in UTC was expected")
+        raise ValueError("expected a time up to the year 9999 in UTC")
     return at
 
 

@@ -112,12 +112,12 @@ FAILURES = (Status.FELL_BACK, *UNRECOVERED)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The input of a policy, exactly as the policy received it.
+    """What a policy saw of a question, exactly as it was when the policy decided.
 
     Attributes:
         question: The text of the question.
-        features: Sparse named features of the question; finite values.
-        embedding: Dense features of the question, shape (dim,); empty when unused.
+        features: Named features of the question; finite values.
+        embedding: Embedding of the question, shape (dim,); empty if unused.
         arms: Features of each arm: family, backbone, expected cost.
     """
 
@@ -127,7 +127,7 @@ class Context:
     arms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def with_scores(self, scores: Mapping[str, float]) -> "Context":
-        """Return the context with these scores of a router, which replace earlier ones.
+        """Return the context with these router scores in place of earlier ones.
 
         >>> Context("?", arms={"a": {"steps": 1.0}, "b": {"router": 0.9}}).with_scores({"a": 0.5}).arms
         {'a': {'steps': 1.0, 'router': 0.5}, 'b': {}}
@@ -142,7 +142,7 @@ class Context:
     def expected(self) -> Mapping[str, float]:
         """Expected fit by arm: router scores if any arm has one, otherwise similarities of the sources.
 
-        All values are of the same kind; arms that lack it are left out.
+        All values are of the same kind. Arms without one are left out.
 
         >>> Context("?", arms={"a": {"router": 0.9, "similarity": 0.1}, "b": {"similarity": 0.2}}).expected
         {'a': 0.9}
@@ -178,55 +178,55 @@ def penalise(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One draw from one distribution.
+    """One decision: the context, the eligible arms with their probabilities, and the arm that was drawn.
 
     Attributes:
-        id: Unique id; the draw is hashed from it.
+        id: Unique id, from which the draw is derived.
         context: The input of the policy.
         arms: The eligible arms, in the order of `probabilities`.
         probabilities: The distribution that was drawn from, summing to 1. If another system decided, it may
             be only the propensity of the drawn arm, then the first of `arms`, or empty: unknown.
         drawn: The drawn arm.
-        policy: Kind of the policy; `LABELS` for a label, one of `ELSEWHERE` for a decision of the tap.
+        policy: Kind of the policy; `LABELS` for a label, a member of `ELSEWHERE` for a decision of the tap.
         version: Version of the policy's state that gave the distribution; 0 for a label. If another system
             decided, the version that gave `shadow`.
         mode: How the arm was chosen.
         decided_at: Seconds since the epoch, UTC.
-        deadline: Until when the caller may expect feedback to count, seconds since the epoch, UTC; what is
-            learned follows from the rule of rewards.
+        deadline: Until when feedback counts for the caller, seconds since the epoch, UTC; what is
+            learned depends on the reward rule.
         episode_id: Groups the decisions of one conversation.
         request_digest: Distinguishes a retry from another request under the same id; empty when unused.
-        floor: Exploration floor, from which the distribution can be recomputed; None: unknown, as in
+        floor: Exploration floor, needed to recompute the distribution; None: unknown, as in
             imported logs.
-        deferred: Whether it counts only after its answer was shown: feedback of the kind `ACTIVATION`.
+        deferred: Whether it counts only once its answer was shown, as `ACTIVATION` feedback reports.
         shadow: For a decision of the tap, what the policy of `version` would have drawn from, in the order
             of `arms`; else empty.
-        candidate: The version that took part as a canary; 0: none did.
+        candidate: The candidate version that got a share of the traffic; 0: none did.
         share: Share of the candidate, in [0, 1): `probabilities` are (1 - share) times the distribution of
             `version` plus share times that of `candidate`, the floor mixed into both.
-        price: Reward that a unit of cost had to be worth under the budget; 0 without a budget.
+        price: Reward that one unit of cost had to earn under the budget; 0 without a budget.
         costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty if the
             price is 0.
-        cost_weight: Quality that the request gives up for a unit of priced cost; None: as the rule says.
+        cost_weight: Quality that the request gives up for one unit of priced cost; None: as the rule says.
         candidate_scores: Scores of the arms by the router of `candidate`, which replaced those in `context`
             for it; None: both saw the same context.
-        masked: The `Mask` of each live arm that was not eligible; empty for a forced arm or a label.
-        trace: The span that it was made in, as in the header `traceparent`; empty without a trace.
+        masked: Why each live arm that was not eligible was left out; empty for a forced arm or a label.
+        trace: The trace span, as in the header `traceparent`; empty without a trace.
         draw_id: The draw whose arm the conversation keeps: this decision, or the earlier one that it
             continues.
-        user_digest: Keyed hash of the caller's end user, by which texts are erased; written, never read back.
-        erased: Whether its texts were erased; the numbers that a policy saw of them stay.
+        user_digest: Keyed hash of the end user, used to erase texts; written, never read back.
+        erased: Whether its texts were erased; the numbers computed from them remain.
         incumbent: The distribution of the caller's own decider, in the order of `arms`; empty without one.
         incumbent_share: Share of the incumbent, in [0, 1]: `probabilities` are this share times `incumbent`
             plus the rest times the distribution of `version` with the floor mixed in.
         quoted_groups: Groups of the user whose passages the earlier messages of the request may quote; empty
             without earlier messages.
-        miss_costs: Dollars that each arm is expected to cost more, since its language model lacks the
-            conversation in its cache, as far as the draw counts them, in the order of `arms`; empty if no arm
+        miss_costs: Extra dollars that each arm is expected to cost because its language model lacks the
+            conversation in its cache, as counted in the draw, in the order of `arms`; empty if no arm
             does.
         usd_weight: Reward that a dollar of `miss_costs` costs in the draw.
-        asked_by: Who asked: the id of a key, after `<project>~` in a project other than the default one, or
-            `address-` and a keyed digest of an address that asks without a key; None: unknown.
+        asked_by: Who asked: the id of a key, after `<project>~` in other projects than the default, or
+            `address-` and a keyed digest of an address without a key; None: unknown.
     """
 
     id: str
@@ -271,12 +271,12 @@ class Decision:
 
     @property
     def penalty(self) -> tuple[float, ...]:
-        """Reduction of the score of each arm by a budget and by cache misses; empty without either."""
+        """How much a budget and cache misses reduce each arm's score; empty without either."""
         return penalise(self.price, self.costs, self.usd_weight, self.miss_costs)
 
     @property
     def miss_usd(self) -> float:
-        """Dollars that the drawn arm is expected to cost more for cache misses."""
+        """Extra dollars that the drawn arm is expected to cost because of cache misses."""
         return self.miss_costs[self.arms.index(self.drawn)] if self.miss_costs else 0.0
 
     @property
@@ -312,7 +312,7 @@ class KeptDraw:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The raw cost vector of an answer; prices are applied only when scoring.
+    """What an answer cost, in raw amounts; prices are applied only when rewards are computed.
 
     Attributes:
         steps: Rounds of retrieval.
@@ -365,7 +365,7 @@ class AnsweredTurn:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The outcome of a decision.
+    """What happened when a decision was carried out.
 
     Attributes:
         decision_id: The decision that was carried out.
@@ -378,12 +378,12 @@ class Execution:
         finished_at: Seconds since the epoch, UTC.
         stages: The stages of the arm, such as those of a cascade, each a JSON object; empty for other arms.
         index_version: Version of the index of the passages; empty if unknown.
-        cached: Whether the passages came from the cache of an earlier search; the cost is that of the lookup.
+        cached: Whether the passages came from the retrieval cache; the cost covers only the lookup.
         tokens_by_model: Tokens and dollars of searches by name of the language model.
         finish_reason: Why the language model stopped: `stop`, `length`, `tool_calls`, `content_filter`,
             `refusal`, `pause_turn`, or another word of its provider; empty if it did not say, or was not
             called. The log keeps 64 characters of it.
-        marks: Names by which later requests show that they continue this answer: the id that the provider
+        marks: Names that show that a later request continues this answer: the id that the provider
             gave it first (empty if it gave none), then ids of calls and of items, and digests of reasoning.
             The log keeps the first 300; one of more than 256 characters is kept as an empty one.
     """
@@ -427,7 +427,7 @@ class Feedback:
     """Feedback on one decision, or on all decisions of an episode.
 
     Attributes:
-        id: Idempotency key: feedback of the same id and kind is one fact.
+        id: Idempotency key: feedback with the same id and kind counts once.
         decision_id: The decision, which may be committed later; None: feedback on an episode.
         metric: A metric that the configuration declares, or one of `NOTES`; empty for an activation.
         value: The value, within the range of the metric; a boolean is 0 or 1, a label its number. Only a
@@ -437,14 +437,14 @@ class Feedback:
         tags: Free text pairs, stored as they are.
         episode_id: The episode; None: feedback on a decision.
         kind: The kind.
-        source: Source that the sender's key is for: user, judge or operator; None: sent without a key. A
-            signal that requests cause has the source user, the result of a check operator.
+        source: Whom the sender's key is for: user, judge or operator; None: sent without a key. A
+            signal that requests cause has the source user; the result of a check has operator.
         key: The public id of that key.
         content: Texts: the `label` of a categorical value and the `comment` on a value; the `comment` or
             `demonstration` of a note; for a preference the less preferred decision, `over`, or the arms
             `better` and `worse`.
-        rater: Whose limited share of the training log it counts in: the user that sent it, as in
-            `Decision.asked_by`, or whose request caused a signal. Empty for keys of judges and operators and
+        rater: The user whose limited share of the training log it uses: the one who sent it, as in
+            `Decision.asked_by`, or whose request caused the signal. Empty for keys of judges or operators and
             for checks, which are unlimited; None: unknown.
     """
 

@@ -97,7 +97,7 @@ def read_headers(path: Path) -> Iterator[Header]:
             schema = header.number
             yield header
     if schema is None:
-        raise ExchangeError(f"{path} is empty: the first line of an export was expected")
+        raise ExchangeError(f"{path} is empty: expected the first line of an export")
 
 
 def read_export(path: Path) -> Iterator[Example]:
@@ -122,20 +122,22 @@ def read_export(path: Path) -> Iterator[Example]:
             _confirm_end(line, count, where)
             inside = False
         elif line.startswith(b'{"format"'):
-            raise ExchangeError(f"{where}: an export begins before the one above has ended: that was cut off")
+            raise ExchangeError(
+                f"{where}: an export begins here, but the one above has not ended: it was cut off"
+            )
         else:
             example = _example(line, where)
             if count == 0:
                 shift = last if example.seq <= last else 0
             count += 1
             if example.seq + shift <= last:
-                raise ExchangeError(f"{where}: seq {example.seq} does not rise: {last - shift} stands above")
+                raise ExchangeError(f"{where}: seq must rise, but {example.seq} follows {last - shift}")
             last = example.seq + shift
             yield replace(example, seq=last) if shift else example
     if schema is None:
-        raise ExchangeError(f"{path} is empty: the first line of an export was expected")
+        raise ExchangeError(f"{path} is empty: expected the first line of an export")
     if inside:
-        raise ExchangeError(f'{where}: the file was cut off: a last line {{"end": {count}}} was expected')
+        raise ExchangeError(f'{where}: the file was cut off: its last line must be {{"end": {count}}}')
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -181,7 +183,9 @@ def _header(line: bytes, where: str, before: int | None) -> Header:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         shown = line[:30].decode(errors="replace").strip()
-        raise ExchangeError(f'{where}: {shown!r} begins no export, {{"format": "{FORMAT}", ...}} does')
+        raise ExchangeError(
+            f'{where}: {shown!r} does not begin an export; expected {{"format": "{FORMAT}", ...}}'
+        )
     schema = document.get("schema")
     if before is not None and schema != before:
         raise ExchangeError(
@@ -190,7 +194,7 @@ def _header(line: bytes, where: str, before: int | None) -> Header:
     if schema != SCHEMA:
         newer = isinstance(schema, int) and schema > SCHEMA
         hint = ": it was written by a newer Armwise" if newer else ""
-        raise ExchangeError(f"{where}: schema {schema!r} is not known here, {SCHEMA} is{hint}")
+        raise ExchangeError(f"{where}: unknown schema {schema!r}; this version reads {SCHEMA}{hint}")
     try:
         return Header.model_validate(document)
     except ValidationError as error:
@@ -201,9 +205,9 @@ def _confirm_end(line: bytes, count: int, where: str) -> None:
     try:
         document = orjson.loads(line)["end"]
     except orjson.JSONDecodeError as error:
-        raise ExchangeError(f"{where}: no JSON: {error}") from None
+        raise ExchangeError(f"{where}: not JSON: {error}") from None
     if document != count:
-        raise ExchangeError(f"{where}: {document!r} examples were written, and {count} stand above")
+        raise ExchangeError(f"{where}: the export has {count} examples, but its last line says {document!r}")
 
 
 def _example(line: bytes, where: str) -> Example:
@@ -223,7 +227,7 @@ def explain(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{place} is missing"
     if first["type"] == "json_invalid":
-        return f"no JSON: {first['ctx']['error']}"
+        return f"not JSON: {first['ctx']['error']}"
     shown, message = repr(first["input"]), first["msg"].removeprefix("Value error, ")
     return f"{place} is {shown if len(shown) <= 80 else shown[:77] + '...'}: {message}"
 
@@ -268,8 +272,8 @@ def _misfits(d: Decision) -> Iterator[str]:
     alone = len(d.probabilities) == 1 and d.arms[:1] == (d.drawn,)
     if len(d.probabilities) not in (0, len(d.arms)) and not alone:
         yield (
-            f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; one an arm "
-            "is right, a single one where the drawn arm stands first, or none where none is known"
+            f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; expected "
+            "one per arm, one if the drawn arm is first, or none if they are unknown"
         )
     if d.shadow and len(d.shadow) != len(d.arms):
         yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"

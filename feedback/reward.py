@@ -136,7 +136,7 @@ class Metric(BaseModel):
     @model_validator(mode="after")
     def _labelled(self) -> "Metric":
         if (self.type == "categorical") != (self.values is not None):
-            raise ValueError("values are of a categorical metric, which needs them: {good: 1, bad: 0}")
+            raise ValueError("a categorical metric, and no other, needs `values`, such as {good: 1, bad: 0}")
         return self
 
     @model_validator(mode="after")
@@ -147,8 +147,8 @@ class Metric(BaseModel):
         if (self.type, self.optimize) != expected or self.range != (0.0, 1.0):
             kind, best = expected
             raise ValueError(
-                f"signal {self.signal.value} is a {kind} in [0, 1] with optimize {best}: leave type, range "
-                "and optimize out"
+                f"signal {self.signal.value} is a {kind} in [0, 1] with optimize {best}: remove type, range "
+                "and optimize"
             )
         return self
 
@@ -158,7 +158,7 @@ class Metric(BaseModel):
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"range [{low}, {high}] is empty: the first must be below the second")
         if not math.isfinite(high - low):
-            raise ValueError(f"range [{low}, {high}] is wider than a number can be: declare a narrower one")
+            raise ValueError(f"range [{low}, {high}] is too wide: declare a narrower one")
         if self.type == "boolean" and self.range != (0.0, 1.0):
             raise ValueError(f"a boolean takes no range, got [{low}, {high}]")
         return self
@@ -422,12 +422,13 @@ class RewardRule(BaseModel):
             if (value := getattr(self, name)) is not None and self.complete is not Complete.DEADLINE:
                 raise ValueError(
                     f"complete {self.complete.value!r} with {name} {value:g} would learn good and bad "
-                    "rewards at different times: leave `complete` out, which waits for the deadline of each "
-                    "decision, and shorten `wait_time` where that is too late"
+                    "rewards at different times: remove `complete`, so that each decision waits for its "
+                    "deadline, "
+                    "and shorten `wait_time` if that is too late"
                 )
         declared = [metric.signal for metric in self.metrics.values() if metric.signal is not None]
         if twice := [signal.value for signal in Signal if declared.count(signal) > 1]:
-            raise ValueError(f"signal {twice[0]} is two metrics: one reports it")
+            raise ValueError(f"signal {twice[0]} is used by two metrics: use it in one")
         if not self.clip[0] < self.clip[1]:
             raise ValueError(f"clip {self.clip} is empty: the first must be below the second")
         if self.wait_s <= 0:
@@ -436,7 +437,7 @@ class RewardRule(BaseModel):
 
     @property
     def signals(self) -> dict[Signal, str]:
-        """The metrics that the service observes by itself, by their signal.
+        """The metrics that the service measures by itself, by their signal.
 
         >>> RewardRule(metrics={"again": {"signal": "retry"}, "thumb": {}}).signals[Signal.RETRY]
         'again'
@@ -450,7 +451,7 @@ class RewardRule(BaseModel):
 
     @property
     def learned_statuses(self) -> tuple[Status, ...]:
-        """Statuses of the decisions that are learned from.
+        """Statuses of the decisions that the policy learns from.
 
         >>> RewardRule().learned_statuses, RewardRule(failed=0.0).learned_statuses[1:] == ARM_FAILURES
         ((<Status.OK: 'ok'>,), True)
@@ -459,11 +460,10 @@ class RewardRule(BaseModel):
 
     @property
     def learned_at(self) -> Complete:
-        """When a decision is learned: at the `deadline` if silence or a failure has a value, else `complete`.
+        """When a decision is learned: at its deadline if silence or failure has a value, else `complete`.
 
-        When a reward is learned must not depend on its value: a value that arrives at once would be learned
-        before silence is, and for the length of the wait an arm that gains traffic would show only its good
-        rewards.
+        The time must not depend on the reward. Otherwise a value that arrives at once would be learned
+        before silence is, and an arm that gains traffic would show only its good rewards during the wait.
         """
         declared = self.default is not None or self.failed is not None
         return Complete.DEADLINE if declared else Complete(self.complete)
@@ -489,7 +489,7 @@ class RewardRule(BaseModel):
         """Smallest and largest reward that the rule can give, for any feedback, cost and request.
 
         Quality lies in [0, 1], or is `default` or `failed`. Cost is subtracted, if it has a price and a
-        weight; it is bounded by the clip alone, since a log keeps turns of arms that were removed.
+        weight. Only the clip bounds it, because a log keeps turns of arms that were removed.
 
         >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.0).reward_range
         (0.0, 1.0)
@@ -512,10 +512,10 @@ class RewardRule(BaseModel):
             return self.metrics[name]
         except KeyError:
             declared = ", ".join(sorted(self.metrics)) or "none"
-            raise UnknownMetricError(f"metric {name!r} is not declared; declared are: {declared}") from None
+            raise UnknownMetricError(f"metric {name!r} is not declared; available: {declared}") from None
 
     def aggregate(self, feedback: Iterable[Feedback]) -> dict[str, float]:
-        """Fold feedback, in recorded order, into one value a metric; undeclared metrics are left out."""
+        """Combine feedback, in recorded order, into one value per metric; undeclared metrics are left out."""
         values: dict[str, list[float]] = {}
         for item in feedback:
             if item.metric in self.metrics and item.value is not None:
@@ -523,7 +523,7 @@ class RewardRule(BaseModel):
         return {name: self.metrics[name].aggregate(numbers) for name, numbers in values.items()}
 
     def mean_of_turns(self, turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Return the mean of each metric over the turns of a conversation that have a value of it.
+        """Return each metric's mean over the turns of a conversation that have a value of it.
 
         >>> RewardRule(metrics={"right": Metric()}).mean_of_turns([{"right": 1.0}, {}, {"right": 0.0}])
         {'right': 0.5}
@@ -535,7 +535,7 @@ class RewardRule(BaseModel):
         return {name: math.fsum(numbers) / len(numbers) for name, numbers in values.items()}
 
     def is_complete(self, values: Mapping[str, float]) -> bool:
-        """Whether a decision with these aggregated values can be learned before its deadline."""
+        """Whether a decision with these values can be learned before its deadline."""
         match self.learned_at:
             case Complete.ANY:
                 return bool(values)
@@ -545,9 +545,9 @@ class RewardRule(BaseModel):
                 return False
 
     def quality(self, values: Mapping[str, float]) -> float | None:
-        """Return the weighted mean of the metrics that have a value; without values `default`.
+        """Return the weighted mean of the metrics that have a value, or `default` if none has.
 
-        Each value counts by its place in the range of its metric, see `Metric.scaled`.
+        Each value counts by its position in its metric's range, see `Metric.scaled`.
 
         >>> rule = RewardRule(metrics={"right": Metric(weight=3), "stars": Metric(range=(1, 5))})
         >>> rule.quality({"right": 1.0, "stars": 1.0})
@@ -556,7 +556,7 @@ class RewardRule(BaseModel):
         return self._quality(values, NUMBERS)
 
     def reward(self, values: Mapping[str, float], cost: Cost) -> float | None:
-        """Return quality minus `cost_weight` times priced cost, clipped; None: there is no quality.
+        """Return quality minus `cost_weight` times priced cost, clipped; None without quality.
 
         >>> RewardRule(metrics={"right": Metric()}, cost_weight=0.1).reward({"right": 1.0}, Cost(steps=2))
         0.8
@@ -564,7 +564,7 @@ class RewardRule(BaseModel):
         return self.formula(values, self.cost.total(cost), failed=False, arithmetic=NUMBERS)
 
     def usd_today(self, paid: float, tokens_by_model: Mapping[str, Sequence[float]]) -> float:
-        """Return the cost of an answer at today's prices of tokens, in USD; see the function `usd_today`."""
+        """Return the cost of an answer in USD, with tokens at today's prices; see `usd_today`."""
         return usd_today(paid, tokens_by_model, self.token_prices)
 
     @property
@@ -573,7 +573,7 @@ class RewardRule(BaseModel):
         return bool(self.token_prices) and self.cost.usd > 0.0
 
     def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]], turns: int = 1) -> float:
-        """Return the priced sum of a raw cost vector, its tokens at the prices of today.
+        """Return the priced sum of a raw cost, with tokens at today's prices.
 
         Args:
             cost: Cost of all turns.
@@ -592,9 +592,9 @@ class RewardRule(BaseModel):
         return self._reward(example, 0.0)
 
     def compute_learned_reward(self, example: Example) -> float | None:
-        """Return the reward that a policy learns: as if the conversation had been in the cache of each model.
+        """Return the reward that a policy learns, as if every model had the conversation in its cache.
 
-        What a cache miss costs is known before each draw and counts in it, so a policy that learned it would
+        The draw already counts the known cost of a cache miss, so a policy that also learned it would
         count it twice.
 
         >>> from armwise.feedback.events import Context, Decision
@@ -613,7 +613,7 @@ class RewardRule(BaseModel):
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 
     def weigh_usd(self, cost_weight: float | None) -> float:
-        """Return the reward that a dollar costs a request with this weight of cost; None: as the rule says.
+        """Return how much reward a dollar costs with this cost weight; None: as the rule says.
 
         >>> rule = RewardRule(cost=Prices(usd=2.0), cost_weight=0.5)
         >>> rule.weigh_usd(None), rule.weigh_usd(3.0)
@@ -625,7 +625,7 @@ class RewardRule(BaseModel):
         return self.cost_weight if of_request is None or self.cost_weight == 0.0 else of_request
 
     def net(self, quality: float, priced_cost: float) -> float:
-        """Return quality minus `cost_weight` times a cost that is priced already, clipped.
+        """Return quality minus `cost_weight` times an already priced cost, clipped.
 
         >>> RewardRule(cost_weight=0.5).net(1.0, 1.0), RewardRule(cost_weight=0.5).net(1.0, 9.0)
         (0.5, -1.0)
@@ -646,7 +646,7 @@ class RewardRule(BaseModel):
         Args:
             values: Aggregated value of each metric that has one.
             priced_cost: The result of `Prices.total`.
-            cost_weight: Cost weight of the requests; None: as the rule says. If that of the rule is 0, cost
+            cost_weight: Cost weight of the requests; None: as the rule says. If the rule's weight is 0, cost
                 is ignored in any case.
             failed: Whether the drawn arm failed.
             arithmetic: Arithmetic of numbers, or of columns.

@@ -119,7 +119,9 @@ class LogSource(TrainingLog):
     ) -> Log:
         """Also raises LogGapError; ValueError for a rule with another join."""
         if rule.join != self._join:
-            raise ValueError("another rule may have other prices, weights and ranges, but must join alike")
+            raise ValueError(
+                "this rule joins feedback differently; only prices, weights and ranges may differ"
+            )
         return read_log(
             *(self._store, rule, selection, on_progress),
             upto=self._upto,
@@ -189,7 +191,7 @@ class ExportSource(TrainingLog):
                 for name, metric in metrics.items()
             }
             raise ExchangeError(
-                f"{self._path} has the metrics {', '.join(metrics)}, none of which is configured; "
+                f"{self._path} has the metrics {', '.join(metrics)}, but none of them is configured; "
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
         examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
@@ -556,7 +558,7 @@ def _matched(
     try:
         rows = np.fromiter(map(row.__getitem__, ids), np.int64, len(ids))
     except KeyError as error:
-        raise LogGapError(f"decision {error} of the training log is not among the {key.table.name}") from None
+        raise LogGapError(f"decision {error} of the training log is missing from {key.table.name}") from None
     return {name: values[rows] for name, values in values_of.items()}
 
 

@@ -45,7 +45,9 @@ class Hosts:
         """
         name = _name(header)
         if not (self._any or self._is_named(name) or _is_address(name)):
-            raise UnknownHostError(f"the service is not {name!r}: add it to `hosts` if it is a name of it")
+            raise UnknownHostError(
+                f"{name!r} is not a known name of this service: if it should be, add it to `hosts`"
+            )
 
     def has_page(self, origin: str, host: str) -> bool:
         """Return whether the site of a page is the service, one of its names, or this machine.
@@ -101,8 +103,8 @@ def require_closed(host: str, *, is_open: bool, allowed: bool) -> None:
     """
     if is_open and not allowed and not is_loopback(host):
         raise OpenServiceError(
-            f"the service would listen on {host} without any key: make one with `armwise key create`, "
-            "or set `open: true` if everybody may use it"
+            f"the service would listen on {host} without any key: create one with `armwise key create`, "
+            "or set `open: true` if anybody may use it"
         )
 
 

@@ -131,20 +131,20 @@ class Caller:
         """
         if kind == "feedback" and name.startswith(SIGNAL):
             raise ForeignIdError(
-                f"feedback {name!r} begins with {SIGNAL!r}, as signals do: choose another id"
+                f"feedback id {name!r} begins with {SIGNAL!r}, which is reserved for signals: choose another"
             )
         if kind == "decision" and is_unlogged(name):
             raise UnloggedIdError(
-                f"decision {name!r} was made while the log was away, so it is not in the log and takes no "
-                "feedback; leave out answers with the header x-armwise-log: away"
+                f"decision {name!r} was made while the log was unavailable, so it is not logged and takes no "
+                "feedback; skip answers that have the header x-armwise-log: away"
             )
         project, separator, _ = name.partition(keys.SEPARATOR)
         is_exempt = self.sees_all or self.project != keys.DEFAULT
         if not is_exempt and separator and keys.PROJECT.fullmatch(project):
-            raise ForeignIdError(f"{kind} {name!r} names a project, as only keys of scope 'admin' may")
+            raise ForeignIdError(f"{kind} {name!r} names a project: that needs a key with the scope 'admin'")
         longest = LONGEST.get(kind, 128) - len(self.prefix)
         if len(name) > longest:
-            raise ForeignIdError(f"{kind} {name!r} has {len(name)} characters: at most {longest} fit")
+            raise ForeignIdError(f"{kind} {name!r} has {len(name)} characters; at most {longest} are allowed")
         return self.prefix + name
 
     def find_answered(self, stored: str) -> str | None:
@@ -223,7 +223,7 @@ Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,128}$")]
 def _no_seconds(value: object) -> object:
     """Refuse a number, which pydantic would read as seconds since the epoch."""
     if not isinstance(value, str | datetime) or (isinstance(value, str) and "-" not in value[1:]):
-        raise ValueError("a date and a time with a zone were expected, such as 2027-01-31T00:00Z")
+        raise ValueError("expected a date and a time with a zone, such as 2027-01-31T00:00Z")
     return value
 
 
@@ -273,7 +273,7 @@ class NewKey(KeyBase):
     def _check_budget(self) -> Self:
         budgets = self.max_budget is not None or self.token_budget is not None
         if budgets != (self.budget_duration is not None):
-            raise ValueError("a budget needs both an amount and budget_duration: 1d or 1mo")
+            raise ValueError("a budget needs both an amount and budget_duration (1d or 1mo)")
         if "chat" in self.scopes and not budgets:
             raise ValueError(
                 "everybody can read a key of scope 'chat' in a page, so it needs a budget, such as "
@@ -285,7 +285,7 @@ class NewKey(KeyBase):
         """Return the settings to store, for a key made at `now`. Raises ValueError if it would be expired."""
         if self.expires is not None and self.expires.timestamp() <= now:
             at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-            raise ValueError(f"expires {self.expires.isoformat()} is past: it is {at}")
+            raise ValueError(f"expires {self.expires.isoformat()} is in the past: it is {at} now")
         limits = KeyLimits(
             self.rpm_limit, self.tpm_limit, self.max_budget, self.token_budget, self.budget_duration
         )
@@ -313,7 +313,9 @@ class Keyring:
             key.env for key, (secret, _) in zip(configured, self._configured, strict=True) if not secret
         ]
         if missing:
-            raise ValueError(f"no key in the environment variable {missing[0]}, which `keys` names")
+            raise ValueError(
+                f"`keys` names the environment variable {missing[0]}, which is not set: put a key into it"
+            )
         self._logged: dict[str, tuple[keys.ApiKey, Caller]] = {}
         self._head = (0, 0)
 
@@ -347,7 +349,7 @@ class Keyring:
             return OPEN
         caller = self._callers().get(name)
         if caller is None:
-            raise UnauthorizedError("the key is gone")
+            raise UnauthorizedError("this key was deleted")
         if name in self._logged:
             _require_valid(*self._logged[name], self._clock())
         return caller
@@ -373,8 +375,8 @@ class Keyring:
         # every key is compared, in constant time, so that the duration reveals nothing
         held = [caller for secret, caller in self._configured if hmac.compare_digest(secret, token.encode())]
         if not held:
-            problem = "this key is not known" if token else "a key is needed"
-            raise UnauthorizedError(f"{problem}: Authorization: Bearer <key>")
+            problem = "unknown key" if token else "a key is needed"
+            raise UnauthorizedError(f"{problem}: send the header Authorization: Bearer <key>")
         return replace(
             held[0],
             scopes=frozenset[Scope]().union(*(caller.scopes for caller in held)),
@@ -384,7 +386,7 @@ class Keyring:
     def _of_log(self, public_id: str, secret: str) -> Caller:
         key, caller = self._logged.get(public_id, (None, OPEN))
         if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_secret(secret)):
-            raise UnauthorizedError(f"there is no key sk-aw-{public_id} with this secret")
+            raise UnauthorizedError(f"unknown key sk-aw-{public_id}, or its secret is wrong")
         _require_valid(key, caller, self._clock())
         return caller
 
@@ -401,7 +403,7 @@ def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:
     """Check that a caller has one of these scopes. Raises ForbiddenError."""
     if caller.scopes.isdisjoint(scopes):
         expected = " or ".join(map(repr, scopes))
-        raise ForbiddenError(f"this key does not have the scope {expected}")
+        raise ForbiddenError(f"this key lacks the scope {expected}")
 
 
 def _configured(key: Key) -> Caller:

@@ -87,12 +87,12 @@ class _Limit:
             again_s = max(LEAST_S, self.reset_s - ledger.MINUTE_S * (self.amount - spent) / earlier)
         else:
             again_s = self.reset_s + ledger.MINUTE_S * (1 - self.amount / spent)
-        return RateLimitedError(f"{self.amount:g} {unit} a minute are allowed", self.meter, again_s)
+        return RateLimitedError(f"this key may use {self.amount:g} {unit} per minute", self.meter, again_s)
 
     def full(self) -> Exception:
         """Return the error for a limit whose rest turns under way have reserved."""
         meter = "tokens" if self.meter == "usd" else self.meter
-        return RateLimitedError("what requests under way may cost takes up what is left", meter, 1.0)
+        return RateLimitedError("requests in progress have reserved the rest of this key's limit", meter, 1.0)
 
 
 def _no_amounts() -> defaultdict[ledger.Use, ledger.UsageAmount]:

@@ -391,7 +391,7 @@ class DecisionNow(Reply):
     ),
 )
 async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> StdlibJson[DecisionNow]:
-    """Compare the distribution of a decision with that of the version which decides now.
+    """Compare a decision's distribution with the distribution of the version that decides now.
 
     Shows what a rating has changed: poll it until `learned`. Shares of canaries are left out of both.
     """
@@ -399,7 +399,9 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
     logged, served = decision_record.decision, replica.versions.version
     name = caller.shown(logged.id)
     if logged.mode is not Mode.EXPLORE or logged.policy in (LABELS, OBSERVED, INCUMBENT) or logged.erased:
-        message = f"{name!r} was not drawn by the policy alone, or was erased: it has no comparison"
+        message = (
+            f"{name!r} was not drawn by the policy itself, or was erased, so there is nothing to compare"
+        )
         raise ApiError("not_drawn", message, "decision_id")
     decided = await asyncio.to_thread(registry_versions.find, replica.store, logged.version)
     if decided is None or served is None:
@@ -441,10 +443,10 @@ async def verify(
 ) -> StdlibJson[DecisionVerification]:
     """Compute a decision again from the log, and compare its distribution and its draw.
 
-    Probabilities count as equal up to `tolerance`; where the same kernel of BLAS computes, to the bit.
+    Probabilities count as equal up to `tolerance`, or to the bit if the same BLAS kernel computes them.
     `why` says what differs. The draw uses the secret of the log. A policy whose bytes were
     pruned is learned again from the log, which may take a while: such calls run one at a time, and get
-    503 if too many wait. Of a decision that another system made, `shadow` alone is compared.
+    503 if too many wait. If another system made the decision, only `shadow` is compared.
     """
     decision_record = await record(replica, caller, decision_id)
     logged = decision_record.decision
@@ -460,7 +462,7 @@ async def verify(
         return verify_decision(logged, policy, salt, decision_record.propensity, candidate, draw)
 
     if logged.policy == LABELS:
-        raise ApiError("not_drawn", f"{decision_id!r} is a label: no policy drew it", "decision_id")
+        raise ApiError("not_drawn", f"no policy drew {decision_id!r}: it is a label", "decision_id")
     if logged.mode in (Mode.FORCED, Mode.CONTINUED):  # no policy took part
         return StdlibJson(recompute(None).reply(decision_id))
     versions = []

@@ -433,7 +433,7 @@ def translate(error: Exception) -> ApiError:
             return _of_framework(error)
     nearest = next(kind for kind in type(error).__mro__ if kind in _CODE_OF_EXCEPTION)
     if nearest is Exception:
-        return ApiError("internal_error", f"{type(error).__name__}: see the log of the service")
+        return ApiError("internal_error", f"{type(error).__name__}: see the service's log")
     code, param = _CODE_OF_EXCEPTION[nearest]
     if isinstance(error, ask.AskError):
         return ApiError(code, str(error), error.param, retry_after_s=error.retry_after_s)

@@ -40,9 +40,9 @@ async def decide(
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
-    """Choose among arms that the caller carries out, beside the caller's own choice.
+    """Choose among arms that your own system runs, given the arm that it would take.
 
-    How that ended is reported by `POST /v1/observations` with the decision's id.
+    Report the outcome with `POST /v1/observations` and the decision's id.
     """
     decision = await choose(replica, caller, body, key, timeout_s)
     reply = construct(
@@ -65,7 +65,10 @@ async def choose(
 ) -> Decision:
     """Return the decision among arms that the caller carries out. Raises ApiError."""
     if not replica.external:
-        raise ApiError("invalid_value", "the arms answer here: no caller carries them out")
+        raise ApiError(
+            "invalid_value",
+            "this service runs its arms itself: send the question to /v1/retrieve or /v1/chat/completions",
+        )
     question = asking.checked_question(body.question, replica, "question")
     incumbent, tap = asking.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
     if incumbent is None and tap is not None and tap.incumbent is None and tap.share < 1.0:

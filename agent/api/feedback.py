@@ -135,7 +135,7 @@ class FeedbackSender:
             return None, content | self._read_pair(item)
         if not declared and name in (COMMENT, DEMONSTRATION) and value is not None:
             if not isinstance(value, str) or not value.strip():
-                raise ApiError("invalid_value", f"metric {name!r} takes a text", "value")
+                raise ApiError("invalid_value", f"metric {name!r} takes text", "value")
             return None, content | {name: value}
         if value is None and name in NOTES:
             return None, {}
@@ -143,7 +143,7 @@ class FeedbackSender:
         if value is None:
             return None, {}
         if isinstance(value, Preference):
-            raise ApiError("invalid_value", f"metric {name!r} takes no pair", "value")
+            raise ApiError("invalid_value", f"metric {name!r} takes one value, not a preference", "value")
         return metric.parse(value, name), content | ({"label": value} if isinstance(value, str) else {})
 
     def _read_pair(self, item: FeedbackItem) -> dict[str, str]:
@@ -151,11 +151,11 @@ class FeedbackSender:
         pair = item.value
         if not isinstance(pair, Preference) or item.decision_id is None:
             forms = '{"over": "<decision>"} or {"better": "<arm>", "worse": "<arm>"}'
-            raise ApiError("invalid_value", f"a preference is on a decision: {forms}", "value")
+            raise ApiError("invalid_value", f"give a decision_id and a value of the form {forms}", "value")
         if pair.over is not None:
             if pair.over == item.decision_id:
                 raise ApiError(
-                    "invalid_value", f"decision {pair.over!r} is preferred to itself", "value.over"
+                    "invalid_value", f"decision {pair.over!r} cannot be preferred to itself", "value.over"
                 )
             return {"over": self.caller.stored(pair.over)}
         arms = {"better": pair.better or "", "worse": pair.worse or ""}
@@ -263,7 +263,7 @@ async def feedback(
 
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
-    A batch of which no item was kept is refused as a whole; `reasons` then has the error of each item.
+    If no item was kept, the whole batch is refused, and `reasons` has the error of each item.
 
     `decision_id` may also be the id of the answer (`chatcmpl-...`, `msg_...` or `resp_...`), and so may
     `episode_id`, which then is the episode of that answer.

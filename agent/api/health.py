@@ -142,8 +142,8 @@ def _may_read(request: Request, keyring: Keyring) -> bool:
 async def metrics(replica: AppReplica, caller: RequestCaller) -> Response:
     """Counters and latencies for Prometheus, of all replicas on this machine.
 
-    It needs no key. One of scope `read` adds the series of the keys of its project, one of scope `admin`
-    those of all keys. While the log is unavailable, the metrics that come from it are left out.
+    You need no key. A key with the scope `read` adds the series of its project's keys; a key with the scope
+    `admin` adds the series of all keys. While the log is unavailable, its metrics are left out.
     """
     state = await asyncio.to_thread(_state, replica)
     shows = partial(_shows, caller, replica.keyring)

@@ -225,7 +225,7 @@ class RequestGuard:
         elif site in (b"cross-site", b"same-site") and not (
             method in ("GET", "HEAD") and headers.get(b"sec-fetch-mode") == b"navigate"
         ):
-            raise ApiError("forbidden", "the page of another site had the browser send this request")
+            raise ApiError("forbidden", "a page of another site sent this request")
 
     def _caller(self, path: str, headers: Mapping[bytes, bytes], dialect: ApiDialect) -> Caller:
         """Return the caller of a request. Raises UnknownHostError, UnauthorizedError."""
@@ -258,7 +258,7 @@ class RequestGuard:
                 async with asyncio.timeout_at(deadline):
                     part = await receive()
             except TimeoutError:
-                late = ApiError("request_timeout", f"the body was not there within {BODY_S:g} s")
+                late = ApiError("request_timeout", f"the body did not arrive within {BODY_S:g} s")
                 raise HTTPException(late.status) from late
             parts.append(part.get("body", b""))
             received += len(parts[-1])

@@ -50,7 +50,7 @@ async def model(
     if model not in names and replica.config.find_alias(model) is None:
         raise ApiError(
             "model_not_found",
-            f"there is no model {model!r}; there are: {', '.join(names)}. To accept this name, add it to "
+            f"there is no model {model!r}; available: {', '.join(names)}. To accept this name, add it to "
             "`aliases` in the configuration",
             "model",
         )

@@ -120,8 +120,8 @@ async def observations(
 
     An item is the same one when it is sent again under its `id`; one without gets the idempotency key of
     the request as its id, with its index from 0: `<key>:<index>`. Metrics may come at once, for which the
-    key needs the scope `feedback` too, or later by `POST /v1/feedback`. A batch of which no item was kept is
-    refused as a whole; `reasons` then has the error of each item.
+    key needs the scope `feedback` too, or later by `POST /v1/feedback`. If no item was kept, the whole batch
+    is refused, and `reasons` has the error of each item.
     """
     async with asking.place(replica, caller):
         rows = await keep_each(replica, caller, body.items, batches.name_items(body.items, key))
@@ -223,7 +223,9 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
             raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
         return item.receipt("duplicate", seq, evaluable=evaluable)
     if not item.replica.external:
-        raise asking.KeyReusedError(f"{shown!r} was decided and carried out here", "id")
+        raise asking.KeyReusedError(
+            f"id {shown!r} belongs to a decision that this service made and served", "id"
+        )
     if logged.drawn != item.observed.drawn:
         message = f"{shown!r} fell on arm {logged.drawn!r}, and not on {item.observed.drawn!r}"
         raise asking.KeyReusedError(message, "arm")
@@ -261,7 +263,7 @@ def check_decision(
         ApiError: The service takes no observations.
     """
     if replica.config.tap is None:
-        raise ApiError("invalid_value", "no observations are taken: `tap` is not configured")
+        raise ApiError("invalid_value", "this service takes no observations: set `tap` in its configuration")
     question, now = asking.checked_question(item.question, replica, "question"), replica.clock()
     name = item.id or key
     decision_id = caller.stored(name) if name else caller.new_id()
@@ -294,7 +296,7 @@ def _observed(replica: Replica, item: ObservationItem, now: float) -> ObservedDe
     named = item.arms and dict.fromkeys(asking.find_arm(replica, name, "arms") for name in item.arms)
     if item.distribution is not None:
         if item.propensity is not None:
-            raise asking.InvalidAskError("propensity has no place beside distribution", "propensity")
+            raise asking.InvalidAskError("give either propensity or distribution, not both", "propensity")
         p = asking.validate_distribution(replica, item.distribution, "distribution")
         if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
             least = f"at least {LEAST_PROPENSITY:g} was expected"
@@ -357,11 +359,13 @@ def _metrics(
     if item.reward is not None:
         if len(rule.metrics) != 1:
             there = ", ".join(rule.metrics)
-            message = f"reward is the value of which metric? `metrics` names it: {there}"
+            message = f"several metrics are configured, so name one in `metrics`: {there}"
             raise asking.InvalidAskError(message, "reward")
         (only,) = rule.metrics
         if only in values:
-            raise asking.InvalidAskError(f"metrics has a value of {only!r} already", "reward")
+            raise asking.InvalidAskError(
+                f"`metrics` already has a value for {only!r}: leave `reward` out", "reward"
+            )
         values[only] = item.reward
     if values:
         require_scope(caller, ("feedback",))

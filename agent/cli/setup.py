@@ -402,7 +402,7 @@ def _sound_corpus(source: str) -> None:
             if record.passages:
                 return
             unread += [f"{record.where}: {record.problem}"] if record.problem else []
-        raise CorpusError("; ".join([f"{source} holds no passages", *group_skipped(unread)]))
+        raise CorpusError("; ".join([f"{source} has no passages", *group_skipped(unread)]))
 
 
 def _language_model(

@@ -1,7 +1,7 @@
 """A client of a running service: ask, retrieve, decide, send feedback, read and promote policies.
 
-Requests to a service that is busy or drops the connection are sent again under the same idempotency key, so
-that each is one decision, or one fact of feedback.
+If the service is busy or drops the connection, the client sends the request again with the same idempotency
+key, so that it still counts as one decision, or as one item of feedback.
 """
 
 from armwise.agent.replies import ArmChoice, DecisionVerification, FeedbackReceipts, Passage, Policy

@@ -40,10 +40,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Answer(BaseModel):
-    """Passages, and the answer written from them if one was asked for.
+    """The passages found for a question, and the written answer if you asked for one.
 
     Attributes:
-        agent: How the arm was chosen, and the cost.
+        agent: How the arm was chosen, and what it cost.
         passages: The passages, best first.
         choices: The answers, in OpenAI's shape.
         latency_s: Seconds from the request to the complete answer, retries included.
@@ -61,7 +61,7 @@ class Answer(BaseModel):
 
     @property
     def decision_id(self) -> str:
-        """Names the answer in feedback."""
+        """The decision's id, with which you send feedback."""
         return self.agent.decision_id
 
     @property
@@ -76,7 +76,7 @@ class Answer(BaseModel):
 
     @property
     def cost(self) -> AnswerCost:
-        """The cost of the answer, which every complete answer has."""
+        """The cost of the answer."""
         assert self.agent.cost is not None
         return self.agent.cost
 

@@ -248,7 +248,7 @@ class _Events:
 
 
 class Stream(_Events):
-    """Iterates over the parts of an answer as they arrive; `answer` has the whole of it afterwards."""
+    """Iterates over the parts of an answer as they arrive; afterwards `answer` has the whole answer."""
 
     def __init__(self, lines: Generator[str, None, None]) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class Stream(_Events):
 
 
 class AsyncStream(_Events):
-    """Iterates over the parts of an answer as they arrive; `answer` has the whole of it afterwards."""
+    """Iterates over the parts of an answer as they arrive; afterwards `answer` has the whole answer."""
 
     def __init__(self, lines: AsyncGenerator[str, None]) -> None:
         super().__init__()
@@ -274,14 +274,14 @@ class AsyncStream(_Events):
 
 
 class Client(_ClientConnection):
-    """A client that blocks; thread-safe.
+    """A synchronous, thread-safe client.
 
     Args:
-        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
-        key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
+        url: Address of the service; by default `ARMWISE_URL`, or else port 8000 on this machine.
+        key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
         timeout_s: Seconds that a response, or a part of a stream, may take.
-        attempts: How often a request is sent at most, where the service is busy.
-        http: Sends the requests; one of its own without it.
+        attempts: How often to send a request at most, if the service is busy.
+        http: The HTTP client that sends the requests; by default a new one.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Client(_ClientConnection):
         return self._run(calls.ask(question, options))
 
     def stream(self, question: Question, **options: Unpack[Options]) -> Stream:
-        """Return an answer that is iterated over while it is written. Raises ClientError."""
+        """Return a stream over the parts of an answer as they are written. Raises ClientError."""
         return Stream(self._lines(calls.ask(question, options, stream=True)))
 
     def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
@@ -319,25 +319,25 @@ class Client(_ClientConnection):
         return self._run(calls.retrieve(question, k, options))
 
     def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
-        """Return which arm of another system to take, which is then carried out by the caller.
+        """Choose which arm your own system should run; the service does not run it.
 
         Args:
             question: The question.
-            **options: What else it says, such as `incumbent="large"`: the arm that the caller would take, in
-                whose place the policy decides in `tap.share` of the requests.
+            **options: Further fields of the request, such as `incumbent="large"`, the arm that you would
+                take. The policy decides instead for a share of `tap.share` of the requests.
         """
         return self._run(calls.choose(question, options))
 
     def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
-        """Send decisions that were made elsewhere, at most 1000; nothing is decided here.
+        """Send decisions that your own system made, at most 1000 at once.
 
         Args:
             *decisions: The fields of `POST /v1/observations` of each: `arm`, and `id`, `question`, `arms`,
                 `propensity` or `distribution`, `cost`, `features`, `metrics` as far as they are known.
-            key: Idempotency key, which names those without an id; made where it is not given.
+            key: Idempotency key, which names decisions without an id; by default a new one.
 
         Returns:
-            What became of each, in order: the error of one that was refused, where others were kept.
+            The result of each, in order: it was kept, or refused with an error.
 
         Raises:
             ClientError: None of them was kept.
@@ -347,7 +347,7 @@ class Client(_ClientConnection):
     def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
     ) -> FeedbackReceipts:
-        """Send values of metrics on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
+        """Send feedback on a decision, such as `feedback(answer, thumb=1)`. Raises ClientError."""
         return self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
     def feedback_token(self, decision: Decided) -> str:
@@ -357,7 +357,7 @@ class Client(_ClientConnection):
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """Return the reply of any route. Raises ClientError."""
+        """Call any route and return its reply. Raises ClientError."""
         return self._run(calls.document(method, path, body), timeout_s)
 
     def _run(self, call: Call[T], timeout_s: float | None = None) -> T:
@@ -407,14 +407,14 @@ class Client(_ClientConnection):
 
 
 class AsyncClient(_ClientConnection):
-    """The same to be awaited; see `Client`.
+    """An asynchronous client with the methods of `Client`, which you await.
 
     Args:
-        url: Address of the service; `ARMWISE_URL`, or port 8000 of this machine, without it.
-        key: Key, where the service requires one; `ARMWISE_API_KEY` without it.
+        url: Address of the service; by default `ARMWISE_URL`, or else port 8000 on this machine.
+        key: Key, if the service requires one; by default `ARMWISE_API_KEY`.
         timeout_s: Seconds that a response, or a part of a stream, may take.
-        attempts: How often a request is sent at most, where the service is busy.
-        http: Sends the requests; one of its own without it.
+        attempts: How often to send a request at most, if the service is busy.
+        http: The HTTP client that sends the requests; by default a new one.
     """
 
     def __init__(
@@ -444,7 +444,7 @@ class AsyncClient(_ClientConnection):
         return await self._run(calls.ask(question, options))
 
     def stream(self, question: Question, **options: Unpack[Options]) -> AsyncStream:
-        """Return an answer that is iterated over while it is written; see `Client.stream`."""
+        """Return a stream over the parts of an answer as they are written; see `Client.stream`."""
         return AsyncStream(self._lines(calls.ask(question, options, stream=True)))
 
     async def retrieve(self, question: str, k: int | None = None, **options: Unpack[Options]) -> Answer:
@@ -452,17 +452,17 @@ class AsyncClient(_ClientConnection):
         return await self._run(calls.retrieve(question, k, options))
 
     async def choose(self, question: str, **options: Unpack[Taking]) -> ArmChoice:
-        """Return which arm of another system to take; see `Client.choose`."""
+        """Choose which arm your own system should run; see `Client.choose`."""
         return await self._run(calls.choose(question, options))
 
     async def observe(self, *decisions: Mapping[str, Any], key: str | None = None) -> ObservationReceipts:
-        """Send decisions that were made elsewhere; see `Client.observe`."""
+        """Send decisions that your own system made; see `Client.observe`."""
         return await self._run(calls.observe(decisions, key))
 
     async def feedback(
         self, decision: Decided, metrics: Metrics | None = None, **more: float | str | bool
     ) -> FeedbackReceipts:
-        """Send values of metrics on a decision; see `Client.feedback`."""
+        """Send feedback on a decision; see `Client.feedback`."""
         return await self._run(calls.feedback(decision, {**(metrics or {}), **more}))
 
     async def feedback_token(self, decision: Decided) -> str:
@@ -478,11 +478,11 @@ class AsyncClient(_ClientConnection):
         return await self._run(calls.policy())
 
     async def rollback(self, version: int, reason: str) -> Policy:
-        """Let exactly this version decide until another promotion; return the new state."""
+        """Serve exactly this version until the next promotion; return the new state."""
         return await self._run(calls.promotion("rollback", version, reason))
 
     async def promote(self, version: int, reason: str) -> Policy:
-        """Let the newest versions decide, from this one on; return the new state."""
+        """Serve this version, and newer ones as they are learned; return the new state."""
         return await self._run(calls.promotion("promote", version, reason))
 
     async def verify(self, decision_id: str) -> DecisionVerification:
@@ -490,14 +490,14 @@ class AsyncClient(_ClientConnection):
         return await self._run(calls.verify(decision_id))
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the reply of any route; see `Client.request`."""
+        """Call any route and return its reply; see `Client.request`."""
         return await self._run(calls.document(method, path, body))
 
     async def _run(self, call: Call[T]) -> T:
         return call.reply(await self.send(call))
 
     async def send(self, call: Call[Any]) -> httpx.Response:
-        """Return the response to a request, also where it is a refusal. Raises ClientError."""
+        """Send a request and return the response, even if its status is an error. Raises ClientError."""
 
         async def attempt() -> httpx.Response:
             try:

@@ -20,11 +20,11 @@ HINTS = {
 
 
 class ClientError(Exception):
-    """The service is out of reach or refused a request; the message says which, why and what to do.
+    """The service cannot be reached or refused a request; the message says why and what to do.
 
     Attributes:
         status: The HTTP status, if there was a response.
-        code: The code of the error; empty without one.
+        code: The error's code; empty if there is none.
         param: The field at fault, if a field is.
         decision_id: Id of the decision, if one was logged.
     """
@@ -43,7 +43,7 @@ class ClientError(Exception):
 
 
 class AnswerFailedError(ClientError):
-    """The service failed on this request only."""
+    """The service failed to answer this request."""
 
 
 def read_failure(response: httpx.Response) -> ClientError:

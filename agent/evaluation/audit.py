@@ -289,7 +289,7 @@ def _report(
     if not decisions.n:
         left_out = counted(decisions.excluded)
         raise NothingToAuditError(
-            f"{source}: no decision was drawn; left out: {left_out or 'none, it is empty'}"
+            f"{source}: it has no decision that a policy drew; left out: {left_out or 'none, it is empty'}"
         )
     draws = decisions.draws()
     assert draws.at is not None

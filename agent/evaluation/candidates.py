@@ -131,9 +131,7 @@ fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YA
     kind = CandidateKind(prefix)
     if kind in (CandidateKind.VERSION, CandidateKind.CANARY, CandidateKind.RECIPE):
         if not argument.isdecimal() or int(argument) < 1:
-            raise CandidateError(
-                f"candidate {name!r} names no version: a whole number from 1 on was expected"
-            )
+            raise CandidateError(f"candidate {name!r} names no version: expected a whole number from 1 on")
         return CandidateName(name, kind, argument, number=int(argument))
     policy = _policy(argument) if kind is CandidateKind.POLICY else None
     return CandidateName(name, kind, argument, policy=policy)
@@ -168,14 +166,14 @@ def _policy(text: str) -> PolicySpec:
     try:
         document = _read(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise CandidateError(f"policy {text!r} is not YAML of a policy: {error}") from None
+        raise CandidateError(f"policy {text!r} is not valid YAML: {error}") from None
     try:
         return PolicySpec.model_validate(document)
     except ValidationError as error:
         problems = "; ".join(lines(error, PolicySpec))
         raise CandidateError(
             f"policy {text!r}: {problems}; "
-            "such as policy:{kind: linucb, params: {alpha: 0.5}} was expected"
+            "expected something like policy:{kind: linucb, params: {alpha: 0.5}}"
         ) from None
 
 
@@ -194,9 +192,7 @@ def _read(text: str) -> object:
     for event in yaml.parse(text, _LOADER):
         match event:
             case yaml.AliasEvent():
-                raise ValueError(
-                    f"*{event.anchor} stands for another part of it, which has to be written out"
-                )
+                raise ValueError(f"*{event.anchor} is an alias: write its contents out instead")
             case yaml.CollectionStartEvent():
                 depth += 1
             case yaml.CollectionEndEvent():
@@ -327,13 +323,13 @@ class LearnedTarget(Candidate):
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution of the policy."""
         if self.canary and decision.candidate != self.canary:
-            raise LeftOutError("it took no part")
+            raise LeftOutError("the candidate version took no part")
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
-            raise UnscoredError("its router has no scores of the decision")
+            raise UnscoredError("its router did not score the decision")
         if decision.id in self._graded:
-            raise LeftOutError("a grade of it was learned before")
+            raise LeftOutError("it has learned from a grade of the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
-            raise LeftOutError("a label that it has learned may be made of it")
+            raise LeftOutError("it may have learned from a label made of the decision")
         if self.pacer is None:
             logged = dict(zip(decision.arms, decision.penalty, strict=False))
             penalty = [logged[arm] for arm in arms if arm in logged]
@@ -401,7 +397,7 @@ class Recorded(Candidate):
         if not decision.shadow:
             raise LeftOutError("no shadow on record")
         if len(arms) != len(decision.arms):
-            raise LeftOutError("an arm of the shadow is not live any more")
+            raise LeftOutError("an arm of the shadow is no longer live")
         return np.array(decision.shadow)
 
 
@@ -432,9 +428,10 @@ class RouterTarget(Candidate):
             raise CandidateError(f"candidate 'router:{folder}': {error}") from None
         if trained.router.stage is not Stage.QUESTION:
             raise CandidateError(
-                f"candidate 'router:{folder}' looks at what every arm retrieves, and the log keeps what one "
-                "has; where it advised the service, its scores are on record, and "
-                "policy:{kind: routed, params: {epsilon: 0}} goes by them"
+                f"candidate 'router:{folder}' needs the passages of every arm, but the log keeps those "
+                "that one arm "
+                "found. If it advised the service, the log has its scores: evaluate "
+                "policy:{kind: routed, params: {epsilon: 0}} instead"
             )
         self._stored, self._known = stored, trained.about.arms
         self._explores = config.explores
@@ -487,7 +484,7 @@ class CandidateService:
         """Return the log, and the version of a candidate. Raises CandidateError."""
         if self.store is None:
             raise CandidateError(
-                f"candidate {named.name!r}: an export holds no versions; replay the log itself"
+                f"candidate {named.name!r}: an export has no versions; replay the log itself"
             )
         version = versions.find(self.store, named.number)
         if version is None:
@@ -535,7 +532,7 @@ def _candidate(named: CandidateName, setting: CandidateService) -> Candidate:
                 recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
                 return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
             case _:
-                raise CandidateError(f"candidate {named.name!r} reads no context")
+                raise CandidateError(f"candidate {named.name!r} does not use the context")
     except PolicyError as error:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
 
@@ -648,7 +645,7 @@ def _same_positions(version: Version, setting: CandidateService) -> None:
     """Check that a version counts rows of this training log. Raises PolicyError."""
     if version.join != setting.rule.join:
         raise PolicyError(
-            f"version {version.version} has learned from feedback that was joined in another way than the "
-            "configuration says, so its rows are not known here: configure the aggregation, "
-            "`complete` and the wait time that it was learned under"
+            f"version {version.version} learned from feedback that was joined in another way than the "
+            "configuration says, so its rows are unknown here: configure the aggregation, "
+            "`complete` and the wait time with which it learned"
         )

@@ -81,7 +81,7 @@ BLOCK = 256
 
 ABOUT = {
     CandidateKind.SERVED: "What was drawn from when the log was written.",
-    CandidateKind.UNIFORM: "Every arm that could have been drawn, alike.",
+    CandidateKind.UNIFORM: "Every arm that could have been drawn, with equal probability.",
     CandidateKind.FIXED: "Always {}; judged where it could have been drawn.",
 }
 
@@ -345,7 +345,7 @@ class _ReplayedCandidate:
             raise
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
-                f"candidate {str(self.name)!r} cannot decide a logged decision as it is on record: {error}"
+                f"candidate {str(self.name)!r} cannot decide a logged decision: {error}"
             ) from error
         row = np.zeros(len(self._column))
         row[columns] = p
@@ -355,7 +355,7 @@ class _ReplayedCandidate:
         if example.seq <= self.candidate.after:
             raise LeftOutError(self.candidate.reason)
         if not arms:
-            raise LeftOutError("no arm that it knows was eligible")
+            raise LeftOutError("none of the arms that it knows was eligible")
         return self.candidate.probabilities(example.decision, arms)
 
     def learn(self, example: Example, reward: float | None) -> None:
@@ -364,7 +364,7 @@ class _ReplayedCandidate:
             self.candidate.learn(example, reward)
         except (ArithmeticError, LookupError, ValueError) as error:
             raise CandidateError(
-                f"candidate {str(self.name)!r} cannot learn a logged decision: {error}"
+                f"candidate {str(self.name)!r} cannot learn from a logged decision: {error}"
             ) from error
 
     def target(self) -> CandidateTarget:
@@ -843,7 +843,7 @@ def evaluate_log(
     target_policies = judged_targets if log is judged else [each.where(final, log) for each in judged_targets]
     if baseline is not None and not target_policies[0].kept.any():
         reasons = counted(target_policies[0].excluded)
-        raise EvaluationError(f"no decision can judge the baseline {baseline!r}: {reasons}")
+        raise EvaluationError(f"no decision can be used to evaluate the baseline {baseline!r}: {reasons}")
     checked = None
     if request.gate:
         rng = np.random.default_rng(request.seed)
@@ -953,14 +953,14 @@ def _count_excluded(
 
 
 REFUSED = (
-    "The log has no propensity on record, which {} needs: what an arm earned can only be weighed by how "
-    "likely it was drawn. Only the direct model is possible, --estimator dm. Log the probability of the "
+    "The log has no propensities, which {} needs: it weighs what an arm earned by how "
+    "likely the arm was drawn. Only --estimator dm works without them. Log the probability of the "
     "drawn arm with each decision (`armwise import --propensity` or `--distribution`), or estimate it from "
     "repeated contexts (`armwise import --estimate-propensities`)."
 )
 
 DIRECT = (
-    "No propensity is on record: every figure is of the direct model alone, dm, and is right only if the "
+    "The log has no propensities, so every figure comes from the direct model, dm, and is right only if the "
     "model is. It assumes that rewards depend on what is on record of the question and on the arm, and that "
     "nothing unobserved chose the arm. Its intervals cover the spread of the predictions, not their error."
 )
@@ -984,8 +984,8 @@ def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
     """
     if log.estimated and request.gate:
         raise EvaluationError(
-            "The gate needs propensities that were drawn with: those of this log were estimated from "
-            "frequencies, which no check can confirm. Leave --gate out, or log the drawn arm's probability."
+            "The gate needs the propensities of the draws, but this log has propensities estimated from "
+            "frequencies, which no check can confirm. Remove --gate, or log the drawn arm's probability."
         )
     if log.has_propensities:
         return request
@@ -1126,7 +1126,7 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
         return
     later = (
         f"Each counts once `reward.wait_time`, {wait_time}, has passed and the service that has learned so "
-        "far has read the log since: start it where it is stopped."
+        "far has read the log since: if it is stopped, start it."
     )
     if settled.n_open:
         share = settled.n_open / (settled.n_open + rows)

@@ -89,8 +89,8 @@ async def verdict(
     while not evaluation.status.ended:
         if time.monotonic() >= give_up:
             raise UndecidedError(
-                f"evaluation {evaluation.seq}, by which version {version} is judged, is {evaluation.status}: "
-                "it goes on, and the same request finds its verdict once it is done"
+                f"evaluation {evaluation.seq}, which judges version {version}, is {evaluation.status}: "
+                "it continues, so send the same request again to get the verdict"
             )
         await asyncio.sleep(poll_s)
         evaluation = await asyncio.to_thread(_again, store, evaluation.seq)

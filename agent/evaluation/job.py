@@ -107,7 +107,7 @@ class Evaluations:
         try:
             self._answer(mine, stop)
         except SupersededError as error:
-            logger.warning("an answer is dropped: %s", error)
+            logger.warning("dropped an answer: %s", error)
 
     def _answer(self, mine: EvaluationRow, stop: threading.Event) -> None:
         try:

@@ -238,7 +238,7 @@ BIASED = (
 )
 """What an interval marked as biased means."""
 
-DIRECT_ALONE = "of the direct model alone, no propensity is on record"
+DIRECT_ALONE = "by the direct model only, because the log has no propensities"
 """Note on every figure of a log without propensities."""
 
 BIASED_ALONE = (

@@ -145,7 +145,9 @@ class EvaluationRequest(BaseModel):
     def _sound(self) -> Self:
         names = (*self.candidates, self.baseline)
         if (length := sum(map(len, names))) > LONGEST:
-            raise ValueError(f"names of {length:,} characters: at most {LONGEST:,} were expected, together")
+            raise ValueError(
+                f"the names have {length:,} characters together; at most {LONGEST:,} are allowed"
+            )
         for name in names:
             parse_name(name)
         _ = self.selected_features, self.ceiling  # refuses invalid ones
@@ -155,12 +157,14 @@ class EvaluationRequest(BaseModel):
         ):
             for name in requested_names:
                 if name not in choices:
-                    raise ValueError(f"no {what} {name[:SHOWN]!r}; there are: {', '.join(choices)}")
+                    raise ValueError(f"unknown {what} {name[:SHOWN]!r}; available: {', '.join(choices)}")
         if self.since is not None and self.until is not None and self.since >= self.until:
             raise ValueError(f"since {self.since} must be before until {self.until}")
         if self.versions is not None and not 1 <= self.versions[0] <= self.versions[1]:
             first, last = self.versions
-            raise ValueError(f"versions {first} to {last}: the first is at least 1 and not above the last")
+            raise ValueError(
+                f"versions {first} to {last}: the first must be at least 1 and not above the last"
+            )
         if self.versions is not None and self.versions[1] - self.versions[0] >= MOST_VERSIONS:
             first, last = self.versions
             raise ValueError(
@@ -213,7 +217,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
         match candidate.kind:
             case CandidateKind.FIXED if candidate.argument not in arms:
                 raise CandidateError(
-                    f"candidate {name!r} names no arm{did_you_mean(candidate.argument, arms)}"
+                    f"candidate {name!r} names an unknown arm{did_you_mean(candidate.argument, arms)}"
                 )
             case CandidateKind.VERSION | CandidateKind.RECIPE if not _is_version(store, candidate.number):
                 raise CandidateError(f"candidate {name!r}: there is no version {candidate.number}")
@@ -239,6 +243,7 @@ def _refuse_router(candidate: CandidateName, config: AppConfig) -> None:
     is_configured = config.router is not None and folder == config.router.path.resolve()
     if not is_configured and config.home_path.resolve() not in folder.parents:
         raise CandidateError(
-            f"candidate {candidate.name!r}: only the configured router, and those below the folder of the "
-            "service, can be named in a request"
+            f"candidate {candidate.name!r}: a request can name only the configured router, and routers in "
+            "the "
+            "folder of the service"
         )

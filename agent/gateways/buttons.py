@@ -171,7 +171,7 @@ def _opened(replica: Replica, token: str) -> tuple[str | None, str]:
     except (ValueError, TypeError):
         sound = False
     if not sound:
-        raise ApiError("forbidden", "the token is none that this service has made", "token")
+        raise ApiError("forbidden", "this service did not issue this token", "token")
     if replica.clock() >= expires:
         raise ApiError("forbidden", "the token has expired: feedback would no longer count", "token")
     return key, decision_id

@@ -136,7 +136,7 @@ def import_log(
         str | None,
         typer.Option(
             "--draw",
-            help="Where every arm's outcome is known: what is drawn, as a=0.7,b=0.3; else all alike.",
+            help="With outcomes of every arm: how to draw, such as a=0.7,b=0.3; by default all equally.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of these draws.")] = 0,
@@ -156,10 +156,10 @@ def import_log(
     """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""
     with explained():
         if output is None and not dry_run:
-            raise ValueError("--output was expected, or --dry-run")
+            raise ValueError("give --output FILE, or --dry-run")
         if form in FACTS:
             if dry_run or output is None:
-                raise ValueError(f"--dry-run is for formats with columns, not for {form}")
+                raise ValueError(f"--dry-run does not work with {form}: it needs a format with columns")
             _convert(source, FACTS[form], output, metric, scale, Faults(strict=strict))
             _print_declaration(metric, scale)
             return
@@ -257,7 +257,7 @@ def _costs(pairs: Iterable[str]) -> dict[str, str]:
     columns = unique("--cost", map(renamed, pairs))
     for name in columns:
         if name not in COSTS:
-            raise ValueError(f"--cost {name}: no such cost{did_you_mean(name, COSTS)}")
+            raise ValueError(f"--cost {name}: unknown cost{did_you_mean(name, COSTS)}")
     return columns
 
 
@@ -286,7 +286,7 @@ def _shares(text: str) -> dict[str, float]:
             raise ValueError(f"--draw {part.strip()!r}: ARM=PROBABILITY in [0, 1] was expected")
     if abs(sum(probabilities.values()) - 1.0) > 1e-6:
         raise ValueError(
-            f"--draw {text}: the probabilities sum to {sum(probabilities.values()):g} and not to 1"
+            f"--draw {text}: the probabilities sum to {sum(probabilities.values()):g}; they must sum to 1"
         )
     return probabilities
 
@@ -332,7 +332,7 @@ def _print_understood(log: ProductionLog) -> None:
         if not column.startswith("_"):
             say(f"{what} <- {column}")
     if log.full:
-        say("arm, reward, distribution <- drawn here, one arm a row of those whose outcome it has")
+        say("arm, reward, distribution <- drawn here: one arm per row, among those with an outcome")
     elif log.scored is not None:
         say(f"reward <- the newest score{f' {log.scored!r}' if log.scored else ''} of the feedback")
     elif log.columns.reward is None:
@@ -425,7 +425,7 @@ def _print_possible(log: ProductionLog, request: ImportRequest) -> None:
         )
     if summary.rows and summary.unknown == summary.rows:
         say(
-            "no propensity is on record: `armwise replay --from` can estimate by the direct model alone, dm. "
+            "the log has no propensities, so `armwise replay --from` can use only the direct model, dm. "
             "Log the probability of the drawn arm with each decision, or give --propensity, --distribution "
             "or --estimate-propensities"
         )

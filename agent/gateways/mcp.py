@@ -133,7 +133,7 @@ def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replic
         cause = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
         failure = errors.translate(cause).shown_to(caller)
         if failure.code == "internal_error":
-            logger.exception("a tool fails")
+            logger.exception("a tool failed")
         raise ToolError(f"{failure.code}: {failure.message}") from error
 
 
@@ -166,7 +166,7 @@ async def fetch(
     with _calling(ctx, "decide", "read") as (replica, caller):
         passage = (await permitted(replica, caller, [id])).get(id)
         if passage is None:
-            raise ToolError(f"the corpus holds no passage {id!r}; an id of a search was expected")
+            raise ToolError(f"there is no passage {id!r}; give an id that a search returned")
         corpus, _ = replica.config.locate_passage(id)
         attributes = {name: str(value) for name, value in shown(passage.metadata).items()}
         about = {**attributes, "corpus": corpus}
@@ -219,13 +219,13 @@ def _within(replica: Replica, ask: Ask, corpus: str) -> Ask:
     """Return a question for which only one corpus is searched. Raises ApiError."""
     names = replica.config.corpus_names
     if corpus not in names:
-        there = f"there {'is' if len(names) == 1 else 'are'}: {', '.join(names)}"
+        there = f"available: {', '.join(names)}"
         raise ApiError("invalid_value", f"there is no corpus {corpus!r}; {there}", "corpus")
     arms = replica.config.searching(corpus)
     if arms is None:
         return ask
     if not arms:
-        message = f"no arm searches corpus {corpus!r} alone: add one, such as bm25 with `corpus: {corpus}`"
+        message = f"no arm searches only corpus {corpus!r}: add one, such as bm25 with `corpus: {corpus}`"
         raise ApiError("no_eligible_arm", message, "corpus")
     return replace(ask, allowed=arms)
 

@@ -165,7 +165,7 @@ class TimeLimit:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            late = ApiError("deadline_exceeded", f"the time-out of {limit_s:g} s has all but passed")
+            late = ApiError("deadline_exceeded", f"no answer within the timeout of {limit_s:g} s")
             request_id = dict(others).get(b"x-request-id")
             await late.response(request_id and request_id.decode("latin-1"))(scope, receive, send)
 

@@ -111,7 +111,7 @@ def _slot(folder: Path) -> Iterator[Path]:
                 continue
             yield path
             return
-    raise RuntimeError(f"{folder}: {SLOTS} replicas listen there already")
+    raise RuntimeError(f"{folder}: {SLOTS} replicas already listen there")
 
 
 @contextmanager

@@ -79,5 +79,5 @@ def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T
         except (LogUnavailableError, ClockError) as error:
             if time.monotonic() >= say_at:
                 say_at = time.monotonic() + SAID_S
-                logger.warning("a replica waits until it can write to the log: %s", error)
+                logger.warning("a replica is waiting until it can write to the log: %s", error)
             time.sleep(pause_s)

@@ -76,7 +76,7 @@ class Reopened:
         except Exception:
             self._part = None
             self._at = self._clock() + self._pause_s
-            logger.exception("%s has failed, and is opened again in %g s", self._name, self._pause_s)
+            logger.exception("%s failed; it is opened again in %g s", self._name, self._pause_s)
             self._pause_s = min(2.0 * self._pause_s, LONGEST_PAUSE_S)
 
 

@@ -63,7 +63,7 @@ class Draw(dict[str, Any]):
 
     def __init__(self, **fields: Any) -> None:
         if unknown := sorted(fields.keys() - set(TAKEN)):
-            raise ValueError(f"{unknown[0]!r} is no field of a draw: these are: {', '.join(TAKEN)}")
+            raise ValueError(f"a Draw has no field {unknown[0]!r}; available: {', '.join(TAKEN)}")
         super().__init__(fields)
 
 
@@ -156,9 +156,9 @@ class ArmwiseLogger(CustomLogger):
             self.ignored += 1
             if self.ignored == 1:  # a client could fill the log
                 logger.warning(
-                    "the metadata of a call has %s in a plain object %r, as any client of a proxy can send: "
-                    "not read, nor in later calls. In your own code, import Draw from "
-                    "armwise.agent.integrations.litellm, and pass Draw(...)",
+                    "a call's metadata has %s in a plain object %r, which any client of a proxy could send: "
+                    "it is ignored, now and in later calls. In your own code, import Draw from "
+                    "armwise.agent.integrations.litellm and pass Draw(...)",
                     ", ".join(unread),
                     KEY,
                 )

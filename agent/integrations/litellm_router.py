@@ -114,7 +114,7 @@ class ArmwiseRouter(ArmwiseLogger):
         **options: Any,
     ) -> None:
         if not bound_s > 0.0:
-            raise ValueError(f"bound_s is {bound_s:g}; a positive number of seconds was expected")
+            raise ValueError(f"bound_s is {bound_s:g}; it must be a positive number of seconds")
         super().__init__(url, api_key, client=client, **options)
         self.decided = self.undecided = 0
         self._groups, self._bound_s = groups, bound_s
@@ -190,7 +190,7 @@ class ArmwiseRouter(ArmwiseLogger):
         why = f"no answer within {self._bound_s * 1000:g} ms" if late else str(error) or repr(error)
         self.undecided += 1
         _log(metadata, {"undecided": why})
-        logger.warning("LiteLLM decides, %d times in all: %s", self.undecided, why)
+        logger.warning("LiteLLM decided instead of Armwise (%d times so far): %s", self.undecided, why)
 
     @override
     def _observe(

@@ -167,8 +167,9 @@ class Learner:
         n_learned = max(self.learned, self._loadable_upto)
         if n_learned > position.examples_seq and not self._joiner.left:
             raise LogGapError(
-                f"{n_learned} examples were learned before, and the whole log gives {position.examples_seq}: "
-                "`armwise rebuild` publishes what has learned these"
+                f"{n_learned} examples were learned before, but the whole log has only "
+                f"{position.examples_seq}: "
+                "run `armwise rebuild` to learn from those"
             )
         upto = min(position.examples_seq, self.learned + BATCH)
         if upto > self.learned or (upto == self.learned and self._known is None):
@@ -201,8 +202,9 @@ class Learner:
             yield example
             for restart in list_restarts(self._policy)[n_restarts:]:
                 logger.warning(
-                    "example %d: the policy restarts from its latest %d rewards, as %s earns %.3g where it "
-                    "earned %.3g",
+                    "example %d: the policy restarts from its latest %d rewards, because %s now earns %.3g "
+                    "and "
+                    "earned %.3g before",
                     *(example.seq, restart.kept, restart.arm, restart.after, restart.before),
                 )
                 if self._watch:
@@ -291,7 +293,7 @@ class LearnerThread:
                 logger.warning("the learner waits %.3g s for the log: %s", pause_s, error)
                 learner = None  # its policy may have learned unpublished examples
             except SupersededError as error:
-                logger.warning("the learner stops: %s", error)
+                logger.warning("the learner stopped: %s", error)
                 self.superseded = True
                 return
             except Exception as error:
@@ -378,7 +380,7 @@ def publish_candidate(
         epoch, _ = newest_epoch(connection)
         joined = read_position(connection, recipe.reward.join).examples_seq
     if start.after > joined:
-        raise ValueError(f"a start after example {start.after}: the training log has {joined}")
+        raise ValueError(f"cannot start after example {start.after}: the training log has {joined}")
     if recipe.router is not None:  # all decisions joined above, and those that wait for feedback
         decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
         score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)

@@ -234,7 +234,7 @@ def find_version(store: Store, config: AppConfig, number: int) -> Version:
     try:
         Recipe.of(named, config.reward).require_servable(store, config)
     except PolicyError as error:
-        raise RebuildError(f"{error}: give the configuration that it was learned under") from None
+        raise RebuildError(f"{error}: pass the configuration with which it was learned") from None
     return named
 
 

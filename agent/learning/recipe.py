@@ -85,8 +85,9 @@ class Recipe:
         recipe = cls(read_spec(version), reward, start, version.router, version.arms)
         if recipe.digest != version.recipe:
             raise PolicyError(
-                f"version {version.version} is of recipe {version.recipe[:DIGEST_CHARS]}: it was learned by "
-                "another reward than the one that is configured"
+                f"version {version.version} is of recipe {version.recipe[:DIGEST_CHARS]}: it was learned "
+                "with "
+                "another reward than the configured one"
             )
         return recipe
 
@@ -197,6 +198,8 @@ def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None =
         recipe = Recipe.of(version, config.reward)
         recipe.require_servable(store, config)
     except PolicyError as error:
-        logger.warning("version %d was promoted and is passed over: %s", version.version, error)
+        logger.warning(
+            "version %d was promoted but cannot be served, so it is skipped: %s", version.version, error
+        )
         return configured
     return recipe

@@ -60,7 +60,7 @@ def restore_policy(
     try:
         recipe = Recipe.of(version, rule)
     except PolicyError:
-        message = f"{lost}, and it was learned by another reward than the one that is configured"
+        message = f"{lost}, and it was learned with another reward than the configured one"
         raise PolicyError(message) from None
     policy, last_seq = resume_point(store, empty, version)
     try:
@@ -74,7 +74,7 @@ def restore_policy(
         store, version, arithmetic()
     ):
         raise PolicyError(
-            f"{lost}, and the log gives another state now, {digest[:DIGEST_CHARS]}: "
+            f"{lost}, and learning again from the log gives another state, {digest[:DIGEST_CHARS]}: "
             "the training log was changed; see `armwise rebuild --verify`"
         )
     return empty.load(state)  # as every replica loads it
@@ -174,7 +174,7 @@ class PolicyHistory:
         """
         with self._counting:
             if self._calls >= MAX_QUEUED:
-                raise BusyError(f"{self._calls} calls to policies of earlier versions are queued already")
+                raise BusyError(f"{self._calls} calls to policies of earlier versions are already queued")
             self._calls += 1
         future = self._thread.submit(self._call, of, function)
         future.add_done_callback(self._count_done)

@@ -80,7 +80,7 @@ def keep_router(store: Store, folder: Path, now: float) -> str:
     """Write the router of a folder to the log, and return its digest there. Raises RouterError."""
     about = StoredTrained.read(folder).trained.about  # refuses damaged files
     if about.relevance is not None:
-        raise RouterError(f"{folder} has a model of relevance, which the log does not keep: train without it")
+        raise RouterError(f"{folder} has a relevance model, which the log cannot store: train without it")
     model, unseen = ((folder.expanduser() / name).read_bytes() for name in (saved.MODEL, out_of_fold.FILE))
     return routers.add(store, routers.StoredRouter(about.model_dump(mode="json"), model, unseen), now)
 
@@ -98,7 +98,7 @@ def open_router(store: Store, digest: str) -> StoredTrained:
     try:
         about = saved.RouterFacts.model_validate(stored.about)
     except ValidationError as error:
-        raise RouterError(f"{name} is of another version: {error}") from None
+        raise RouterError(f"{name} was written by another version: {error}") from None
     trained = saved.load_trained(about, stored.model, name)
     return StoredTrained(trained, out_of_fold.parse_out_of_fold(stored.unseen, about, name))
 

@@ -179,7 +179,7 @@ def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
 def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
     """Return the distribution of the version's policy. Raises ValueError if it cannot be computed."""
     if policy is None or decision.floor is None:
-        raise ValueError("its policy or its floor is not on record")
+        raise ValueError("the log lacks its policy or its floor")
     _refuse_erased(decision, policy)
     return served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
 
@@ -187,7 +187,7 @@ def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
 def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
     """Raise ValueError if a policy reads the text of a question that was erased."""
     if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies):
-        raise ValueError("it reads the text of the question, which was erased")
+        raise ValueError("its policy reads the text of the question, which was erased")
 
 
 def _distributions(
@@ -196,22 +196,23 @@ def _distributions(
     """Return the distribution, and that of the policy beside an incumbent, empty without one."""
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
-            raise ValueError(f"no draw {decision.draw_id!r} of its episode is in the log")
+            raise ValueError(f"the log lacks the draw {decision.draw_id!r} of its episode")
         return np.array([float(arm == draw.drawn) for arm in decision.arms]), np.zeros(0)
     if decision.mode is Mode.FORCED or policy is None:
         return np.ones(1), np.zeros(0)
     if decision.floor is None:
-        raise ValueError("its floor is not on record")
+        raise ValueError("the log lacks its floor")
     _refuse_erased(decision, policy, candidate)
     p = served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
     if decision.policy == INCUMBENT:
         if len(decision.incumbent) != len(p):
-            raise ValueError("what the caller's own decider would have drawn from is not on record")
+            raise ValueError("the log lacks the distribution of the caller's own decider")
         return sampling.mixed(p, np.array(decision.incumbent), decision.incumbent_share), p
     if decision.share:
         if candidate is None:
             raise ValueError(
-                f"{decision.share:g} of it is of version {decision.candidate}, which is not here"
+                f"a share of {decision.share:g} comes from version {decision.candidate}, which is not "
+                "available"
             )
         theirs = decision.candidate_context, decision.arms, decision.floor
         p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)

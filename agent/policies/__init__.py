@@ -1,4 +1,4 @@
-"""Bandit policies: a context in, a distribution over arms out; one file a policy."""
+"""Bandit policies: each maps a context to a distribution over arms. There is one file per policy."""
 
 from . import sampling, vowpal
 from .adaptive import Adaptive

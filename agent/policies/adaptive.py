@@ -89,8 +89,8 @@ LAYOUT = 1
 class Adaptive:
     """Each arm with the probability that it is the best, in a world that may change.
 
-    The largest of upper bounds would jump from arm to arm: here, one of the first rewards moves the
-    distribution of other questions by some .1.
+    Unlike the arm with the largest upper bound, the distribution changes smoothly: one of the first rewards
+    moves it by about 0.1 for other questions.
 
     Args:
         alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and
@@ -106,9 +106,9 @@ class Adaptive:
             draws while it is better with a probability below 95 %; exploration still tries it. None to do
             without; a service sets it from `baseline` of its configuration.
 
-    Source: ridge regressions an arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being the
-    best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed rises:
-    Page 1954.
+    Source: one ridge regression per arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being
+    the best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed
+    rises: Page 1954.
 
     Raises:
         PolicyError: A value out of its range.
@@ -146,12 +146,12 @@ class Adaptive:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Accept all parameters: none names a file."""
+        """Accept all parameters, because none names a file."""
         del params, configured
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
-        """The times at which it forgot what it had learned, the oldest first."""
+        """When the policy forgot what it had learned, the oldest restart first."""
         return tuple(self._restarts)
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> Array:
@@ -178,7 +178,7 @@ class Adaptive:
         return (1.0 - LOOK) * best + LOOK * greedy(net + deviation + over)
 
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
-        """Return the mean reward of each arm, and the deviation that it is drawn with, shapes (n,)."""
+        """Return each arm's mean reward and the standard deviation used for the draw, shapes (n,)."""
         return self._posterior(context, arms)[:2]
 
     def _posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array, Array | None]:
@@ -222,7 +222,7 @@ class Adaptive:
         return parts | question_contributions(context, self._settings["dims"], own)
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update from one reward, and restart if it completes the evidence of a change."""
+        """Update from one reward, and restart if there is now enough evidence of a change."""
         check_reward(decision, reward)
         x, drawn = self._columns(decision.context), decision.drawn
         with self._lock:
@@ -280,7 +280,7 @@ class Adaptive:
         """Return a policy with the given state.
 
         Raises:
-            PolicyError: The state is damaged, or of another kind or with other settings.
+            PolicyError: The state is damaged, or has another kind or other settings.
         """
         facts, arrays = unpack(unseal(state, self._made_by))
         loaded, detector = copy.copy(self), self._detector

@@ -15,20 +15,20 @@ from armwise.feedback.events import Context, Decision
 
 
 class PolicyError(ValueError):
-    """A policy cannot be built or loaded, or returned something other than a distribution."""
+    """A policy cannot be built or loaded, or did not return a distribution."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Map a context to a distribution over arms, and learn from rewards.
+    """A policy maps a context to a distribution over arms, and learns from rewards.
 
     Attributes:
         kind: Name in the catalogue of policies.
-        resumes_exactly: Whether `load(save())` followed by `learn` gives the same state as if never saved.
-            If False, the state is recovered by replaying the log.
+        resumes_exactly: Whether `load(save())` followed by `learn` gives the same state as without saving.
+            If False, Armwise recovers the state by replaying the log.
 
-    Threads: a replica only asks the object that it serves, perhaps from several threads at once, so what
-    `probabilities` keeps for itself needs a lock; the learner teaches an object of its own from one thread.
+    Threads: a replica only reads the policy that it serves, perhaps from several threads at once, so what
+    `probabilities` stores needs a lock. The learner updates a policy object of its own from one thread.
 
     A class may have further members, which the catalogue reads:
 
@@ -52,15 +52,18 @@ class Policy(Protocol):
     resumes_exactly: bool
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return one probability per arm, shape (n_arms,), summing to 1. Pure until `learn`."""
+        """Return one probability per arm, shape (n_arms,), summing to 1.
+
+        Calls do not change the policy: equal contexts give equal results until `learn`.
+        """
         ...
 
     def learn(self, decision: Decision, reward: float) -> None:
-        """Update from one rewarded decision: the stored fact, not loose arguments."""
+        """Learn from one decision and its reward."""
         ...
 
     def save(self) -> bytes:
-        """Return the state; equal histories give equal bytes."""
+        """Return the state as bytes; equal histories give equal bytes."""
         ...
 
     def load(self, state: bytes) -> Self:
@@ -70,7 +73,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A time at which the policy forgot what it had learned.
+    """A moment at which the policy forgot what it had learned.
 
     Attributes:
         reward: Number of the reward that showed the change, from 1.
@@ -103,7 +106,7 @@ class Uniform:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Accept all parameters: none names a file."""
+        """Accept all parameters, because none names a file."""
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return 1 / n_arms for each."""
@@ -124,7 +127,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always the same arm; uniform over the eligible ones when it is not among them.
+    """Always the same arm; if it is not eligible, every eligible arm with the same probability.
 
     Args:
         arm: Name of that arm.

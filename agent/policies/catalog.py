@@ -35,7 +35,7 @@ class PolicySpec(Spec):
 
 
 def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
-    """Build a policy before any learning.
+    """Build a policy that has learned nothing yet.
 
     Args:
         spec: Kind and parameters.
@@ -54,7 +54,7 @@ def build_policy(spec: PolicySpec, arms: Sequence[str]) -> Policy:
 
 
 def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
-    """Check that a specification from a request cannot import code or open a file of this machine.
+    """Check that a policy from a request cannot import code or open a file on this machine.
 
     Only the configuration may name files. Other errors surface when the policy is built.
 
@@ -71,4 +71,4 @@ def check_untrusted(spec: PolicySpec, configured: PolicySpec) -> None:
     if check is not None:
         check(spec.params, spec == configured)
     elif spec != configured:
-        raise PolicyError(f"policy {spec.kind!r} can be named by the configuration alone")
+        raise PolicyError(f"only the configuration can name policy {spec.kind!r}")

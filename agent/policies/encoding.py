@@ -24,7 +24,7 @@ def check_whole(least: int, **settings: int) -> None:
 
 
 def check_context(context: Context) -> None:
-    """Check that all features are finite; one NaN would spread to every weight.
+    """Check that all features are finite, because one NaN would spread to every weight.
 
     Raises:
         PolicyError: A feature is not finite; the message names it.

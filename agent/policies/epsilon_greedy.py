@@ -111,8 +111,8 @@ class _Regression:
 class EpsilonGreedy:
     """The arm with the best predicted reward, or any arm with probability epsilon.
 
-    Epsilon is shared by all arms, the best one included, and the rest of the mass by all
-    arms tied for the best. Its decay is that of `EpsilonSchedule`.
+    All arms, including the best, share epsilon evenly, and all arms tied for the best share the
+    rest. Epsilon decays as in `EpsilonSchedule`.
 
     Args:
         epsilon: Probability of exploring at the start, in [0, 1].
@@ -133,11 +133,11 @@ class EpsilonGreedy:
 
     @staticmethod
     def check_untrusted(params: Mapping[str, Any], configured: bool) -> None:
-        """Accept all parameters: none names a file."""
+        """Accept all parameters, because none names a file."""
         del params, configured
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return epsilon shared by all arms, plus the rest shared by the best ones.
+        """Return the distribution: epsilon shared by all arms, plus the rest shared by the best ones.
 
         Raises:
             PolicyError: A feature or a prediction is not finite.

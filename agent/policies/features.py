@@ -43,11 +43,11 @@ STOP_WORDS = frozenset(
 
 
 class FeatureError(ValueError):
-    """A value that a caller sent cannot be a feature; the message names the key."""
+    """A caller sent a value that cannot be a feature; the message names the key."""
 
 
 class EmbeddingSpec(BaseModel):
-    """Which embedding a policy sees, and how much of it."""
+    """Which embedding a policy sees, and how many of its numbers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -115,8 +115,8 @@ def describe(
         extra: The caller's features: a number becomes a feature of that name, `compressed`; a text or a
             boolean becomes the feature `key=value`. They replace computed features of the same name.
         arms: Features of each arm, passed on unchanged.
-        cost_weight: Quality that the request gives up for a unit of priced cost; if `spec` has a range for
-            it, a feature that is 0 and 1 at the ends of the range.
+        cost_weight: Quality that the request gives up for one unit of priced cost. If `spec` has a range for
+            it, it becomes a feature that is 0 and 1 at the ends of the range.
 
     Raises:
         FeatureError: An extra number is not finite.
@@ -228,7 +228,7 @@ KIND_OF_WORDS = "w"
 
 
 def select_kinds(features: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Return the features that name a kind of question, each with its value.
+    """Return the features that say what kind of question it is, each with its value.
 
     >>> select_kinds({"ask=who": 1.0, "tier=free": 1.0, "w=river": 1.0, "length": 0.3})
     [('ask', 'who'), ('tier', 'free')]

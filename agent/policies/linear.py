@@ -342,8 +342,8 @@ class LinUCB(RidgePolicy):
 class LinearThompson(RidgePolicy):
     """Each arm with the posterior probability that its reward is the highest.
 
-    Thompson sampling draws from this distribution; here it is computed. Arms that share
-    weights have dependent rewards: the common part is left out, as it cannot change which
+    Thompson sampling draws from this distribution; this policy computes it. Arms that share
+    weights have dependent rewards. The common part is left out, because it cannot change which
     reward is the highest, and the rest is treated as independent.
 
     Args:

@@ -16,8 +16,8 @@ from armwise.feedback.texts import find_value
 class Routed(Uniform):
     """The arm with the best score of a router, or any arm with probability epsilon.
 
-    The scores are in the context, as a feature of each arm, so that a replay needs no router. The policy
-    never learns; to learn on top of a router, take a policy that uses the features of arms.
+    The context has the scores, as a feature of each arm, so a replay needs no router. The policy
+    never learns. To learn on top of a router, choose a policy that uses the features of arms.
 
     Tied best arms share their mass evenly. An arm without a score, such as one added after the router was
     trained, gets the mean of the others; without any score, the distribution is uniform.

@@ -111,11 +111,11 @@ def best_probabilities(mean: NDArray[np.float64], deviation: NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What every eligible arm gets of the draws, whatever the policy prefers.
+    """The share of the draws that every eligible arm gets, whatever the policy prefers.
 
     Attributes:
-        share: Share of the draws that all eligible arms have together, in (0, 1).
-        floor: Least probability of each instead, in (0, 1); None: the share over the number of arms.
+        share: Share of the draws that all eligible arms get together, in (0, 1).
+        floor: Least probability of each arm instead, in (0, 1); None: the share over the number of arms.
 
     >>> Exploration(0.03).among(3), Exploration(0.03, 0.02).among(3), Exploration(0.03, 0.02).among(100)
     (0.01, 0.02, 0.01)
@@ -125,7 +125,7 @@ class Exploration:
     floor: float | None = None
 
     def among(self, n_arms: int) -> float:
-        """Return the least probability of each of so many eligible arms, at most 1 / n_arms."""
+        """Return the least probability of each of `n_arms` eligible arms, at most 1 / n_arms."""
         return self.share / n_arms if self.floor is None else lowered(self.floor, n_arms)
 
 
@@ -146,9 +146,9 @@ def served_distribution(
         policy: Called once.
         context: Context of the question.
         arms: The eligible arms, at least one.
-        floor: Smallest probability of an arm; lowered to 1 / n_arms where that is less.
-        penalty: Reward lost by each arm under a budget; empty without one. A policy that predicts rewards
-            subtracts it from them; from another one, the odds of arms are shifted.
+        floor: Smallest probability of an arm; lowered to 1 / n_arms if that is less.
+        penalty: Reward that each arm loses under a budget; empty without one. If the policy predicts rewards,
+            they are reduced by it; otherwise the odds of the arms are shifted.
 
     Raises:
         PolicyError: The policy returned no distribution over the arms.
@@ -243,7 +243,7 @@ def _key(salt: str) -> bytes:
 
 
 def choose(probabilities: NDArray[np.float64], u: float) -> int:
-    """Draw: the index of the first arm whose cumulative probability exceeds `u`.
+    """Draw an arm: return the index of the first one whose cumulative probability exceeds `u`.
 
     Args:
         probabilities: Shape (n_arms,), summing to 1.
@@ -277,7 +277,7 @@ def softmax(scores: NDArray[np.float64], temperature: float) -> NDArray[np.float
 
 
 def greedy(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Put all mass on the best arms, split evenly among ties; scores tie that differ by rounding alone.
+    """Put all mass on the best arms, split evenly among ties; scores that differ only by rounding tie.
 
     Raises:
         PolicyError: A score is not a number.

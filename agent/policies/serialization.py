@@ -19,7 +19,7 @@ HEADER_CHARS = 300
 
 
 def seal(made_by: Mapping[str, Any], body: bytes) -> bytes:
-    """Return a state: the settings and a digest on one line, then the body.
+    """Return a saved state: the settings and a digest on one line, then the body.
 
     >>> seal({"kind": "coin"}, b"heads").splitlines()
     [b'{"blake2b": "413288f2f678eced61e80eb7456b07c2", "kind": "coin"}', b'heads']
@@ -46,7 +46,7 @@ def unseal(state: bytes, made_by: Mapping[str, Any]) -> bytes:
 
 @extras.explained()
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return facts, which must be JSON, and arrays as one body."""
+    """Return facts, which must be JSON, and arrays as one byte string."""
     from safetensors.numpy import save  # here: a policy that only decides has no need of it
 
     return json.dumps(facts).encode() + b"\n" + save(dict(arrays))

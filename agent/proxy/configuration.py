@@ -203,9 +203,9 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield f"    timeout queue {_ms(QUEUE_S)}"
     failures = {
         408: ApiError("request_timeout", f"the request was not complete within {http.request_s:g} s"),
-        502: ApiError("replica_lost", "the replica that was answering has ended"),
-        503: ApiError("overloaded", f"no replica had room within {QUEUE_S:g} s"),
-        504: ApiError("replica_lost", f"the replica that was answering was silent for {silent_s:g} s"),
+        502: ApiError("replica_lost", "the replica that was answering has stopped"),
+        503: ApiError("overloaded", f"all replicas were busy for {QUEUE_S:g} s"),
+        504: ApiError("replica_lost", f"the replica that was answering sent nothing for {silent_s:g} s"),
     }
     for status, error in failures.items():
         yield f"    http-error status {status} {_body(error)}"
@@ -219,7 +219,7 @@ def _frontend(config: "AppConfig", listening: Listening) -> Iterator[str]:
     limits = f"{HEADER_BYTES} bytes, or {HEADER_LINES} lines"
     too_large = ApiError("header_too_large", f"the header has more than {limits}")
     not_ready = ApiError("not_ready", "the service is starting or stopping, or a replica is being replaced")
-    crowded = ApiError("overloaded", f"{QUEUE} requests wait already")
+    crowded = ApiError("overloaded", f"{QUEUE} requests are already waiting")
     yield from _tables()
     yield "frontend clients"
     yield f"    bind {host}:{listening.port}"
@@ -315,7 +315,7 @@ def _forwarded(http: "Http") -> Iterator[str]:
         yield f"    http-request set-var(txn.client) {address} if {through}"
         yield from (f"    acl via{hop} {address} {network}" for network in http.trusted_proxies)
         through += f" via{hop}"
-    busy = ApiError("overloaded", "too many requests of this address are under way")
+    busy = ApiError("overloaded", "this address has too many requests in progress")
     excess = f"{{ sc1_conn_cur(forwarded) gt {http.connections_per_address} }}"
     share = f"{{ sc1_conn_cur(forwarded),mul({SHARE}),add(txn.taken) gt {http.connections} }}"
     yield f"    http-request track-sc1 var(txn.client),{COUNTED} table forwarded if trusted"

@@ -89,7 +89,7 @@ class Proxy:
             return False
         self._ends.append(time.monotonic())
         if len(self._ends) == ENDS and self._ends[-1] - self._ends[0] < ENDS_S:
-            raise ProxyError(f"HAProxy ends again and again; {self._command[-1]} has its configuration")
+            raise ProxyError(f"HAProxy keeps stopping; its configuration is {self._command[-1]}")
         self._process = self._started()
         return True
 

@@ -218,7 +218,9 @@ class ArmRegistry:
                 self._serve(config, arm_set.seq, profiles)
         except (ConfigError, ArmError) as error:
             if arm_set.seq != self._unbuilt:
-                logger.warning("still serving the arms before set %d: %s", arm_set.seq, error)
+                logger.warning(
+                    "arm set %d cannot be served, so the earlier arms stay: %s", arm_set.seq, error
+                )
                 self._attempts = 0
             self._unbuilt, self._attempts = arm_set.seq, self._attempts + 1
             record(WorkFailure(Work.ARMS, str(error), self._attempts, time.time() + REBUILD_S))

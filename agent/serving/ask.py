@@ -310,7 +310,7 @@ def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping
         message = "no incumbent has a place here: `tap` is not configured"
         raise InvalidAskError(message, param)
     if (named.arm is None) == (named.distribution is None):
-        raise InvalidAskError("either arm or distribution was expected, which is drawn from here", param)
+        raise InvalidAskError("give either arm, or distribution to have an arm drawn from it", param)
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
     p = validate_distribution(replica, given, param)
     total = math.fsum(p.values())
@@ -326,7 +326,7 @@ def find_arm(replica: Replica, name: str, param: str) -> str:
         arm = tap.names.get("*", arm)
     if arm not in live:
         hint = "; `tap.names` can map another name to one of them"
-        raise UnknownArmError(f"arm {name!r} is not configured; there are: {', '.join(live)}{hint}", param)
+        raise UnknownArmError(f"arm {name!r} is not configured; available: {', '.join(live)}{hint}", param)
     return arm
 
 
@@ -340,7 +340,7 @@ def validate_distribution(replica: Replica, given: Mapping[str, float], param: s
         arm = find_arm(replica, name, param)
         distribution[arm] = distribution.get(arm, 0.0) + p
     if abs((total := math.fsum(distribution.values())) - 1.0) > TOLERANCE:
-        raise InvalidAskError(f"the probabilities sum to {total:.9g} and not to 1", param)
+        raise InvalidAskError(f"the probabilities sum to {total:.9g}; they must sum to 1", param)
     return distribution
 
 
@@ -531,7 +531,7 @@ def _reason(error: Exception, ask: Ask, timeout_s: float | None) -> Exception:
     """Return the exception that the caller sees for a failed turn."""
     match error:
         case TimeoutError():
-            return DeadlineExceededError(f"{timeout_s:g} s have passed")
+            return DeadlineExceededError(f"no answer within {timeout_s:g} s")
         case ConflictError():  # another replica was faster
             return in_progress(ask.decision_id)
     return error
@@ -747,7 +747,7 @@ class Retry:
         """
         ask = self.ask
         if execution.status not in (Status.OK, Status.FELL_BACK):
-            raise _conflict(f"{ask.decision_id!r} was decided but not answered; ask again under another id")
+            raise _conflict(f"{ask.decision_id!r} was decided but never answered; ask again with another id")
         self._require_known(execution.served, "answered by")
         served = execution.served or self.record.decision.drawn
         kept = await self._look_up(served, execution)
@@ -807,7 +807,7 @@ def require_model(replica: Replica, arm: str) -> None:
     """Check that the arm of a model is live. Raises AskError."""
     if arm not in replica.turns.arms:
         models = ", ".join(f"arm/{name}" for name in replica.turns.arms)
-        raise UnknownModelError(f"there is no model 'arm/{arm}'; there are: auto, {models}", "model")
+        raise UnknownModelError(f"there is no model 'arm/{arm}'; available: auto, {models}", "model")
 
 
 def require_arm(replica: Replica, arm: str, param: str) -> None:
@@ -818,4 +818,4 @@ def require_arm(replica: Replica, arm: str, param: str) -> None:
 
 def not_live(replica: Replica, arm: str) -> str:
     """Return the error message for an arm that is not live."""
-    return f"arm {arm!r} is not configured; there are: {', '.join(replica.turns.arms)}"
+    return f"arm {arm!r} is not configured; available: {', '.join(replica.turns.arms)}"

@@ -317,7 +317,7 @@ class Observer:
 
         def write(prompt: Prompt) -> tuple[str, Chunk]:
             if stopped:
-                raise GeneratorError("nothing is observed any more")
+                raise GeneratorError("observation has stopped")
             pending.append(asyncio.run_coroutine_threadsafe(answer(prompt), loop))
             text, last = pending[-1].result()
             spent.append(last)

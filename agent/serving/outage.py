@@ -54,9 +54,11 @@ class LogOutage:
         trouble = self._log.trouble if self.answers else ""
         if trouble and self._since is None:
             self._since = self._clock()
-            logger.warning("the log is away, so the fallback answers and nothing is logged: %s", trouble)
+            logger.warning(
+                "the log is unavailable, so the fallback arm answers and nothing is logged: %s", trouble
+            )
         elif not trouble and self._since is not None:
-            logger.warning("the log is back after %.0f s", self._clock() - self._since)
+            logger.warning("the log is available again after %.0f s", self._clock() - self._since)
             self._since = None
         return self._since
 
@@ -129,7 +131,7 @@ def stand_in(turns: TurnLoop, ask: Ask, caller: Caller, telemetry: Telemetry) ->
     names, _ = check_eligibility(ask, turns.arms, restricted=turns.restricted)
     if arm is None or arm not in names:
         raise LogUnavailableError(
-            f"the log is away, and arm {arm!r}, which answers meanwhile, may not answer this question: it is "
+            f"the log is unavailable, and the fallback arm {arm!r} may not answer this question: it is "
             "switched off, excluded, or lacks what the question needs"
         )
     unlogged = replace(

@@ -410,7 +410,7 @@ class Replica:
                     await self.refresh()
                 await self._check_log()
             except LogUnavailableError as error:
-                logger.warning("still serving version %d: %s", self.decider.serving.version, error)
+                logger.warning("version %d stays in service: %s", self.decider.serving.version, error)
             await asyncio.sleep(POLL_S)
 
     async def _check_log(self) -> None:

@@ -94,7 +94,7 @@ class RouterScorer:
             async with asyncio.timeout(limit_s):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, scores)
         except TimeoutError:
-            raise ArmError(f"no scores of the router within {limit_s:g} s") from None
+            raise ArmError(f"the router returned no scores within {limit_s:g} s") from None
         except RouterError as error:
             raise ArmError(f"the router cannot score the arms: {error}") from error
 
@@ -105,7 +105,9 @@ class RouterScorer:
             async with asyncio.timeout(self._limit_s):
                 return await self._vectors(self.backbone, ids)
         except TimeoutError:
-            raise ArmError(f"no vectors of {len(ids)} passages within {self._limit_s:g} s") from None
+            raise ArmError(
+                f"the vectors of {len(ids)} passages did not arrive within {self._limit_s:g} s"
+            ) from None
 
     def _scores(
         self,
@@ -174,7 +176,7 @@ class Scorers:
                     await scorer.warm_up(self._embed)
                 except ArmError as error:
                     if scorer not in self._cold:
-                        logger.warning("what is served stays: %s", error)
+                        logger.warning("a router cannot score yet, so the served version stays: %s", error)
                         self._cold.add(scorer)
                     return False
                 self._warm.add(scorer)

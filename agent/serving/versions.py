@@ -158,7 +158,11 @@ class Versions:
                 self._make_empty(version)
                 self._pin = pin.seq, pin
             except PolicyError as error:
-                logger.warning("version %d was chosen and is passed over: %s", version.version, error)
+                logger.warning(
+                    "version %d was promoted but cannot be served, so it is skipped: %s",
+                    version.version,
+                    error,
+                )
                 self._pin = pin.seq, None
         return None if pin is None else self._pin[1]
 
@@ -183,7 +187,7 @@ class Versions:
             policy, scorer = self._restore(version, relearn=first)
         except PolicyError as error:
             if first:
-                logger.warning("%s; it takes no part, although it is given a share", error)
+                logger.warning("%s; this candidate gets no traffic, although it was given a share", error)
             return None
         return Canary(policy, version.version, promotion.share, scorer, kept_floor)
 
@@ -201,9 +205,9 @@ class Versions:
             # A pruned version has a newer one; a damaged one, or one of another library, is soon replaced.
             if candidate != self._unreadable:
                 stays = (
-                    "still serving the version before"
+                    "the version before it stays in service"
                     if pin is None
-                    else "and it was chosen: promote another"
+                    else "it was promoted: promote another version"
                 )
                 logger.warning("%s; %s", error, stays)
                 self._unreadable = candidate

@@ -123,7 +123,7 @@ async def check_texts(
 
     def write(prompt: Prompt) -> tuple[str, Chunk]:
         if left or check.llm is None:
-            raise GeneratorError("nobody waits for this check any more")
+            raise GeneratorError("the caller no longer waits for this check")
         future = asyncio.run_coroutine_threadsafe(prompt_model(check.llm, prompt), loop)
         pending.append(future)
         if left:  # meanwhile, so that nobody else cancels it
@@ -146,7 +146,7 @@ async def check_texts(
         threading.Thread(target=run, name="check", daemon=True).start()
     except RuntimeError as error:
         checked.places.release()
-        raise ArmError(f"no thread for the check: {error}") from error
+        raise ArmError(f"cannot start a thread for the check: {error}") from error
     try:
         result = await asyncio.wrap_future(done)
     except asyncio.CancelledError:

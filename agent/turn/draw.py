@@ -312,11 +312,9 @@ class Decider:
         names = worked
         masked |= self.health.masked(names, probes.found.keys() | probes.failed.keys(), models)
         if self.health.loading.issuperset(names):
-            raise ArmError(
-                f"the encoders of the arms that could be drawn are still being loaded: {', '.join(names)}"
-            )
+            raise ArmError(f"the encoders of all eligible arms are still loading: {', '.join(names)}")
         if masked.keys() >= set(names):
-            raise OverloadedError(f"no arm that could be drawn has room: {', '.join(names)}")
+            raise OverloadedError(f"all eligible arms are busy: {', '.join(names)}")
         return masked
 
     async def score(
@@ -502,7 +500,7 @@ class Decider:
         """Return the distribution of the caller's own decider, shape (n_arms,). Raises NoEligibleArmError."""
         if gone := [arm for arm, p in named.items() if p and arm not in names]:
             raise NoEligibleArmError(
-                f"arm {gone[0]!r} of the incumbent cannot be drawn now; these can: {', '.join(names)}"
+                f"the incumbent's arm {gone[0]!r} is not eligible now; eligible: {', '.join(names)}"
             )
         return np.array([named.get(arm, 0.0) for arm in names])
 
@@ -549,7 +547,7 @@ class Decider:
 
     def _drop(self, canary: Canary, why: str) -> None:
         """Leave a candidate out from now on; to be called while an exception is handled, which is logged."""
-        logger.exception("version %d takes no part any more: %s", canary.version, why)
+        logger.exception("candidate version %d fails and gets no more traffic: %s", canary.version, why)
         self.dropped = *self.dropped[1 - MOST_DROPPED :], canary
 
     def _candidate_distribution(

@@ -91,14 +91,14 @@ def check_eligibility(
     filtered = must_filter(ask, restricted)
     if ask.forced is not None:
         if ask.forced not in arms:
-            raise NoEligibleArmError(f"arm {ask.forced!r} is not live any more; there are: {', '.join(arms)}")
+            raise NoEligibleArmError(f"arm {ask.forced!r} is no longer live; available: {', '.join(arms)}")
         if filtered and not arms[ask.forced].filters:
             raise NoEligibleArmError(f"arm {ask.forced!r} {UNFILTERED}")
         return [ask.forced], {}
     masked = _mask_ineligible(ask, arms, filtered=filtered)
     if len(masked) == len(arms):
         why = ", or cannot filter passages" if Mask.CANNOT_FILTER in masked.values() else ""
-        raise NoEligibleArmError(f"no arm is left of {', '.join(arms)}: all are disabled or excluded{why}")
+        raise NoEligibleArmError(f"no arm can answer: {', '.join(arms)} are all disabled or excluded{why}")
     return [name for name in arms if name not in masked], masked
 
 

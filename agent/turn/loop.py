@@ -151,8 +151,8 @@ def failing_as(kind: type[ArmError] | type[GeneratorError]) -> Iterator[None]:
     except (ArmError, GeneratorError, TimeoutError):
         raise
     except Exception as error:
-        logger.exception("a turn fails: %s", kind.__name__)
-        raise kind(f"{type(error).__name__}: see the log of the service") from error
+        logger.exception("a turn failed: %s", kind.__name__)
+        raise kind(f"{type(error).__name__}: see the service's log") from error
 
 
 @contextmanager
@@ -502,7 +502,7 @@ class TurnLoop:
             raise
         execution = self._ended(recorder, failure)
         if not await commit.finish(execution, keeps_answer=self.keeps_answers and failure is None):
-            raise AnsweredElsewhereError(f"{decision.id!r} was answered by another process meanwhile")
+            raise AnsweredElsewhereError(f"{decision.id!r} was meanwhile answered by another process")
         if failure is not None:
             raise TurnError(decision.id, execution.status, execution.error) from failure
         if decided is not None and not ask.messages:

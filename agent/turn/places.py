@@ -37,7 +37,7 @@ class Places:
         """
         if self._free.locked():
             if self._waiting >= self._queue:
-                raise OverloadedError(f"all {self._what} are taken, and {self._waiting} requests wait")
+                raise OverloadedError(f"all {self._what} are busy, and {self._waiting} requests are waiting")
             await self._wait()
         else:
             await self._free.acquire()
@@ -54,6 +54,6 @@ class Places:
             async with asyncio.timeout(self._wait_s):
                 await self._free.acquire()
         except TimeoutError:
-            raise OverloadedError(f"all {self._what} were taken for {self._wait_s:g} s") from None
+            raise OverloadedError(f"all {self._what} were busy for {self._wait_s:g} s") from None
         finally:
             self._waiting -= 1

@@ -36,7 +36,7 @@ class Chunking(BaseModel):
     @model_validator(mode="after")
     def _check_overlap(self) -> Self:
         if 4 * self.overlap > self.words:
-            raise ValueError(f"overlap {self.overlap} is more than a quarter of {self.words} words")
+            raise ValueError(f"overlap {self.overlap} must be at most a quarter of words, {self.words}")
         return self
 
 

@@ -119,7 +119,7 @@ class Corpora(Corpus):
             at = int(np.searchsorted(self._starts, position, side="right")) - 1
             if not 0 <= at < len(parts):
                 raise CorpusError(
-                    f"position {position} is outside corpora {self.name} of {len(self)} passages"
+                    f"position {position} is out of range: corpora {self.name} have {len(self)} passages"
                 )
             passages += parts[at].passages([position - self._starts[at]])
         return passages

@@ -123,7 +123,7 @@ class Corpus:
         except sqlite3.DatabaseError as error:
             raise CorpusError(
                 f"{target / PUBLISHED} is not a corpus ({error}): "
-                "`armwise serve --prepare-only` reads it again"
+                "run `armwise serve --prepare-only` to read it again"
             ) from error
 
     @property
@@ -173,7 +173,7 @@ class Corpus:
             row = execute(lookup, (int(position),)).fetchone()
             if row is None:
                 raise CorpusError(
-                    f"position {position} is outside corpus {self.name!r} of {len(self)} passages"
+                    f"position {position} is out of range: corpus {self.name!r} has {len(self)} passages"
                 )
             passages.append(self._passage(*row))
         return passages
@@ -269,7 +269,7 @@ class Corpus:
         if database is None:
             database = _connect_read_only(self._target)
             if _manifest(database) != self.manifest:
-                raise CorpusError(f"corpus {self.name!r} was replaced by a newer one: open it again")
+                raise CorpusError(f"corpus {self.name!r} was replaced by a newer version: open it again")
             self._local.database = database
         return database
 
@@ -311,7 +311,7 @@ def ingest(
     with FileLock(target / LOCK):
         fingerprint = reader.fingerprint()
         if faults := problems(target, contents=compare):
-            logger.warning("corpus %s is read again: %s", target.name, ", ".join(faults))
+            logger.warning("reading corpus %s again: %s", target.name, ", ".join(faults))
         elif (target / PUBLISHED).exists():
             corpus = Corpus.open(target, prefix)
             if corpus.manifest.fingerprint == fingerprint and (skip_bad or not corpus.skipped()):
@@ -320,10 +320,10 @@ def ingest(
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
                 reasons = group_skipped(_skipped(database))
-                raise CorpusError("; ".join([f"{reader.place} holds no passages", *reasons]))
+                raise CorpusError("; ".join([f"{reader.place} has no passages", *reasons]))
             noted = _skipped(database)
         if reader.fingerprint() != fingerprint:
-            raise CorpusError(f"{reader.place} changed while it was read: run ingest again")
+            raise CorpusError(f"{reader.place} changed while it was being read: run ingest again")
         (target / LEFT_OUT).unlink(missing_ok=True)
         if noted:
             text = "".join(f"{line}\n" for line in noted)
@@ -394,7 +394,7 @@ def _write(
             else:
                 problem = f"another passage has the id {passage.id!r}"
         if problem and not (skip_bad or record.left_out):
-            raise CorpusError(f"{record.where}: {problem}; correct it, or have it left out")
+            raise CorpusError(f"{record.where}: {problem}; correct it, or skip such records")
         if problem:
             database.execute("INSERT INTO skipped VALUES (?, ?)", (record.where, problem))
         records, done = records + 1, record.done

@@ -203,7 +203,7 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
     with contextlib.closing(document):
         n_pages = len(document)
         if n_pages > limits["pages"]:
-            raise UnreadableDocumentError(f"has {n_pages:,} pages: at most {limits['pages']:,} are read")
+            raise UnreadableDocumentError(f"has {n_pages:,} pages; at most {limits['pages']:,} are allowed")
         document.init_forms()
         headings = dict(_outline(document, limits["pages"]))
         scanned = []
@@ -488,7 +488,7 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
     content = path.read_bytes()
     if len(content) > limits["html_bytes"]:
         raise UnreadableDocumentError(
-            f"has {len(content):,} bytes: at most {limits['html_bytes']:,} of HTML are read"
+            f"has {len(content):,} bytes; HTML may have at most {limits['html_bytes']:,}"
         )
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True)
     root = etree.fromstring(decoded(content).encode(errors="replace"), parser)
@@ -524,7 +524,7 @@ def decoded(content: bytes) -> str:
     label = "" if named is None else (named[1] or named[2]).decode("latin-1")
     encoding = webencodings.lookup(label) or webencodings.lookup("windows-1252")
     if encoding.name == "replacement":
-        raise UnreadableDocumentError(f"is in {label}, which browsers do not read either: save it as UTF-8")
+        raise UnreadableDocumentError(f"is in {label}, which cannot be read: save it as UTF-8")
     return str(webencodings.decode(content, DECODED_AS.get(encoding.name, encoding))[0])
 
 

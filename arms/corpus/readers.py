@@ -416,7 +416,7 @@ def _unread(path: Path) -> str:
         kind = "archive" if inner.suffix.lower() == ".tar" else f"{inner.suffix.lower()} file"
         return f"is a compressed {kind}: of compressed files only texts are read, unpack it"
     if medium := _medium(path):
-        return f"is {medium}, of which no text is read"
+        return f"is {medium}, which has no text to read"
     return f"is of no format that is read ({', '.join(FORMATS)}, text, source code; JSON lines by themselves)"
 
 
@@ -456,7 +456,7 @@ def _windows_text(error: UnicodeDecodeError, line: int) -> str:
             if all(c.isprintable() or c.isspace() or c == SOFT_HYPHEN for c in text):
                 return text.replace("\r\n", "\n")
     raise CorpusError(
-        f"the whole file is left out for a byte in line {line} that is not {error.encoding.upper()} "
+        f"the whole file is skipped because line {line} has a byte that is not {error.encoding.upper()} "
         f"({error.reason}): save it as UTF-8"
     )
 
@@ -471,7 +471,7 @@ def _text(path: Path) -> str:
             content = stored.read(SNIFFED_BYTES)
             wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             if PRIVATE_KEY.match(content):
-                raise CorpusError("is a private key, and is not read")
+                raise CorpusError("is a private key, so it is not read")
             if b"\0" not in content or wide:
                 content += stored.read(max(0, limit + 1 - len(content)))
     except DAMAGED as error:
@@ -483,7 +483,7 @@ def _text(path: Path) -> str:
     before, nul, _ = text.partition("\0")
     if nul:
         line = before.count("\n") + 1
-        raise CorpusError(f"is no text: it has a NUL in line {line}")
+        raise CorpusError(f"is not text: line {line} has a NUL")
     return text.replace("\r\n", "\n")
 
 
@@ -551,7 +551,7 @@ def open_source(source: str | Path, chunking: Chunking = CHUNKING) -> PassageSou
     if path.is_dir():
         beir = [path / f"corpus{suffix}" for suffix in JSONL_SUFFIXES if (path / f"corpus{suffix}").is_file()]
         if beir and not beir[0].resolve().is_relative_to(path):
-            raise CorpusError(f"{beir[0]} is a link that leaves the folder: name the file itself to read it")
+            raise CorpusError(f"{beir[0]} links to a file outside the folder: to read it, name that file")
         return JsonLines(beir[0], name=path.name) if beir else Folder(path, chunking)
     path = Path(os.path.abspath(source))  # its own name: that of a link, whose target may have another ending
     if not path.is_file():

@@ -72,9 +72,7 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
             values_read = yaml.safe_load(block[1] or "")
     if block is None or not isinstance(values_read, dict):
         if text.lstrip().startswith("---") and NAMES_GROUPS.search(text):
-            raise CorpusError(
-                f"{name} names {GROUPS}, but does not begin with a map of YAML between lines ---"
-            )
+            raise CorpusError(f"{name} names {GROUPS}, but does not begin with a YAML map between --- lines")
         return {}, text
     values = {
         str(key): value.isoformat() if isinstance(value, date) else value
@@ -97,7 +95,7 @@ def checked(passage: str, metadata: object) -> Metadata:
         raise CorpusError(f"the metadata of passage {passage!r} is not an object: {short(metadata)}")
     if len(metadata) > MAX_NAMES:
         raise CorpusError(
-            f"passage {passage!r} has {len(metadata)} names of metadata: at most {MAX_NAMES} fit"
+            f"passage {passage!r} has {len(metadata)} metadata names; at most {MAX_NAMES} are allowed"
         )
     for name, value in metadata.items():
         problem = find_problem(name, value)

@@ -121,7 +121,7 @@ def _names(row: Sequence[str]) -> list[str]:
     ['id', 'column 2', 'Unit price', 'Unit price (column 4)']
     """
     if len(row) > MAX_COLUMNS:
-        raise CorpusError(f"has {len(row):,} columns: at most {MAX_COLUMNS:,} are read")
+        raise CorpusError(f"has {len(row):,} columns; at most {MAX_COLUMNS:,} are allowed")
     names: list[str] = []
     for n, cell in enumerate(row, start=1):
         name = _name(" ".join(_readable(f"column {n}", cell).split())) or f"column {n}"

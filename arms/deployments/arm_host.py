@@ -229,7 +229,9 @@ class ArmHost:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except Exception as error:
-            raise ArmError(f"vectors of {backbone!r}: {type(error).__name__}: {error}") from error
+            raise ArmError(
+                f"cannot compute vectors of {backbone!r}: {type(error).__name__}: {error}"
+            ) from error
 
     async def profiles(self, specs: Specs, spec: ProfileSpec) -> dict[str, Profile]:
         """Return the profiles of the sources of arms, as far as they were sampled. Raises ArmError."""
@@ -240,7 +242,9 @@ class ArmHost:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
         except Exception as error:
-            raise ArmError(f"profiles of sources: {type(error).__name__}: {error}") from error
+            raise ArmError(
+                f"cannot compute the profiles of sources: {type(error).__name__}: {error}"
+            ) from error
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids that the corpus has. Raises ArmError."""
@@ -256,7 +260,7 @@ class ArmHost:
         try:
             return await loop.run_in_executor(self._reader, lambda: read(self._resources.corpus))
         except Exception as error:
-            raise ArmError(f"passages of the corpus: {type(error).__name__}: {error}") from error
+            raise ArmError(f"cannot read passages of the corpus: {type(error).__name__}: {error}") from error
 
     @cached_property
     def _resources(self) -> Resources:
@@ -324,7 +328,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
     def counted(prompt: Prompt) -> tuple[str, Chunk]:
         meter = METER.get() or Meter()
         if meter.abandoned:
-            raise GeneratorError("nobody waits for this search any more")
+            raise GeneratorError("the caller no longer waits for this search")
         try:
             text, last = write(prompt)
         except base.GeneratorTimeoutError:

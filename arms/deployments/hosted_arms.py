@@ -221,8 +221,8 @@ class HostedArms:
             same = arm == (before.arm if isinstance(before, CachedArm) else before)
             if arm.host is self._here and not same and not graph.is_light(name):
                 logger.warning(
-                    "arm %r of kind %r is not light, and searches beside HTTP: the deployment %r exists only "
-                    "where an arm of the configuration file needs it",
+                    "arm %r of kind %r is not light, but runs in the HTTP process: deployment %r exists only "
+                    "if an arm of the configuration file needs it",
                     name,
                     specs[name].kind,
                     specs[name].host,

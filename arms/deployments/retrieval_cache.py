@@ -186,14 +186,14 @@ class RetrievalCache:
             if isinstance(error, sqlite3.Error) and _code(error) in _PASSING:
                 return None
             self._usable = False
-            logger.warning("searches are not kept in %s any more: %s", self._path, error)
+            logger.warning("the retrieval cache %s is switched off: %s", self._path, error)
             self._close()
             return None
 
     def _opened(self) -> sqlite3.Connection:
         folder = self._path.parent.stat()
         if folder.st_uid != os.getuid() or folder.st_mode & 0o022:
-            raise UnusableError("other users may write to its folder")
+            raise UnusableError("other users can write to its folder")
         database = sqlite3.connect(self._path, timeout=LOOKUP_S, isolation_level=None)
         try:
             database.execute("PRAGMA journal_mode = WAL")

@@ -241,7 +241,9 @@ class EngineParams(BaseModel):
         if self.key_env is None:
             return None
         if not (key := read_secret(self.key_env)):
-            raise ArmBuildError(f"the password or key is missing: set the variable {self.key_env}")
+            raise ArmBuildError(
+                f"the password or key is missing: set the environment variable {self.key_env}"
+            )
         return key
 
     @model_validator(mode="after")
@@ -261,9 +263,12 @@ class ServerParams(EngineParams):
         try:
             password = httpx.URL(self.url).password
         except httpx.InvalidURL as error:
-            raise ValueError(f"url is not an address: {error}") from None
+            raise ValueError(f"url is not a valid address: {error}") from None
         if password:
-            raise ValueError("url holds a password, which everybody sees: name a variable as key_env")
+            raise ValueError(
+                "url contains a password that others could read: put it into a variable and name that in "
+                "key_env"
+            )
         return self
 
 
@@ -304,7 +309,7 @@ class EngineArm:
         if params.mode != "lexical":
             vector = query.embedding(params.backbone or "", arm=self.name)
             if not np.isfinite(vector).all():
-                raise ArmError(f"arm {self.name!r}: the query's embedding holds a number that is not finite")
+                raise ArmError(f"arm {self.name!r}: the query's embedding has a number that is not finite")
             passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
             rankings.append(_ranked(passages, n))
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings)[:k])
@@ -315,8 +320,8 @@ class EngineArm:
         version = None if wanted is None else self._version(False)
         if version is not None and not version.endswith(f"-{wanted}"):
             raise ArmError(
-                f"the collection has the words of another version, {version}: "
-                "`armwise ingest --into` this arm writes them again"
+                f"the collection's word index has another version, {version}: "
+                "run `armwise ingest --into` with this arm to write it again"
             )
         return self.collection.lexical(query, n)
 

@@ -92,7 +92,9 @@ def ingest(
     state = collection.state()
     empty = state is None
     if state is None and (n := collection.count()):
-        raise ArmError(f"the collection has {n:,} passages that were not put there by ingest: name another")
+        raise ArmError(
+            f"the collection has {n:,} passages that ingest did not write: name another collection"
+        )
     if state is not None:
         _check(state, corpus.name, model)
         if state.version == version == state.next:
@@ -150,13 +152,16 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
     spec, (_, params) = graph.spec(name), graph.resolve(name)
     if not isinstance(params, EngineParams):
         kinds = ", ".join(name for name, kind in KINDS.own.items() if issubclass(kind.params, EngineParams))
-        raise ArmSpecError(f"arm {name!r} of kind {spec.kind!r} has no collection: its kind would be {kinds}")
+        raise ArmSpecError(
+            f"arm {name!r} of kind {spec.kind!r} has no collection: use one of the kinds {kinds}"
+        )
     ArmGraph({name: spec}).validate(resources.backbones, resources.corpus.names)
     spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
     arm_resources = resources.of(spec)
     if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
-            f"arm {name!r} names no corpus: which one is put into its collection? `corpora` has "
+            f"arm {name!r} names no corpus: set `corpus` to the one to write into its collection; "
+            "`corpora` has "
             f"{', '.join(resources.corpus.names)}"
         )
     return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
@@ -195,12 +200,14 @@ def compute_version(corpus: Passages, model: str, stored_as: int | str = FORMAT)
 def _check(state: FillState, corpus: str, model: str) -> None:
     """Refuse to replace what is there by something else."""
     if state.corpus != corpus:
-        raise ArmError(f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another")
+        raise ArmError(
+            f"the collection holds corpus {state.corpus!r}, not {corpus!r}: name another collection"
+        )
     if state.model != model:
         have, want = (f"of model {digest[:8]}" if digest else "missing" for digest in (state.model, model))
         raise ArmError(
-            f"the vectors of the collection are {have}, and would then be {want}: name another collection, "
-            "or the same backbone for all arms over it"
+            f"the collection's vectors are {have}, and this arm would write {want}: name another collection, "
+            "or use the same backbone for all arms that search it"
         )
 
 

@@ -47,7 +47,7 @@ class SearchServerParams(ServerParams):
     @model_validator(mode="after")
     def _is_an_address(self) -> Self:
         if self.http.url != self.url or httpx.URL(self.url).query:
-            raise ValueError(f"url {self.url!r} is not an address of an engine")
+            raise ValueError(f"url {self.url!r} is not the address of a search engine")
         return self
 
 
@@ -244,7 +244,8 @@ class Index:
         done = [outcome for item in reply["items"] for outcome in item.values()]
         if failed := [outcome for outcome in done if "error" in outcome]:
             raise ArmError(
-                f"{len(failed)} passages are refused, such as {failed[0]['_id']!r}: {failed[0]['error']}"
+                f"the engine refused {len(failed)} passages, such as {failed[0]['_id']!r}: "
+                f"{failed[0]['error']}"
             )
 
 

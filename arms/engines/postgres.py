@@ -92,7 +92,7 @@ class PostgresParams(ServerParams):
     @model_validator(mode="after")
     def _is_postgres(self) -> Self:
         if urlsplit(self.url).scheme not in ("postgresql", "postgres", "postgresql+psycopg"):
-            raise ValueError(f"url {self.url!r} does not begin with postgresql://")
+            raise ValueError(f"url {self.url!r} must begin with postgresql://")
         return self
 
 

@@ -69,7 +69,7 @@ class QdrantParams(EngineParams):
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
         if (self.url is None) == (self.path is None):
-            raise ValueError("either url or path must be set")
+            raise ValueError("set either url or path")
         if self.url is not None and not re.fullmatch(r"https?://[^@/]+(/[^@]*)?", self.url):
             raise ValueError(f"url {self.url!r} is not an address such as http://localhost:6333")
         return self
@@ -130,7 +130,9 @@ class QdrantFilters:
     def _path(self, key: str) -> str:
         """Return the path of a value. Raises QuestionRefusedError for a name with a quotation mark."""
         if '"' in key:
-            raise QuestionRefusedError(f"Qdrant knows no metadata whose name has a quotation mark: {key!r}")
+            raise QuestionRefusedError(
+                f"Qdrant does not support metadata names with a quotation mark: {key!r}"
+            )
         return f'{self._metadata}."{key}"'
 
 

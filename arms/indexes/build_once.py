@@ -104,7 +104,8 @@ def check(target: Path, identity: Identity) -> None:
         raise IndexMismatchError(f"no index in {target}: prepare the arms first")
     if problems := _problems(target, identity):
         raise IndexMismatchError(
-            f"the index in {target}: {', '.join(problems)}; `armwise serve --prepare-only` builds it again"
+            f"the index in {target}: {', '.join(problems)}; run `armwise serve --prepare-only` to build it "
+            "again"
         )
 
 
@@ -124,7 +125,7 @@ def _discard(target: Path, problems: Callable[[], list[str]]) -> None:
     with _alone(target.with_name(f".{target.name}.lock")):
         if target.exists() and (faults := problems()):  # else another process has built it again meanwhile
             logger.warning(
-                "index %s is removed, and built again where it is needed: %s", target.name, ", ".join(faults)
+                "removed index %s; it is built again when it is needed: %s", target.name, ", ".join(faults)
             )
             damaged = target.with_name(f".{target.name}.damaged")
             shutil.rmtree(damaged, ignore_errors=True)  # of a process that was killed here

@@ -127,8 +127,9 @@ class Examples:
         labels = np.concatenate([self.labels[number] for number in of])
         if not 0 < (gold := int(labels.sum())) < len(labels):
             raise RelevanceError(
-                f"{gold} of {len(labels)} passages that were found for {len(of)} questions are gold: some "
-                "must be, and some not; are the gold_ids those of this corpus?"
+                f"{gold} of {len(labels)} passages found for {len(of)} questions are gold; some must be "
+                "gold and "
+                "some not. Do the gold_ids belong to this corpus?"
             )
         signs = [(name in RISING) - (name in FALLING) for name in NAMES] + [1] * len(self.arms)
         booster = xgboost.train(

@@ -148,7 +148,7 @@ class EndpointSpec(CachePrices, _Spec):
     @model_validator(mode="after")
     def _check_prices(self) -> "EndpointSpec":
         if self.usd is not None and self.model_copy(update={"usd": None}).own_prices is not None:
-            raise ValueError("usd: 0 says that the model costs nothing: leave it or the other prices out")
+            raise ValueError("usd: 0 means that the model is free: remove it, or the other prices")
         return self
 
 
@@ -407,7 +407,7 @@ class LateWriter:
     def _load(self) -> Write:
         spec = self._spec
         if spec is None:
-            raise ModelStartError("a language model is needed, and none is configured")
+            raise ModelStartError("a language model is needed, but none is configured: set `llm`")
         blocking = Blocking()
 
         async def load() -> Generator:  # in the event loop that it will use
@@ -416,4 +416,4 @@ class LateWriter:
         try:
             return blocking_writer(blocking, blocking.run(load()))
         except GeneratorError as error:  # not an error of one question: it would fail on every one
-            raise ModelStartError(f"the language model does not start: {error}") from error
+            raise ModelStartError(f"the language model did not start: {error}") from error

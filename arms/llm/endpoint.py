@@ -204,9 +204,11 @@ class EndpointGenerator(Generator):
         if variable is None:
             return {}
         if not (key := read_secret(variable)):
-            raise GeneratorError(f"{self._name} needs a key: set the variable {variable}")
+            raise GeneratorError(f"{self._name} needs a key: set the environment variable {variable}")
         if not (key.isascii() and key.isprintable()):
-            raise GeneratorError(f"{self._name}: no header can hold what the variable {variable} does")
+            raise GeneratorError(
+                f"{self._name}: the variable {variable} has characters that a header cannot hold"
+            )
         if self._protocol_name == "messages":
             return {"x-api-key": key}
         return {"authorization": f"Bearer {key}"}
@@ -225,7 +227,7 @@ class EndpointGenerator(Generator):
             finally:
                 reply.close()
             if answer.doubted:
-                logger.warning("%s reports usage that cannot be true: it is estimated", self._name)
+                logger.warning("%s reports impossible usage, so it is estimated instead", self._name)
 
     @override
     async def close(self) -> None:
@@ -239,7 +241,7 @@ class EndpointGenerator(Generator):
             yield
         except TimeoutError as error:
             silent_s = self._silence_s(prompt)
-            raise GeneratorTimeoutError(f"{self._name} was silent for {silent_s:g} s") from error
+            raise GeneratorTimeoutError(f"{self._name} sent nothing for {silent_s:g} s") from error
         except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
             raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
@@ -280,7 +282,7 @@ class EndpointGenerator(Generator):
             The response, what reads it, and how many bytes it may have.
         """
         if self._rests_until > time.monotonic():
-            raise GeneratorBusyError(f"{self._name}: its rate is used up", self._rest_s)
+            raise GeneratorBusyError(f"{self._name}: its rate limit is used up", self._rest_s)
         async for attempt in list_attempts(self._attempts, prompt.patience_s):
             with attempt:
                 reply, body, size = await self._learning(prompt)
@@ -314,7 +316,7 @@ class EndpointGenerator(Generator):
                 if len(self._unsupported) >= MOST_LEARNED:
                     del self._unsupported[next(iter(self._unsupported))]
                 self._unsupported[form] = without | {param}
-                logger.warning("%s does not take %r: requests like this one go without it", self._name, param)
+                logger.warning("%s does not accept %r: such requests are sent without it", self._name, param)
 
     def _find_unsupported(self, refusal: Refusal, sent: Document) -> str:
         """Return the parameter that a model does not take; empty for none."""
@@ -392,7 +394,7 @@ def error_of_status(
     if status in BUSY:
         failure = GeneratorBusyError(message, rest_s)
     elif status in REFUSED and is_too_long(refusal):
-        failure = PromptTooLongError(f"{message}: the conversation is longer than the context of the model")
+        failure = PromptTooLongError(f"{message}: the conversation is longer than the model's context")
     elif status in REFUSED:
         failure = PromptRefusedError(message)
     elif status in LASTING:

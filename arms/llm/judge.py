@@ -197,7 +197,7 @@ def read_grade(text: str) -> float:
     numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
     if grades := [number / BEST_GRADE for number in numbers if 0 <= number <= BEST_GRADE]:
         return require_agreement(text, grades)
-    raise ValueError(f'{quoted(text)} holds no {{"score": n}} with n from 0 to {BEST_GRADE}')
+    raise ValueError(f'{quoted(text)} has no {{"score": n}} with n from 0 to {BEST_GRADE}')
 
 
 GRADE_FORM = 'Write only JSON with the grade, a whole number n from 0 to 10: {"score": n}'
@@ -224,7 +224,7 @@ def read_better(text: str) -> float:
     numbers = [better for better in named if isinstance(better, int) and not isinstance(better, bool)]
     if verdicts := [(0.0, 1.0, -1.0)[better] for better in numbers if better in (0, 1, 2)]:
         return require_agreement(text, verdicts)
-    raise ValueError(f'{quoted(text)} holds no {{"better": n}} with n 0, 1 or 2')
+    raise ValueError(f'{quoted(text)} has no {{"better": n}} with n 0, 1 or 2')
 
 
 PAIR = Rubric(

@@ -90,7 +90,7 @@ class LiteLLMGenerator(Generator):
     def __init__(self, spec: "LiteLLMSpec") -> None:
         key = read_secret(spec.api_key_env) if spec.api_key_env is not None else ""
         if spec.api_key_env is not None and not key:
-            raise GeneratorError(f"{spec.model} needs a key: set the variable {spec.api_key_env}")
+            raise GeneratorError(f"{spec.model} needs a key: set the environment variable {spec.api_key_env}")
         self._library = litellm = _imported()
         try:
             provider = litellm.get_llm_provider(spec.model)[1]
@@ -162,7 +162,9 @@ class LiteLLMGenerator(Generator):
                 if not lacking:
                     raise
                 self._unsupported |= lacking
-                logger.warning("%s does not take %s: not sent any more", self.model, sorted(lacking))
+                logger.warning(
+                    "%s does not accept %s: later requests are sent without", self.model, sorted(lacking)
+                )
 
     @contextmanager
     def _read_errors(self, sent: Sequence[object] = ("an answer",)) -> Iterator[None]:
@@ -192,7 +194,7 @@ class LiteLLMGenerator(Generator):
         try:
             yield
         except TimeoutError as error:
-            raise GeneratorTimeoutError(f"{self.model} was silent for too long") from error
+            raise GeneratorTimeoutError(f"{self.model} sent nothing for too long") from error
         except UpstreamError as error:
             raise GeneratorError(f"{self.model} sent {error}") from error
         except StatusError as error:

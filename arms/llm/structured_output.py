@@ -135,7 +135,7 @@ class StructuredCaller:
                 {"role": "assistant", "content": text[: CHARACTERS_A_TOKEN * max_tokens]},
                 {"role": "user", "content": f"{wrong}. {form}"},
             )
-        _warn(self._failure.summary, reason or "what it wrote is not in the form that was asked for")
+        _warn(self._failure.summary, reason or "what it wrote is not in the requested form")
         at_last = f"{reason}: {wrong}" if reason else wrong
         raise self._failure(
             f"{self._failure.summary} in {self.malformed - before} attempts, at last {at_last}",
@@ -163,7 +163,7 @@ def _describe_end(text: str, last: Chunk, room: int) -> str:
 @cache
 def _warn(summary: str, reason: str) -> None:
     """Say once in the log of this process that nothing could be read, and why."""
-    logger.warning("%s: %s. This is said once; what could not be read is counted as failed", summary, reason)
+    logger.warning("%s: %s. Unreadable answers count as failed; this warning appears once", summary, reason)
 
 
 COMPLAINT_TOKENS = 64
@@ -266,7 +266,9 @@ def require_agreement(text: str, values: Sequence[T]) -> T:
         ValueError: They are not the same.
     """
     if any(value != values[0] for value in values):
-        raise ValueError(f"{quoted(text)} holds different values: write JSON once, and nothing else")
+        raise ValueError(
+            f"{quoted(text)} has several different values: write the JSON once, and nothing else"
+        )
     return values[0]
 
 
@@ -302,4 +304,4 @@ def read_object(model: type[M], text: str) -> M:
                 wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details)
     if found:
         return require_agreement(text, found)
-    raise ValueError(f"{quoted(text)} is of no use: {wrong}")
+    raise ValueError(f"{quoted(text)} cannot be used: {wrong}")

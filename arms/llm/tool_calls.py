@@ -135,7 +135,7 @@ def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that is small enough. Raises PromptRefusedError."""
     if (length := len(json.dumps(schema))) > LONGEST_SCHEMA:
         raise PromptRefusedError(
-            f"the JSON schema has {length} characters; at most {LONGEST_SCHEMA} are read"
+            f"the JSON schema has {length} characters; at most {LONGEST_SCHEMA} are allowed"
         )
     for pattern in _patterns(schema):
         counts = (int(number) for bounds in _REPEATS.findall(pattern) for number in bounds if number)

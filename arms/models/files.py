@@ -82,8 +82,8 @@ def _in_package(model: str) -> Path:
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise ModelNotFoundError(
-            f"model {model!r}: the package {package!r} is not installed; `armwise models` installs "
-            "the default ones"
+            f"model {model!r}: the package {package!r} is not installed; run `armwise models` to "
+            "install the default ones"
         )
     folder = Path(next(iter(spec.submodule_search_locations)))
     if not (folder / inside).exists():
@@ -110,7 +110,7 @@ def model_problems(model: str) -> list[str]:
         elif size and path.stat().st_size != int(size):
             problems.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {int(size):,}")
         elif digest and _recorded(path, mode) != digest:
-            problems.append(f"{path} is damaged: its {mode} is not that of its installation")
+            problems.append(f"{path} is damaged: its {mode} differs from the installed one")
     return problems
 
 
@@ -184,9 +184,7 @@ def hub_commit(name: str) -> str:
     try:
         return Path(hf_hub_download(name, "config.json")).parent.name
     except GatedRepoError:
-        problem = (
-            "the hub gives it to those alone who have accepted its terms: set HF_TOKEN to a token of theirs"
-        )
+        problem = "only users who accepted its terms get it: accept them, and set HF_TOKEN to your token"
     except RepositoryNotFoundError:
         problem = "the hub has no such model, or a private one: correct the name, or set HF_TOKEN"
     except LocalEntryNotFoundError:

@@ -102,7 +102,7 @@ class OnnxGraph:
         self._session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
         if unknown := set(self._inputs) - set(INPUTS):
-            raise NoGraphError(f"its graph reads {', '.join(sorted(unknown))}, and not tokens alone")
+            raise NoGraphError(f"its graph needs more inputs than tokens: {', '.join(sorted(unknown))}")
         outputs = {each.name: len(each.shape) for each in self._session.get_outputs()}
         self._output = SENTENCES if SENTENCES in outputs else next(iter(outputs))
         self._pooling = _read_pooling(folder) if outputs[self._output] == 3 else None
@@ -152,7 +152,7 @@ def open_graph(model: str, batch_size: int) -> OnnxGraph:
     folder = place if isinstance(place, Path) else _fetch(place)
     graph = Path(locate(GRAPHS[model])) if model in GRAPHS else _find(folder)
     if graph is None:
-        raise NoGraphError(f"its files hold no {PLACES[0]} with a {TOKENIZER}")
+        raise NoGraphError(f"its files include no {PLACES[0]} with a {TOKENIZER}")
     if missing := describe_missing(GRAPH_LIBRARIES):
         raise ModelNotFoundError(f"model {model!r} cannot be read: {missing}")
     if model in GRAPHS:  # one text at a time: activations of a batch would be quantised together
@@ -199,7 +199,7 @@ def _fetch(name: str) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(HUB_FILES)))
     except OSError as error:
         reason = str(error).partition("\n")[0]
-        raise ModelNotFoundError(f"model {name!r}: the hub does not give it: {reason}") from error
+        raise ModelNotFoundError(f"model {name!r} cannot be fetched from the hub: {reason}") from error
 
 
 def _read_json(path: Path) -> Any:

@@ -135,9 +135,7 @@ def _build(name: str, params: FederatedParams, have: Resources, member: Members)
     profiles = read_profiles(params.arms, params.profile, have)
     for other in params.arms:
         if other not in profiles:
-            logger.warning(
-                "arm %r: member %r has no profile, and counts as the mean of the others", name, other
-            )
+            logger.warning("arm %r: member %r has no profile, so the mean of the others is used", name, other)
     members = [member(other) for other in params.arms]
     return FederatedArm(name, members, params, profiles, relevance_model(params.model))
 

@@ -104,12 +104,14 @@ class RelevanceModel:
         try:
             header = RelevanceHeader.model_validate_json(line)
         except ValidationError:
-            raise RelevanceError(f"{line[:80]!r} does not begin a model of relevance") from None
+            raise RelevanceError(f"{line[:80]!r} is not the first line of a relevance model") from None
         if (digest := _digest(header, trees)) != header.blake2b:
             raise RelevanceError(f"the model is damaged: its digest is {digest}, not {header.blake2b}")
         if header.columns != NAMES:
             changed = sorted({*header.columns} ^ {*NAMES}) or ["their order"]
-            raise RelevanceError(f"the model reads other features than this version ({', '.join(changed)})")
+            raise RelevanceError(
+                f"the model was trained with other features than this version has ({', '.join(changed)})"
+            )
         try:
             booster = xgboost.Booster({"nthread": THREADS}, model_file=bytearray(trees))
         except xgboost.core.XGBoostError as error:
@@ -162,7 +164,7 @@ def read_model(folder: Path) -> RelevanceModel:
         raise RelevanceError(f"{folder}: {error}; {AGAIN}") from None
     except OSError as error:
         raise RelevanceError(
-            f"{folder} holds no model of relevance: {error}; `armwise lab train --model relevance` writes one"
+            f"{folder} has no relevance model: {error}; run `armwise lab train --model relevance`"
         ) from None
     digest = hashlib.blake2b(saved, digest_size=16).hexdigest()
     try:

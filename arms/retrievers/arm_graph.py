@@ -113,10 +113,8 @@ class ArmGraph:
             kind, params = self.resolve(name)
             self._check_corpus(name, corpora)
             if spec.usd and spec.kind in (NONE.name, EXTERNAL.name):
-                hint = "" if spec.kind == NONE.name else "; what it is about goes to params.usd"
-                raise ArmSpecError(
-                    f"arm {name!r}: kind {spec.kind!r} searches nothing: usd has no place there{hint}"
-                )
+                hint = "" if spec.kind == NONE.name else ", or set params.usd instead"
+                raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} searches nothing: remove `usd`{hint}")
             for backbone in kind.backbones(params):
                 if backbone not in backbones:
                     raise ArmSpecError(
@@ -138,12 +136,14 @@ class ArmGraph:
             return
         for part in (checked.first, checked.then):
             if self.checked(part) is not None:
-                raise ArmSpecError(f"arm {name!r}: {part!r} is checked itself: an arm is checked once")
+                raise ArmSpecError(
+                    f"arm {name!r}: {part!r} is itself a checked arm: an arm can be checked once only"
+                )
         alike = self.search_digest(checked.first) == self.search_digest(checked.then)
         if not alike and self.specs[checked.then].kind != NONE.name:
             raise ArmSpecError(
-                f"arm {name!r}: {checked.then!r} answers from the passages of {checked.first!r}: it has to "
-                "search as that does, or to be of kind 'none'"
+                f"arm {name!r}: {checked.then!r} answers from the passages of {checked.first!r}, so it must "
+                "search in the same way, or be of kind 'none'"
             )
 
     def _check_corpus(self, name: str, corpora: Collection[str]) -> None:
@@ -152,15 +152,15 @@ class ArmGraph:
         if spec.corpus is None:
             if kind.searches_corpus and len(corpora) > 1:
                 there = ", ".join(corpora)
-                raise ArmSpecError(
-                    f"arm {name!r}: corpus is missing: which one does it search? `corpora` has {there}"
-                )
+                raise ArmSpecError(f"arm {name!r}: `corpus` is missing: set it to one of {there}")
         elif kind.name in KINDS.own and not (kind.searches_corpus or kind.holds_corpus):
             what = "searches its members" if kind.members(params) else "searches no corpus"
-            raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: corpus has no place there")
+            raise ArmSpecError(f"arm {name!r}: kind {spec.kind!r} {what}: remove `corpus`")
         elif spec.corpus not in corpora:
             hint = (
-                did_you_mean(spec.corpus, corpora) if corpora else "; there is one corpus, without `corpora`"
+                did_you_mean(spec.corpus, corpora)
+                if corpora
+                else ": there is one corpus, because `corpora` is not set"
             )
             raise ArmSpecError(f"arm {name!r}: unknown corpus {spec.corpus!r}{hint}")
 
@@ -172,7 +172,7 @@ class ArmGraph:
             return self._sizes[name]
         if len(path) >= MOST_LEVELS:  # also the bound of this recursion
             raise ArmSpecError(
-                f"arm {path[0]!r} has members in more than {MOST_LEVELS} levels, which is the most"
+                f"arm {path[0]!r} has members in more than {MOST_LEVELS} levels, which is the maximum"
             )
         parts = [self._measure(member, (*path, name)) for member in self.members(name)]
         size = _Size(
@@ -180,12 +180,12 @@ class ArmGraph:
         )
         if size.levels > MOST_LEVELS:
             raise ArmSpecError(
-                f"arm {name!r} has members in {size.levels} levels: at most {MOST_LEVELS} levels fit"
+                f"arm {name!r} has members in {size.levels} levels; at most {MOST_LEVELS} levels are allowed"
             )
         if size.searches > MOST_SEARCHES:
             raise ArmSpecError(
-                f"arm {name!r} would search {size.searches:,} times for a question, members of members "
-                f"included: at most {MOST_SEARCHES} times"
+                f"arm {name!r} would search {size.searches:,} times per question, counting members of "
+                f"members; at most {MOST_SEARCHES} times are allowed"
             )
         self._sizes[name] = size
         return size

@@ -151,7 +151,7 @@ class WordWeights:
         try:
             counts = Counts(numbered, k1=params.k1, b=params.b, epsilon=EPSILON)
         except ZeroDivisionError:
-            raise ValueError("no passage has a word to index: are all of them stop words?") from None
+            raise ValueError("no passage has a word to index; are all words stop words?") from None
         n_terms = len(vocabulary)
         lengths = np.asarray(counts.doc_len, dtype=np.float64)
         damping = params.k1 * (1 - params.b + params.b * lengths / counts.avgdl)

@@ -52,7 +52,7 @@ class KindCatalogue(Catalogue[Kind[Any]]):
         if not isinstance(registered, Kind):
             return _kind_of_class(kind, registered)
         if registered.name != kind:
-            raise ArmSpecError(f"kind {kind!r}: {path} is a kind named {registered.name!r}")
+            raise ArmSpecError(f"kind {kind!r}: {path} defines a kind named {registered.name!r}")
         return registered
 
 
@@ -148,7 +148,7 @@ def _kind(name: str, kind: str) -> Kind[Any]:
     if not colon and kind not in KINDS:
         raise ArmSpecError(
             f"arm {name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)}; "
-            "a class of your own is written package.module:Class"
+            "write a class of your own as package.module:Class"
         )
     try:
         return _kind_of_class(kind, _imported(module, attribute)) if colon else KINDS[kind]
@@ -172,7 +172,7 @@ def _kind_of_class(path: str, cls: Any) -> Kind[Any]:
         raise ArmSpecError(f"{cls.__name__} is not an arm: it lacks search")
     declared: Any = getattr(cls, "backbones", frozenset())
     if not isinstance(declared, frozenset | set | tuple | list):
-        raise ArmSpecError(f"{cls.__name__}.backbones must be names, set on the class")
+        raise ArmSpecError(f"{cls.__name__}.backbones must be a collection of names, set on the class")
     traits: dict[str, Any] = {trait: getattr(cls, trait, False) for trait in ("light", "filters")}
     for trait, value in traits.items():
         if not isinstance(value, bool):

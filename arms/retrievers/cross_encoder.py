@@ -110,7 +110,7 @@ def _build(name: str, params: CrossEncoderParams, have: Resources, member: Membe
         scores = score_pairs([(query.text, vectors.embedded_text(passage)) for passage in passages])
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])
-            raise ArmError(f"arm {name!r}: {params.model} scores {passages[bad].id!r} as {scores[bad]}")
+            raise ArmError(f"arm {name!r}: {params.model} gave {passages[bad].id!r} the score {scores[bad]}")
         return scores
 
     return RerankedArm(name, member(params.arm), params.depth, read)

@@ -121,10 +121,10 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
     if vector.shape != (dim,):
         raise ArmError(
             f"arm {arm!r}: the query's {backbone!r} embedding has shape {vector.shape}, "
-            f"the index holds vectors of shape ({dim},)"
+            f"but the index has vectors of shape ({dim},)"
         )
     if not np.isfinite(vector).all():
-        raise ArmError(f"arm {arm!r}: the query's {backbone!r} embedding holds a number that is not finite")
+        raise ArmError(f"arm {arm!r}: the query's {backbone!r} embedding has a number that is not finite")
     return vector
 
 

@@ -48,10 +48,10 @@ def _each_once(stages: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ..
     """Check that each arm is in one stage, and that they are not too many. Raises ValueError."""
     arms = Counter(arm for stage in stages for arm in stage)
     if (total := arms.total()) > MOST_MEMBERS:
-        raise ValueError(f"the stages have {total:,} arms: at most {MOST_MEMBERS} fit")
+        raise ValueError(f"the stages have {total:,} arms; at most {MOST_MEMBERS} are allowed")
     for arm, times in arms.items():
         if times > 1:
-            raise ValueError(f"arm {arm!r} is in two places: each answers once")
+            raise ValueError(f"arm {arm!r} occurs twice: list each arm once")
     return stages
 
 
@@ -111,7 +111,7 @@ class ArmSpec(BaseModel):
         except (orjson.JSONEncodeError, RecursionError) as error:
             raise ValueError(f"parameters must be numbers, texts, lists and maps ({error})") from None
         if any(not math.isfinite(number) for number in _numbers(params)):
-            raise ValueError("parameters must be finite")
+            raise ValueError("parameters must be finite numbers")
         return params
 
 

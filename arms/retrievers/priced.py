@@ -64,6 +64,6 @@ class PricedArm:
         """Charge, and search. Raises ArmError, also where nobody waits for the search any more."""
         if (meter := METER.get()) is not None:
             if meter.abandoned:
-                raise ArmError("nobody waits for this search any more")
+                raise ArmError("the caller no longer waits for this search")
             meter.spent.append(self._price)
         return self._arm.search(query, k)

@@ -166,12 +166,12 @@ def _prepare(
         try:
             passages = sampled(build_arm(source.name, have), spec, encoder, progress)
         except ArmError as error:
-            logger.warning("arm %r has no profile, because its search fails: %s", source.name, error)
+            logger.warning("arm %r has no profile, because its search failed: %s", source.name, error)
             return
     else:
         return
     if not passages:
-        logger.warning("arm %r has no profile: no passage was found in its source", source.name)
+        logger.warning("arm %r has no profile: its search found no passages", source.name)
         return
 
     def write(unfinished: Path) -> None:

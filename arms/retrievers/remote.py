@@ -91,7 +91,7 @@ def loaded(content: bytes | str) -> JsonValue:
     try:
         document: JsonValue = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise UnreadableResponseError(f"no JSON ({error})") from error
+        raise UnreadableResponseError(f"it is not JSON ({error})") from error
     return document
 
 
@@ -195,9 +195,9 @@ class HttpParams(BaseModel):
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"no address: {error}") from error
+            raise ValueError(f"not a valid address: {error}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError("no http or https address")
+            raise ValueError("not an http or https address")
         return url
 
 
@@ -218,9 +218,9 @@ class RemoteParams(HttpParams):
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
         if fill(self.request, "a", 1) == fill(self.request, "b", 1):
-            raise ValueError("request asks for nothing: one of its texts must hold {question}")
+            raise ValueError("request does not send the question: put {question} into one of its texts")
         if self.method == "GET" and any(isinstance(value, dict | list) for value in self.request.values()):
-            raise ValueError("request holds an object or a list, which no URL can carry: set method to POST")
+            raise ValueError("request has an object or a list, which a URL cannot carry: set method to POST")
         return self
 
 
@@ -352,7 +352,7 @@ class HttpArm:
             encoding = response.headers.get("content-encoding")
             return await upstream.read_body(response.aiter_raw(), encoding, MAX_BYTES)
         except UpstreamError as error:
-            raise ArmError(f"{self.label} gave a response of {error}") from error
+            raise ArmError(f"{self.label} returned {error}") from error
         finally:
             await response.aclose()
 
@@ -370,8 +370,8 @@ class RemoteArm(HttpArm):
         try:
             passages = read(content, self._params.results, self._params.fields)
         except UnreadableResponseError as error:
-            logger.warning("%s gave %s", self.label, shown(content))
-            raise ArmError(f"{self.label} gave a response that cannot be read: {error}") from error
+            logger.warning("%s returned %s", self.label, shown(content))
+            raise ArmError(f"{self.label} returned a response that cannot be read: {error}") from error
         return Retrieval(best(passages, k))
 
     async def _fetch(self, question: str, k: int) -> bytes:
@@ -430,9 +430,11 @@ def _secret(arm: str, header: str, variable: str) -> str:
     """Return the value of a header from the environment. Raises ArmError."""
     value = read_secret(variable)
     if not value:
-        raise ArmError(f"arm {arm!r}: header {header} needs a value: set the variable {variable}")
+        raise ArmError(f"arm {arm!r}: header {header} needs a value: set the environment variable {variable}")
     if not (value.isascii() and value.isprintable()):
-        raise ArmError(f"arm {arm!r}: no header {header} can hold what the variable {variable} does")
+        raise ArmError(
+            f"arm {arm!r}: the variable {variable} has characters that the header {header} cannot hold"
+        )
     return value
 
 

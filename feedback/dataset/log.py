@@ -55,7 +55,7 @@ NOT_ELIGIBLE = "drawn arm not in the distribution"
 
 IMPOSSIBLE = "propensity not in (0, 1]"
 
-DISAGREES = "propensity not that of the distribution"
+DISAGREES = "propensity differs from the distribution"
 
 FAILED = "failed"
 
@@ -299,7 +299,7 @@ class Log:
     def __post_init__(self) -> None:
         n = len(self.reward)
         if not n:
-            raise EmptyLogError(f"no example can be evaluated; left out: {dict(self.excluded)}")
+            raise EmptyLogError(f"the log has no decision to evaluate; excluded: {dict(self.excluded)}")
         for name in ("drawn", "propensity", "reward", "questions", "seq", "at", "version"):
             if (shape := getattr(self, name).shape) != (n,):
                 raise ValueError(f"{name} must have the shape ({n},) of reward, got {shape}")
@@ -369,7 +369,7 @@ class Log:
         if by is None:
             return replace(self, questions=np.arange(len(self)))
         if by not in CLUSTERS:
-            raise ValueError(f"no cluster {by!r}; there are: {', '.join(CLUSTERS)}")
+            raise ValueError(f"unknown cluster {by!r}; available: {', '.join(CLUSTERS)}")
         codes = getattr(self, CLUSTERS[by])
         if codes is None:
             raise ValueError(f"the log does not say which rows share a {by}")
@@ -468,7 +468,7 @@ class Log:
         n = len(reward)
         if propensity is None:
             if p_log is None:
-                raise ValueError("a log needs p_log, or the propensity of the drawn arms")
+                raise ValueError("a log needs p_log, or the propensities of the drawn arms")
             propensity = take_drawn(p_log, drawn)
         return cls(
             arms=arms,

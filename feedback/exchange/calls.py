@@ -165,7 +165,7 @@ def amount(values: Mapping[str, Any], *names: str) -> float:
         except (ValueError, TypeError):
             parsed = -1.0
         if parsed < 0.0:
-            right = "a number that is not below 0 was expected"
+            right = "expected a number of 0 or more"
             raise BadValue("no amount of a call", f"{name} is {value!r:.80}; {right}")
         return parsed
     return 0.0

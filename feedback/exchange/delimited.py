@@ -81,7 +81,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
     except (OSError, EOFError, zlib.error, UnicodeError, csv.Error) as error:
         raise ExchangeError(f"{path} cannot be read at line {number}: {error}") from error
     if not width:
-        raise ExchangeError(f"{path} is empty: a first line with the names of columns was expected")
+        raise ExchangeError(f"{path} is empty: the first line must have the column names")
 
 
 def _opened(path: Path) -> IO[bytes]:

@@ -164,8 +164,8 @@ def _event_in(line: bytes, kept: float | None) -> _DsjsonEvent:
     if event.context is not None and kept not in (None, event.dropped):
         raise BadValue(
             "another pdrop",
-            f"pdrop is {event.dropped} after {kept}: lines that were kept with different chances cannot be "
-            "one log",
+            f"pdrop is {event.dropped} after {kept}: all lines of a log must have been kept with the same "
+            "probability",
         )
     return event
 
@@ -173,7 +173,7 @@ def _event_in(line: bytes, kept: float | None) -> _DsjsonEvent:
 def _earned(event: _DsjsonEvent, scale: tuple[float, float]) -> float:
     """Return the reward of a line. Raises BadValue."""
     if event.cost is None:
-        raise BadValue("no label", "there is no _label_cost: join the decision with its reward first")
+        raise BadValue("no label", "_label_cost is missing: join the decision with its reward first")
     return worth("minus _label_cost", 0.0 - event.cost, scale)
 
 
@@ -181,15 +181,15 @@ def _decision(event: _DsjsonEvent) -> Decision:
     """Return the decision of a line. Raises BadValue."""
     ident, context, shown = event.ident, event.context, _shown(event)
     if not ident or context is None:
-        raise BadValue("no EventId", "EventId is missing; the id of the decision was expected")
+        raise BadValue("no EventId", "EventId is missing; it must hold the decision's id")
     actions = _order(event, len(shown))
     drawn = _drawn(event, actions)
     printed = event.probabilities
     if printed is None or len(printed) != len(shown):
         raise BadValue(
             "no distribution",
-            f"p has {len(printed or ())} numbers for {len(shown)} actions; the probability of each was "
-            "expected, as only what was drawn with known ones can be weighed",
+            f"p has {len(printed or ())} numbers for {len(shown)} actions; it must have the probability "
+            "of each, because evaluation weighs decisions by them",
         )
     chance = dict(zip(actions, printed, strict=True))
     drawn_with = possible("p of the drawn action", chance[drawn])
@@ -225,19 +225,18 @@ def _shown(event: _DsjsonEvent) -> list[dict[str, Any]]:
     if event.context is None:
         raise BadValue(
             "dangling observation",
-            "there is no c: a reward whose decision is not in the file; join both before, or export both",
+            "c is missing: this reward's decision is not in the file; join the two first, or export both",
         )
     if event.skipped:
         raise BadValue(
-            "not learned: _skipLearn", "_skipLearn is true: nobody saw it, as it was never activated"
+            "not learned: _skipLearn",
+            "_skipLearn is true: the decision was never activated, so nobody saw it",
         )
     shown = event.context.get("_multi")
     if "_slots" in event.context:
-        raise BadValue(
-            "several slots", "c has _slots: one drawn action was expected; write a line for each slot"
-        )
+        raise BadValue("several slots", "c has _slots: write one line per slot, each with one drawn action")
     if not isinstance(shown, list) or not shown:
-        raise BadValue("no actions", "c._multi is missing; the list of the actions was expected")
+        raise BadValue("no actions", "c._multi is missing; it must list the actions")
     if not all(isinstance(action, dict) for action in shown):
         raise BadValue("no actions", "c._multi has an action that is not an object")
     return shown
@@ -261,7 +260,7 @@ def _drawn(event: _DsjsonEvent, actions: Sequence[int]) -> int:
     if place not in (None, drawn - 1):
         raise BadValue(
             "two drawn actions",
-            f"_label_Action is {drawn} and _labelIndex is {place}; {drawn - 1} was expected, counted from 0",
+            f"_label_Action is {drawn} and _labelIndex is {place}; expected {drawn - 1}, counted from 0",
         )
     if drawn not in actions:
         raise BadValue("no drawn action", f"_label_Action is {drawn}; there are {len(actions)} actions")

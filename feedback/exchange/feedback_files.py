@@ -76,11 +76,11 @@ class TableScores:
         tried = (self._target, *TARGETS) if self._target else TARGETS
         target = next((name for name in tried if not is_missing(value_at(values, name))), None)
         if target is None and (empty := next((name for name in tried if name in values), None)):
-            raise BadValue(NO_TARGET, f"{empty} is empty; the id of a decision was expected")
+            raise BadValue(NO_TARGET, f"{empty} is empty; it must hold a decision's id")
         if target is None:
             raise ExchangeError(
-                f"{record.where}: no column says what the feedback is on: the column of the decisions' ids "
-                f"({', '.join(tried)}) was expected{nearest(tried[0], names_in(values))}"
+                f"{record.where}: no column says which decision the feedback is about; name it "
+                f"{' or '.join(tried)}{nearest(tried[0], names_in(values))}"
             )
         name, column = "", self._reward
         if column is None or column not in values:
@@ -136,8 +136,8 @@ class Scores:
             return next(iter(counts))
         listed = ", ".join(f"{name or 'without a name'} ({n:,})" for name, n in counts.most_common(20))
         if asked is None:
-            raise ExchangeError(f"{source}: feedback has several scores, name one with --reward: {listed}")
-        raise ExchangeError(f"{source}: no score is called {asked!r}; there are: {listed}")
+            raise ExchangeError(f"{source}: there are several scores; choose one with --reward: {listed}")
+        raise ExchangeError(f"{source}: there is no score {asked!r}; available: {listed}")
 
     def joined(self, metric: str, joins: Sequence[str], faults: Faults) -> "JoinedScores":
         """Return the scores of a metric, joined with rows by columns."""
@@ -170,7 +170,7 @@ class JoinedScores:
         except (ValueError, TypeError):
             right = "a number, true/false, yes/no or pass/fail was expected"
             self._faults.add(
-                score.where, BadValue("score is no number", f"it is {score.value!r:.80}; {right}")
+                score.where, BadValue("score is not a number", f"it is {score.value!r:.80}; {right}")
             )
             return replace(score, value=None)
         return score

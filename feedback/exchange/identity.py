@@ -27,7 +27,7 @@ class Ids:
         """Record an id. Raises BadValue if it has occurred before."""
         digest = int.from_bytes(hashlib.blake2b(ident.encode(errors="replace"), digest_size=8).digest())
         if digest in self._seen:
-            raise BadValue(DUPLICATE, f"id {ident!r} occurred above; ids that occur once were expected")
+            raise BadValue(DUPLICATE, f"id {ident!r} already occurred above; ids must be unique")
         self._seen.add(digest)
 
 

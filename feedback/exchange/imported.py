@@ -80,11 +80,11 @@ def worth(name: str, reward: float, scale: tuple[float, float]) -> float:
     """
     low, high = scale
     if not math.isfinite(reward):
-        raise BadValue("reward is no number", f"{name} is {reward}; a number was expected")
+        raise BadValue("reward is not a number", f"{name} is {reward}; expected a number")
     if not low <= reward <= high:
         raise BadValue(
             f"reward not in [{low:g}, {high:g}]",
-            f"{name} is {reward:g}; a reward in [{low:g}, {high:g}] was expected, or another --range",
+            f"{name} is {reward:g}; expected a reward in [{low:g}, {high:g}]; to change that, set --range",
         )
     return reward
 
@@ -94,7 +94,7 @@ def possible(name: str, propensity: float) -> float:
     if not LEAST_PROPENSITY <= propensity <= 1.0:
         raise BadValue(
             "propensity not in (0, 1]",
-            f"{name} is {propensity:g}; a probability in (0, 1] was expected, {LEAST_PROPENSITY:g} or more",
+            f"{name} is {propensity:g}; expected a probability in (0, 1], {LEAST_PROPENSITY:g} or more",
         )
     return propensity
 
@@ -134,7 +134,7 @@ def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
     if not all(0.0 <= p <= 1.0 for p in printed) or _differ(total, 1.0, printed):
         raise BadValue(
             "no distribution",
-            f"{name} is {cut(list(printed))}; probabilities of the arms that sum to 1 were expected",
+            f"{name} is {cut(list(printed))}; expected probabilities of the arms that sum to 1",
         )
     return tuple(printed) if abs(total - 1.0) <= TOLERANCE else tuple(p / total for p in printed)
 
@@ -143,9 +143,9 @@ def agreed(name: str, propensity: float, drawn: float, printed: Sequence[float])
     """Check that the propensity in a column is the printed probability of the drawn arm. Raises BadValue."""
     if _differ(propensity, drawn, printed):
         raise BadValue(
-            "propensity not that of the distribution",
-            f"{name} is {propensity:g}, and the distribution has {drawn:g} for the drawn arm; equal numbers "
-            "were expected",
+            "propensity differs from the distribution",
+            f"{name} is {propensity:g}, but the distribution has {drawn:g} for the drawn arm; they must "
+            "be equal",
         )
 
 

@@ -78,7 +78,7 @@ class Table:
         plain, packed = (folder / f"{folder.name}{end}" for end in (".csv", ".csv.gz"))
         path = plain if plain.is_file() else packed
         if not path.is_file():
-            raise ExchangeError(f"{folder}: {plain.name} or {packed.name} was expected")
+            raise ExchangeError(f"{folder}: expected a file {plain.name} or {packed.name}")
         column = _header(path, COLUMNS)
         item = _header(folder / ITEMS, ("item_id",))["item_id"]
         ids = []
@@ -87,7 +87,7 @@ class Table:
                 raise ExchangeError(f"{folder / ITEMS}, line {row.number}: {row.fault}")
             ids.append(row.cells[item])
         if len(set(ids)) != len(ids):
-            raise ExchangeError(f"{folder / ITEMS} has an item twice")
+            raise ExchangeError(f"{folder / ITEMS} lists an item twice")
         users = {name: at for name, at in column.items() if name.startswith(USER)}
         return cls(path, column, tuple(ids), _texts(path, users))
 
@@ -97,7 +97,7 @@ class Table:
         try:
             return float(value)
         except ValueError:
-            raise BadValue(f"{name} is no number", f"{name} is {cut(value)}; a number was expected") from None
+            raise BadValue(f"{name} is not a number", f"{name} is {cut(value)}; expected a number") from None
 
     def decision(self, line: Cells) -> Decision:
         """Return the decision of a row. Raises BadValue."""
@@ -111,7 +111,7 @@ class Table:
         try:
             at = seconds(value)
         except ValueError:
-            raise BadValue("no time", f"timestamp is {cut(value)}; a date and a time were expected") from None
+            raise BadValue("no time", f"timestamp is {cut(value)}; expected a date and a time") from None
         p = possible("propensity_score", self.number(row, "propensity_score"))
         folder = self.path.parent
         place = line.number if next(iter(self.column)) in COLUMNS else row[0]
@@ -327,11 +327,11 @@ def _array_header(file: IO[bytes], stored: int) -> tuple[np.dtype[Any], int]:
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"an array of format {version} was found; {', '.join(map(str, readers))} are read")
+        raise ValueError(f"unknown array format {version}; supported: {', '.join(map(str, readers))}")
     shape, _, dtype = readers[version](file)
     size, there = math.prod(shape) * dtype.itemsize, stored - file.tell()
     if min(shape, default=0) < 0 or (size > there and not dtype.hasobject):
-        raise ValueError(f"an array of shape {shape} was declared, and {there:,} bytes are there")
+        raise ValueError(f"the array's header declares the shape {shape}, but {there:,} bytes follow")
     return dtype, size
 
 
@@ -340,14 +340,12 @@ def _arms(arrays: dict[str, Array], path: Path) -> tuple[str, ...]:
     if "arms" in arrays:
         if arrays["arms"].ndim != 1 or len(arrays["arms"]) > MOST_ARMS:
             shape = arrays["arms"].shape
-            raise ExchangeError(f"{path}: arms has the shape {shape}; at most ({MOST_ARMS},) was expected")
+            raise ExchangeError(f"{path}: arms has the shape {shape}; expected at most ({MOST_ARMS},)")
         return tuple(map(str, arrays["arms"]))
     action = arrays["action"]
     n_actions: Any = arrays.get("n_actions", 1 + int(action.max(initial=0)))
     if np.ndim(n_actions) or not 1 <= n_actions <= MOST_ARMS:
-        raise ExchangeError(
-            f"{path}: n_actions is {n_actions}; a number from 1 to {MOST_ARMS:,} was expected"
-        )
+        raise ExchangeError(f"{path}: n_actions is {n_actions}; expected a number from 1 to {MOST_ARMS:,}")
     return tuple(str(number) for number in range(int(n_actions)))
 
 
@@ -358,7 +356,7 @@ def _confirm(arrays: dict[str, Array], n: int, n_arms: int, path: Path) -> None:
     for name, (begins, ndim) in shapes.items():
         if name in arrays and (arrays[name].ndim != ndim or arrays[name].shape[: len(begins)] != begins):
             right = ", ".join([*map(str, begins), *["k"] * (ndim - len(begins))])
-            raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; ({right}) was expected")
+            raise ExchangeError(f"{path}: {name} has the shape {arrays[name].shape}; expected ({right})")
 
 
 def read_obp(path: Path, metric: str, scale: tuple[float, float], faults: Faults) -> Iterator[Example]:
@@ -403,8 +401,8 @@ def _folder(path: Path) -> Path:
         return folders[0]
     if path.suffix == ".npy":
         raise ExchangeError(
-            f"{path}: a dictionary in an .npy file is a pickle, which runs code when it is loaded, so it is "
-            "never read; write numpy.savez('feedback.npz', **bandit_feedback)"
+            f"{path}: a dictionary in an .npy file is a pickle, which runs code when loaded, so it is "
+            "never read; instead, write numpy.savez('feedback.npz', **bandit_feedback)"
         )
     places = ", ".join(map(str, folders)) or "none is there"
-    raise ExchangeError(f"{path}: one folder with {ITEMS} was expected, or an .npz file; found: {places}")
+    raise ExchangeError(f"{path}: expected one folder with {ITEMS}, or an .npz file; found: {places}")

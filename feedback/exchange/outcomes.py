@@ -102,7 +102,7 @@ def _number(values: Mapping[str, Any], column: str) -> float | None:
         return read_reward(value)
     except (ValueError, TypeError):
         raise BadValue(
-            "score is no number", f"{column} is {value!r:.80}; a number or true/false was expected"
+            "score is not a number", f"{column} is {value!r:.80}; expected a number or true/false"
         ) from None
 
 
@@ -120,7 +120,7 @@ def battle(record: FileRecord) -> dict[str, ArmOutcome]:
     if not first or not second or first == second:
         raise BadValue(
             "no two models",
-            f"model_a is {first!r} and model_b {second!r}; two different models were expected",
+            f"model_a is {first!r} and model_b {second!r}; expected two different models",
         )
     won = _winner(values)
     return {first: ArmOutcome(won, None), second: ArmOutcome(1.0 - won, None)}
@@ -135,11 +135,11 @@ def _winner(values: Mapping[str, Any]) -> float:
             return rewards[winner]
         if re.sub(r"[\s_]", "", winner.lower()).startswith(("tie", "bothbad")):
             return TIED
-        raise BadValue("no winner", f"winner is {winner!r}; model_a, model_b or tie was expected")
+        raise BadValue("no winner", f"winner is {winner!r}; expected model_a, model_b or tie")
     marks = {name: values.get(name) for name in ("winner_model_a", "winner_model_b", "winner_tie")}
     won = [name for name, mark in marks.items() if not is_missing(mark) and read_reward(mark) == 1.0]
     if len(won) != 1:
-        raise BadValue("no winner", f"{marks}; exactly one 1 was expected")
+        raise BadValue("no winner", f"{marks}; expected exactly one 1")
     return {"winner_model_a": 1.0, "winner_model_b": 0.0, "winner_tie": TIED}[won[0]]
 
 
@@ -170,8 +170,9 @@ def columns_of_arms(
         candidates = [name for name in candidates if name in columns]
         if not candidates:
             raise ExchangeError(
-                f"{source}: no column <arm>{DOLLARS} stands beside a column <arm>, as RouterBench has them; "
-                f"of another table name the arms with --format wide --arms{nearest('model' + DOLLARS, names)}"
+                f"{source}: there is no pair of columns <arm> and <arm>{DOLLARS}, as in RouterBench; "
+                "for another table, name the arms with --format wide "
+                f"--arms{nearest('model' + DOLLARS, names)}"
             )
         prefix, cost_prefix = "", None
     elif prefix is not None:
@@ -182,8 +183,8 @@ def columns_of_arms(
         candidates, prefix = list(arms or ()), ""
         if not candidates:
             raise ExchangeError(
-                f"{source}: which columns are arms? Name them with --arms a,b, or how they begin with "
-                f"--score-of; there are: {', '.join(names)}"
+                f"{source}: name the columns of arms with --arms a,b, or their common prefix with "
+                f"--score-of; columns: {', '.join(names)}"
             )
     chosen = candidates if arms is None else list(arms)
     for arm in chosen:
@@ -286,15 +287,15 @@ def _read_lines(
     ident = str(values.get(columns.id) or "") if columns.id else ""
     ident = ident or record.where.removeprefix(root)
     if not question:
-        raise BadValue("no question", f"{columns.question} is empty; the text of the question was expected")
+        raise BadValue("no question", f"{columns.question} is empty; expected the text of the question")
     if ident in ids:
-        raise BadValue("duplicate", f"id {ident!r} occurred above; ids that occur once were expected")
+        raise BadValue("duplicate", f"id {ident!r} already occurred above; ids must be unique")
     outcome_by_arm = outcomes(record)
     lines = []
     for arm, outcome in outcome_by_arm.items():
         if outcome.score is None or not 0.0 <= outcome.score <= 1.0:
             raise BadValue(
-                "score not in [0, 1]", f"{arm} has the score {outcome.score}; one in [0, 1] was expected"
+                "score not in [0, 1]", f"{arm} has the score {outcome.score}; expected a score in [0, 1]"
             )
         line = {"id": ident, "question": question, "arm": arm, "acc": outcome.score}
         line |= {} if outcome.usd is None else {"usd": outcome.usd}

@@ -98,9 +98,9 @@ class ImportRequest:
 
     def __post_init__(self) -> None:
         if self.columns.distribution is not None and self.columns.prefix is not None:
-            raise ValueError("--distribution and --distribution-of: one of them was expected")
+            raise ValueError("give either --distribution or --distribution-of, not both")
         if self.form not in FORMATS:
-            raise ValueError(f"no format {self.form!r}; there are: {', '.join(FORMATS)}")
+            raise ValueError(f"unknown format {self.form!r}; available: {', '.join(FORMATS)}")
         if self.arms is not None and len(set(self.arms)) != len(self.arms):
             raise ValueError(f"an arm occurs twice among {', '.join(self.arms)}")
 
@@ -251,7 +251,9 @@ class ProductionLog:
             )
             self._outcomes = wide(arms, scores, dollars)
             if wrong := [arm for arm in request.shares or () if arm not in arms]:
-                raise ExchangeError(f"--draw names {wrong[0]!r}, which is none of the arms {', '.join(arms)}")
+                raise ExchangeError(
+                    f"--draw names {wrong[0]!r}, which is not one of the arms {', '.join(arms)}"
+                )
         draws = OutcomeDraws(self._outcomes, request.shares, request.seed, f"{self._root}/")
         return Reader(replace(WIDE, rows=draws.rows), self.faults)
 
@@ -266,9 +268,7 @@ class ProductionLog:
             self._reader.feedback(record)
             self._report("reading feedback", done)
         if self._request.feedback and not self._reader.scores.counts:
-            raise ExchangeError(
-                f"{', '.join(map(str, self._request.feedback))}: no feedback with a value is in it"
-            )
+            raise ExchangeError(f"{', '.join(map(str, self._request.feedback))}: no feedback has a value")
 
     def _joined(self) -> JoinedScores | None:
         if self.scored is None:
@@ -296,7 +296,7 @@ class ProductionLog:
             if len(arms) > MOST_ARMS:
                 raise ExchangeError(
                     f"{self._source}: {self.columns.arm} has more than {MOST_ARMS:,} different values, such "
-                    f"as {row.arm!r}: is it the column of the arm?"
+                    f"as {row.arm!r}; is it really the column of the arm?"
                 )
             if self.frequencies is not None and row.propensity is None:
                 self.frequencies.add(row)
@@ -339,8 +339,9 @@ class ProductionLog:
         """
         if self._outcomes is None:
             raise ExchangeError(
-                f"format {self._request.form} has the outcome of one arm a row; outcomes of all arms are in "
-                f"the formats {', '.join(FULL)}"
+                f"format {self._request.form} has the outcome of one arm per row; for outcomes of all "
+                "arms, use "
+                f"one of {', '.join(FULL)}"
             )
         yield from outcome_lines(
             read_records(self._source), self._outcomes, self.columns, f"{self._root}/", self.faults
@@ -386,7 +387,7 @@ class ProductionLog:
             names.update(names_in(record.values))
             names.update(name for name in self._request.only if occurs(record.values, name))
         if missing := [name for name in self._request.only if name not in names]:
-            raise ExchangeError(f"--only {missing[0]}: no such column; there are: {', '.join(sorted(names))}")
+            raise ExchangeError(f"--only {missing[0]}: no such column; available: {', '.join(sorted(names))}")
 
 
 def _unreported(what: str, done: int, total: int | None) -> None:

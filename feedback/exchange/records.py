@@ -77,7 +77,7 @@ def list_files(path: Path) -> list[Path]:
         return [path]
     files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in SUFFIXES)
     if not files:
-        raise ExchangeError(f"{path}: a folder with files {', '.join(SUFFIXES)} was expected")
+        raise ExchangeError(f"{path}: expected a folder with files {', '.join(SUFFIXES)}")
     return files
 
 
@@ -94,7 +94,7 @@ def read_records(path: Path) -> Iterator[FileRecord]:
         kind = _kind(file)
         if kind in PICKLES:
             raise ExchangeError(
-                f"{file}: a pickle runs code when it is loaded, so it is never read; where you trust it, "
+                f"{file}: a pickle runs code when loaded, so it is never read; if you trust it, "
                 f"convert it once: python -c \"import pandas; pandas.read_pickle('{file.name}')"
                 f".to_parquet('{file.stem}.parquet')\""
             )
@@ -105,7 +105,7 @@ def read_records(path: Path) -> Iterator[FileRecord]:
         elif kind in DOCUMENTS:
             yield from _documents(file)
         else:
-            raise ExchangeError(f"{file}: a file {', '.join(SUFFIXES)} was expected, plain or .gz")
+            raise ExchangeError(f"{file}: expected a file {', '.join(SUFFIXES)}, plain or .gz")
 
 
 def _kind(file: Path) -> str:
@@ -196,7 +196,7 @@ def _documents(file: Path) -> Iterator[FileRecord]:
     lines = read_lines(file)
     first = next(lines, None)
     if first is None:
-        raise ExchangeError(f"{file} is empty: a JSON object a line was expected")
+        raise ExchangeError(f"{file} is empty: expected one JSON object per line")
     opening = first[1].lstrip(b"\xef\xbb\xbf \t\r\n")
     alone = _parsed(first[1])
     if opening[:1] == b"[" or (opening[:1] == b"{" and isinstance(alone, str) and opening.strip() == b"{"):
@@ -222,7 +222,7 @@ def _parsed(line: bytes) -> Any:
     try:
         document = _loaded(line)
     except ValueError as error:
-        return f"no JSON: {error}"
+        return f"not JSON: {error}"
     return "a JSON object was expected" if isinstance(document, str) else document
 
 
@@ -245,7 +245,7 @@ def _items(file: Path) -> Iterator[FileRecord]:
     try:
         document = _loaded(content)
     except ValueError as error:
-        raise ExchangeError(f"{file}: no JSON: {error}") from None
+        raise ExchangeError(f"{file} is not JSON: {error}") from None
     rows = document.get(ITEMS, [document]) if isinstance(document, dict) else document
     for number, row in enumerate(rows, start=1):
         where = f"{file}, item {number}"
@@ -263,8 +263,9 @@ def _chunks(file: Path) -> Iterator[bytes]:
             for chunk in iter(partial(content.read, 1 << 20), b""):
                 if (size := size + len(chunk)) > LARGEST_DOCUMENT:
                     raise ExchangeError(
-                        f"{file}: one JSON document of more than {LARGEST_DOCUMENT:,} bytes; write JSON "
-                        "lines, as `jq -c '.[]'` does, which are read one by one"
+                        f"{file}: one JSON document of more than {LARGEST_DOCUMENT:,} bytes; convert it to "
+                        "JSON "
+                        "lines, which are read one by one, for example with `jq -c '.[]'`"
                     )
                 yield chunk
     except (OSError, EOFError, zlib.error) as error:

@@ -114,9 +114,7 @@ class Reader:
         return Amounts(*spent)
 
 
-WITHOUT_ID = BadValue(
-    "call without an id", "id is empty; the id of a call, by which it counts once, was expected"
-)
+WITHOUT_ID = BadValue("call without an id", "id is empty; expected the call's id, so that it counts once")
 
 
 def _no_decision(where: str, kind: object, detail: str) -> FileRecord:
@@ -347,9 +345,9 @@ class Langfuse(Reader):
         ]
         targets = tuple(f"{what} {target}" for what, target in named if target is not None)
         if not targets:
-            raise BadValue(NO_TARGET, "traceId, observationId or sessionId was expected")
+            raise BadValue(NO_TARGET, "expected traceId, observationId or sessionId")
         if is_missing(values.get("name")):
-            raise BadValue("score without a name", "name is empty; the name of the metric was expected")
+            raise BadValue("score without a name", "name is empty; expected the name of the metric")
         value = _value_of_score(kind, values)
         if value is None:
             self._faults.note(where, BadValue("score without a value", "value and stringValue are empty"))
@@ -693,7 +691,7 @@ def _evaluation(where: str, event: Mapping[str, Any], span: str) -> Iterator[Giv
     if value is None:
         return
     if not target:
-        raise BadValue(NO_TARGET, "the id of a span, or gen_ai.response.id, was expected")
+        raise BadValue(NO_TARGET, "expected the id of a span, or gen_ai.response.id")
     at = _nanoseconds(_first(event, "timeUnixNano", "startTimeUnixNano", "observedTimeUnixNano"))
     name = str(attributes.get("gen_ai.evaluation.name", ""))
     yield GivenScore(where, (target,), name, value, at if isinstance(at, float) else 0.0)

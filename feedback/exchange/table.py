@@ -174,7 +174,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """
     columns = sorted(names)
     close = difflib.get_close_matches(name, columns, n=1)
-    return (f"; did you mean {close[0]!r}? There are: " if close else "; there are: ") + (
+    return (f"; did you mean {close[0]!r}? Available: " if close else "; available: ") + (
         ", ".join(columns[:60]) or "none"
     )
 
@@ -200,7 +200,7 @@ def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], sourc
         if row.fault and not faults:
             faults.append(f"; {row.where}: {row.fault}")
     if not names:
-        raise ExchangeError(f"{source}: no row of the format {layout.name} is in it{''.join(faults)}")
+        raise ExchangeError(f"{source}: it has no rows in the format {layout.name}{''.join(faults)}")
     _confirm(given, names | inner, source)
     free = [name for name in names if name not in {column for _, column in given.named()}]
     understood: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], sourc
     if columns.arm is None:
         raise ExchangeError(
             f"{source}: no column for the arm: name it with --arm (tried: "
-            f"{', '.join(layout.fields.get('arm', ()))}); there are: {', '.join(list(names)[:60])}"
+            f"{', '.join(layout.fields.get('arm', ()))}); columns: {', '.join(list(names)[:60])}"
         )
     return columns
 
@@ -230,7 +230,7 @@ def _first_free(tried: Iterable[str], free: list[str], source: object) -> str | 
             return name
         if twice := [column for column in free if column.startswith(f"{name} (column ")]:
             raise ExchangeError(
-                f"{source}: column {name!r} occurs twice in the first line; name the right one by its "
+                f"{source}: column {name!r} occurs twice in the first line; name the right one with its "
                 f"option, such as {twice[0]!r}"
             )
     return None
@@ -475,10 +475,10 @@ class RowReader:
         column = str(self._columns.arm)
         arm = self._text(values, column)
         if not arm:
-            raise BadValue("no arm", f"{column} is empty; the name of the arm that was drawn was expected")
+            raise BadValue("no arm", f"{column} is empty; expected the name of the drawn arm")
         if self._arms is not None and arm not in self._arms:
             raise BadValue(
-                "arm not among --arms", f"{column} is {arm!r}; one of {', '.join(self._arms)} was expected"
+                "arm not among --arms", f"{column} is {arm!r}; expected one of {', '.join(self._arms)}"
             )
         return arm
 
@@ -496,8 +496,8 @@ class RowReader:
         if not printed.get(arm, 0.0) > 0.0:
             raise BadValue(
                 "drawn arm not in the distribution",
-                f"{shown} gives {arm!r} the probability {printed.get(arm, 0.0):g}; it was drawn, so "
-                "more than 0 was expected",
+                f"{shown} gives {arm!r} the probability {printed.get(arm, 0.0):g}; it was drawn, so it "
+                "must be above 0",
             )
         p = distribution(shown, tuple(printed.values()))
         if propensity is not None:
@@ -514,7 +514,7 @@ class RowReader:
             return possible(column, number(value))
         except (ValueError, TypeError):
             raise BadValue(
-                "propensity not in (0, 1]", f"{column} is {cut(value)}; a probability in (0, 1] was expected"
+                "propensity not in (0, 1]", f"{column} is {cut(value)}; expected a probability in (0, 1]"
             ) from None
 
     def _printed(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
@@ -538,7 +538,7 @@ class RowReader:
                 order = "--arms" if self._arms is None else f"the {len(self._arms)} of --arms"
                 raise BadValue(
                     "no distribution",
-                    f"{shown} has {len(document)} numbers; one an arm in the order of {order} was expected",
+                    f"{shown} has {len(document)} numbers; expected one per arm, in the order of {order}",
                 )
             document = dict(zip(self._arms, document, strict=True))
         try:
@@ -548,7 +548,7 @@ class RowReader:
         except (AttributeError, ValueError, TypeError):
             raise BadValue(
                 "no distribution",
-                f"{shown} is {cut(document)}; probabilities of the arms that sum to 1 were expected",
+                f"{shown} is {cut(document)}; expected probabilities of the arms that sum to 1",
             ) from None
 
     def _rewarded(self, values: Mapping[str, Any]) -> float | None:
@@ -562,8 +562,8 @@ class RowReader:
             reward = read_reward(value)
         except (ValueError, TypeError):
             raise BadValue(
-                "reward is no number",
-                f"{column} is {cut(value)}; a number, true/false, yes/no or pass/fail was expected",
+                "reward is not a number",
+                f"{column} is {cut(value)}; expected a number, true/false, yes/no or pass/fail",
             ) from None
         return worth(str(column), reward, self._scale)
 
@@ -577,8 +577,9 @@ class RowReader:
         except (ValueError, TypeError, OverflowError):
             raise BadValue(
                 "no time",
-                f"{column} is {cut(value)}; seconds or milliseconds since the epoch, or ISO 8601 such as "
-                "2026-01-31T12:00:00Z, was expected",
+                f"{column} is {cut(value)}; expected seconds or milliseconds since the epoch, or ISO 8601 "
+                "such as "
+                "2026-01-31T12:00:00Z",
             ) from None
 
     def _cost(self, values: Mapping[str, Any]) -> Cost:
@@ -618,7 +619,7 @@ def writable(column: str, text: str, broken: re.Pattern[str] = BROKEN) -> str:
     if match := broken.search(text):
         wrong = "a NUL" if match[0] == "\0" else "bytes that are not UTF-8"
         shown = cut(text).replace("\\udc", "\\x")
-        raise BadValue("text cannot be read", f"{column} is {shown}, with {wrong}; text was expected")
+        raise BadValue("text cannot be read", f"{column} is {shown}, with {wrong}; expected text")
     return text
 
 

@@ -319,7 +319,7 @@ class CommitBatch:
             if within is not value and within != value:
                 about = row["id" if table is t.decisions else "decision_id"]
                 shown = _shortened(within), table.name, column.name, about, _shortened(value)
-                logger.warning("%s is written into %s.%s of decision %r, in the place of %s", *shown)
+                logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
                 row[column.name] = within
         self.rows[table].append(row)
 
@@ -329,7 +329,7 @@ class CommitBatch:
 
     def _add_feedback(self, item: Feedback) -> Receipt:
         if item.value is not None and not math.isfinite(item.value):
-            raise StoreError(f"feedback {item.id!r} has the value {item.value}: it is not finite")
+            raise StoreError(f"feedback {item.id!r} has the value {item.value}; it must be finite")
         shown = item.kind is FeedbackKind.ACTIVATION
         name = pseudonym(item.id)
         for kind in (FeedbackKind.ACTIVATION,) if shown else (FeedbackKind.VALUE, FeedbackKind.RETRACTION):
@@ -354,7 +354,9 @@ class CommitBatch:
         if self.stored.amounts[subject] >= most:
             about = item.decision_id or f"episode {item.episode_id}"
             kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
-            raise TooMuchFeedbackError(f"{about} has {most:,} {kind} of feedback, and may have no more", item)
+            raise TooMuchFeedbackError(
+                f"{about} already has {most:,} {kind} of feedback, which is the maximum", item
+            )
         self.stored.amounts[subject] += 1
 
     def _status(self, item: Feedback) -> FeedbackStatus:

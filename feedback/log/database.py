@@ -80,7 +80,7 @@ def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) 
             from armwise.feedback.log.postgres import PostgreSQL  # psycopg, where a server is used
 
             return PostgreSQL(parsed, answer_s)
-    raise StoreError(f"database {parsed.drivername!r} is not supported; give a URL such as {SUCH_AS}")
+    raise StoreError(f"database {parsed.drivername!r} is not supported; use a URL such as {SUCH_AS}")
 
 
 @contextmanager

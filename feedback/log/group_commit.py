@@ -80,7 +80,7 @@ class GroupCommit:
             if self._closed:
                 raise LogUnavailableError("the log is closed")
             if len(self._waiting) >= self._max_waiting:
-                raise LogUnavailableError(f"{self._max_waiting} appends are queued for the log already")
+                raise LogUnavailableError(f"{self._max_waiting} appends are already queued for the log")
             self._waiting.append(item)
             self._wake.notify()
         return item.future

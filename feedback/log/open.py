@@ -115,12 +115,12 @@ def _check(
         return
     if before is None:
         raise MetricRedefinedError(
-            f"metric {name!r} is declared as {new}, and the log has {n:,} values of it that are not: "
-            "declare a type and range that include them, or another name"
+            f"metric {name!r} is declared as {new}, but {n:,} of its values in the log do not fit: "
+            "declare a type and range that include them, or choose another name"
         )
     raise MetricRedefinedError(
-        f"metric {name!r} is declared as {new}, and was {before} when the {n:,} values of it in the log "
-        f"were received: declare another name, or {before} again"
+        f"metric {name!r} is declared as {new}, but was {before} when its {n:,} values in the log "
+        f"were received: choose another name, or declare {before} again"
     )
 
 

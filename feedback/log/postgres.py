@@ -220,7 +220,7 @@ class PostgreSQL:
 
     def backup(self, to: Path) -> None:
         """Refuse: the server has programs for it."""
-        raise StoreError(f"no backup to {to}: PostgreSQL is backed up by `pg_dump`, or `pg_basebackup`")
+        raise StoreError(f"cannot back up to {to}: back up PostgreSQL with `pg_dump` or `pg_basebackup`")
 
     def time(self) -> float | None:
         """Ask the server."""
@@ -273,8 +273,8 @@ def _check_server(driver: Any) -> None:
     encoding = driver.info.parameter_status("server_encoding")
     if version < OLDEST or encoding != "UTF8":
         raise StoreError(
-            f"the log needs PostgreSQL {OLDEST} or later, and a database in UTF8; "
-            f"this is version {version}, in {encoding}"
+            f"the log needs PostgreSQL {OLDEST} or later, and a database with the encoding UTF8; "
+            f"this is version {version}, with {encoding}"
         )
 
 

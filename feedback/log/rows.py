@@ -179,7 +179,7 @@ def readable(
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             n_skipped += 1
             logger.warning(
-                "decision %r is skipped, number %d that cannot be read: %s", name(row), n_skipped, error
+                "skipped decision %r, which cannot be read (%d so far): %s", name(row), n_skipped, error
             )
         else:
             yield fact

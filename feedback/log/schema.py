@@ -136,7 +136,8 @@ def read_schema(connection: sa.Connection) -> int:
         return _read_number(connection)
     if foreign := sorted(existing & t.metadata.tables.keys()):
         raise SchemaError(
-            f"the database has a table {foreign[0]!r} and no schema number: give the log its own database"
+            f"the database has a table {foreign[0]!r} but no schema number: give the log a database of its "
+            "own"
         )
     return 0
 

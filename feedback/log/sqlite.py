@@ -130,7 +130,7 @@ class SQLite:
         what = "another file has replaced it" if now else "it was moved or deleted while in use"
         raise LogUnavailableError(
             f"the log cannot be used: {self._path}: {what}",
-            "put the file back, or restart the service to use what is there now",
+            "put the file back, or restart the service to use the file that is there now",
         )
 
     def take_control(self, connection: sa.Connection) -> None:
@@ -233,7 +233,7 @@ class SQLite:
                 target.execute("PRAGMA journal_mode=DELETE")
                 (verdict,) = target.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise StoreError(f"the copy is damaged, and so may be the log: {verdict}")
+                raise StoreError(f"the copy is damaged, and the log may be damaged too: {verdict}")
             for path in (unfinished, to.parent):
                 file = os.open(path, os.O_RDONLY)
                 os.fsync(file)

@@ -273,7 +273,7 @@ class Store:
             OSError: The file cannot be written.
         """
         if to.exists():
-            raise StoreError(f"{to} is already there: name a folder without an earlier backup")
+            raise StoreError(f"{to} already exists: name a folder without an earlier backup")
         with translated(self._database):
             self._database.backup(to)
 

@@ -66,7 +66,7 @@ RARE = 0.001
 
 
 class CheckStatus(StrEnum):
-    """Result of a check; that of an audit is the worst of its checks."""
+    """The result of a check. The result of an audit is the worst of its checks."""
 
     PASS = "pass"  # nosec B105 - a verdict
     SKIPPED = "skipped"
@@ -86,7 +86,7 @@ class Check:
         status: The result.
         expected: What a true log has, in words.
         found: What this log has, in words.
-        p_value: Upper bound of the probability of evidence as strong in a true log; only tests have one.
+        p_value: Upper bound on the probability of evidence this strong in a true log; only tests have one.
         advice: The fault and its remedy, in a sentence; empty if it passes.
     """
 
@@ -104,10 +104,10 @@ class ArmDraws:
 
     Attributes:
         name: Name of the arm.
-        eligible: Rows in which it could be drawn.
+        eligible: Rows in which it was eligible.
         drawn: Rows in which it was drawn.
         expected: Expected number of draws; None: only propensities of drawn arms are known.
-        mean_weight: Sum of 1 / p over the rows that drew it, divided by the rows in which it could be drawn;
+        mean_weight: Sum of 1 / p over the rows that drew it, divided by the rows in which it was eligible;
             about 1 if propensities are true. None: unknown.
         error: Standard error of `mean_weight`; None: unknown, or the arm was hardly drawn.
         least: Smallest propensity of the arm; None: unknown.
@@ -130,7 +130,7 @@ class Audit:
 
     Attributes:
         rows: Decisions that were audited.
-        tested: Decisions that the tests of draws read.
+        tested: Decisions that the statistical tests read.
         checks: The checks, in the order of this file.
         arms: Draws of each arm.
     """
@@ -204,7 +204,7 @@ class Draws:
             columns |= {f"{kind} {name!r}": column for name, column in getattr(self, kind).items()}
         for name, column in columns.items():
             if column is not None and column.shape != (n,):
-                raise ValueError(f"{name} must have the shape ({n},) of drawn, got {column.shape}")
+                raise ValueError(f"{name} must have the shape of drawn, ({n},), got {column.shape}")
         for name in ("p", "eligible"):
             if (matrix := getattr(self, name)) is not None and matrix.shape != (n, k):
                 raise ValueError(f"{name} must have the shape ({n}, {k}), got {matrix.shape}")
@@ -234,11 +234,11 @@ _COLUMNS = ("propensity", "reward", "failed", "ids", "at", "floor", "rewarded_at
 
 
 def audit(draws: Draws, error: float = ERROR) -> Audit:
-    """Audit a log.
+    """Check whether the propensities of a log can be true.
 
     Args:
         draws: The decisions, in the order in which they were made; labels and forced decisions excluded.
-        error: Largest probability that a test fails or warns of a true log.
+        error: Largest probability that a test fails or warns although the log is true.
     """
     if not len(draws):
         nothing = Check(
@@ -277,7 +277,7 @@ def _recorded(draws: Draws, recorded: Flags) -> Check:
     share = _share(have, n)
     if not have:
         advice = (
-            "No propensity on record: nothing to audit. Log the probability of the drawn arm, better that of "
+            "The log has no propensities to audit. Log the probability of the drawn arm, or better of "
             "each arm, at the moment of the draw; it cannot be filled in afterwards."
         )
         return Check(name, CheckStatus.FAIL, expected, share, advice=advice)
@@ -286,7 +286,7 @@ def _recorded(draws: Draws, recorded: Flags) -> Check:
             f"{n - have:,} decisions have no propensity and are left out of every estimate; log it for all."
         )
         return Check(name, CheckStatus.WARN, expected, share, advice=advice)
-    whole = "whole distributions" if draws.p is not None else "of the drawn arm alone"
+    whole = "whole distributions" if draws.p is not None else "of the drawn arm only"
     return Check(name, CheckStatus.PASS, expected, f"{share}, {whole}")
 
 
@@ -317,7 +317,7 @@ def _ranges(draws: Draws, recorded: Flags) -> tuple[list[Check], Flags]:
             total = float(p[odd][0].sum())
             faults.append(f"{n:,} distributions sum to another number than 1, such as {total:.6g}")
         if n := int(differs.sum()):
-            faults.append(f"{n:,} propensities are not those of their distributions")
+            faults.append(f"{n:,} propensities differ from their distributions")
         sound &= ~odd & ~differs
     bad = int((recorded & ~sound).sum())
     advice = "; ".join(faults) + "." if faults else ""
@@ -1041,11 +1041,11 @@ def _coded(code: int, codes: Integers) -> str:
     """Return in words which rows have a code.
 
     >>> _coded(1, np.array([0, 1])), _coded(0, np.array([0, 1, 2]))
-    ('where it is set', 'in the lowest part of its 3')
+    ('if it is set', 'in the lowest part of its 3')
     """
     n = int(codes.max()) + 1
     if n <= 2:
-        return "where it is set" if code else "where it is not set"
+        return "if it is set" if code else "if it is not set"
     parts = {0: "the lowest", n - 1: "the highest"}
     return f"in {parts.get(code, 'a middle')} part of its {n}"
 
@@ -1119,7 +1119,7 @@ def _depends(draws: Draws, bettor: _Bettor, name: str, code: Integers, what: str
     most, least = int(np.argmax(shares)), int(np.argmin(shares))
     by_arm = f"{shares[most]:.0%} of {names[most]} and {shares[least]:.0%} of {names[least]} {what}"
     advice = (
-        f"{by_arm}: estimates are of the other rows alone, and compare arms on different rows. Give such "
-        "rows a reward too (a default, or that of a failure)."
+        f"{by_arm}: estimates use only the other rows, and compare arms on different rows. Give such "
+        "rows a reward too (a default, or the reward of a failure)."
     )
     return _Test(name, expected, by_arm, outcome.evidence, advice, CheckStatus.WARN)

@@ -107,15 +107,15 @@ class Evidence:
             "weight", self.weight, (self.weight >= 0.0) & np.isfinite(self.weight), "finite and at least 0"
         )
         if (self.learned is None) != (self.known is None):
-            raise ValueError("learned and known belong together: give both or none")
+            raise ValueError("give both learned and known, or neither")
         if self.waiting is not None and self.known is None:
             raise ValueError(
-                "rows that wait need learned and known, so that bounds of all moments hold together"
+                "rows that wait for feedback need learned and known, so that the bounds hold at all times"
             )
         for name in ("waiting", "learned", "known"):
             column = getattr(self, name)
             if column is not None and column.shape != (n,):
-                raise ValueError(f"{name} must have the shape ({n},) of weight, got {column.shape}")
+                raise ValueError(f"{name} must have the shape of weight, ({n},), got {column.shape}")
         if self.reach is not None:
             within = self.weight <= np.multiply(self.reach, 1.0 + _ROUNDING)
             refuse("weight", self.weight, within, "at most the reach of its row")

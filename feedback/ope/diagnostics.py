@@ -16,17 +16,17 @@ from armwise.feedback.ope.sample import Sample, effective_size
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Overlap of a log and a target in one arm.
+    """How well a log covers a target's draws of one arm.
 
     Attributes:
         arm: Name of the arm.
         rows: Rows in which the log drew it.
         logged: Share of the rows in which the log drew it, in [0, 1].
         target: Share of the decisions for which the target would draw it, in [0, 1].
-        covered: Share of `target` that the log covers, in [0, 1]: 1 where the log draws
-            the arm at least as often as the target in every row, 0 where it never does.
-            It is the mean of min(p_log, p_target) over the mean of p_target, the former
-            estimated from the drawn rows; 1 where the target never draws the arm.
+        covered: Share of `target` that the log covers, in [0, 1]: 1 if the log draws
+            the arm at least as often as the target in every row, 0 if it never does.
+            It is the mean of min(p_log, p_target) divided by the mean of p_target, the former
+            estimated from the drawn rows; 1 if the target never draws the arm.
         effective_n: Kish's effective size of the rows that drew it.
         largest_weight: Largest p_target / p_log of these rows; 0 without rows.
     """
@@ -51,7 +51,7 @@ class Diagnostics:
         mean_weight: Mean of p_target / p_log. Its expectation is 1 if the propensities are right
             and the log could draw every arm of the target.
         mean_weight_error: Standard error of that mean; None for a single question. If the log's distributions
-            are known, at least that of draws from them: a sample that lacks the few rows of large weight
+            are known, at least the error of draws from them: a sample that lacks the few rows of large weight
             underestimates it.
         overlap: The overlap of each arm, in the order of the columns.
         excluded: Examples that were left out, by reason.

@@ -44,7 +44,7 @@ from armwise.feedback.ope.shrinkage import (
 
 
 class Rows(Enum):
-    """Kind of a row of the terms; intervals depend on it."""
+    """What a row of the terms is; the intervals depend on it."""
 
     KEPT = "a draw of the target, or left out"
     WEIGHTED = "a weighted reward, independent of the other rows"
@@ -62,7 +62,7 @@ class Predictions(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """An estimator and its traits; it is called like its function.
+    """An estimator and its properties; call it like its function.
 
     Attributes:
         function: Returns the terms of a sample.
@@ -70,14 +70,14 @@ class Estimator:
             prediction `e`, residual `d` of the drawn arm, parameter `c`.
         use: When to use it.
         source: Where it was published.
-        rank: Place among the estimators when one figure has to represent a policy: the lowest does, and of
+        rank: Rank among the estimators when one figure must represent a policy: the lowest does, and among
             equal ones the first that was requested.
-        rows: Kind of a row of its terms.
-        covers: Whether its intervals hold the truth as often as they state; intervals miss the bias of a
+        rows: What a row of the terms is.
+        covers: Whether the intervals contain the truth as often as they state; they miss the bias of a
             biased estimator.
         predictions: Which predictions of rewards it reads.
         anytime: Whether a confidence sequence applies to its values.
-        parameter: Option that is chosen from the log by default; empty without one.
+        parameter: The option that is chosen from the log by default; empty if there is none.
     """
 
     function: Callable[..., Terms]
@@ -179,7 +179,7 @@ def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generat
     anytime=True,
 )
 def ips(sample: Sample) -> Terms:
-    """Weigh each reward by how much more often the target draws that arm.
+    """Weigh each reward by how much more often the target draws that arm than the log did.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -265,8 +265,8 @@ def snips(sample: Sample) -> Terms:
 def dm(sample: Sample) -> Terms:
     """Average the predictions of the model, without a correction.
 
-    It is the only estimate for a target that draws none of the logged arms. It ignores rewards, so its
-    effective n is 0, and its intervals cover the spread of the predictions but not their error.
+    Use it only if the target draws none of the logged arms. It ignores rewards, so the
+    effective n is 0, and the intervals cover the spread of the predictions but not their error.
 
     Raises:
         ValueError: The sample lacks `q_hat`.
@@ -434,7 +434,7 @@ def mrdr(sample: Sample) -> Terms:
     evaluation".
     """
     if sample.q_mrdr is None:
-        raise ValueError("mrdr needs q_mrdr: fit a reward model with the weights of mrdr_weight")
+        raise ValueError("mrdr needs q_mrdr: fit a reward model with the weights from mrdr_weight")
     weight = sample.supported_weight
     return _corrected("mrdr", Prediction.of(sample, sample.q_mrdr, "q_mrdr"), weight)
 
@@ -442,10 +442,10 @@ def mrdr(sample: Sample) -> Terms:
 def mrdr_weight(sample: Sample) -> Floats:
     """Return the sample weights of a model for `mrdr`, shape (n,).
 
-    It is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
-    quadratic form in the model's errors, and these are its diagonal. For a deterministic
-    target the form is diagonal, and the weights are those of the paper,
-    (1 - p_log) / p_log^2 where the log drew that arm. For others, the cross terms between
+    The weight is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
+    quadratic form in the model's errors, and these weights are the diagonal. For a deterministic
+    target the form is diagonal, and the weights equal the paper's,
+    (1 - p_log) / p_log^2, if the log drew that arm. For others, the cross terms between
     the arms of a row are left out: they need the propensities of arms that were not drawn.
 
     Source: Farajtabar, Chow and Ghavamzadeh (2018), as in `mrdr`.
@@ -471,7 +471,7 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
 
     The distance is the Cressie-Read divergence of power -2, for which the answer has a
     closed form; one imaginary row with an extreme weight makes it exist. The weight of the
-    imaginary row earns the mean reward of the log. The value is that of the
+    imaginary row earns the mean reward of the log. The value comes from the
     formula; the terms are its linearisation (value plus influence of each row), so that
     intervals account for the constraint on the weights.
 
@@ -544,7 +544,7 @@ def estimate(sample: Sample, name: str) -> Terms:
         ValueError: The name is unknown; also raises the errors of the estimator.
     """
     if name not in ESTIMATORS:
-        raise ValueError(f"no estimator {name!r}; there are: {', '.join(ESTIMATORS)}")
+        raise ValueError(f"unknown estimator {name!r}; available: {', '.join(ESTIMATORS)}")
     return ESTIMATORS[name](sample)
 
 

@@ -80,7 +80,7 @@ class IntervalRequest:
 
     def __post_init__(self) -> None:
         if self.kind not in INTERVALS:
-            raise ValueError(f"no interval {self.kind!r}; there are: {', '.join(INTERVALS)}")
+            raise ValueError(f"unknown interval {self.kind!r}; available: {', '.join(INTERVALS)}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,7 @@ class TargetSample:
             ValueError: It is unknown.
         """
         if self.log.p_log is None:
-            raise ValueError(f"{kind} needs the probabilities of all arms, not of the drawn one alone")
+            raise ValueError(f"{kind} needs the probabilities of all arms, not only of the drawn one")
         return self.largest_reach
 
     def safe(self, terms: Terms, reward_range: tuple[float, float]) -> Terms:
@@ -367,9 +367,9 @@ def evaluate(
     cluster: str | None = DEFAULT_CLUSTER,
     progress: ProgressCallback | None = None,
 ) -> dict[str, Evaluation]:
-    """Estimate the values of targets, and their differences to the baseline.
+    """Estimate what target policies would have earned, and how they differ from the baseline.
 
-    A target that draws arms which the log could not draw gets no estimates: they would ignore these arms.
+    A target that draws arms which the log could not draw gets no estimates, as they would ignore these arms.
     With a declared `reward_range`, estimates and intervals are passed through `intervals.shown`.
 
     Args:
@@ -382,10 +382,10 @@ def evaluate(
         interval: A name out of `armwise.feedback.ope.evaluation.INTERVALS`; if it does not apply to an
             estimator or to this log, `normal` is used, and a note says why.
         level: Coverage of the intervals, in (0, 1).
-        reward_range: Smallest and largest possible reward. By default those in the log: less than `bernstein`
-            and `anytime` require; estimates are then not cut to the range.
+        reward_range: Smallest and largest possible reward. By default those in the log, not enough for
+            `bernstein` and `anytime`; estimates are then not cut to the range.
         reward_model: Model that predicts rewards: `ridge`, which uses the log's features, or `means`.
-        q_hat: Predictions, shape (n, n_arms), in place of the model's.
+        q_hat: Predictions, shape (n, n_arms), instead of the model's.
         resamples: Number of resamples of `bootstrap`.
         cluster: What rows of an observation share, for `normal` and `bootstrap` and to hold rows out together
             from reward models: `question`, `episode` or `user`; None: each row is an observation.
@@ -561,4 +561,4 @@ def _unsupported(log: Log, p_target: Floats) -> float:
 def _refuse_unknown(what: str, names: Iterable[str], registry: Mapping[str, object]) -> None:
     for name in names:
         if name not in registry:
-            raise ValueError(f"no {what} {name!r}; there are: {', '.join(registry)}")
+            raise ValueError(f"unknown {what} {name!r}; available: {', '.join(registry)}")

@@ -38,14 +38,14 @@ def evaluate_arrays(
     resamples: int = 1000,
     seed: int = 0,
 ) -> Evaluation:
-    """Estimate the value of a target from logged actions, and its difference to what was logged.
+    """Estimate what a target policy would have earned, from arrays of logged actions and rewards.
 
     Args:
         actions: The action of each row, shape (n,), as a column from 0.
         rewards: Reward, shape (n,), finite.
         target: Distribution of the target, shape (n, n_actions), or (n_actions,) for the same in each row.
         propensities: Probability with which the action was drawn, shape (n,), in (0, 1].
-        p_log: The logged distribution, shape (n, n_actions) or (n_actions,); propensities follow from it. For
+        p_log: The logged distribution, shape (n, n_actions) or (n_actions,); it gives the propensities. For
             intervals that need the largest possible weight.
         q_hat: Predicted reward of each action, shape (n, n_actions), by a model fitted without the row; by
             default `reward_model` is fitted to other rows, if an estimator reads predictions.
@@ -81,7 +81,7 @@ def evaluate_arrays(
         "actions", drawn, (drawn >= 0) & (drawn < n_actions), f"columns of target, from 0 to {n_actions - 1}"
     )
     if propensities is None and p_log is None:
-        raise ValueError("propensities are missing: give them, or p_log with those of all actions")
+        raise ValueError("give propensities, or p_log with the probabilities of all actions")
     arms = tuple(map(str, range(n_actions))) if names is None else tuple(names)
     if len(arms) != n_actions or len(set(arms)) < n_actions:
         raise ValueError(
@@ -127,7 +127,7 @@ def _columns(actions: Any, rewards: Any) -> tuple[Integers, Floats]:
 def _row(name: str, values: Any, n: int) -> Floats:
     column = np.asarray(values, dtype=np.float64)
     if column.shape != (n,):
-        raise ValueError(f"{name} must be ({n},), one for each of the actions, got {column.shape}")
+        raise ValueError(f"{name} must be ({n},), one per action, got {column.shape}")
     return column
 
 
@@ -155,6 +155,6 @@ def _codes(name: str, values: Any, n: int) -> Integers | None:
         return None
     shared = np.asarray(values)
     if shared.shape != (n,):
-        raise ValueError(f"{name} must be ({n},), one for each of the actions, got {shared.shape}")
+        raise ValueError(f"{name} must be ({n},), one per action, got {shared.shape}")
     codes: Integers = np.unique(shared, return_inverse=True)[1].astype(np.int64)
     return codes

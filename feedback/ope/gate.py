@@ -54,7 +54,7 @@ LEAST_OVERLAP = 0.99
 
 
 class GateSpec(BaseModel):
-    """The conditions of a promotion."""
+    """The conditions that a candidate must meet to be promoted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -172,10 +172,10 @@ class Verdict:
 
     Attributes:
         promote: Whether it may go live.
-        reasons: Why it is held, a sentence each; empty if it is promoted.
-        figures: The numbers behind the verdict; None: all decisions were left out.
+        reasons: Why it is held, one sentence per reason; empty if it is promoted.
+        figures: The numbers on which the verdict rests; None: all decisions were left out.
         trail: The evidence over time, about `TRAIL` points, the last at the end of the judged decisions.
-        undecided: Whether it is held only for want of evidence: more decisions may still promote it.
+        undecided: Whether it is held only because evidence is missing: more decisions may still promote it.
     """
 
     promote: bool
@@ -201,7 +201,7 @@ def judge(
     checked: int = 0,
     mismatched: int = 0,
 ) -> Verdict:
-    """Return the verdict on a candidate, compared with the logging policy.
+    """Decide whether a candidate may replace the logging policy.
 
     Args:
         spec: The conditions.
@@ -215,7 +215,7 @@ def judge(
         known: Position of the training log up to which rewards were known when each row of the log was
             decided, shape (n,); required with `waiting`.
         checked: Number of decisions of this log whose propensities were recomputed.
-        mismatched: Number of these that differed.
+        mismatched: How many of these differed.
 
     Raises:
         ValueError: A row of `p_target` is not a distribution, a reward is out of the range, or decisions wait
@@ -326,7 +326,7 @@ def _evidence(
         )
         return log.at[order], evidence, order
     if known is None:
-        raise ValueError("decisions wait for feedback: `known` is needed for those of the log")
+        raise ValueError("some decisions wait for feedback, so `known` is needed for the rows of the log")
     ratio = np.divide(
         waiting.p_target, waiting.p_log, out=np.zeros_like(waiting.p_target), where=waiting.p_log > 0.0
     )

@@ -496,7 +496,9 @@ def bernstein(
     ]
     for part in (terms,) if baseline is None else (terms, baseline):
         if part.estimator not in allowed:
-            raise ValueError(f"needs a mean of independent rows ({', '.join(allowed)}), got {part.estimator}")
+            raise ValueError(
+                f"the interval needs a mean of independent rows ({', '.join(allowed)}), got {part.estimator}"
+            )
     rows = terms.numerator if not terms.ratio else terms.numerator[terms.denominator > 0.0]
     bottom, top = _span(terms, reach, low, high)
     if baseline is not None:
@@ -540,7 +542,9 @@ def clopper_pearson(terms: Terms, level: float = LEVEL, low: float = 0.0, high: 
     """
     estimator = ESTIMATORS.get(terms.estimator)
     if estimator is None or estimator.rows is not Rows.KEPT:
-        raise ValueError(f"only what replay kept are draws of the target, got {terms.estimator}")
+        raise ValueError(
+            f"the interval needs an estimator that keeps rows, such as replay, got {terms.estimator}"
+        )
     kept = terms.numerator[terms.denominator > 0.0]
     good = np.isclose(kept, high)
     if not (good | np.isclose(kept, low)).all():

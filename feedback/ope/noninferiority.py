@@ -367,7 +367,7 @@ def count(sessions: Sessions, reference: str) -> Counted:
     """
     could = sessions.could(reference)
     if not (could & sessions.randomised).any():
-        raise NothingComparableError(f"{reference} was never one of several arms that could be drawn")
+        raise NothingComparableError(f"{reference} was never eligible together with other arms")
     row, chance = np.flatnonzero(could), sessions.chance(reference, could)
     order = np.argsort(sessions.unit[row], kind="stable")
     row = row[order]
@@ -378,8 +378,9 @@ def count(sessions: Sessions, reference: str) -> Counted:
     if len(starts) <= SCALE_SESSIONS or not weight.any():
         of = "sessions" if len(starts) < len(row) else "decisions"
         raise NothingComparableError(
-            f"{reference} was drawn {np.count_nonzero(weight):,} times in {len(starts):,} {of}; the first "
-            f"{SCALE_SESSIONS} set the scale and count no further: more are needed"
+            f"{reference} was drawn {np.count_nonzero(weight):,} times in {len(starts):,} {of}, which is "
+            "too few: the first "
+            f"{SCALE_SESSIONS} only set the scale"
         )
     rank, late = np.arange(len(row)) - starts[unit], unit >= SCALE_SESSIONS
     limit = 1 << int(rank[~late].max()).bit_length()
@@ -435,7 +436,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         saved = counted.difference(costs, priced, (0.0, largest), (other, other), at_once=True)
     if lead is None and saved is None:
         raise NothingComparableError(
-            f"neither feedback nor dollars are on record for decisions that could draw {reference}"
+            f"the log has neither feedback nor dollars for decisions that could draw {reference}"
         )
     answered, more = counted.inside & counted.late & (rated | ~np.isnan(paid)), None
     if not rated[answered].all():

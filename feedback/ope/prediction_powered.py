@@ -79,7 +79,7 @@ def powered_mean(
     weights = np.ones(len(grades)) if ratio is None else ratio
     if not len(grades) == len(values) == len(weights):
         raise ValueError(
-            f"{len(grades)} grades, {len(values)} values and {len(weights)} ratios: as many were expected"
+            f"{len(grades)} grades, {len(values)} values and {len(weights)} ratios: the numbers must be equal"
         )
     audited = ~np.isnan(values)
     n, rest = int(audited.sum()), int((~audited).sum())

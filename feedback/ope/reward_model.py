@@ -42,7 +42,7 @@ def cross_fit(
         n_arms: Number of arms.
         rng: Source of the folds.
         model: `ridge` or `means`.
-        weight: Sample weights, shape (n,), at least 0, of which only the ratios matter; None: equal. Rows of
+        weight: Sample weights, shape (n,), at least 0; only their ratios matter; None: equal. Rows with
             weight 0 are ignored, unless all rows of the other folds have weight 0. For `mrdr`, see
             `armwise.feedback.ope.estimators.mrdr_weight`.
         folds: Number of folds of the questions; at most one per question.
@@ -64,7 +64,7 @@ def cross_fit(
             return _means(drawn, reward, fold, folds, n_arms, weight)
         case "ridge":
             return _ridge(X, drawn, reward, fold, folds, n_arms, weight, penalty)
-    raise ValueError(f"no reward model {model!r}; there are: ridge, means")
+    raise ValueError(f"unknown reward model {model!r}; available: ridge, means")
 
 
 def _folds(questions: Integers, folds: int, rng: np.random.Generator) -> tuple[Integers, int]:

@@ -31,14 +31,14 @@ class NeverDrawnError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
-    """An estimate row by row: the value is the sum of one column over the sum of another.
+    """An estimate, row by row: the value is the sum of one column divided by the sum of another.
 
     Attributes:
         estimator: Name of the estimator.
         numerator: Column of the numerator, shape (n,).
         denominator: Column of the denominator, shape (n,); all 1 if the estimate is a mean over rows.
         weight: Weight of the reward of each row, shape (n_rows,): p_target / p_log of the drawn arms,
-            as the estimator clips or shrinks them; 0 for `dm`, which uses predictions alone.
+            as the estimator clips or shrinks them; 0 for `dm`, which uses only predictions.
         mean_prediction: Expectation of a row before its reward is known: the mean prediction of a
             doubly robust estimate, 0 for estimates that only weigh rewards.
         ratio: Whether the denominator is random too (`snips`, `replay`).
@@ -68,7 +68,7 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The rows of a log with the distribution of a target in each.
+    """The rows of a log, with the target policy's distribution in each row.
 
     Attributes:
         propensity: Probability with which the logged arm was drawn, shape (n,), in (0, 1]; NaN in all rows if
@@ -76,9 +76,9 @@ class Sample:
         drawn: Column of the logged arm, shape (n,).
         reward: Reward, shape (n,), finite.
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
-        q_hat: Predicted reward of every arm, shape (n, n_arms), finite, by a model that was fitted without
+        q_hat: Predicted reward of every arm, shape (n, n_arms), finite, from a model that was fitted without
             the row (`armwise.feedback.ope.reward_model`).
-        q_mrdr: Predictions like `q_hat`, by a model that was weighted for this target; for `mrdr`.
+        q_mrdr: Predictions like `q_hat`, from a model that was weighted for this target; for `mrdr`.
 
     Raises:
         ValueError: Shapes differ, the log is empty, or a value is out of its range.
@@ -108,7 +108,7 @@ class Sample:
         for name, q in (("q_hat", self.q_hat), ("q_mrdr", self.q_mrdr)):
             if q is not None and q.shape != self.p_target.shape:
                 raise ValueError(
-                    f"{name} must have the shape {self.p_target.shape} of p_target, got {q.shape}"
+                    f"{name} must have the shape of p_target, {self.p_target.shape}, got {q.shape}"
                 )
         n_arms = self.p_target.shape[1]
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < n_arms), f"a column below {n_arms}")
@@ -135,7 +135,7 @@ class Sample:
 
     @property
     def supported_weight(self) -> Floats:
-        """The weights, at least one of them above 0.
+        """The weights; at least one is above 0.
 
         Raises:
             NeverDrawnError: All are 0.
@@ -144,7 +144,7 @@ class Sample:
             raise NeverDrawnError(UNKNOWN)
         if not self.weight.any():
             raise NeverDrawnError(
-                f"the target draws none of the {len(self)} logged arms: its value cannot be estimated"
+                f"the target never draws any of the {len(self)} logged arms, so its value cannot be estimated"
             )
         return self.weight
 

@@ -147,12 +147,12 @@ def _refuse_more(waiting: int, of_project: int, most: int, project: str | None) 
         project: The project; None: the service itself, which has no share.
     """
     if waiting >= most:
-        raise QueueFullError(f"{waiting} evaluations are queued or running: at most {most} may be")
+        raise QueueFullError(f"{waiting} evaluations are queued or running, which is the maximum ({most})")
     share = math.ceil((most - (waiting - of_project)) / 2)
     if project is not None and of_project >= share:
         raise QueueFullError(
-            f"{of_project} evaluations of project {project!r} are queued or running: at most {share} may be, "
-            f"half of the places that other projects leave of {most}"
+            f"{of_project} evaluations of project {project!r} are queued or running; it may have {share}, "
+            f"half of the {most} places that other projects leave free"
         )
 
 

@@ -163,7 +163,9 @@ def _require_unused(connection: sa.Connection, project: str) -> None:
     begins = sa.func.substr(f.id, 1, len(prefix)) == prefix
     feedback_id = connection.scalar(sa.select(f.id).where(begins, f.key.is_(None)).limit(1))
     if feedback_id is not None:
-        raise ProjectTakenError(f"project {project!r} cannot be made: there is feedback {feedback_id!r}")
+        raise ProjectTakenError(
+            f"project {project!r} cannot be created: feedback {feedback_id!r} already uses its name"
+        )
 
 
 def disable(store: Store, public_id: str, now: float) -> ApiKey | None:

@@ -147,7 +147,7 @@ def record(
         if after is not None:
             last = connection.scalar(sa.select(sa.func.max(p.seq)).where(p.configured == configured)) or 0
             if last != after:
-                raise ChangedMeanwhileError(f"the active policy was changed meanwhile, by promotion {last}")
+                raise ChangedMeanwhileError(f"promotion {last} changed the active policy in the meantime")
         if promotion.action is not Action.CANARY:
             row["arm_set"] = arm_sets.bring(connection, promotion.version)
         row["at"] = row_time(connection, promotion.at)

@@ -118,8 +118,8 @@ def request(store: Store, configured: str, now: float) -> Run:
     with store.writing() as connection:
         _exclude(connection, now)
         if (waiting := _requested(connection, configured)) is not None:
-            requested = f"run {waiting.seq} is requested since {utc(waiting.started_at)}"
-            raise UnderWayError(f"{requested}: one runs at a time")
+            requested = f"run {waiting.seq} was requested at {utc(waiting.started_at)}"
+            raise UnderWayError(f"{requested}: only one can run at a time")
         return _insert(connection, configured, Trigger.REQUEST, RunState.ASKED, "", now)
 
 
@@ -181,7 +181,7 @@ def update(connection: sa.Connection, mine: Run, **values: Any) -> None:
     ours &= (_r.worker == mine.worker) & (_r.started_at == mine.started_at)
     if not connection.execute(sa.update(t.runs).where(ours).values(**values)).rowcount:
         status = connection.scalar(sa.select(_r.status).where(_r.seq == mine.seq))
-        raise SupersededError(f"run {mine.seq} of {mine.worker} is no longer under way: it is {status}")
+        raise SupersededError(f"run {mine.seq} of {mine.worker} is no longer running: it is {status}")
 
 
 def find(store: Store, seq: int) -> Run | None:
@@ -270,8 +270,8 @@ def _exclude(connection: sa.Connection, now: float) -> None:
     query = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     for run in map(_read_run, connection.execute(query).all()):
         if not run.dead(now):
-            running = f"run {run.seq} of {run.worker} is under way since {utc(run.started_at)}"
-            raise UnderWayError(f"{running}: one runs at a time")
+            running = f"run {run.seq} of {run.worker} has been running since {utc(run.started_at)}"
+            raise UnderWayError(f"{running}: only one can run at a time")
         error = f"{run.worker} has sent no heartbeat since {utc(run.alive_at)}"
         gone = {"status": RunState.ABANDONED.value, "finished_at": now, "error": error}
         connection.execute(sa.update(t.runs).where(_r.seq == run.seq).values(**gone))

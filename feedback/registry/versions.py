@@ -110,7 +110,9 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
     with store.writing() as connection:
         rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
         if (rebuild := connection.scalar(rebuilt)) is not None:
-            raise RebuiltError(f"epoch {rebuild} rebuilt the training log: learn from it again")
+            raise RebuiltError(
+                f"epoch {rebuild} rebuilt the training log, so this version must be learned again"
+            )
         as_much = sa.select(sa.func.max(v.version)).where(
             v.recipe == version.recipe, v.examples_seq >= version.examples_seq
         )

@@ -46,9 +46,9 @@ class StartingPoint:
     def __post_init__(self) -> None:
         """Check the runs and the position."""
         if any(low >= high for low, high in zip((0, *self.runs), self.runs, strict=False)):
-            raise ValueError(f"runs {list(self.runs)}: positive numbers were expected, each above the last")
+            raise ValueError(f"runs {list(self.runs)}: expected positive numbers in rising order")
         if self.after < 0:
-            raise ValueError(f"a start after example {self.after}: 0 or more was expected")
+            raise ValueError(f"a start after example {self.after}: expected 0 or more")
 
     @classmethod
     def of(cls, document: dict[str, Any] | None) -> Self | None:

@@ -269,7 +269,9 @@ class Fold:
             LogGapError: Facts between the last one and this one are missing.
         """
         if fact.seq != self.seq + 1:
-            raise LogGapError(f"the log goes on at {fact.seq} after {self.seq}: rows between are missing")
+            raise LogGapError(
+                f"the log continues at {fact.seq} after {self.seq}: the rows between are missing"
+            )
         joined = self._close(fact)
         self.seq, self.at = fact.seq, max(self.at, fact.at)
         match fact:
@@ -719,7 +721,7 @@ _NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs
 # -- the join, and its training log ----------------------------------------------------------------
 
 
-_GONE = "rows of it, or of its facts, are missing; run `armwise rebuild`"
+_GONE = "rows or their facts are missing; run `armwise rebuild`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -782,14 +784,14 @@ class Joiner:
                 fold, self._length, self._n_rated = resume(connection, self._rule)
             start, head = fold.seq, read_head(connection)
             if head < start:
-                raise LogGapError(f"the log ends at {head}, and was read up to {start} before")
+                raise LogGapError(f"the log ends at {head}, but was read up to {start} before")
             end = min(head, start + self._batch)
             facts = read_facts(connection, start, end)
         ready = [each for fact in facts for each in fold.apply(fact)]
         joined = [each for each in ready if each.learned]
         rated = rated_rows(ready, self._n_rated)
         if fold.seq != end:
-            raise LogGapError(f"the log ends at {end}, and rows after {fold.seq} are missing")
+            raise LogGapError(f"the log ends at {end}, but rows after {fold.seq} are missing")
         position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
         if end != start:
             with self._store.reading() as connection:
@@ -869,7 +871,7 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
     for some in _chunks(names):
         executions |= log_rows.load_executions(connection, some)
     if lost := [name for name in names if name not in executions]:
-        raise LogGapError(f"the execution of {lost[0]!r} is missing, which continues a draw")
+        raise LogGapError(f"the execution of {lost[0]!r}, which continues a draw, is missing")
     return {
         draw: log_rows.sum_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
     }
@@ -919,7 +921,7 @@ def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]
     recorded = connection.scalar(length.where(t.examples.c.join == rule.join))
     if recorded != position.examples_seq:
         raise LogGapError(
-            f"the training log ends at {recorded} and not at {position.examples_seq}: run `armwise rebuild`"
+            f"the training log ends at {recorded}, not at {position.examples_seq}: run `armwise rebuild`"
         )
     rated, n_rated = read_newest(connection, rule.join)
     fold = Fold(rule, position.log_seq, position.log_at, position.idle_seq, rated)
@@ -967,13 +969,13 @@ def read_examples(
         if len(rows) < chunk:
             break
     if upto is not None and after < upto:
-        raise LogGapError(f"the training log ends at {after} and not at {upto}: {_GONE}")
+        raise LogGapError(f"the training log ends at {after}, not at {upto}: {_GONE}")
 
 
 def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
     for seq, row in enumerate(rows, after + 1):
         if row.seq != seq:
-            raise LogGapError(f"the training log goes on at {row.seq} after {seq - 1}: {_GONE}")
+            raise LogGapError(f"the training log continues at {row.seq} after {seq - 1}: {_GONE}")
         yield row
 
 

@@ -109,7 +109,8 @@ class SuccessorCheck:
             self._seen, self._since = (epoch, total), self._timer()
         elif (for_s := self._timer() - self._since) > ABANDONED_S:
             raise SupersededError(
-                f"{unread} facts wait for epoch {epoch} of {holder}, which has read none for {for_s:.0f} s: "
+                f"{unread} facts are waiting for epoch {epoch} of {holder}, which has read none for "
+                f"{for_s:.0f} s: "
                 "restart a learner"
             )
 

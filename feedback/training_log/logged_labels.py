@@ -114,7 +114,7 @@ def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> 
             took[decision.drawn] = took.get(decision.drawn, 0.0) + spent
     if not took:
         reasons = ", ".join(f"{n} {reason}" for reason, n in excluded.items()) or "none"
-        raise LabelsError(f"the log holds no feedback to score arms by; decisions left out: {reasons}")
+        raise LabelsError(f"the log has no feedback to score arms with; decisions left out: {reasons}")
     drawn = tuple(arm for arm in arms if arm in took)
     column = {arm: number for number, arm in enumerate(drawn)}
     scores = np.full((len(rows), len(drawn)), np.nan, dtype=np.float32)

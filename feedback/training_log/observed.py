@@ -72,7 +72,7 @@ class Also(BaseModel):
     @model_validator(mode="after")
     def _useful(self) -> "Also":
         if self.shadow is None and not self.judge:
-            raise ValueError("neither `shadow` nor `judge` is learned: set one of them, or leave `also` out")
+            raise ValueError("`also` needs `shadow` or `judge`: set one of them, or remove `also`")
         return self
 
 

@@ -47,13 +47,13 @@ def find_difference(
         recorded, head = read_position(connection, rule.join), read_head(connection)
         stored = [_count(connection, table, rule.join) for table in (t.examples, t.raters)]
     if recorded.log_seq > head:
-        raise LogGapError(f"the log ends at {head}, and was read up to {recorded.log_seq} before")
+        raise LogGapError(f"the log ends at {head}, but was read up to {recorded.log_seq} before")
     while fold.seq < recorded.log_seq:
         with store.reading() as connection:
             end = min(fold.seq + CHUNK, recorded.log_seq)
             ready = [each for fact in read_facts(connection, fold.seq, end) for each in fold.apply(fact)]
             if fold.seq != end:
-                raise LogGapError(f"the log goes on after {end}, and rows after {fold.seq} are missing")
+                raise LogGapError(f"the log continues after {end}, but rows after {fold.seq} are missing")
             joined = [each for each in ready if each.learned]
             rows = joined_rows(joined, length, read_conversation_costs(connection, joined))
             rated = rated_rows(ready, n_rated)
@@ -80,7 +80,7 @@ def require_gapless(store: Store) -> None:
         counts = (connection.scalar(sa.select(sa.func.count()).select_from(table)) for table in tables)
         n_facts = sum(count or 0 for count in counts)
     if n_facts != head:
-        raise LogGapError(f"the log ends at position {head:,} and has {n_facts:,} facts: rows are missing")
+        raise LogGapError(f"the log ends at position {head:,} but has {n_facts:,} facts: rows are missing")
 
 
 def _count(connection: sa.Connection, table: sa.Table, join: str) -> int:

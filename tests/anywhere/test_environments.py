@@ -172,7 +172,7 @@ ENVIRONMENTS = (
     Environment(
         "RAY_TMPDIR of 100 characters",
         {"RAY_TMPDIR": "/" + "t" * 99},
-        says="is too long for the sockets of Ray below it",
+        says="is too long for Ray's sockets",
         within_s=20.0,
     ),
     Environment(

@@ -56,7 +56,7 @@ def test_a_node_that_never_starts_is_said_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(
-        RayNotStartedError, match=r"^Ray has not started in 3 times half a minute: [^\n]*quieter$"
+        RayNotStartedError, match=r"^Ray did not start in 3 attempts of 30 s: [^\n]*less busy$"
     ):
         begun(monkeypatch, tmp_path, *[LATE] * ATTEMPTS)
 

@@ -82,7 +82,7 @@ def test_a_manifest_of_which_any_part_was_changed_is_refused(folder: Path, part:
     document = orjson.loads((folder / MANIFEST).read_bytes())
     changed = {"identity": {"corpus": "decaf"}, "files": {"a": document["files"]["a"]}}
     (folder / MANIFEST).write_bytes(orjson.dumps({**document, part: changed[part]}))
-    expected = "manifest.json is damaged: its digest is not that of its contents"
+    expected = "manifest.json is damaged: its digest does not match its contents"
     assert problems(folder, contents=False) == [expected]
     with pytest.raises(DamagedFileError, match=expected):
         manifest.read(folder, "b")

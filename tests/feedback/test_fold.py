@@ -514,7 +514,7 @@ def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -
 def test_a_fact_that_is_not_the_next_one_is_a_gap() -> None:
     fold = Fold(rule())
     fold.apply(TickFact(1, 1.0))
-    with pytest.raises(LogGapError, match="the log goes on at 3 after 1: rows between are missing"):
+    with pytest.raises(LogGapError, match="the log continues at 3 after 1: the rows between are missing"):
         fold.apply(TickFact(3, 1.0))
 
 

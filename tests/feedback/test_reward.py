@@ -76,10 +76,10 @@ def test_another_type_or_a_value_out_of_range_is_refused(metric: str, given: boo
 
 def test_a_metric_that_is_not_declared_is_refused_with_those_that_are() -> None:
     with pytest.raises(
-        UnknownMetricError, match="'thumbs' is not declared; declared are: right, seconds, thumb"
+        UnknownMetricError, match="'thumbs' is not declared; available: right, seconds, thumb"
     ):
         RULE.metric("thumbs")
-    with pytest.raises(UnknownMetricError, match="declared are: none"):
+    with pytest.raises(UnknownMetricError, match="available: none"):
         RewardRule().metric("thumbs")
 
 
@@ -375,7 +375,7 @@ def test_the_wait_time_is_an_iso_duration(duration: str, seconds: float) -> None
         ({"metrics": {"m": {"range": (0, math.inf)}}}, "finite number"),
         (
             {"metrics": {"m": {"range": (-1e308, 1e308)}}},
-            r"range \[-1e\+308, 1e\+308\] is wider than a number",
+            r"range \[-1e\+308, 1e\+308\] is too wide",
         ),
         ({"metrics": {"m": {"type": "boolean", "range": (-1, 1)}}}, "a boolean takes no range"),
         ({"metrics": {"m": {"weight": 0}}}, "greater than 0"),

@@ -50,7 +50,7 @@ def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> 
         until(lambda: "Ready after" in output.read_text())  # before that, its parent ends with it
         move_head(log, 3600.0)
         os.kill(serving.pid, signal.SIGKILL)
-        until(lambda: "a replica waits until it can write to the log" in output.read_text(), START_S)
+        until(lambda: "a replica is waiting until it can write to the log" in output.read_text(), START_S)
         waiting = live.serving()
         assert not live.answers()
         move_head(log, 0.0)

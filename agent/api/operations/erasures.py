@@ -68,7 +68,7 @@ async def erase_user(
 async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> Response:
     """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
 
-    Feedback that names the episode is erased also where there is no decision of it.
+    Feedback that names the episode is erased even if the log has no decision of it.
     """
     name = await answer_ids.find_episode(replica, caller, episode_id)
     erasure = await asyncio.to_thread(
@@ -79,7 +79,7 @@ async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: 
 
 @router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
 async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
-    """Erase the texts of a decision, and of feedback that names it, also where there is no such decision."""
+    """Erase the texts of a decision, and of feedback that names it, even if there is no such decision."""
     name = await answer_ids.find_decision(replica, caller, decision_id)
     erasure = await asyncio.to_thread(
         erasures.erase_decision, replica.store, name, _by(caller.key), replica.clock()

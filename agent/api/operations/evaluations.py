@@ -69,7 +69,7 @@ async def submit(
 ) -> StdlibJson[EvaluationState]:
     """Request an evaluation of other policies on the log; the response has its number.
 
-    It runs beside the service at low priority: poll its `status` and `done`. A policy is written out
+    It runs in the background at low priority: poll its `status` and `done`. A policy is written out
     in full, as `policy:{kind: linucb, params: {alpha: 0.5}}`, and names no file.
     """
     submitted = await asyncio.to_thread(_submit, replica, caller, body)
@@ -84,7 +84,7 @@ async def submit(
 async def evaluations(
     replica: AppReplica, caller: RequestCaller, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[EvaluationList]:
-    """The evaluations, newest first, without their results; none of the decisions of another project alone.
+    """List evaluations, newest first, without results; those about only other projects are left out.
 
     A page ends with the evaluation of id N: get the next one with `before=N`.
     """
@@ -143,7 +143,7 @@ def _submit(replica: Replica, caller: Caller, body: EvaluationRequest) -> Evalua
         message = f"since {body.since.isoformat()} is in the future: the window is empty"
         raise ApiError("empty_window", message, "since")
     if not replica.store.newest(1):
-        raise ApiError("empty_window", "the log holds no decision yet", None)
+        raise ApiError("empty_window", "the log has no decisions yet", None)
     request = body.model_dump(mode="json")
     try:
         dumps(request)
@@ -161,7 +161,7 @@ def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationReques
     if caller.sees_all:
         return body
     if body.project not in (None, caller.project):
-        message = f"project {body.project!r} is not that of this key: {caller.project!r} was expected"
+        message = f"this key is for project {caller.project!r}, not {body.project!r}"
         raise ApiError("forbidden", message, "project")
     return body.model_copy(update={"project": caller.project}) if body.features else body
 

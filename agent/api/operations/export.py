@@ -169,7 +169,7 @@ async def export(
     if since is not None and until is not None and since >= until:
         raise ApiError("invalid_value", f"since {since} must be before until {until}", "since")
     if under_way:
-        raise ApiError("overloaded", "another export is under way here", retry_after_s=10)
+        raise ApiError("overloaded", "another export is running", retry_after_s=10)
     window = ExportWindow(since=since, until=until)
     blocks = _blocks(replica.store, replica.config.reward, list(replica.config.actions), window, form)
     under_way.add(blocks)

@@ -335,8 +335,8 @@ async def promote(replica: AppReplica, version: PathNumber, body: PromotionChoic
     If another recipe is active, the version has to pass the gate, which judges a canary as it decides and any
     other version as its recipe: a 409 has the `reasons` to hold it, unless `force` is set. It must have the
     configured reward. If another promotion or rollback is recorded while it is judged, it is refused as
-    `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response is
-    that of `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
+    `changed_meanwhile`. Every replica follows within a second. A canary and a rollback end. The response
+    equals `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
     """
     chosen, recipe = await _servable(replica, version)
     active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
@@ -371,7 +371,7 @@ async def rollback(replica: AppReplica, version: PathNumber, body: VersionChoice
 
     Learning continues and publishes newer versions, which wait for a promotion. It must be a version
     of the configured recipe or of one that was promoted: any other has to pass the gate. A canary
-    ends. The response is that of `GET /v1/policy`: it shows what is active, which may be what another
+    ends. The response equals `GET /v1/policy`: it shows what is active, which may be what another
     operator has just set.
     """
     chosen, recipe = await _servable(replica, version)
@@ -404,12 +404,13 @@ async def rollback(replica: AppReplica, version: PathNumber, body: VersionChoice
     ),
 )
 async def canary(replica: AppReplica, version: PathNumber, body: CanaryChoice) -> StdlibJson[Policy]:
-    """Give exactly this version a share of the traffic, beside the served one; a share of 0 ends it.
+    """Give exactly this version a share of the traffic; the served version keeps the rest.
 
-    A distribution is a mixture of both, and decisions record the share. Of several canaries one takes part in
-    each decision. The version must have the configured reward. If it gives no distribution it takes no part
-    any more, and `deciding` is false. A promotion and a rollback end it. The response is that of
-    `GET /v1/policy`: it shows what is active, which may be what another operator has just set.
+    A share of 0 ends it. A distribution is a mixture of both, and decisions record the share. If there are
+    several canaries, one takes part in each decision. The version must have the configured reward. If it
+    gives no distribution, it no longer takes part and `deciding` is false. A promotion and a rollback end
+    it. The response equals `GET /v1/policy`: it shows what is active, which may be what another operator has
+    just set.
     """
     chosen, recipe = await _servable(replica, version)
     state, after = None, None

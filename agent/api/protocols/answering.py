@@ -297,7 +297,7 @@ def _check_options(form: Document, options: Mapping[str, Any]) -> None:
     if response_format.get("type") == "json_schema" and "response_format" not in options:
         raise ApiError("invalid_value", "a JSON schema was expected", "response_format.json_schema")
     if options.get("top_logprobs") and not options.get("logprobs"):
-        raise ApiError("invalid_value", "'top_logprobs' is only for 'logprobs': true", "top_logprobs")
+        raise ApiError("invalid_value", "'top_logprobs' needs 'logprobs': true", "top_logprobs")
 
 
 def _arms_asked(replica: Replica, model: str) -> list[str]:

@@ -368,7 +368,7 @@ async def _answer(
         document = document | {"max_tokens": limit}
     beta = ",".join(http.headers.getlist(BETA))
     if not _BETAS.fullmatch(beta):
-        raise ApiError("invalid_value", f"names with commas between them were expected in {BETA}", BETA)
+        raise ApiError("invalid_value", f"{BETA} must hold names separated by commas", BETA)
     passed = {BETA: beta} if beta else {}
     asked = answering.describe("messages", document, sent, passed)
     ask = await answering.read_ask(replica, caller, asked, key, http=http)

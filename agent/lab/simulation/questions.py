@@ -53,7 +53,7 @@ def load_questions(path: Path) -> list[SimulatedQuestion]:
                     before = line_numbers.setdefault(question.id, number)
                     if before != number:
                         raise QuestionsError(
-                            f"{path}, line {number}: id {question.id!r} is already that of line {before}"
+                            f"{path}, line {number}: id {question.id!r} was already given in line {before}"
                         )
                     questions.append(question)
     except (OSError, EOFError, zlib.error) as error:

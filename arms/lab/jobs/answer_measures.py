@@ -82,7 +82,7 @@ def by_claims(backbone: str) -> Measure[str]:
         def grade(question: Question, answer: str) -> dict[str, float]:
             right = [reference for reference in question.answers if reference.strip()]
             if not right:
-                raise ArmError("no right answer has a word in it")
+                raise ArmError("none of the right answers contains a word")
             return {"answer_correctness": correctness(question.text, answer, right).value}
 
         return grade

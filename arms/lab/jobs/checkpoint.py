@@ -108,7 +108,7 @@ class BlockFolder:
         saved = path.read_bytes()
         digest, content = saved[:DIGEST_BYTES], saved[DIGEST_BYTES:]
         if digest != _digest(content):
-            raise JobError(f"{path} is damaged: its digest is not that of its {len(content):,} bytes")
+            raise JobError(f"{path} is damaged: its digest does not match its {len(content):,} bytes")
         return content
 
     def _identity(self) -> Identity:
@@ -134,7 +134,7 @@ def open_blocks(output: Path, identity: Mapping[str, str]) -> Iterator[BlockFold
     try:
         lock = FileLock(folder / LOCK).acquire(blocking=False)
     except Timeout:
-        raise JobError(f"{folder}: another process is working on it; wait for it") from None
+        raise JobError(f"{folder}: another process is working on it; wait until it has finished") from None
     with lock:
         blocks = BlockFolder(folder)
         blocks.claim(identity)
@@ -144,7 +144,7 @@ def open_blocks(output: Path, identity: Mapping[str, str]) -> Iterator[BlockFold
 def refuse_other_output(output: Path, identity: Identity) -> None:
     """Refuse a finished output of another identity. Raises JobError naming the first difference."""
     if not (output / manifest.MANIFEST).exists():
-        raise JobError(f"{output} exists and is not the output of such a job: choose another output")
+        raise JobError(f"{output} exists and was not written by such a job: choose another output")
     try:
         kept = manifest.identify(output)
     except DamagedFileError as error:
@@ -156,8 +156,8 @@ def refuse_other(place: Path, kept: Identity, identity: Identity) -> None:
     """Refuse results of another identity. Raises JobError naming the first difference."""
     if (fact := build_once.differing(kept, identity)) is not None:
         raise JobError(
-            f"{place} was made with {fact.name} {fact.kept!r}, but {fact.name} {fact.wanted!r} "
-            f"is asked for: choose another output, or delete {place} to start again"
+            f"{place} was made with {fact.name} {fact.kept!r}, but you ask for {fact.name} {fact.wanted!r}"
+            f": choose another output, or delete {place} to start again"
         )
 
 

@@ -366,7 +366,7 @@ def _grade(measures: Sequence[tuple[Measure[T], Grade[T]]], question: Question, 
             continue
         for name, value in scores.items():
             if not 0.0 <= value <= 1.0:
-                raise ScoringError(f"{name} of question {question.id!r} is {value}; scores are in [0, 1]")
+                raise ScoringError(f"{name} of question {question.id!r} is {value}; it must be in [0, 1]")
         graded.scores |= scores
     return graded
 

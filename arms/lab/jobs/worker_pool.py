@@ -118,7 +118,7 @@ class WorkerPool:
         try:
             return ray.get(getattr(self._workers[0], method).remote(*args))
         except RayError as error:
-            raise JobError(f"a worker fails: {_reason(error)}") from error
+            raise JobError(f"a worker failed: {_reason(error)}") from error
 
     def close(self) -> None:
         """Kill all workers: garbage collection would release their processors only after a while."""
@@ -244,7 +244,7 @@ def _wait_for_free_processors() -> int:
     except RetryError:
         raise JobError(
             f"the Ray cluster at {ray.get_runtime_context().gcs_address} has no free processor: wait until "
-            "it has one, or unset RAY_ADDRESS to work on this machine alone"
+            "it has one, or unset RAY_ADDRESS to work on this machine only"
         ) from None
 
 

@@ -157,7 +157,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
             twice on a question, a number is out of range, or a question lacks its text.
     """
     if (path / manifest.MANIFEST).is_file() and (problems := manifest.problems(path, contents=True)):
-        raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and label again (`armwise lab label`)")
+        raise OutcomesError(f"{path}: {', '.join(problems)}; delete it and run `armwise lab label` again")
     file = path / FILE if path.is_dir() else path
     lines = _read(file)
     given = {question.id: question for question in questions}
@@ -177,7 +177,7 @@ def read_outcomes(path: Path, questions: Sequence[Question] = ()) -> Outcomes:
             )
         if (first := numbers.setdefault((row, column), number)) != number:
             raise OutcomesError(
-                f"{where}: arm {line['arm']!r} on question {line['id']!r} is already that of line {first}"
+                f"{where}: arm {line['arm']!r} on question {line['id']!r} was already given in line {first}"
             )
     shape = len(rows), len(columns)
     cells = tuple(np.array(list(numbers)).T)
@@ -216,7 +216,7 @@ def _read(file: Path) -> dict[int, dict[str, Any]]:
     except (OSError, EOFError, zlib.error) as error:
         raise OutcomesError(f"cannot read outcomes from {file}: {error}") from error
     if not lines:
-        raise OutcomesError(f"{file} holds no outcome")
+        raise OutcomesError(f"{file} has no outcomes")
     return lines
 
 
@@ -226,15 +226,15 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise OutcomesError(f"{where}, is not JSON: {error}") from None
     if not isinstance(line, dict):
-        raise OutcomesError(f"{where}, is not JSON object but {text[:60]!r}")
+        raise OutcomesError(f"{where}, is not a JSON object but {text[:60]!r}")
     for key in line.keys() - KEYS:
         raise OutcomesError(f"{where}: unknown key {key!r}{did_you_mean(key, KEYS)}")
     for key in ("id", "arm"):
         if not isinstance(line.get(key), str) or not line[key]:
-            raise OutcomesError(f"{where}: {key} must be a text that is not empty, got {line.get(key)!r}")
+            raise OutcomesError(f"{where}: {key} must be non-empty text, got {line.get(key)!r}")
     for key in ("question", "dataset", "answer"):
         if not isinstance(line.get(key, ""), str | None):
-            raise OutcomesError(f"{where}: {key} must be a text, got {line[key]!r}")
+            raise OutcomesError(f"{where}: {key} must be text, got {line[key]!r}")
     ids = line.get("passages")
     if ids is not None and not (
         isinstance(ids, list) and all(isinstance(passage_id, str) for passage_id in ids)
@@ -248,7 +248,7 @@ def _question(line: Mapping[str, Any], given: Question | None, where: str) -> Qu
     text = line.get("question") or (given.text if given else "")
     if not text:
         raise OutcomesError(
-            f"{where}: question {line['id']!r} has no text: add it, or give the questions with --queries"
+            f"{where}: question {line['id']!r} has no text: add it, or pass the questions with --queries"
         )
     if given is None:
         return Question(line["id"], text, dataset=line.get("dataset") or "")

@@ -164,7 +164,7 @@ def load_pool(path: Path) -> PoolFile:
     try:
         return PoolFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise PoolError(f"{path}: no such file; start from examples/pool.yaml") from None
+        raise PoolError(f"{path}: no such file; start with a copy of examples/pool.yaml") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PoolError(f"{path}: {error}") from None
     except ValidationError as error:
@@ -186,7 +186,7 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
     kept = {name: spec for name, spec in specs.items() if name not in excluded}
     for name in pool.extra:
         if name in kept:
-            raise PoolError(f"extra: {name!r} is an arm of the grids already; choose another name")
+            raise PoolError(f"extra: {name!r} is already an arm of the grids; choose another name")
     for name in (*kept, *pool.extra):
         try:
             checked_name(name)

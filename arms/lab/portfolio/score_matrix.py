@@ -164,7 +164,7 @@ def read_arms(folder: Path) -> MatrixArms:
         return TypeAdapter(MatrixArms).validate_python({**table, "manifest": identity})
     except FileNotFoundError as error:
         raise MatrixError(
-            f"{folder} holds no score matrix: {error.filename} is missing; `armwise lab score` writes one"
+            f"{folder} has no score matrix: {error.filename} is missing; run `armwise lab score` to write one"
         ) from None
     except DamagedFileError as error:
         raise MatrixError(f"{folder}: {error}; {AGAIN}") from None
@@ -270,5 +270,6 @@ def _check_range(scores: Scores, arm: str, questions: Sequence[Question]) -> Non
         return
     at = int(np.flatnonzero((scores < 0.0) | (scores > 1.0))[0])
     raise MatrixError(
-        f"arm {arm!r} scores {scores[at]:g} on question {questions[at].id!r}; scores are in [0, 1], or NaN"
+        f"arm {arm!r} scores {scores[at]:g} on question {questions[at].id!r}; a score must be in [0, 1], "
+        "or NaN"
     )

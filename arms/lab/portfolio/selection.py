@@ -73,7 +73,7 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     """
     scores = checked(scores)
     if not 1 <= k <= len(scores):
-        raise ValueError(f"k is {k}; of {len(scores)} arms, 1 to {len(scores)} can be chosen")
+        raise ValueError(f"k is {k}; it must be from 1 to the number of arms, {len(scores)}")
     arms = _checked_start(start, len(scores))
     if len(arms) > k:
         raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
@@ -205,7 +205,7 @@ def sample_size(eps: float, k: int, n_arms: int, delta: float, factor: float = G
 
 def _portfolio(scores: Scores, arms: Sequence[int], guarantee: float) -> Portfolio:
     if not arms:
-        raise ValueError("no arm that can be chosen scores above 0 on any question")
+        raise ValueError("none of the available arms scores above 0 on any question")
     return Portfolio(tuple(arms), values(scores, arms), guarantee)
 
 

@@ -99,7 +99,7 @@ class Equivalence:
             ValueError: `references` is empty.
         """
         if not references:
-            raise ValueError(f"answer {answer!r} needs one or more references to be compared with")
+            raise ValueError(f"answer {answer!r} needs one or more references to compare it with")
         return float(self.probabilities([AnswerCase(answer, each, question) for each in references]).max())
 
     def probabilities(self, cases: Sequence[AnswerCase]) -> NDArray[np.float32]:
@@ -361,7 +361,7 @@ def listed_claims(text: str) -> Claims:
         for value in lists:
             if all(isinstance(claim, str) for claim in value):
                 return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
-    raise ValueError(f"{structured_output.quoted(text)} holds no JSON list of strings")
+    raise ValueError(f"{structured_output.quoted(text)} has no JSON list of strings")
 
 
 def _classes(

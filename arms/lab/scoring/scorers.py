@@ -94,7 +94,7 @@ class RetrievalScorer(Scorer):
             probed = self._values(["a", "b"], [["a", "b"], ["c"], []]) if self.k > 0 else [math.nan] * 3
         except (NameError, ValueError, AssertionError, ArithmeticError, LookupError) as error:
             raise ScoringError(
-                f"no measure {measure!r} that takes any ranking ({type(error).__name__}: {error}); "
+                f"measure {measure!r} does not take any ranking ({type(error).__name__}: {error}); "
                 "R@4, nDCG@4 and RR@4 do, and others of ir-measures"
             ) from None
         self.measure = str(self._measure)
@@ -102,8 +102,9 @@ class RetrievalScorer(Scorer):
         for value, ranking in zip(probed, ("two right passages", "a wrong one", "none"), strict=True):
             if not 0.0 <= value <= 1.0:
                 raise ScoringError(
-                    f"measure {measure!r} gives {value:g} to {ranking}; it must read one or more passages, "
-                    "and stay in [0, 1], as R@4, nDCG@4 and RR@4 do"
+                    f"measure {measure!r} returned {value:g} for {ranking}; it must accept one or more "
+                    "passages "
+                    "and return a number in [0, 1], as R@4, nDCG@4 and RR@4 do"
                 )
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:
@@ -257,7 +258,7 @@ def check_gold(question: Question, corpus: Corpus) -> None:
     try:
         corpus.positions(question.gold_ids)
     except CorpusError as error:
-        raise ScoringError(f"question {question.id!r}, its gold_ids: {error}") from None
+        raise ScoringError(f"gold_ids of question {question.id!r}: {error}") from None
 
 
 def check_questions(questions: Sequence[Question], scorer: Checks, corpus: Corpus) -> None:
@@ -288,7 +289,7 @@ def _each(score: Callable[[Ranking], float], rankings: Sequence[Ranking], at_onc
         except (GeneratorError, ArmError) as error:
             return Score(math.nan, str(error))
         if not 0.0 <= value <= 1.0:
-            raise ScoringError(f"the metric gives {value}; scores are in [0, 1]")
+            raise ScoringError(f"the metric returned {value}; scores must be in [0, 1]")
         return Score(value)
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="score") as pool:

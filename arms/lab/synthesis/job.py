@@ -35,7 +35,7 @@ STYLES: Mapping[str, str] = {
 PROMPTED: Mapping[str, str] = {
     "keywords": "A search in a few words, as typed into a search box.",
     "natural": "A question as a person asks it, in words of their own.",
-    "link": "A question that needs two passages, of which one mentions the title of the other.",
+    "link": "A question that needs two passages; one of them mentions the title of the other.",
 }
 """Styles of questions that a language model writes."""
 
@@ -237,7 +237,7 @@ def synthesize(
             if selection.complete:
                 break
         if not selection.kept:
-            raise SynthesisError(f"no passage of corpus {corpus.name!r} gave a question of these styles")
+            raise SynthesisError(f"no passage of corpus {corpus.name!r} yielded a question of these styles")
         written = output.with_name(f"{output.name}.part")
         written.write_bytes(
             b"".join(orjson.dumps(question.document()) + b"\n" for question in selection.kept)

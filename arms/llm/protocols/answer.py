@@ -63,7 +63,7 @@ class FailedAnswerError(UpstreamError):
     """
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__("an error in the place of the answer")
+        super().__init__("an error instead of the answer")
         self.refusal = refusal
         self.native: Native | None = None
 
@@ -123,7 +123,7 @@ class AnswerReader(ABC):
         try:
             event = read_document(data)
         except DocumentError:
-            raise UpstreamError("an event that is no JSON object") from None
+            raise UpstreamError("an event that is not a JSON object") from None
         yield from self.read(event, name)
 
     def read(self, event: Document, name: bytes = b"") -> Iterator[Chunk]:

@@ -333,7 +333,7 @@ class ChatReader(AnswerReader):
             raise FailedAnswerError(read_refusal(choice))
         index, delta = read_index(choice), object_at(choice, "delta") or object_at(choice, "message")
         if not 0 <= index < self._limits.choices:
-            raise UpstreamError(f"choice {index} of {self._limits.choices}")
+            raise UpstreamError(f"choice {index}, but only {self._limits.choices} were requested")
         written = self._choices.setdefault(index, _Written())
         written.ended = text_at(choice, "finish_reason") or written.ended
         if written.ended == "error":
@@ -363,9 +363,9 @@ class ChatReader(AnswerReader):
         if at is not None and not begins:
             return {"index": at, "function": {"arguments": arguments}}
         if not name:
-            raise UpstreamError("a call of a function without its name")
+            raise UpstreamError("a function call without a name")
         if len(written.calls) == MOST_CALLS:
-            raise UpstreamError(f"more than {MOST_CALLS} calls of functions")
+            raise UpstreamError(f"more than {MOST_CALLS} function calls")
         written.calls.append((index, call_id))
         self._mark(call_id)
         number = len(written.calls) - 1

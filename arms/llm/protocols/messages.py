@@ -764,9 +764,9 @@ class MessageReader(AnswerReader):
                     yield Chunk(reasoning=reasoning)
             case "tool_use":
                 if not (name := text_at(block, "name")):
-                    raise UpstreamError("a call of a function without its name")
+                    raise UpstreamError("a function call without a name")
                 if len(self._calls) == MOST_CALLS:
-                    raise UpstreamError(f"more than {MOST_CALLS} calls of functions")
+                    raise UpstreamError(f"more than {MOST_CALLS} function calls")
                 number = self._calls[index] = len(self._calls)
                 given = object_at(block, "input")
                 if not given:
@@ -786,7 +786,7 @@ class MessageReader(AnswerReader):
             yield Chunk(text, reasoning=reasoning)
         if (arguments := text_at(delta, "partial_json")) and index != self._passed:
             if index not in self._calls:
-                raise UpstreamError("arguments of no function")
+                raise UpstreamError("arguments without a function")
             self._bare.discard(index)
             yield self._piece(index, arguments)
 

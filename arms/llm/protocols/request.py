@@ -67,7 +67,7 @@ def _read_any(text: bytes) -> Any:
 
 
 def _refuse_number(name: str) -> float:
-    raise DocumentError(f"a number was expected, not {name}")
+    raise DocumentError(f"expected a number, not {name}")
 
 
 def _read_float(text: str) -> float:
@@ -85,7 +85,7 @@ def _check_depth(document: Document) -> None:
         level = [value for value in inner if isinstance(value, dict | list)]
         if not level:
             return
-    raise DocumentError(f"at most {DEEPEST} levels were expected")
+    raise DocumentError(f"expected at most {DEEPEST} levels")
 
 
 def write_document(document: Mapping[str, Any] | Sequence[Any]) -> bytes:

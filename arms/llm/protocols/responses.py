@@ -821,9 +821,9 @@ class ResponseReader(AnswerReader):
     def _called(self, item: Document, key: Any, name: str) -> Chunk:
         """Begin a call. Raises UpstreamError."""
         if not name:
-            raise UpstreamError("a call of a function without its name")
+            raise UpstreamError("a function call without a name")
         if len(self._calls) == MOST_CALLS:
-            raise UpstreamError(f"more than {MOST_CALLS} calls of functions")
+            raise UpstreamError(f"more than {MOST_CALLS} function calls")
         number = len(self._calls)
         call_id = _call_id(item) or f"call-{number}"
         self._calls[key] = _BegunCall(number, call_id, custom=item.get("type") == "custom_tool_call")
@@ -836,7 +836,7 @@ class ResponseReader(AnswerReader):
         if call.custom:
             self._waiting += len(delta)
             if self._waiting > self._limits.characters:
-                raise UpstreamError(f"inputs of more than {self._limits.characters:,} characters")
+                raise UpstreamError(f"tool inputs of more than {self._limits.characters:,} characters")
             call.waiting += delta
         else:
             yield self._argued(call, delta)

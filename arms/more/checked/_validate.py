@@ -33,7 +33,7 @@ def open_schema(text: str) -> Validator:
     try:
         kind.check_schema(schema)
     except SchemaError as error:
-        raise ValueError(f"no JSON schema: {error.json_path}: {error.message}") from None
+        raise ValueError(f"not a JSON schema: {error.json_path}: {error.message}") from None
     validator: Validator = kind(schema, registry=Registry())  # it is empty, and fetches nothing
     return validator
 
@@ -47,7 +47,7 @@ def validate(schema: str, answer: str) -> tuple[bool | None, str]:
     try:
         value = json.loads(answer, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        return False, f"no JSON: {error}"
+        return False, f"not JSON: {error}"
     try:
         wrong = best_match(validator.iter_errors(value))
     except Unresolvable as error:
@@ -59,7 +59,7 @@ def validate(schema: str, answer: str) -> tuple[bool | None, str]:
 
 def _refuse(name: str) -> NoReturn:
     """Refuse `NaN` and the infinities, which Python reads and JSON does not have."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def main(memory: int) -> None:

@@ -54,7 +54,9 @@ class Validator:
         """
         until = time.monotonic() + SECONDS
         if not self._lock.acquire(timeout=SECONDS):
-            raise ArmError(f"the answer was not validated within {SECONDS:g} s: others came before it")
+            raise ArmError(
+                f"the answer was not validated within {SECONDS:g} s: other answers were queued before it"
+            )
         try:
             valid, said = self._validate(schema, answer, until)
         finally:

@@ -33,9 +33,9 @@ class SchemaCheck(BaseModel):
         _validate.open_schema(json.dumps(schema))
         for reference in _references(schema):
             if not reference.startswith("#"):
-                raise ValueError(f"$ref {reference!r} points out of the schema: nothing is fetched")
+                raise ValueError(f"$ref {reference!r} points outside the schema, and no schema is fetched")
         if (loop := _find_loop(schema)) is not None:
-            raise ValueError(f"$ref {loop!r} leads back to itself: no value could be checked")
+            raise ValueError(f"$ref {loop!r} refers to itself, so no value could be checked")
         return schema
 
     @property

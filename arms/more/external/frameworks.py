@@ -139,10 +139,12 @@ def _made(name: str, params: RetrieverParams, method: str) -> Any:
     try:
         retriever = getattr(importlib.import_module(module), attribute)(**params.arguments)
     except Exception as error:  # an import and a call of user code may raise anything
-        raise ArmBuildError(f"arm {name!r}: {params.retriever!r} cannot be made: {error!r}") from error
+        raise ArmBuildError(f"arm {name!r}: {params.retriever!r} cannot be created: {error!r}") from error
     if not callable(getattr(retriever, method, None)):
         kind = type(retriever).__name__
-        raise ArmBuildError(f"arm {name!r}: {params.retriever!r} makes a {kind}, which lacks {method!r}")
+        raise ArmBuildError(
+            f"arm {name!r}: {params.retriever!r} returns an object of class {kind}, which lacks {method!r}"
+        )
     return retriever
 
 

@@ -49,9 +49,9 @@ class McpParams(HttpParams):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.query_argument in self.arguments:
-            raise ValueError(f"arguments has {self.query_argument!r}, which is the question's")
+            raise ValueError(f"remove {self.query_argument!r} from arguments: it is set to the question")
         if self.fetch is not None and self.results is None:
-            raise ValueError("fetch needs results with ids, but results is null")
+            raise ValueError("fetch needs results with ids, but `results` is null")
         return self
 
 
@@ -68,7 +68,7 @@ class McpArm(HttpArm):
         try:
             return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
         except UnreadableResponseError as error:
-            raise ArmError(f"{self.label} gave a result that cannot be read: {error}") from error
+            raise ArmError(f"{self.label} returned a result that cannot be read: {error}") from error
 
     async def _found(self, question: str, k: int) -> list[Passage]:
         """Return the passages of a search. Raises ArmError, UnreadableError."""

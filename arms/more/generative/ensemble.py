@@ -122,9 +122,9 @@ class EnsembleParams(BaseModel):
         """Refuse `learned` without a router, and a router without `learned`."""
         select = info.data.get("select")
         if select == "learned" and not value:
-            raise ValueError("`select: learned` needs it")
+            raise ValueError("`select: learned` needs a router")
         if select in ("vote", "llm") and value is not None:
-            raise ValueError("only `select: learned` takes it")
+            raise ValueError("only `select: learned` takes a router")
         return value
 
     @field_validator("ranker")
@@ -132,7 +132,7 @@ class EnsembleParams(BaseModel):
     def _check_ranker(cls, value: str | None, info: ValidationInfo) -> str | None:
         """Refuse a ranker with `learned`, whose router has learned from the answers of all members."""
         if value is not None and info.data.get("select") == "learned":
-            raise ValueError("`select: learned` compares the answers of all members: leave the ranker out")
+            raise ValueError("`select: learned` compares the answers of all members: remove `ranker`")
         return value
 
     @field_validator("most")
@@ -142,7 +142,9 @@ class EnsembleParams(BaseModel):
         n_arms = len(info.data.get("arms", ()))
         if info.data.get("ranker") is None:
             if value is not None:
-                raise ValueError("only a ranker says which members to run: name one in `ranker`")
+                raise ValueError(
+                    "`most` needs a ranker, which chooses the members to run: name one in `ranker`"
+                )
             return None
         if value is not None and value > n_arms:
             raise ValueError(f"there are only {n_arms} members")
@@ -154,9 +156,9 @@ class EnsembleParams(BaseModel):
         """Refuse a router without its backbone, and a backbone without a router."""
         learned, ranked = info.data.get("select") == "learned", info.data.get("ranker") is not None
         if (learned or ranked) and not value:
-            raise ValueError(f"{'`select: learned`' if learned else 'a ranker'} needs it")
+            raise ValueError(f"{'`select: learned`' if learned else 'a ranker'} needs a backbone")
         if not (learned or ranked) and value is not None:
-            raise ValueError("only `select: learned` or a ranker takes it")
+            raise ValueError("only `select: learned` or a ranker takes a backbone")
         return value
 
     @property

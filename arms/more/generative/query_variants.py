@@ -69,7 +69,7 @@ class WritesQueries(Generic[P]):
         try:
             text, last = self._write(prompt)
         except GeneratorError as error:
-            raise ArmError(f"arm {self.name!r} got no {subject}: {error}") from error
+            raise ArmError(f"arm {self.name!r} got no {subject} from the language model: {error}") from error
         return text, last.prompt_tokens + last.completion_tokens
 
     def _embedded(self, query: Query, text: str, seed: int) -> Query:

@@ -29,7 +29,7 @@ def test_a_name_of_the_service_and_every_address_are_accepted(header: str) -> No
     ],
 )
 def test_another_name_is_refused_and_named(header: str) -> None:
-    with pytest.raises(UnknownHostError, match="add it to `hosts` if it is a name of it"):
+    with pytest.raises(UnknownHostError, match="if it should be, add it to `hosts`"):
         Hosts(NAMES).check(header)
 
 

@@ -147,7 +147,7 @@ async def test_a_turn_under_way_is_waited_for(
     away.since = clock()
     await quota.book(who, "t1", *MOST)
     monkeypatch.setattr(quotas, "WAIT_S", 0.0)
-    with pytest.raises(RateLimitedError, match="requests under way"):
+    with pytest.raises(RateLimitedError, match="requests in progress"):
         await quota.book(who, "t2", *MOST)
     monkeypatch.setattr(quotas, "WAIT_S", 60.0)
     clock.now += 1.0

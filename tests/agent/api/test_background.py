@@ -145,7 +145,7 @@ async def test_facts_that_no_learner_reads_are_shown_everywhere_until_one_reads_
     await warmed.replica._check_log()  # noqa: SLF001
     (found,) = await failures(warmed)
     assert (found["work"], found["attempts"]) == ("learner", 1)
-    why = f"1 facts wait for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
+    why = f"1 facts are waiting for epoch {epoch} of here:1, which has read none for 61 s: restart a learner"
     assert found["why"] == why
     assert await gauges(warmed) == {**NONE, "learner": 1.0}
 

@@ -70,7 +70,7 @@ async def test_an_internal_error_is_declared_too(tmp_path: Path, monkeypatch: py
     assert (response.status_code, response.headers["x-content-type-options"]) == (500, "nosniff")
     error = response.json()["error"]
     assert (error["code"], error["request_id"]) == ("internal_error", "r-1")
-    assert error["message"] == "ZeroDivisionError: see the log of the service"
+    assert error["message"] == "ZeroDivisionError: see the service's log"
 
 
 async def test_a_response_that_breaks_off_is_not_ended_as_if_it_were_whole_and_raises_nothing() -> None:

@@ -79,7 +79,7 @@ async def test_a_continued_arm_without_its_draw_is_not_verified(
         connection.execute(sa.update(d).where(d.c.id == first["decision_id"]).values(**changed))
     verified = (await sticky.client.get(f"/v1/decisions/{second['decision_id']}/verify")).json()
     assert not verified["verified"]
-    assert f"no draw {first['decision_id']!r} of its episode is in the log" in verified["why"][0]
+    assert f"the log lacks the draw {first['decision_id']!r} of its episode" in verified["why"][0]
 
 
 @pytest.mark.parametrize("episode", [None, "one of its own each time"])

@@ -165,7 +165,12 @@ REFUSED: list[tuple[dict[str, Any], str, str | None, str]] = [
     ({"candidates": [f"recipe:{2**70}"]}, "invalid_value", "candidates", "there is no version"),
     ({"candidates": ["policy:{kind: linucp}"]}, "invalid_value", "candidates", "did you mean 'linucb'?"),
     ({"candidates": ["policy:policy.yaml"]}, "invalid_value", None, "policy"),
-    ({"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]}, "invalid_value", None, "written out"),
+    (
+        {"candidates": ["policy:{kind: &a uniform, params: {b: *a}}"]},
+        "invalid_value",
+        None,
+        "write its contents out",
+    ),
     ({"candidates": [f"policy:{nested(20)}"]}, "invalid_value", "candidates", "no policy of kind 'none'"),
     ({"candidates": [f"policy:{nested(21)}"]}, "invalid_value", None, "more than 20 levels"),
     ({"candidates": [f"policy:{{kind: {'x' * 2000}}}"]}, "invalid_value", "candidates.0", "2000 characters"),
@@ -200,7 +205,9 @@ async def test_a_request_that_cannot_be_evaluated_is_refused_at_once(
 
 def test_the_names_of_all_candidates_together_are_bounded() -> None:
     names = tuple(f"fixed:{n:0300}" for n in range(99))
-    with pytest.raises(ValueError, match="names of 30,300 characters: at most 20,000 were expected"):
+    with pytest.raises(
+        ValueError, match="the names have 30,300 characters together; at most 20,000 are allowed"
+    ):
         EvaluationRequest(candidates=names)
 
 
@@ -247,7 +254,7 @@ async def test_a_router_below_the_folder_of_the_service_may_be_named(
 
 async def test_an_evaluation_of_an_empty_log_is_refused(service: Service) -> None:
     message = refused(await submitted(service), 400, "empty_window")
-    assert message == "the log holds no decision yet"
+    assert message == "the log has no decisions yet"
 
 
 async def test_an_evaluation_of_a_log_of_labels_alone_is_refused(service: Service) -> None:
@@ -268,7 +275,7 @@ async def test_a_project_has_its_share_of_the_queue(judged: Service) -> None:
     assert [answer.status_code for answer in answers] == [202] * 10 + [429] * 10
     message = refused(answers[-1], 429, "too_many_evaluations")
     assert message == (
-        "10 evaluations of project 'greedy' are queued or running: at most 10 may be, half of the places "
+        "10 evaluations of project 'greedy' are queued or running; it may have 10, half of the places "
         "that other projects leave of 20"
     )
     answers = [await submit("small") for _ in range(6)]
@@ -307,7 +314,7 @@ async def test_features_of_other_projects_select_nothing_for_a_key_without_admin
     assert await rows("acme operate") == (60, {}), "what all projects have taught is judged as a whole"
     of_others = {"json": {"project": "default"}, "headers": headers["acme operate"]}
     message = refused(await judged.client.post(EVALUATIONS, **of_others), 403, "forbidden", "project")
-    assert "'acme' was expected" in message
+    assert "for project 'acme', not" in message
 
 
 async def test_an_evaluation_of_another_projects_decisions_alone_is_not_shown(judged: Service) -> None:

@@ -58,7 +58,7 @@ async def test_a_label_counts_by_its_number_and_is_kept(service: Service) -> Non
 async def test_what_is_no_label_is_refused(service: Service) -> None:
     expected = "takes one of 'good_fit', 'underpowered', 'failed'"
     values = {"great": expected, 1: expected, False: expected}
-    for value, message in (*values.items(), ({"over": "d-2"}, "takes no pair")):
+    for value, message in (*values.items(), ({"over": "d-2"}, "not a preference")):
         sent = await send(service, decision_id="d-1", metric_name="verdict", value=value)
         assert message in refused(sent, 400, "invalid_value", "value")
 

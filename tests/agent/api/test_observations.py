@@ -188,7 +188,7 @@ async def test_an_erased_observation_that_is_sent_again_stays_erased(service: Se
 
 
 BAD: list[tuple[dict[str, Any], str, str, str]] = [
-    (item(arm="huge"), "unknown_arm", "arm", "arm 'huge' is not configured; there are: large, small, tiny"),
+    (item(arm="huge"), "unknown_arm", "arm", "arm 'huge' is not configured; available: large, small, tiny"),
     (item(arms=["large", "huge"]), "unknown_arm", "arms", "'huge'"),
     (item(distribution={"large": 0.5, "huge": 0.5}), "unknown_arm", "distribution", "'huge'"),
     (item(distribution={"large": 0.5, "small": 0.4}), "invalid_value", "distribution", "sum to 0.9"),
@@ -219,7 +219,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     (item(at=1), "invalid_value", "at", "a date and a time with a zone"),
     (item(metrics={"rigth": 1}), "unknown_metric", "metric_name", "rigth"),
     (item(metrics={"right": 2}), "invalid_value", "value", "neither true nor false"),
-    (item(metrics={"right": 1}, reward=1), "invalid_value", "reward", "a value of 'right' already"),
+    (item(metrics={"right": 1}, reward=1), "invalid_value", "reward", "already has a value for 'right'"),
     (item("a b"), "invalid_value", "id", "pattern"),
     (item(status="running"), "invalid_value", "status", "'ok' or 'failed'"),
     ("nothing", "invalid_value", "", "valid dictionary"),
@@ -287,7 +287,7 @@ async def test_probabilities_of_names_of_one_arm_add_up(tmp_path: Path) -> None:
 async def test_a_service_without_a_tap_takes_no_observations(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
         message = refused(await send(service, item(arm="bm25")), 400, "invalid_value", "items.0")
-        assert "no observations are taken: `tap` is not configured" in message
+        assert "this service takes no observations: set `tap` in its configuration" in message
 
 
 # -- whose they are ------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ async def test_what_cannot_be_committed_is_to_be_sent_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise LogUnavailableError("4096 appends are queued for the log already")
+        raise LogUnavailableError("4096 appends are already queued for the log")
 
     with monkeypatch.context() as patch:
         patch.setattr(service.replica.log, "append", full)
@@ -507,12 +507,12 @@ async def test_a_choice_repeats_under_its_key_also_once_carried_out(tmp_path: Pa
 
 CHOICES: list[tuple[dict[str, Any], int, str, str]] = [
     ({"incumbent": None}, 400, "incumbent", "the caller's own choice was expected, as `tap.share` is 0"),
-    ({"incumbent": {}}, 400, "incumbent", "either arm or distribution"),
-    ({"incumbent": {"arm": "large", "distribution": {"large": 1.0}}}, 400, "incumbent", "either arm or"),
-    ({"incumbent": {"arm": "huge"}}, 400, "incumbent", "there are: large, small, tiny"),
+    ({"incumbent": {}}, 400, "incumbent", "either arm, or distribution"),
+    ({"incumbent": {"arm": "large", "distribution": {"large": 1.0}}}, 400, "incumbent", "either arm, or"),
+    ({"incumbent": {"arm": "huge"}}, 400, "incumbent", "available: large, small, tiny"),
     ({"incumbent": {"distribution": {"large": 0.5}}}, 400, "incumbent", "sum to 0.5"),
-    ({"excluded_arms": ["large"]}, 400, "agent.excluded_arms", "arm 'large' of the incumbent cannot be"),
-    ({"excluded_arms": ["huge"]}, 400, "agent.excluded_arms", "there are: large, small, tiny"),
+    ({"excluded_arms": ["large"]}, 400, "agent.excluded_arms", "the incumbent's arm 'large' is not eligible"),
+    ({"excluded_arms": ["huge"]}, 400, "agent.excluded_arms", "available: large, small, tiny"),
     ({"question": "?" * 101}, 400, "question", "101 characters"),
     ({"context": {"x": 1e7}}, 400, "context.x", "scale it"),
     ({"k": 1}, 400, "k", "unknown field"),
@@ -537,7 +537,7 @@ async def test_arms_that_callers_carry_out_answer_no_question(service: Service) 
 
 async def test_arms_that_answer_here_are_not_handed_over(tmp_path: Path) -> None:
     async with Service(tmp_path).running() as service:
-        assert "the arms answer here" in refused(await choose(service), 400, "invalid_value")
+        assert "this service runs its arms itself" in refused(await choose(service), 400, "invalid_value")
 
 
 async def test_a_chat_is_shared_with_the_callers_own_choice_too(tmp_path: Path) -> None:
@@ -634,5 +634,8 @@ async def test_the_end_of_a_decision_made_here_is_not_taken_over(tmp_path: Path)
         assert made.status_code == 200, made.text
         ended = item("d-1", made.json()["agent"]["arm_drawn"], metrics={"right": True})
         said = refused(await send(service, ended), 409, "idempotency_conflict", "items.0.id")
-        assert said == "no item was kept; items.0: 'd-1' was decided and carried out here"
+        assert (
+            said
+            == "no item was kept; items.0: id 'd-1' belongs to a decision that this service made and served"
+        )
         assert (await record(service, "d-1"))["feedback"] == []

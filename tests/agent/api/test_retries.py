@@ -172,7 +172,7 @@ async def test_a_turn_whose_execution_is_already_recorded_is_not_answered_again(
     first = [event async for event in a_loop(log).turn(CHAT)]
     assert isinstance(first[-1], Finished)
     for arms in (FakeArms(), FakeArms({"bm25": failing})):
-        with pytest.raises(AnsweredElsewhereError, match="'d-1' was answered by another process meanwhile"):
+        with pytest.raises(AnsweredElsewhereError, match="'d-1' was meanwhile answered by another process"):
             async for _ in a_loop(log, arms).resume(CHAT, log.decision):
                 pass
     assert log.execution == first[-1].execution

@@ -64,8 +64,8 @@ async def test_a_tool_draws_among_the_arms_that_search_the_corpus_alone(several:
 @pytest.mark.parametrize(
     ("corpus", "said"),
     [
-        ("web", "invalid_value: there is no corpus 'web'; there are: docs, tickets, wiki"),
-        ("wiki", "no_eligible_arm: no arm searches corpus 'wiki' alone"),
+        ("web", "invalid_value: there is no corpus 'web'; available: docs, tickets, wiki"),
+        ("wiki", "no_eligible_arm: no arm searches only corpus 'wiki'"),
     ],
 )
 async def test_a_corpus_that_cannot_be_searched_is_refused(several: Service, corpus: str, said: str) -> None:

@@ -79,7 +79,7 @@ def test_the_reports_are_complete_and_escaped(tmp_path: Path) -> None:
 def test_a_log_without_propensities_fails_plainly(tmp_path: Path) -> None:
     rows = [replace(one, decision=replace(one.decision, probabilities=())) for one in simulated(50)]
     printed = run(write(tmp_path / "log.jsonl", rows), code=1)
-    assert "No propensity on record: nothing to audit." in printed
+    assert "The log has no propensities to audit." in printed
 
 
 def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None
     # one such row among whole distributions makes the audit read all of them so
     mixed = simulated(600)
     mixed[5] = alone(mixed[5])
-    assert "of the drawn arm alone" in run(write(tmp_path / "mixed.jsonl", mixed))
+    assert "of the drawn arm only" in run(write(tmp_path / "mixed.jsonl", mixed))
 
 
 def test_what_was_not_drawn_and_other_times_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -125,7 +125,10 @@ def test_rows_after_the_first_that_waits_are_left_out_where_enough_remain(tmp_pa
         (["{log}", "--from", "{log}"], "was named already; name one of them"),
         (["{log}", "--since", "soon"], "--since 'soon' is not a date"),
         (["{log}", "--since", "2024-01-02", "--until", "2024-01-02"], "a time before --until 2024-01-02"),
-        (["{log}", "--since", "2024-01-02"], "no decision was drawn; left out: 30 outside the window"),
+        (
+            ["{log}", "--since", "2024-01-02"],
+            "it has no decision that a policy drew; left out: 30 outside the window",
+        ),
         (["there/is/none.jsonl"], "there/is/none.jsonl cannot be read"),
         (["-c", "none.yaml"], "none.yaml"),
     ],

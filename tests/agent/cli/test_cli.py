@@ -341,12 +341,12 @@ def test_serve_lists_at_each_start_what_of_a_folder_is_left_out(config: Path, tm
         assert "remark: latin.txt:2: is not UTF-8, so the file is read as Windows-1252" in output
         assert "left out: latin.txt" not in output
         assert "left out: broken.csv:1: " in output
-        assert "left out: photo00.png and 18 more: is image/png, of which no text is read" in output
+        assert "left out: photo00.png and 18 more: is image/png, which has no text to read" in output
         named = re.search(r"all of them are listed in (\S+left-out\.txt)", output)
         assert named is not None
         listed = Path(named[1]).read_text().splitlines()
         assert len(listed) == 21
-        assert "photo18.png: is image/png, of which no text is read" in listed
+        assert "photo18.png: is image/png, which has no text to read" in listed
     assert "corpus 'small' has 2 passages" in (checked := said(run("doctor", "-c", config), 0))
     assert "; 20 files or records left out" in checked
 
@@ -482,7 +482,7 @@ def test_ingest_puts_the_corpus_into_the_engine_of_an_arm(config: Path, tmp_path
     assert "0 passages written, 0 deleted" in said(run("ingest", "--into", "words", "-c", config), 0)
     assert "did you mean 'words'" in said(run("ingest", "--into", "word", "-c", config), 2)
     other = next(name for name in arms if name != "words")
-    assert "has no collection: its kind would be" in said(run("ingest", "--into", other, "-c", config), 2)
+    assert "has no collection: use one of the kinds" in said(run("ingest", "--into", other, "-c", config), 2)
 
 
 @pytest.mark.parametrize(
@@ -1166,7 +1166,7 @@ def test_a_key_is_made_in_the_log_before_the_service_starts_and_disabled_there(c
         (["--scope", "root"], "got 'root'"),
         (["--max-budget", "5"], "needs both an amount and budget_duration"),
         (["--tag", "team"], "name=value was expected"),
-        (["--expires", "2020-01-01T00:00Z"], "is past"),
+        (["--expires", "2020-01-01T00:00Z"], "is in the past"),
         (["--project", "A"], "got 'A'"),
     ],
 )
@@ -1240,7 +1240,7 @@ def test_a_start_names_a_model_that_its_endpoint_lacks_and_goes_on(config: Path,
 def test_a_service_without_keys_does_not_listen_where_others_reach_it(config: Path) -> None:
     listening_on(config, "0.0.0.0")
     output = said(run("serve", "-c", config, "--prepare-only"), 2)
-    assert "would listen on 0.0.0.0 without any key: make one with `armwise key create`" in output
+    assert "would listen on 0.0.0.0 without any key: create one with `armwise key create`" in output
     said(run("serve", "-c", listening_on(config, "0.0.0.0", open=True), "--prepare-only"), 0)
     listening_on(config, "0.0.0.0", open=False)
     token = made(config)

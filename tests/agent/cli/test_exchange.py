@@ -185,9 +185,9 @@ def test_a_foreign_log_becomes_an_export_and_what_is_left_out_is_counted(tmp_pat
     assert f"2 decisions written to {output}" in told
     assert "left out 1: dangling observation" in told
     assert "left out 1: reward not in [-1, 1]" in told
-    assert f"left out 1: duplicate {source}, line 4: id '38c9a0' occurred above" in told
+    assert f"left out 1: duplicate {source}, line 4: id '38c9a0' already occurred above" in told
     strict = run("import", source, "--format", "dsjson", "-o", output, "--strict", code=2)
-    assert f"{source}, line 2: there is no c" in strict
+    assert f"{source}, line 2: c is missing" in strict
     assert [one.metrics for one in read_export(output)] == [{"reward": 1.0}] * 2
     assert next(read_headers(output)).reward == make_rule("reward", (-1.0, 1.0))
 
@@ -275,7 +275,7 @@ async def test_one_export_at_a_time_is_under_way_and_the_service_answers_beside_
         running = asyncio.create_task(service.client.get("/v1/export"))
         await asyncio.to_thread(begun.wait, 30)
         told = refused(await service.client.get("/v1/export"), 503, "overloaded")
-        assert told == "another export is under way here"
+        assert told == "another export is running"
         assert (await service.client.get("/health")).status_code == 200
         go_on.set()
         assert (await running).content.endswith(b'{"end":300}\n')

@@ -251,7 +251,7 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
     refused = init("docs")
     assert refused.exit_code == 2
     said = " ".join(refused.output.split())
-    assert "docs holds no passages; bad.txt: the whole file is left out for a byte in line 1" in said
+    assert "docs has no passages; bad.txt: the whole file is skipped because line 1" in said
     assert not [*tmp_path.glob("armwise*")]
     (folder / "good.md").write_text("The Danube meets the sea.")
     result = init("docs")
@@ -394,9 +394,9 @@ def test_one_problem_among_what_is_fine_is_asked_about(
     ("files", "problem"),
     [
         ({"a.md": "", "b.md": "# Rivers\n\nThe Danube meets the sea."}, None),
-        ({"a.md": ""}, r"manuals holds no passages; a\.md: is empty"),
+        ({"a.md": ""}, r"manuals has no passages; a\.md: is empty"),
         ({"a.jsonl": '{"id": "a"}\n\n{"id": "b", "text": "The sea."}\n'}, None),
-        ({"a.jsonl": "\n{oops\n"}, r"a\.jsonl holds no passages; a\.jsonl:2: not JSON"),
+        ({"a.jsonl": "\n{oops\n"}, r"a\.jsonl has no passages; a\.jsonl:2: not JSON"),
     ],
 )
 def test_a_corpus_is_sound_if_a_passage_of_it_can_be_read(

@@ -124,7 +124,7 @@ class Looked:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How Ray was started, and what was run on it, in the place of both."""
+    """How Ray was started, and what was run on it instead of both."""
     seen: dict[str, Any] = {"ends": None}
 
     def run(words: list[str], **options: Any) -> None:

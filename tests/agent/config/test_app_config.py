@@ -85,7 +85,7 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         (
             "arms",
             {"a/b": {"kind": "none"}},
-            "'a/b' is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, a letter",
+            "'a/b' is not a valid name: use 1 to 100 of A-Z a-z 0-9 . _ -, and begin with a letter",
         ),
         ("arms", {}, "arms: Dictionary should have at least 1 item"),
         ("arms/mine", {"kind": "no_such:Arm"}, "arm 'mine': cannot import 'no_such:Arm'"),
@@ -122,7 +122,7 @@ def test_the_keys_offered_are_those_of_the_engine_that_was_chosen() -> None:
         ("llm", {"engine": "opnai"}, "llm: Input tag 'opnai'"),
         ("llm", {"model": "m"}, "key 'llm.engine' is missing"),
         ("corpus/name", "..", "corpus.name: String should match pattern"),
-        ("corpus/name", "auto", "corpus.name: 'auto' is not a valid name: it stands for the choice"),
+        ("corpus/name", "auto", "corpus.name: 'auto' is not a valid name: it asks for the policy's choice"),
         ("reward/metrics", {}, "reward.metrics declares no metric: nothing could be learned"),
         ("reward/metrics/thumb/range", [1, 0], "reward.metrics.thumb: range [1.0, 0.0] is empty"),
         ("reward/metrics/thumb/type", "int", "reward.metrics.thumb.type: Input should be 'boolean'"),
@@ -493,7 +493,7 @@ def test_ids_of_one_corpus_may_have_slashes() -> None:
         ({"corpora": {"docs": {}}}, "key 'corpora.docs.source' is missing"),
         ({"corpora": {"docs": {"source": "x", "name": "y"}}}, "unknown key 'corpora.docs.name'"),
         ({"corpora": {"docs": {"source": "x"}, "wiki": {"source": "x"}}}, "unknown corpus 'tickets'"),
-        ({"arms": {"words": {"kind": "bm25"}}}, "arm 'words': corpus is missing: which one does it search?"),
+        ({"arms": {"words": {"kind": "bm25"}}}, "arm 'words': `corpus` is missing"),
     ],
 )
 def test_a_wrong_corpus_of_several_is_named(changes: dict[str, Any], said: str) -> None:

@@ -290,7 +290,7 @@ async def test_a_version_that_another_reward_taught_has_no_buttons(service: Serv
     recipe = Recipe(PolicySpec(kind="linucb"), service.config.reward.model_copy(update={"cost_weight": 0.7}))
     number = publish_candidate(service.replica.store, recipe, list(service.config.actions)).version
     row = rows_of(await seen(service, "/policies"))[0]
-    assert "it was learned by another reward" in row
+    assert "it was learned with another reward" in row
     assert "Canary" not in row
     refused = await service.client.get(f"{CONSOLE}/policies/act?action=canary&version={number}")
     assert (refused.status_code, "another reward" in refused.text) == (409, True)

@@ -64,7 +64,7 @@ async def test_a_key_signs_in_by_a_cookie_that_scripts_and_other_sites_do_not_ge
         assert '<input type="hidden" name="next" value="/decisions">' in form.text
         wrong = await sign_in(service, "no")
         assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
-        assert "this key is not known" in wrong.text
+        assert "unknown key" in wrong.text
         assert "Your key has expired" not in wrong.text
         right = await sign_in(service, "read", next="/decisions")
         assert right.headers["location"] == f"{CONSOLE}/decisions"

@@ -191,7 +191,7 @@ def test_a_labelled_decision_does_not_judge_who_learned_it(
     before, after = (example(n, "bm25", question="q", decided_at=at) for n, at in ((2, 5.0), (3, 15.0)))
     target = asked(config, [labelled, before, after], "policy:{kind: memory}")
     assert target.kept.tolist() == [False, True]
-    assert target.excluded == {"a label that it has learned may be made of it": 1}
+    assert target.excluded == {"it may have learned from a label made of the decision": 1}
     at_once = [labelled, replace(before, decision=replace(before.decision, decided_at=10.0)), after]
     assert asked(config, at_once, "policy:{kind: memory}").kept.tolist() == [False, True]
     moved = [replace(before, seq=1), replace(labelled, seq=2), after]
@@ -221,7 +221,7 @@ def test_a_row_with_no_arm_that_is_live_is_left_out_and_counted(config: AppConfi
     log = [example(1, "old", arms=("old", "older")), example(2)]
     target = asked(config, log, "configured")
     assert target.kept.tolist() == [False, True]
-    assert target.excluded == {"no arm that it knows was eligible": 1}
+    assert target.excluded == {"none of the arms that it knows was eligible": 1}
 
 
 def test_the_shadow_is_what_is_on_record_and_rows_without_one_are_left_out(config: AppConfig) -> None:
@@ -324,7 +324,7 @@ def test_labelled_questions_do_not_judge(config: AppConfig, store: Store, kind: 
     log = [example(n, "none", question=q) for n, q in ((1, "labelled"), (2, "another"), (3, "labelled"))]
     target = asked(config, log, f"{kind}:{version.version}", store)
     assert target.kept.tolist() == [False, True, True], "asked before it was labelled"
-    assert target.excluded == {"a label that it has learned may be made of it": 1}
+    assert target.excluded == {"it may have learned from a label made of the decision": 1}
 
 
 def routed(
@@ -358,7 +358,7 @@ def test_a_router_does_not_judge_its_training_questions(config: AppConfig, tmp_p
 
 def test_a_router_that_looks_at_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
     routed(config, tmp_path / "router", {}, kind="max_sim")
-    with pytest.raises(CandidateError, match="looks at what every arm retrieves"):
+    with pytest.raises(CandidateError, match="needs the passages of every arm"):
         asked(config, [example(1)], f"router:{tmp_path / 'router'}")
 
 
@@ -377,10 +377,10 @@ def test_a_policy_that_cannot_look_at_the_log_is_named_with_the_decision(config:
         ("fixed", "'fixed' is not one of"),
         ("fixed:", "'fixed:' is not one of"),
         ("uniform:dense", "'uniform:dense' is not one of"),
-        ("version:x", "'version:x' names no version: a whole number from 1 on"),
+        ("version:x", "'version:x' names no version: expected a whole number from 1 on"),
         ("recipe:0", "'recipe:0' names no version"),
-        ("policy:{kind: lin", "is not YAML"),
-        ("policy:{kid: linucb}", "key 'kind' is missing.*such as policy:{kind: linucb"),
+        ("policy:{kind: lin", "is not valid YAML"),
+        ("policy:{kid: linucb}", "key 'kind' is missing.*policy:{kind: linucb"),
         ("policy:[1]", "valid dictionary"),
     ],
 )
@@ -395,8 +395,8 @@ def test_a_name_that_is_none_is_refused(name: str, said: str) -> None:
     ("name", "said"),
     [
         ("fixed:dense", "'fixed:dense'.*never eligible.*none, bm25"),
-        ("version:1", "'version:1': an export holds no versions"),
-        ("recipe:1", "'recipe:1': an export holds no versions"),
+        ("version:1", "'version:1': an export has no versions"),
+        ("recipe:1", "'recipe:1': an export has no versions"),
         ("router:nowhere", "nowhere holds no trained router"),
         ("policy:{kind: linucbb}", "'linucbb'; did you mean 'linucb'"),
         ("policy:{kind: fixed, params: {arm: bm52}}", "'bm52'; did you mean 'bm25'"),

@@ -310,14 +310,14 @@ def test_what_the_log_cannot_answer_is_refused(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"estimators": ["best"]}, "no estimator 'best'; there are: replay, ips"),
-        ({"interval": "wide"}, "no interval 'wide'; there are: normal"),
+        ({"estimators": ["best"]}, "unknown estimator 'best'; available: replay, ips"),
+        ({"interval": "wide"}, "unknown interval 'wide'; available: normal"),
         ({"since": "2026-02-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "must be before until"),
         ({"since": 20260201.5}, "is not a date such as 2026-05-01"),
-        ({"versions": (0, 3)}, "the first is at least 1"),
+        ({"versions": (0, 3)}, "the first must be at least 1"),
         ({"versions": (5, 3)}, "not above the last"),
         ({"versions": (1, 10_001)}, "versions 1 to 10001: at most 10,000; select a window instead"),
-        ({"candidates": [f"fixed:{n:01994}" for n in range(10)]}, "at most 20,000 were expected, together"),
+        ({"candidates": [f"fixed:{n:01994}" for n in range(10)]}, "at most 20,000 are allowed"),
         ({"cost_weight": -1.0}, "greater than or equal to 0"),
         ({"cost": {"stepz": 1.0}}, "steps"),
         ({"cost": {"steps": float("inf")}}, "finite"),
@@ -468,7 +468,7 @@ def test_a_canary_is_judged_where_it_took_part(exploring: AppConfig, store: Stor
         report = evaluated(config, store, f"canary:{number}", gate=True)
         canary = of(report, f"canary:{number}")
         assert canary.rows == 300
-        assert canary.excluded == {"it took no part": 600}
+        assert canary.excluded == {"the candidate version took no part": 600}
         assert canary.shares[best] == pytest.approx(1.0 - 2 * 0.02)
         assert canary.weights is not None
         assert canary.weights.largest == pytest.approx(0.96 / (0.25 * 0.96 + 0.75 / 3))
@@ -488,9 +488,9 @@ class Unscored(Recorded):
 
     def probabilities(self, decision: Decision, arms: Sequence[str]) -> Any:
         if decision.id == "d-1002":
-            raise UnscoredError("its router has no scores of the decision")
+            raise UnscoredError("its router did not score the decision")
         if decision.id == "d-1001":
-            raise LeftOutError("a label that it has learned may be made of it")
+            raise LeftOutError("it may have learned from a label made of the decision")
         return np.array([float(arm == "dense") for arm in arms])
 
 
@@ -738,12 +738,12 @@ def test_an_export_is_replayed_as_the_log_that_it_is_of(file: Path, tmp_path: Pa
         (["--since", "yesterday"], "--since 'yesterday' is not a date such as 2026-05-01"),
         (["--since", "2030-01-01"], "no decision can be evaluated"),
         (["--version", "3to4"], "--version '3to4': FROM-TO such as 12-20"),
-        (["--version", "9-2"], "versions 9 to 2: the first is at least 1 and not above the last"),
+        (["--version", "9-2"], "versions 9 to 2: the first must be at least 1 and not above the last"),
         (["--feature", "tier"], "--feature 'tier': name=value was expected"),
         (["--price", "steps=cheap"], "--price 'steps=cheap': 'cheap' is not a number"),
         (["--price", "stepz=1"], "stepz"),
-        (["--estimator", "best"], "no estimator 'best'"),
-        (["--interval", "wide"], "no interval 'wide'"),
+        (["--estimator", "best"], "unknown estimator 'best'"),
+        (["--interval", "wide"], "unknown interval 'wide'"),
         (["--output", "report.pdf"], "a name that ends with .json or .html was expected"),
         (["--from", "nowhere.jsonl"], "nowhere.jsonl"),
     ],

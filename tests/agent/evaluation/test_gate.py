@@ -119,10 +119,10 @@ async def test_a_canary_is_judged_as_it_decides_and_any_other_version_as_its_rec
 
 
 async def test_whoever_will_not_wait_is_told_the_evaluation_and_finds_it_again(store: Store) -> None:
-    with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is queued"):
+    with pytest.raises(UndecidedError, match="evaluation 1, which judges version 3, is queued"):
         await asked(store, 3)
     assert evaluations.claim(store, OURS, "w", NOW) is not None
-    with pytest.raises(UndecidedError, match="evaluation 1, by which version 3 is judged, is running"):
+    with pytest.raises(UndecidedError, match="evaluation 1, which judges version 3, is running"):
         await asked(store, 3)
     assert answer(store, 3) == 1
     assert (await asked(store, 3, NOW + 1))["evaluation"] == 1

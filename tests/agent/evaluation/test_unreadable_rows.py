@@ -55,7 +55,7 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
         assert [example.decision.id for example in read_examples(store, RULE.join)] == [
             name for name in whole if name != lost
         ]
-        assert f"decision {lost!r} is skipped, number 1 that cannot be read: " in caplog.text
+        assert f"decision {lost!r}, which cannot be read (1 so far): " in caplog.text
         learner = Learner(
             store,
             Recipe(PolicySpec(kind="linucb"), RULE),

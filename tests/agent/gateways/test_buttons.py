@@ -96,7 +96,7 @@ async def test_a_token_that_was_not_made_here_is_refused(service: Service, spoil
     said = refused(
         await press(service, spoil(await token(service, decision)), "up"), 403, "forbidden", "token"
     )
-    assert said == "the token is none that this service has made"
+    assert said == "this service did not issue this token"
     assert await counted(service, decision) == []
 
 

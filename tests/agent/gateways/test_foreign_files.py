@@ -137,21 +137,26 @@ TABLES: dict[str, tuple[str | bytes, int, float, str]] = {
         PLAIN + "9,small,0.5,5,2026-03-01\n",
         4,
         4,
-        "line 6: reward is 5; a reward in [-1, 1] was expected, or another --range",
+        "line 6: reward is 5; expected a reward in [-1, 1]; to change that, set --range",
     ),
     "percent": (
         PLAIN + "9,small,50%,1,2026-03-01\n",
         4,
         4,
-        "line 6: propensity is '50%'; a probability in (0, 1]",
+        "line 6: propensity is '50%'; expected a probability in (0, 1]",
     ),
     "thumbs": (
         PLAIN + "9,small,0.5,\U0001f44d,2026-03-01\n",
         4,
         4,
-        "left out 1: reward is no number {}, line 6",
+        "left out 1: reward is not a number {}, line 6",
     ),
-    "thousands": (PLAIN + '9,small,0.5,"1,000",2026-03-01\n', 4, 4, "line 6: reward is '1,000'; a number"),
+    "thousands": (
+        PLAIN + '9,small,0.5,"1,000",2026-03-01\n',
+        4,
+        4,
+        "line 6: reward is '1,000'; expected a number",
+    ),
 }
 
 
@@ -173,7 +178,7 @@ def test_a_table_is_read_but_for_the_rows_that_are_named(tmp_path: Path, name: s
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "is empty: a first line with the names of columns was expected"),
+        ("", "is empty: the first line must have the column names"),
         (
             "id,arm,propensity,reward,reward\n1,a,1,1,1\n",
             "column 'reward' occurs twice in the first line; name",

@@ -92,7 +92,7 @@ def test_a_table_is_imported_and_replayed_near_the_truth(table: Path, config: Pa
     assert "question <- asked" in output
     assert "feature tier <- plan" in output
     assert f"3,000 decisions written to {log}" in output
-    assert "left out 1: reward is no number" in output
+    assert "left out 1: reward is not a number" in output
     assert f"{table}, line 3002: score is 'bad'; a number" in output
     assert "left out 1: reward not in [0, 1]" in output
     assert "another --range" in output
@@ -109,7 +109,7 @@ def test_a_dry_run_prints_what_is_understood_and_writes_nothing(table: Path, tmp
     output = run(
         "import", table, *COLUMNS, "--propensity", "chance", "--dry-run", "-o", tmp_path / "log.jsonl"
     )
-    for part in ("rows: 3,000", "3,000 on record", "episodes: 750", "left out 1: reward is no number"):
+    for part in ("rows: 3,000", "3,000 on record", "episodes: 750", "left out 1: reward is not a number"):
         assert part in output
     assert not list(tmp_path.iterdir())
 
@@ -126,7 +126,7 @@ def test_nothing_is_written_where_no_row_can_be_used(tmp_path: Path) -> None:
     source = as_csv(tmp_path / "x.csv", [{"arm": "a", "propensity": 2}])
     output = run("import", source, "-o", tmp_path / "log.jsonl", code=2)
     assert "no row can be used; left out: 1 propensity not in (0, 1] (such as " in output
-    assert "propensity is 2; a probability in (0, 1] was expected" in output
+    assert "propensity is 2; expected a probability in (0, 1]" in output
     assert not (tmp_path / "log.jsonl").exists()
 
 
@@ -189,15 +189,15 @@ def test_a_published_table_becomes_a_log_and_outcomes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "--output was expected, or --dry-run"),
-        (("-o", "x", "--cost", "dollars=usd"), "--cost dollars: no such cost"),
-        (("-o", "x", "--distribution", "a", "--distribution-of", "b"), "one of them was expected"),
-        (("-o", "x", "--draw", "a=0.5"), "sum to 0.5 and not to 1"),
+        ((), "give --output FILE, or --dry-run"),
+        (("-o", "x", "--cost", "dollars=usd"), "--cost dollars: unknown cost"),
+        (("-o", "x", "--distribution", "a", "--distribution-of", "b"), "give either --distribution"),
+        (("-o", "x", "--draw", "a=0.5"), "sum to 0.5; they must sum to 1"),
         (("-o", "x", "--draw", "a"), "ARM=PROBABILITY"),
         (("-o", "x", "--only", "a"), "COLUMN=VALUE was expected"),
         (("-o", "x", "--arms", "a,a"), "an arm occurs twice"),
-        (("--format", "obp", "--dry-run"), "--dry-run is for formats with columns, not for obp"),
-        (("-o", "x", "--outcomes"), "outcomes of all arms are in the formats"),
+        (("--format", "obp", "--dry-run"), "--dry-run does not work with obp"),
+        (("-o", "x", "--outcomes"), "for outcomes of all arms, use one of"),
         (("-o", "x", "--feature", "a=plan", "--feature", "a=chat"), "--feature a is given twice"),
     ],
 )
@@ -230,7 +230,7 @@ def test_without_propensities_only_the_direct_model_is_used(unknown: Path, confi
     assert served["excluded"] == {"no propensity is on record": report["rows"]}
     for one in others:
         assert [each["note"] for each in one["estimates"]] == [
-            "of the direct model alone, no propensity is on record"
+            "by the direct model only, because the log has no propensities"
         ]
         assert one["weights"] is None
         assert one["over_time"] == []
@@ -255,7 +255,7 @@ def test_what_needs_propensities_is_refused_with_what_would_make_it_possible(
     unknown: Path, config: Path, words: tuple[str, ...], needing: str
 ) -> None:
     output = run("replay", "-c", config, "--from", unknown, "--policy", "uniform", *words, code=2)
-    assert f"The log has no propensity on record, {needing}" in output
+    assert f"The log has no propensities, {needing}" in output
     assert "--estimate-propensities" in output
 
 

@@ -140,7 +140,7 @@ def test_a_client_of_a_proxy_sends_features_and_forges_nothing_else(
     assert wire.items == [{**plain, "id": name, "features": {"tier": "free"}} for name in ("r-1", "r-2")]
     assert (tap.sent, tap.dropped, tap.ignored) == (2, 0, 2)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "the metadata of a call has arm, distribution, id, metrics, propensity, user" in line
+    assert "a call's metadata has arm, distribution, id, metrics, propensity, user" in line
     assert "Draw(...)" in line
 
 
@@ -152,7 +152,7 @@ def test_metadata_of_another_form_does_not_keep_a_call_from_being_observed(modul
 
 
 def test_a_draw_of_unknown_fields_is_refused(module: Any) -> None:
-    with pytest.raises(ValueError, match="'propensty' is no field of a draw: these are: id, arm, "):
+    with pytest.raises(ValueError, match="a Draw has no field 'propensty'; available: id, arm, "):
         module.Draw(propensty=0.5)
 
 

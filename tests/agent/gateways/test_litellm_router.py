@@ -218,7 +218,7 @@ async def test_without_an_answer_in_time_all_are_kept_and_the_log_says_why(
     }
     assert call["metadata"] == {}
     assert (router.decided, router.undecided) == (0, 2)
-    assert "LiteLLM decides, 1 times in all: no answer within 10 ms" in caplog.text
+    assert "LiteLLM decided instead of Armwise (1 times so far): no answer within 10 ms" in caplog.text
     assert await router.async_post_call_response_headers_hook(call, None, None) == {}
     router.close()
     assert wire.sent == []
@@ -256,5 +256,5 @@ async def test_a_question_is_left_out_on_demand(module: Any) -> None:
 
 def test_what_cannot_work_is_refused_by_its_value(module: Any) -> None:
     for bound_s in (0.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=f"bound_s is {bound_s:g}; a positive number"):
+        with pytest.raises(ValueError, match=f"bound_s is {bound_s:g}; it must be a positive number"):
             Wire().router(module, bound_s=bound_s)

@@ -182,7 +182,7 @@ async def test_each_tool_needs_its_scope(tmp_path: Path, monkeypatch: pytest.Mon
                     result = await client.call_tool(tool, arguments)
                     assert result.is_error == (tool not in tools), (scope, tool, result.content)
                     if result.is_error:
-                        assert "forbidden: this key does not have the scope" in failure(result)
+                        assert "forbidden: this key lacks the scope" in failure(result)
 
 
 async def test_a_document_has_the_metadata_of_its_passage_as_texts(service: Service) -> None:

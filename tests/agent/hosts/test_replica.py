@@ -28,7 +28,7 @@ def test_a_replica_waits_for_the_log_and_for_its_clock_and_says_so_once_a_minute
 
     assert once_the_log_answers(make, pause_s=0.0) == "a replica"
     said = [record.getMessage() for record in caplog.records]
-    assert said == ["a replica waits until it can write to the log: not yet"]
+    assert said == ["a replica is waiting until it can write to the log: not yet"]
 
 
 def test_a_replica_starts_once_a_clock_that_was_set_back_has_passed_the_log(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_part_that_fails_is_opened_again_after_a_pause(caplog: pytest.LogCaptu
     parts[0].well = False
     with caplog.at_level(logging.ERROR):
         part.check()
-    assert "the learner has failed, and is opened again in 1 s" in caplog.text
+    assert "the learner failed; it is opened again in 1 s" in caplog.text
     now[0] = PAUSE_S - 0.01
     part.check()
     assert len(parts) == 1

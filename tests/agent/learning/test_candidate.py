@@ -167,7 +167,7 @@ def test_a_candidate_that_cannot_be_is_refused_and_leaves_nothing(store: Store) 
     fixed = PolicySpec(kind="fixed", params={"arm": "colbert"})
     with pytest.raises(PolicyError, match="policy 'fixed' names the arm 'colbert'"):
         publish_candidate(store, Recipe(fixed, RULE), ARMS)
-    with pytest.raises(ValueError, match="a start after example 11: the training log has 10"):
+    with pytest.raises(ValueError, match="cannot start after example 11: the training log has 10"):
         publish_candidate(store, Recipe(LINEAR, RULE, StartingPoint(after=11)), ARMS)
     assert versions.latest(store) == newest
 

@@ -541,7 +541,7 @@ def test_the_thread_makes_no_pause_while_the_learner_is_behind() -> None:
 
 @pytest.mark.parametrize(
     "failure",
-    [KeyError("a bug"), LogGapError("the log goes on at 7 after 5"), RebuiltError("epoch 1 ended")],
+    [KeyError("a bug"), LogGapError("the log continues at 7 after 5"), RebuiltError("epoch 1 ended")],
     ids=["bug", "gap", "rebuilt"],
 )
 def test_the_thread_stops_for_what_it_cannot_mend_and_tells_it_when_asked(failure: Exception) -> None:
@@ -588,7 +588,9 @@ def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     host.check_health()
     store.append(facts(0))
     host.check_health()
-    with pytest.raises(SupersededError, match="3 facts wait for epoch 2 of a trial that ended at once"):
+    with pytest.raises(
+        SupersededError, match="3 facts are waiting for epoch 2 of a trial that ended at once"
+    ):
         host.check_health()
     host._store.close()  # noqa: SLF001
 

@@ -169,7 +169,7 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
             late.add(one.decision.id)
     found, _ = replayed(config, store, "configured", monkeypatch)
     assert len(late) >= 3
-    assert found.excluded == {"a grade of it was learned before": len(late)}
+    assert found.excluded == {"it has learned from a grade of the decision": len(late)}
 
 
 @pytest.mark.parametrize("newest_is_right", [True, False])

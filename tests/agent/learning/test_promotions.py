@@ -367,7 +367,7 @@ async def test_what_is_said_while_the_gate_judges_is_not_overridden(tmp_path: Pa
         message = refused(
             await promote(service, publish(service).version), 409, "changed_meanwhile", "version"
         )
-        assert message == "the active policy was changed meanwhile, by promotion 1"
+        assert message == "promotion 1 changed the active policy in the meantime"
         assert await deciding(service) == chosen
 
 

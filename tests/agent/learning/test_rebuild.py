@@ -239,7 +239,7 @@ def test_a_log_with_a_gap_cannot_be_rebuilt_and_nothing_is_changed(store: Store,
         gap = connection.scalar(sa.select(table.c.seq).where(table.c.seq > 20).limit(1))
         connection.execute(sa.delete(table).where(table.c.seq == gap))
     before = all_rows(store)
-    with pytest.raises(LogGapError, match="the log ends at position 60 and has 59 facts: rows are missing"):
+    with pytest.raises(LogGapError, match="the log ends at position 60 but has 59 facts: rows are missing"):
         rebuilt(store)
     assert all_rows(store) == before
 
@@ -404,7 +404,7 @@ def test_a_version_of_more_examples_than_the_log_gives_is_not_gone_on_from(store
     with store.writing() as connection:
         connection.execute(sa.delete(X).where(X.c.seq > TURNS))
         connection.execute(sa.update(t.progress).values(examples_seq=TURNS))
-    with pytest.raises(LogGapError, match="23 examples were learned before, and the whole log gives 20"):
+    with pytest.raises(LogGapError, match="23 examples were learned before, but the whole log has only 20"):
         a_learner(store).step()
     assert told(verified(store)) == {"training log": "equal", f"version {misled.version}": "different"}
     assert rebuilt(store) == misled.version + 1
@@ -480,7 +480,7 @@ def test_a_policy_that_would_be_another_one_is_refused(store: Store) -> None:
     lose(store, 1, 2, 3)
     with store.writing() as connection:
         connection.execute(sa.update(X).where(row(6)).values(metrics={"thumb": 1.0}))
-    with pytest.raises(PolicyError, match=r"version 3 is .* another state now"):
+    with pytest.raises(PolicyError, match=r"version 3 is .* gives another state"):
         again(store, 3)
 
 
@@ -489,7 +489,7 @@ def test_a_policy_whose_training_log_has_a_gap_is_refused(store: Store) -> None:
     lose(store, 1, 2, 3)
     with store.writing() as connection:
         connection.execute(sa.delete(X).where(row(6)))
-    with pytest.raises(PolicyError, match="cannot be learned again: the training log goes on at 7 after 5"):
+    with pytest.raises(PolicyError, match="cannot be learned again: the training log continues at 7 after 5"):
         again(store, 3)
 
 

@@ -91,7 +91,7 @@ def test_a_version_says_of_which_recipe_it_is(tmp_path: Path, start: StartingPoi
     recipe = Recipe(SPEC, RULE, start)
     version = published(store, recipe)
     assert Recipe.of(version, RULE) == recipe
-    with pytest.raises(PolicyError, match=r"version 1 is of recipe .* learned by another reward"):
+    with pytest.raises(PolicyError, match=r"version 1 is of recipe .* learned with another reward"):
         Recipe.of(version, RULE.model_copy(update={"cost_weight": 0.7}))
     with pytest.raises(PolicyError, match="version 1 has no valid policy"):
         Recipe.of(replace(version, policy={"params": {}}), RULE)
@@ -146,7 +146,7 @@ def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
     assert active_recipe(store, config) == configured
     (warned,) = caplog.records
     assert warned.message.startswith(
-        "version 1 was promoted and is passed over: policy 'fixed' names the arm"
+        "version 1 was promoted but cannot be served, so it is skipped: policy 'fixed' names the arm"
     )
 
 

@@ -245,7 +245,7 @@ async def test_without_the_floor_nothing_can_be_said_of_a_distribution(on_each: 
     change(on_each, decision_id, floor=None)
     found = await verified(on_each, decision_id)
     assert not found["verified"]
-    assert "its floor is not on record" in found["why"][0]
+    assert "the log lacks its floor" in found["why"][0]
     assert (await on_each.client.get(f"/v1/decisions/{decision_id}")).json()["floor"] is None
 
 
@@ -264,7 +264,7 @@ async def test_labels_have_no_policy_and_unknown_ids_no_decision(service: Servic
     )
     path = "/v1/decisions/label-1/verify"
     message = refused(await service.client.get(path), 409, "not_drawn", "decision_id")
-    assert message == "'label-1' is a label: no policy drew it"
+    assert message == "no policy drew 'label-1': it is a label"
     path = "/v1/decisions/nobody/verify"
     refused(await service.client.get(path), 404, "decision_not_found", "decision_id")
 

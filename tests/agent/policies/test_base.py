@@ -172,9 +172,9 @@ def test_uniform_state_is_empty() -> None:
     ("spec", "words"),
     [
         ({"kind": "vopal"}, "kind 'vopal'; did you mean 'vowpal'"),
-        ({"kind": "zzz"}, f"kind 'zzz'; there are: {', '.join(sorted(POLICIES))}"),
+        ({"kind": "zzz"}, f"kind 'zzz'; available: {', '.join(sorted(POLICIES))}"),
         ({"kind": "epsilon_greedy", "params": {"epsilom": 0.1}}, "'epsilom'; did you mean 'epsilon'"),
-        ({"kind": "uniform", "params": {"x": 1}}, "no parameter 'x'; there are: none"),
+        ({"kind": "uniform", "params": {"x": 1}}, "no parameter 'x'; available: none"),
         ({"kind": "fixed"}, "'fixed' cannot be built"),
         ({"kind": "fixed", "params": {"arm": "bm52"}}, "'bm52'; did you mean 'bm25'"),
         ({"kind": "vowpal", "params": {"_model": b""}}, "no parameter '_model'"),

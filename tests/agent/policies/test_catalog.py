@@ -67,7 +67,7 @@ def test_a_policy_of_another_package_is_built_by_its_kind(install: Install) -> N
 def test_a_request_cannot_name_one_that_does_not_check_its_parameters(install: Install) -> None:
     install(POLICY.format(name="Theirs", kind="theirs"), "theirs = their_policies:Theirs")
     theirs = PolicySpec(kind="theirs")
-    with pytest.raises(PolicyError, match="policy 'theirs' can be named by the configuration alone"):
+    with pytest.raises(PolicyError, match="only the configuration can name policy 'theirs'"):
         check_untrusted(theirs, PolicySpec(kind="uniform"))
     check_untrusted(theirs, theirs)
 

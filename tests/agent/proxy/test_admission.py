@@ -431,7 +431,7 @@ async def test_one_client_of_a_trusted_proxy_has_so_many_requests_under_way(
             await asyncio.sleep(0)
     refused = await front.answered(get("/health", next(same_subscriber)), PROXY)
     assert (refused.status, b'"overloaded"' in refused.body) == (503, True)
-    assert b"too many requests of this address are under way" in refused.body
+    assert b"this address has too many requests in progress" in refused.body
     other = await front.answered(get("/health", "x-forwarded-for: 2001:db8:0:1::1\r\n"), PROXY)
     assert other.status == 200
 

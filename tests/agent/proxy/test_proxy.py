@@ -193,10 +193,10 @@ async def test_a_full_lane_refuses_at_once_and_the_others_go_on(
                 await asyncio.sleep(0.001)
         waiting = await client.post("/v1/retrieve", json={})
         assert (waiting.status_code, error_of(waiting)["code"]) == (503, "overloaded")
-        assert error_of(waiting)["message"] == "no replica had room within 0.2 s"
+        assert error_of(waiting)["message"] == "all replicas were busy for 0.2 s"
         both = await asyncio.gather(*(client.post("/v1/retrieve", json={}) for _ in range(2)))
         messages = {error_of(response)["message"] for response in both}
-        assert messages == {"1 requests wait already", "no replica had room within 0.2 s"}
+        assert messages == {"1 requests are waiting already", "all replicas were busy for 0.2 s"}
         assert (await client.get("/ready")).status_code == 200
         reported = asyncio.create_task(client.post("/v1/feedback", json={}))
         async with asyncio.timeout(5):
@@ -495,7 +495,7 @@ async def test_a_machine_has_room_for_64_replicas(folder: Path) -> None:
         for number in range(64):
             lock = held.enter_context((folder / f"ingress-{number}.lock").open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RuntimeError, match="64 replicas listen there already"):
+        with pytest.raises(RuntimeError, match="64 replicas already listen there"):
             async with replica(folder, Behind()):
                 pass
 

@@ -139,7 +139,7 @@ def test_a_missing_column_of_an_arm_is_refused_by_name() -> None:
     labels = world(20, seed=1)
     router = MeanUtility(stage=Stage.RETRIEVED).fit(labels)
     few = ArmTable(("moran",), np.ones((20, 4, 1)))
-    with pytest.raises(RouterError, match="'overall_sim' is unknown here; there are: moran"):
+    with pytest.raises(RouterError, match="'overall_sim' is unknown here; available: moran"):
         router.scores(replace(labels.features, retrieved=few))
 
 
@@ -152,7 +152,8 @@ def test_an_arm_whose_answer_is_not_there_to_compare_is_named() -> None:
     few = ("none", "bm25", "dense")
     fewer = answered_table(labels.features.texts, few, [few] * 20, [[()] * 3] * 20)
     with pytest.raises(
-        RouterError, match="compares answers with that of arm 'graph', which is missing: give it the answers"
+        RouterError,
+        match="compares answers with the answer of arm 'graph', which is missing: give it the answers",
     ):
         router.scores(replace(labels.features.of(few), answered=fewer))
 
@@ -211,7 +212,7 @@ def test_a_router_that_could_not_load_is_as_it_was() -> None:
     ("kind", "params", "words"),
     [
         ("maxsim", {}, "kind 'maxsim'; did you mean 'max_sim'"),
-        ("max_sim", {"k": 1}, "no parameter 'k'; there are: none"),
+        ("max_sim", {"k": 1}, "no parameter 'k'; available: none"),
         ("lambdamart", {"round": 1}, "'round'; did you mean 'rounds'"),
         ("pointwise_xgboost", {"rounds": 0}, "pointwise_xgboost: rounds: .* got 0"),
     ],

@@ -116,7 +116,7 @@ def test_all_arms_in_another_order_take_both_of_their_tables_along() -> None:
 
 def test_positions_names_what_is_unknown() -> None:
     assert positions(("a", "b", "c"), ("c", "a")) == [2, 0]
-    with pytest.raises(RouterError, match="'x' is unknown here; there are: a, b"):
+    with pytest.raises(RouterError, match="'x' is unknown here; available: a, b"):
         positions(("a", "b"), ("a", "x"))
 
 

@@ -232,7 +232,7 @@ async def test_a_service_answers_503_where_no_arm_has_room_and_leaves_no_row(tmp
             await asyncio.sleep(0)
         for wish in ({"model": "arm/bm25"}, {"agent": {"allowed_arms": ["bm25"]}}):
             message = refused(await look_up(service, **wish), 503, "overloaded")
-            assert message == "no arm that could be drawn has room: bm25"
+            assert message == "all eligible arms are busy: bm25"
         found = await look_up(service, agent={"return": ["decision"]})
         assert set(found.json()["agent"]["pmf"]) == {"none", "dense"}
         task.cancel()

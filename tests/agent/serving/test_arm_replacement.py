@@ -54,7 +54,7 @@ async def test_a_part_of_an_arm_is_no_action_and_cannot_be_forced(service: Servi
     await put(service, NEW)
     refused = await service.client.post("/v1/retrieve", json={"query": "Who?", "model": "arm/bm25"})
     assert refused.status_code == 404
-    assert "there are: auto, arm/none, arm/fused" in refused.json()["error"]["message"]
+    assert "available: auto, arm/none, arm/fused" in refused.json()["error"]["message"]
 
 
 async def test_while_a_first_start_builds_an_arm_its_live_part_answers_for_it(
@@ -147,7 +147,7 @@ async def test_arms_that_cannot_be_built_change_nothing(service: Service) -> Non
 
 async def test_an_arm_that_cannot_be_built_as_described_is_the_caller_s_mistake(service: Service) -> None:
     async def load(_specs: object) -> None:
-        raise ArmBuildError("arm 'x': no deployment 'GPU' hosts arms; there are: Arms")
+        raise ArmBuildError("arm 'x': no deployment 'GPU' hosts arms; available: Arms")
 
     service.arms.load = load  # type: ignore[method-assign]
     refused = await put(service, NEW)
@@ -169,7 +169,7 @@ async def test_an_arm_that_vanished_meanwhile_is_refused_and_nothing_decided(
     body = {"query": "Who?", "model": "arm/dense"}
     refused = await service.client.post("/v1/retrieve", json=body, headers={"idempotency-key": "k"})
     assert refused.status_code == 404
-    with pytest.raises(NoEligibleArmError, match="arm 'dense' is not live any more; there are: none"):
+    with pytest.raises(NoEligibleArmError, match="arm 'dense' is no longer live; available: none"):
         await anext(loop.turn(Ask("id", "Who?", forced="dense")))
 
 

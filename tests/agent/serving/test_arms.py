@@ -206,7 +206,7 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
     assert (second.registry.seq, second.names) == (2, ["none", "fused"])
     assert recorded() == []
     warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert warned == ["still serving the arms before set 2: arm 'fused' cannot be built"]
+    assert warned == ["arm set 2 cannot be served, so the earlier arms stay: arm 'fused' cannot be built"]
 
 
 async def test_switches_apply_to_live_arms(replica: Replica, store: Store) -> None:

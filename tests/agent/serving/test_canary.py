@@ -115,7 +115,7 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
         assert verify(one, live, SALT, one.propensity, candidate).verified
         assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
     alone = verify(made[0], live, SALT)
-    assert alone.why[0] == "the policy has no distribution: 0.3 of it is of version 9, which is not here"
+    assert alone.why[0] == "the policy has no distribution: 0.3 comes from version 9, which is not available"
 
 
 def test_the_draw_stays_one_hash_over_the_mixture() -> None:
@@ -213,7 +213,7 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
     assert {(one.candidate, one.share) for one in made} == {(0, 0.0)}
     assert candidate.asked == 1
     (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert told == "version 9 takes no part any more: it gave no distribution"
+    assert told == "candidate version 9 fails and gets no more traffic: it gave no distribution"
     assert loop.decider.canaries == []
     assert beside(loop, Uniform(), 0.25, version=10).decider.canaries, "another one is asked"
     assert drawn(loop).candidate == 10
@@ -399,6 +399,6 @@ async def test_a_canary_must_name_a_version_that_can_serve(tmp_path: Path) -> No
         message = refused(await canary(service, gone.version, 0.1), 409, "promotion_refused", "version")
         assert message.startswith(f"version {gone.version} cannot serve here: policy 'fixed' names the arm")
         message = refused(await canary(service, priced.version, 0.1), 409, "promotion_refused", "version")
-        assert "learned by another reward" in message
+        assert "learned with another reward" in message
         refused(await canary(service, 99, 0.0), 404, "version_not_found", "version")
         assert (await listed(service))["promotions"] == []

@@ -107,7 +107,7 @@ async def test_a_failing_answer_is_replaced_and_paid(service: Service, small: Pa
     assert {*done.tokens_by_model} == {"default", "large"}
     first, second = done.stages
     assert (first["arms"], first["llm"], first["score"], first["goes_on"]) == (["none"], "default", 0.0, True)
-    assert first["said"].startswith("no JSON")
+    assert first["said"].startswith("not JSON")
     assert (first["threshold"], first["probability"]) == (0.5, 1.0)
     assert (second["arms"], second["llm"], second["score"], second["goes_on"]) == (
         ["large"],
@@ -222,7 +222,7 @@ async def test_the_second_model_answers_where_the_check_fails_unexpectedly(
         first = (await execution(service, answer)).stages[0]
     assert (first["score"], first["said"]) == (
         None,
-        "not checked: ArmError: OSError: see the log of the service",
+        "not checked: ArmError: OSError: see the service's log",
     )
 
 
@@ -460,7 +460,7 @@ def test_a_checked_arm_answers_first_as_its_first_arm_does() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"then": "bm25"}, "arm 'checked': 'bm25' answers from the passages of 'none': it has to search as"),
+        ({"then": "bm25"}, "arm 'checked': 'bm25' answers from the passages of 'none', so it must search"),
         ({"then": "larg"}, "unknown arm 'larg'; did you mean 'large'"),
         ({"check": {"by": "judge", "judge": "graders"}}, "the judge 'graders' is not declared; did you mean"),
         ({"threshold": 1.5}, "threshold"),
@@ -478,7 +478,7 @@ def test_a_checked_arm_is_checked_once_and_has_no_answering_of_its_own() -> None
     twice = arms(JSON) | {
         "again": {"kind": "checked", "params": {"first": "checked", "then": "large", "check": JSON}}
     }
-    with pytest.raises(ConfigError, match="'checked' is checked itself"):
+    with pytest.raises(ConfigError, match="'checked' is itself a checked arm"):
         parse({**CONFIG, "llms": {"large": LARGE}, "arms": twice})
     own = arms(JSON)
     own["checked"]["answering"] = {"llm": "large"}

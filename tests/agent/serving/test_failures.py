@@ -151,7 +151,7 @@ async def test_a_language_model_that_hangs_is_a_504(tmp_path: Path) -> None:
 async def test_a_request_past_its_own_deadline_is_a_408_and_its_decision_is_kept(service: Service) -> None:
     late_once_decided(service, 5.0)
     response = await look_up(service, {"x-request-timeout-seconds": "5"}, model="arm/bm25")
-    assert refused(response, 408, "deadline_exceeded") == "5 s have passed"
+    assert refused(response, 408, "deadline_exceeded") == "no answer within 5 s"
     found = await record(service, response.headers["x-decision-id"], lambda r: r.execution)
     assert found.execution is not None
     assert found.execution.status is Status.CANCELLED
@@ -241,7 +241,7 @@ async def test_a_bug_of_an_arm_is_a_recorded_failure_that_tells_no_secret(servic
 
     service.arms.behaviour["bm25"] = broken
     response = await look_up(service, model="arm/bm25")
-    assert refused(response, 502, "arm_failed") == "ArmError: KeyError: see the log of the service"
+    assert refused(response, 502, "arm_failed") == "ArmError: KeyError: see the service's log"
     decided = await record(service, response.headers["x-decision-id"], lambda record: record.execution)
     assert decided.execution is not None
     assert (decided.execution.status, "hunter2" in decided.execution.error) == (Status.ARM_FAILED, False)
@@ -256,7 +256,7 @@ async def test_a_bug_of_the_service_is_a_500_that_tells_no_secret(
 
     monkeypatch.setattr(Decider, "decide", broken)
     message = refused(await look_up(service), 500, "internal_error")
-    assert message == "KeyError: see the log of the service"
+    assert message == "KeyError: see the service's log"
     assert not service.replica.under_way
 
 
@@ -447,7 +447,7 @@ async def test_what_failed_is_not_repeated_as_if_it_were_an_answer(service: Serv
     service.arms.behaviour.clear()
     again = await ask(service, key, model="arm/bm25")
     message = refused(again, 409, "idempotency_conflict", "Idempotency-Key")
-    assert "ask again under another id" in message
+    assert "ask again with another id" in message
 
 
 async def test_a_repeated_answer_whose_passages_cannot_be_found_again_is_a_503(tmp_path: Path) -> None:

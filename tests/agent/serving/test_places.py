@@ -43,7 +43,7 @@ async def test_one_more_than_may_wait_is_refused_at_once() -> None:
     holders = [Holder(places, order, name) for name in "ab"]
     tasks = [asyncio.create_task(holder.run()) for holder in holders]
     await turns_of_the_loop()
-    with pytest.raises(OverloadedError, match="all seats are taken, and 1 requests wait"):
+    with pytest.raises(OverloadedError, match="all seats are busy, and 1 requests are waiting"):
         await Holder(places, order, "c").run()
     for holder in holders:
         holder.let_go.set()
@@ -57,7 +57,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
     task = asyncio.create_task(first.run())
     await turns_of_the_loop()
     for _ in range(2):  # a second one may wait only where the first has left the queue
-        with pytest.raises(OverloadedError, match=r"all seats were taken for 0\.01 s"):
+        with pytest.raises(OverloadedError, match=r"all seats were busy for 0\.01 s"):
             await Holder(places, order, "b").run()
     first.let_go.set()
     await task

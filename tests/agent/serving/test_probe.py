@@ -295,7 +295,7 @@ async def test_vectors_that_do_not_come_are_given_up() -> None:
         raise AssertionError("nobody sets the event")
 
     scorer = RouterScorer(trained(Watched(Stage.RETRIEVED)), None, never, 0.01)
-    with pytest.raises(ArmError, match=r"no vectors of 1 passages within 0\.01 s"):
+    with pytest.raises(ArmError, match=r"the vectors of 1 passages did not arrive within 0\.01 s"):
         await scorer.scores(await asked("?"), ["bm25"], {"bm25": found("p1")})
 
 
@@ -318,7 +318,7 @@ async def test_a_router_that_is_stuck_is_given_up_and_keeps_no_thread_of_others(
     calls = [scorer.scores(query, ["bm25"], {}) for _ in range(40)]  # more than the loop has threads
     try:
         failed = await asyncio.gather(*calls, return_exceptions=True)
-        assert {str(error) for error in failed} == {"no scores of the router within 0.01 s"}
+        assert {str(error) for error in failed} == {"the router returned no scores within 0.01 s"}
         assert all(isinstance(error, ArmError) for error in failed)
         assert await asyncio.wait_for(asyncio.to_thread(str, 1), 5.0) == "1"
     finally:

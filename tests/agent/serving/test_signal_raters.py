@@ -238,7 +238,10 @@ async def test_ids_of_signals_are_reserved(service: Service, value: float | None
         body = {"items": [item]} if place == "batch" else item
         reply = await post(service, "APP", "/v1/feedback", body)
     assert reply.status_code == 400
-    assert f"feedback '{name}' begins with 'signal:', as signals do: choose another id" in reply.text
+    assert (
+        f"feedback id '{name}' begins with 'signal:', which is reserved for signals: choose another"
+        in reply.text
+    )
     await ask(service, "ACME_ONE")
     assert values(service, f"acme~{first}") == {"again": 1.0, "dearer": 0.0}
 

@@ -691,7 +691,7 @@ def test_a_decision_keeps_what_the_request_says_of_itself() -> None:
 
 
 def test_a_forced_arm_that_is_not_live_is_refused_with_those_that_are() -> None:
-    with pytest.raises(NoEligibleArmError, match=r"'gone' .*there are: none, bm25, dense"):
+    with pytest.raises(NoEligibleArmError, match=r"'gone' .*available: none, bm25, dense"):
         check_eligibility(replace(CHAT, forced="gone"), ARMS)
 
 
@@ -714,7 +714,7 @@ def test_excluded_disabled_and_not_allowed_arms_are_neither_drawn_nor_listed() -
 
 async def test_without_an_eligible_arm_nothing_is_decided() -> None:
     log = MemoryLog()
-    with pytest.raises(NoEligibleArmError, match="no arm is left of none, bm25, dense"):
+    with pytest.raises(NoEligibleArmError, match="no arm can answer: none, bm25, dense"):
         await run(a_loop(log), replace(CHAT, excluded=frozenset(ARMS)))
     assert log.committed == []
 
@@ -857,7 +857,7 @@ async def test_without_room_nothing_is_drawn(wishes: dict[str, Any]) -> None:
     task = asyncio.create_task(run(loop, LOOK_UP))
     await _until(lambda: arms.calls)
     log.committed.clear()
-    with pytest.raises(OverloadedError, match="no arm that could be drawn has room: bm25"):
+    with pytest.raises(OverloadedError, match="all eligible arms are busy: bm25"):
         await run(loop, replace(LOOK_UP, decision_id="d-2", **wishes))
     assert log.committed == []
     await _cancelled(task, _until(lambda: True))

@@ -147,7 +147,9 @@ def test_a_pin_that_cannot_be_built_here_is_passed_over_and_warned_of_once(
     for _ in range(3):
         assert served(known.read(None)).version == newest
     (warning,) = warned(caplog)
-    assert warning.startswith(f"version {gone.version} was chosen and is passed over: policy 'fixed' names")
+    assert warning.startswith(
+        f"version {gone.version} was promoted but cannot be served, so it is skipped: policy 'fixed' names"
+    )
     record(store, config, Action.ROLLBACK, first)
     assert served(known.read(None)).version == first
     record(store, config, Action.ROLLBACK, gone)
@@ -165,7 +167,7 @@ def test_a_damaged_version_is_warned_of_once_and_the_one_before_stays(
     damage(store, second)
     for _ in range(2):
         assert known.read(served(state)).served is served(state)
-    lost = "checkpoint of version {} is missing or damaged; still serving the version before"
+    lost = "checkpoint of version {} is missing or damaged; the version before it stays in service"
     assert warned(caplog) == [lost.format(second.version)]
     third = published(store, config, examples=2)
     damage(store, third)
@@ -190,7 +192,7 @@ def test_a_damaged_pinned_version_is_not_replaced_and_learned_again_once_per_rol
         for _ in attempts:
             assert known.read(None).served is None
         assert restored.asked == [(first.version, relearn) for relearn in attempts]
-    assert warned(caplog) == ["it is lost; and it was chosen: promote another"] * 2
+    assert warned(caplog) == ["it is lost; it was promoted: promote another version"] * 2
     restored.failing = False
     assert served(known.read(None)).version == first
 
@@ -207,7 +209,7 @@ def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read
         for _ in attempts:
             assert known.read(None).canaries == ()
         assert restored.asked == [(candidate.version, relearn) for relearn in attempts]
-    assert warned(caplog) == ["it is lost; it takes no part, although it is given a share"] * 2
+    assert warned(caplog) == ["it is lost; this candidate gets no traffic, although it was given a share"] * 2
     restored.failing = False
     (canary,) = known.read(None).canaries
     assert (canary.version, canary.share, canary.policy.kind) == (candidate.version, 0.25, "fixed")

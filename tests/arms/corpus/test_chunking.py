@@ -85,7 +85,7 @@ def test_a_text_without_paragraphs_is_cut_at_its_words(words: int, overlap: int)
     [
         ({"words": 19}, "greater than or equal to 20"),
         ({"overlap": -1}, "greater than or equal to 0"),
-        ({"words": 100, "overlap": 26}, "overlap 26 is more than a quarter of 100 words"),
+        ({"words": 100, "overlap": 26}, "overlap 26 must be at most a quarter of words, 100"),
     ],
 )
 def test_a_chunking_without_progress_is_refused(wrong: dict[str, int], message: str) -> None:

@@ -60,7 +60,7 @@ def test_an_id_without_its_corpus_is_unknown(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("position", [-1, 5])
 def test_a_position_outside_of_all_of_them_is_refused(corpus: Corpus, position: int) -> None:
-    with pytest.raises(CorpusError, match=f"position {position} is outside"):
+    with pytest.raises(CorpusError, match=f"position {position} is out of range"):
         corpus.passages([position])
 
 
@@ -130,14 +130,14 @@ def test_the_digest_is_of_names_and_contents(tmp_path: Path, sources: list[Corpu
 
 def test_what_is_wrong_with_one_names_it(tmp_path: Path, sources: list[CorpusSource]) -> None:
     (tmp_path / "docs.jsonl").write_text("")
-    with pytest.raises(CorpusError, match=r"corpus 'docs': .* holds no passages"):
+    with pytest.raises(CorpusError, match=r"corpus 'docs': .* has no passages"):
         ingest_all(sources)
     assert sources[0].open().ids() == IDS[:2], "the other one is there"
 
 
 def test_a_corpus_of_bad_records_alone_names_the_first(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_bytes(b"text\n\xff\n\xfe\n")
-    with pytest.raises(CorpusError, match=r"bad.csv holds no passages; bad.csv:2 and 1 more: text has"):
+    with pytest.raises(CorpusError, match=r"bad.csv has no passages; bad.csv:2 and 1 more: text has"):
         ingest(tmp_path / "bad.csv", tmp_path / "out", skip_bad=True)
 
 

@@ -485,7 +485,7 @@ BOMB = docx(extra={"word/media/x.bin": bytes(3_000_000)})
 
 REFUSED = {
     "an encoding that browsers refuse": ("a.html", b'<meta charset="iso-2022-kr"><p>x', {}, "iso-2022-kr"),
-    "too many pages": ("a.pdf", pdf([["x"]] * 30), {"pages": 29}, "30 pages: at most 29"),
+    "too many pages": ("a.pdf", pdf([["x"]] * 30), {"pages": 29}, "30 pages; at most 29"),
     "pages that are their own parents": ("a.pdf", LOOP, {"seconds": 20}, "cannot be read"),
     "a scan": ("a.pdf", pdf([[], []]), {}, "ocrmypdf"),
     "too much unpacked": ("a.docx", BOMB, {"unpacked_bytes": 2_000_000}, "2,000,000 bytes unpacked"),
@@ -569,7 +569,9 @@ def test_the_largest_html_is_read_and_a_larger_is_refused(
     tmp_path: Path,
 ) -> None:
     path = html(tmp_path, "<p>" + "word " * 5_000)  # 25,003 bytes, of whose text the last space is none
-    assert "has 25,003 bytes: at most 25,002 of HTML" in problem_of(path, replace(LIMITS, html_bytes=25_002))
+    assert "has 25,003 bytes; HTML may have at most 25,002" in problem_of(
+        path, replace(LIMITS, html_bytes=25_002)
+    )
     assert "more than 24,998 characters of text" in problem_of(path, replace(LIMITS, chars=24_998))
     assert "has more than 25,002 bytes" in problem_of(path, replace(LIMITS, file_bytes=25_002))
     largest = replace(LIMITS, html_bytes=25_003, chars=24_999, file_bytes=25_003)

@@ -181,7 +181,7 @@ def test_a_corpus_without_restrictions_permits_all(tmp_path: Path) -> None:
         ({"allowed_groups": None}, "must be a list of texts, empty for nobody, got None"),
         ({"a": "x" * 513}, "has a text of more than 512 characters"),
         ({"a" * 65: 1}, "has a name of 65 characters: 1 to 64 were expected"),
-        ({f"a{n}": 1 for n in range(65)}, "has 65 names of metadata: at most 64 fit"),
+        ({f"a{n}": 1 for n in range(65)}, "has 65 metadata names; at most 64"),
         ({"a": ["x"] * 257}, "has 257 texts: at most 256 fit"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_folder_of_texts_is_read_in_order(tmp_path: Path) -> None:
     assert found[1].text == "```\n# a comment\n```\n## The heading ##\n\nBody."
     assert [(one.where, one.problem) for one in read(tmp_path) if one.problem] == [
         ("empty.md", "has no text"),
-        ("picture.png", "is image/png, of which no text is read"),
+        ("picture.png", "is image/png, which has no text to read"),
     ]
     assert open_source(tmp_path).total() == read(tmp_path)[-1].done == 75
 
@@ -133,8 +133,8 @@ def test_a_text_that_is_not_utf8_is_read_as_windows_1252(tmp_path: Path) -> None
 
 
 def not_read(line: str, encoding: str, reason: str) -> str:
-    left_out = f"the whole file is left out for a byte in line {line}"
-    return f"{left_out} that is not {encoding} ({reason}): save it as UTF-8"
+    left_out = f"the whole file is skipped because line {line}"
+    return f"{left_out} has a byte that is not {encoding} ({reason}): save it as UTF-8"
 
 
 @pytest.mark.parametrize("content", [b"fine\ncaf\xe9 \x81", b"fine\ncaf\xe9 \x1b[0m"])
@@ -218,16 +218,16 @@ def test_what_is_not_read_of_a_folder_is_listed_with_its_reason(tmp_path: Path) 
     assert not any(one.passages for one in found)
     formats = ".csv, .tsv, .pdf, .docx, .html, .htm, .xhtml, text, source code; JSON lines by themselves"
     assert {one.where: one.problem for one in found} == {
-        "drawing.svg": "is image/svg+xml, of which no text is read",
+        "drawing.svg": "is image/svg+xml, which has no text to read",
         "empty.pdf": "is empty",
         "empty.csv": "is empty",
         "names.csv": "has no rows",
         "latin.rst": not_read("1", "UTF-8", "invalid start byte"),
         "half.txt": not_read("1", "UTF-16-LE", "truncated data"),
-        "id_rsa": "is a private key, and is not read",
-        "late.txt": "is no text: it has a NUL in line 40001",
-        "noise.py": "is no text: it has a NUL in line 2",
-        "song.mp3": "is audio/mpeg, of which no text is read",
+        "id_rsa": "is a private key, so it is not read",
+        "late.txt": "is not text: line 40001 has a NUL",
+        "noise.py": "is not text: line 2 has a NUL",
+        "song.mp3": "is audio/mpeg, which has no text to read",
         "void.txt": "is empty",
         "sheet.xlsx": f"is of no format that is read ({formats})",
     }
@@ -290,10 +290,10 @@ def test_compressed_files_that_are_not_read_are_listed(tmp_path: Path) -> None:
     assert reasons == {
         "all.tar.gz": f"is a compressed archive: {unpack}",
         "docs.jsonl.gz": f"is a compressed .jsonl file: {unpack}",
-        "key.gz": "is a private key, and is not read",
+        "key.gz": "is a private key, so it is not read",
         "latin.gz": not_read("2", "UTF-8", "invalid continuation byte"),
         "prices.csv.gz": f"is a compressed .csv file: {unpack}",
-        "program.gz": "is no text: it has a NUL in line 1",
+        "program.gz": "is not text: line 1 has a NUL",
         "void.gz": "has no text",
     }
 
@@ -572,7 +572,7 @@ def test_a_link_that_is_named_is_followed(guarded: Path, suffix: str) -> None:
     (guarded.parent / "blob").write_bytes(gzip.compress(line) if suffix.endswith(".gz") else line)
     link = guarded / f"corpus{suffix}"
     link.symlink_to("../blob")
-    with pytest.raises(CorpusError, match=r"corpus\.jsonl.* is a link that leaves the folder: name the file"):
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl.* links to a file outside the folder"):
         open_source(guarded)
     assert [one.id for one in passages(link)] == ["1"], "who names it means it"
     link.unlink()

@@ -154,7 +154,7 @@ def test_groups_are_kept_among_many_columns(tmp_path: Path) -> None:
         (f"a\n{'x' * 10_000_000}\n", "prices.csv:2", "a line has more than 1,048,576 characters"),
         (f"a\n{'x' * 200_000}\n", "prices.csv:2", "a has more than 131,072 characters"),
         ('a\nfine\n"never closed\n' + "more\n" * 9, "prices.csv:3", "unexpected end of data"),
-        (",".join(f"c{n}" for n in range(2_000)), "prices.csv:1", "has 2,000 columns: at most 1,000"),
+        (",".join(f"c{n}" for n in range(2_000)), "prices.csv:1", "has 2,000 columns; at most 1,000"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, content: str, where: str, problem: str) -> None:

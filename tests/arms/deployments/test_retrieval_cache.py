@@ -305,8 +305,8 @@ async def broken(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
     assert await cache.get(key("new")) is None
     cache.close()
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"searches are not kept in {folder / FILE} any more: ")
-    return record.getMessage().partition("any more: ")[2]
+    assert record.getMessage().startswith(f"the retrieval cache {folder / FILE} is switched off: ")
+    return record.getMessage().partition("switched off: ")[2]
 
 
 async def test_a_file_that_is_no_cache_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -340,7 +340,7 @@ async def test_a_folder_that_others_may_write_to_is_not_used(
     folder: Path, caplog: pytest.LogCaptureFixture, mode: int
 ) -> None:
     folder.chmod(mode)
-    assert await broken(folder, caplog) == "other users may write to its folder"
+    assert await broken(folder, caplog) == "other users can write to its folder"
 
 
 async def test_a_folder_of_another_user_is_not_used(
@@ -348,7 +348,7 @@ async def test_a_folder_of_another_user_is_not_used(
 ) -> None:
     other = folder.stat().st_uid + 1
     monkeypatch.setattr(retrieval_cache, "os", SimpleNamespace(getuid=lambda: other))
-    assert await broken(folder, caplog) == "other users may write to its folder"
+    assert await broken(folder, caplog) == "other users can write to its folder"
 
 
 async def test_a_folder_that_is_gone_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

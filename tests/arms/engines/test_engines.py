@@ -276,7 +276,7 @@ def test_what_ingest_did_not_put_there_is_left_alone(engine: Engine) -> None:
     collection = engine.fresh()
     collection.create(vectors.vectors.shape[1])
     collection.write([Row(corpus.found[0], "", vectors.vectors[0])])
-    with pytest.raises(ArmError, match="1 passages that were not put there by ingest"):
+    with pytest.raises(ArmError, match="1 passages that ingest did not write"):
         ingest(corpus, collection, vectors)
 
 
@@ -286,7 +286,7 @@ def test_a_collection_is_of_one_corpus_and_one_model(engine: Engine) -> None:
     engine.fill(collection, corpus)
     with pytest.raises(ArmError, match="holds corpus 'tests', not 'other'"):
         engine.fill(collection, InMemory(corpus.found, name="other"))
-    with pytest.raises(ArmError, match="the vectors of the collection are"):
+    with pytest.raises(ArmError, match="the collection's vectors are"):
         ingest(corpus, collection, Embedded("another", embedded(corpus).vectors))
 
 

@@ -145,7 +145,7 @@ def test_a_collection_keeps_the_vectors_that_it_has_or_has_not() -> None:
     for (one, had), (other, wanted) in itertools.permutations(zip(models, names, strict=True), 2):
         collection = CollectionInMemory()
         ingest(corpus, collection, one)
-        with pytest.raises(ArmError, match=f"are {had}, and would then be {wanted}: name another"):
+        with pytest.raises(ArmError, match=f"are {had}, and this arm would write {wanted}: name another"):
             ingest(corpus, collection, other)
 
 

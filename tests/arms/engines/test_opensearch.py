@@ -80,7 +80,7 @@ def test_a_refused_passage_is_named(server: SearchServer, monkeypatch: pytest.Mo
     monkeypatch.setenv("SEARCH_KEY", "ApiKey secret")
     collection = arm_over(server).collection
     collection.create(None)
-    with pytest.raises(ArmError, match="1 passages are refused, such as 'p'"):  # the index has no vectors
+    with pytest.raises(ArmError, match="refused 1 passages, such as 'p'"):  # the index has no vectors
         collection.write([Row(CORPUS.found[0], "", np.ones(3, dtype=np.float32))])
 
 

@@ -45,11 +45,11 @@ async def test_an_answer_ends_before_a_stop_text() -> None:
 
 async def test_it_fails_on_demand_and_recovers() -> None:
     generator = ScriptedGenerator(
-        {"?": "one two three"}, error=GeneratorTimeoutError("scripted was silent for 1 s"), fail_after=2
+        {"?": "one two three"}, error=GeneratorTimeoutError("scripted sent nothing for 1 s"), fail_after=2
     )
     async with aclosing(generator.stream(asking("?"))) as chunks:
         assert [(await anext(chunks)).text for _ in range(2)] == ["one", " two"]
-        with pytest.raises(GeneratorTimeoutError, match="silent for 1 s"):
+        with pytest.raises(GeneratorTimeoutError, match="sent nothing for 1 s"):
             await anext(chunks)
     generator.error = None
     assert (await complete(generator, asking("?")))[0] == "one two three"

@@ -182,11 +182,11 @@ async def _echo(request: Request) -> StreamingResponse:
         ("broken", GeneratorError, "HTTP 500"),
         ("refusing", PromptRefusedError, "HTTP 400$"),
         ("long", PromptTooLongError, "HTTP 400: the conversation is longer than the context"),
-        ("failing", GeneratorError, "sent an error in the place of the answer"),
+        ("failing", GeneratorError, "sent an error instead of the answer"),
         ("torn", GeneratorError, r"the connection failed \(ClientPayloadError\)"),
         ("cut", GeneratorError, "no finish reason of choice 0"),
-        ("silent", GeneratorTimeoutError, "silent for 0.3 s"),
-        ("stalling", GeneratorTimeoutError, "silent for 0.3 s"),
+        ("silent", GeneratorTimeoutError, "sent nothing for 0.3 s"),
+        ("stalling", GeneratorTimeoutError, "sent nothing for 0.3 s"),
     ],
 )
 @pytest.mark.slow
@@ -269,7 +269,7 @@ async def test_a_rate_that_is_used_up_for_long_is_not_waited_for(url: str, statu
     with pytest.raises(GeneratorBusyError, match=f"HTTP {status}") as caught:
         await complete(generator, PROMPT)
     assert 29.0 < caught.value.retry_after_s <= 30.0
-    with pytest.raises(GeneratorBusyError, match="rate is used up"):  # without another request
+    with pytest.raises(GeneratorBusyError, match="rate limit is used up"):  # without another request
         await complete(generator, PROMPT)
     await generator.close()
     assert seen["patient"] == 1
@@ -810,7 +810,7 @@ async def test_a_whole_answer_is_asked_for_where_nobody_streams(url: str) -> Non
 async def test_a_whole_answer_may_take_as_long_as_the_turn(url: str) -> None:
     for streams, silent_s in ((False, 0.2), (True, 0.05)):
         generator = EndpointGenerator("chat", f"{url}/silent", "m", timeout_s=0.05, max_retries=0)
-        with pytest.raises(GeneratorTimeoutError, match=f"silent for {silent_s} s"):
+        with pytest.raises(GeneratorTimeoutError, match=f"sent nothing for {silent_s} s"):
             await ask(generator, replace(PROMPT, streams=streams, patience_s=0.2))
 
 

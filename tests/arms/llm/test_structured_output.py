@@ -116,7 +116,7 @@ def test_the_first_valid_object_in_a_text_is_read(text: str) -> None:
     ],
 )
 def test_a_text_without_a_valid_object_is_refused(text: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match="is of no use") as refused:
+    with pytest.raises(ValueError, match="cannot be used") as refused:
         read_object(Size, text)
     assert wrong in str(refused.value)
 
@@ -226,7 +226,7 @@ def test_a_text_that_is_no_form_is_said_without_its_words(caplog: pytest.LogCapt
     with pytest.raises(CountError), caplog.at_level(logging.WARNING):
         StructuredCaller(writing("secret", "secret"), CountError).ask("", "", "", whole, max_tokens=5)
     (said,) = caplog.messages
-    assert "not in the form that was asked for" in said
+    assert "not in the requested form" in said
     assert "secret" not in said
 
 

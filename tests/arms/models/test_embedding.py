@@ -123,12 +123,15 @@ def test_prompts_of_a_model_are_named_and_not_used(
 ) -> None:
     told = Backbone(model=str(saved("mean", {"query": "the ", "document": ""})))
     plain = build_embedder(told)
-    assert "has prompts, {'query': 'the '}: set them as query_prefix and passage_prefix" in caplog.text
+    assert (
+        "was trained with prompts, {'query': 'the '}: set them as query_prefix and passage_prefix"
+        in caplog.text
+    )
     without = build_embedder(Backbone(model=str(saved("mean"))))
     np.testing.assert_allclose(plain.encode_queries(["red"]), without.encode_queries(["red"]), atol=1e-5)
     caplog.clear()
     prefixed = build_embedder(told.model_copy(update={"query_prefix": "the "}))
-    assert "has prompts" not in caplog.text
+    assert "was trained with prompts" not in caplog.text
     np.testing.assert_allclose(prefixed.encode_queries(["red"]), plain.encode_queries(["the red"]), atol=1e-6)
 
 

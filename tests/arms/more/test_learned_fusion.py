@@ -97,7 +97,7 @@ def specs(model: str) -> dict[str, ArmSpec]:
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [("nowhere", "nowhere holds no model of relevance"), ("/no/folder", "there is no file or folder")],
+    [("nowhere", "nowhere has no relevance model"), ("/no/folder", "there is no file or folder")],
 )
 def test_a_model_that_is_missing_is_refused(corpus: Corpus, tmp_path: Path, model: str, message: str) -> None:
     with pytest.raises(ArmBuildError, match=message):

@@ -177,11 +177,11 @@ def test_the_manifest_of_its_folder_has_the_digest_of_a_model(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda saved: b"pickle" + saved, "does not begin a model of relevance"),
+        (lambda saved: b"pickle" + saved, "is not the first line of a relevance model"),
         (lambda saved: saved[:-1], "the model is damaged: its digest is"),
         (lambda saved: saved.replace(b'"questions":40', b'"questions":41'), "the model is damaged"),
-        (lambda saved: saved.replace(b'"format":1', b'"format":2'), "does not begin a model"),
-        (lambda saved: saved.replace(b'"format":1', b'"format":1,"more":1'), "does not begin a model"),
+        (lambda saved: saved.replace(b'"format":1', b'"format":2'), "is not the first line"),
+        (lambda saved: saved.replace(b'"format":1', b'"format":1,"more":1'), "is not the first line"),
     ],
 )
 def test_a_damaged_model_is_refused(tmp_path: Path, damage: object, message: str) -> None:
@@ -214,13 +214,13 @@ def test_a_model_with_other_columns_is_refused(changes: dict[str, object], named
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RelevanceError, match=r"holds no model of relevance.*lab train --model relevance"):
+    with pytest.raises(RelevanceError, match=r"has no relevance model.*lab train --model relevance"):
         read_model(tmp_path)
 
 
 def test_labels_that_distinguish_nothing_are_refused() -> None:
     blank = [Case(case.question, case.found, frozenset({"elsewhere"})) for case in cases(3)]
-    with pytest.raises(RelevanceError, match=r"0 of .* passages that were found for 3 questions are gold"):
+    with pytest.raises(RelevanceError, match=r"0 of .* passages found for 3 questions are gold"):
         fit(blank, QUICK)
 
 

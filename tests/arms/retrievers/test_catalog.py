@@ -166,7 +166,7 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
             {"a": ArmSpec(kind="milvus")},
             "arm 'a': unknown kind 'milvus'; it was removed: use an arm of kind post",
         ),
-        ({"a": ArmSpec(kind="x")}, "; a class of your own is written package.module:Class"),
+        ({"a": ArmSpec(kind="x")}, "; write a class of your own as package.module:Class"),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),
         ({"a": ArmSpec(kind="dense")}, "arm 'a' of kind 'dense': backbone: Field required"),
@@ -368,11 +368,11 @@ def test_an_arm_may_search_256_times(members: int, fits: bool) -> None:
         ("rrf", {"arms": ["none"] * 100_000}, "64 items after validation, not"),
         ("learned_fusion", {"arms": ["none"] * 65}, "64 items after validation, not 65"),
         ("ensemble", {"arms": ["none"] * 100_000}, "64 items after validation, not"),
-        ("cascade", {"stages": [["none"] * 100_000, ["a"]], "decider": "x"}, "100,001 arms: at most 64"),
+        ("cascade", {"stages": [["none"] * 100_000, ["a"]], "decider": "x"}, "100,001 arms; at most 64"),
         ("cascade", {"stages": [["none"]] * 100_000, "decider": "x"}, "64 items after validation, not"),
-        ("cascade", {"stages": [["none"] * 32, ["a"] * 33], "decider": "x"}, "65 arms: at most 64"),
-        ("cascade", {"stages": [["a"], ["a"]], "decider": "x"}, "arm 'a' is in two places"),
-        ("cascade", {"stages": [["a", "b", "b"], ["c"]], "decider": "x"}, "arm 'b' is in two places"),
+        ("cascade", {"stages": [["none"] * 32, ["a"] * 33], "decider": "x"}, "65 arms; at most 64"),
+        ("cascade", {"stages": [["a"], ["a"]], "decider": "x"}, "arm 'a' occurs twice"),
+        ("cascade", {"stages": [["a", "b", "b"], ["c"]], "decider": "x"}, "arm 'b' occurs twice"),
     ],
 )
 def test_too_many_or_repeated_members_are_refused(kind: str, params: dict[str, Any], total: str) -> None:
@@ -530,7 +530,7 @@ def test_an_installed_package_adds_kinds(plugin: str, corpus: Corpus, tmp_path: 
         (ArmSpec(kind="glossary"), "arm 'a' of kind 'glossary': text: Field required"),
         (ArmSpec(kind="neither"), "'neither' is a str, not a class"),
         (ArmSpec(kind="missing"), "arm 'a': kind 'missing': .*:Missing cannot be imported: AttributeError"),
-        (ArmSpec(kind="other"), "arm 'a': kind 'other': .*:GLOSSARY is a kind named 'glossary'"),
+        (ArmSpec(kind="other"), "arm 'a': kind 'other': .*:GLOSSARY defines a kind named 'glossary'"),
         (ArmSpec(kind="twice"), r"kind 'twice' is registered more than once, by theirs-6 .* and by theirs-7"),
     ],
 )

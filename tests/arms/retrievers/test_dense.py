@@ -87,7 +87,7 @@ def test_a_query_without_the_embedding_is_an_error(corpus: Corpus, tmp_path: Pat
 
 def test_an_embedding_of_another_length_is_refused(corpus: Corpus, tmp_path: Path) -> None:
     query = Query("river", {"words": np.ones(3, dtype=np.float32)})
-    with pytest.raises(ArmError, match=r"shape \(3,\), the index holds vectors of shape \(64,\)"):
+    with pytest.raises(ArmError, match=r"shape \(3,\), but the index has vectors of shape \(64,\)"):
         build(corpus, tmp_path).search(query, 3)
 
 

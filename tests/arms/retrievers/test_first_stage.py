@@ -90,5 +90,5 @@ def test_passages_that_tie_are_in_the_order_of_their_ids(tmp_path: Path) -> None
 def test_a_vector_that_is_not_finite_is_an_error_and_no_answer() -> None:
     found, _ = stage("flat", unit(10, 16, seed=6))
     broken = np.full(16, np.nan, dtype=np.float32)
-    with pytest.raises(ArmError, match="'b' embedding holds a number that is not finite"):
+    with pytest.raises(ArmError, match="'b' embedding has a number that is not finite"):
         found.candidates(Query("?", {"b": broken}), 4, arm="near")

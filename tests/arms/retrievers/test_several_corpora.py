@@ -134,19 +134,19 @@ def test_passages_under_another_name_are_another_version(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("spec", "corpora", "said"),
     [
-        (ArmSpec(kind="bm25"), ["docs", "tickets"], "arm 'a': corpus is missing: which one does it search?"),
-        (ArmSpec(kind="bm25"), ["docs", "tickets"], "`corpora` has docs, tickets"),
+        (ArmSpec(kind="bm25"), ["docs", "tickets"], "arm 'a': `corpus` is missing"),
+        (ArmSpec(kind="bm25"), ["docs", "tickets"], "set it to one of docs, tickets"),
         (ArmSpec(kind="bm25", corpus="dosc"), ["docs", "wiki"], "unknown corpus 'dosc'; did you mean 'docs'"),
-        (ArmSpec(kind="bm25", corpus="docs"), [], "there is one corpus, without `corpora`"),
+        (ArmSpec(kind="bm25", corpus="docs"), [], "there is one corpus, because `corpora`"),
         (
             ArmSpec(kind="none", corpus="docs"),
             ["docs"],
-            "kind 'none' searches no corpus: corpus has no place",
+            "kind 'none' searches no corpus: remove `corpus`",
         ),
         (
             ArmSpec(kind="rrf", corpus="docs", params={"arms": ["b", "c"]}),
             ["docs"],
-            "kind 'rrf' searches its members: corpus has no place",
+            "kind 'rrf' searches its members: remove `corpus`",
         ),
         (ArmSpec(kind="qdrant", corpus="gone", params={"path": "p", "collection": "c"}), ["docs"], "'gone'"),
     ],
@@ -176,7 +176,7 @@ def test_a_job_has_the_arms_of_the_corpora_that_it_reads(several: Corpus, tmp_pa
     job = PoolJob(questions=(), corpus=several, indexes=tmp_path, specs=SPECS, backbones=TINY)
     assert job.validated().corpus.names == ("docs", "tickets")
     other = {"other": ArmSpec(kind="bm25", corpus="wiki")}
-    with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'; there are: docs, tickets"):
+    with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'; available: docs, tickets"):
         replace(job, specs=other).validated()
 
 
@@ -207,5 +207,7 @@ class TestEngines:
     def test_an_arm_of_arms_has_no_collection(self, engines: Resources) -> None:
         fused = ArmSpec(kind="rrf", params={"arms": ["engine", "foreign"]})
         resources = replace(engines, specs={**engines.specs, "fused": fused})
-        with pytest.raises(ArmSpecError, match="arm 'fused' of kind 'rrf' has no collection: its kind would"):
+        with pytest.raises(
+            ArmSpecError, match="arm 'fused' of kind 'rrf' has no collection: use one of the kinds"
+        ):
             fill_collection("fused", resources)

@@ -321,4 +321,4 @@ def test_without_an_answer_in_time_litellm_decides_and_says_why(running: Running
     assert "POST" in away[3] or "connect" in away[3].lower()
     assert silent[3] == "no answer within 200 ms"
     assert 0.2 <= silent[4] < 2.0
-    assert "LiteLLM decides, 2 times in all" in done.stderr
+    assert "LiteLLM decided instead of Armwise (2 times so far" in done.stderr

@@ -205,7 +205,7 @@ def test_some_rows_of_a_log_are_a_log() -> None:
     assert (some.reward.tolist(), some.questions.tolist(), some.seq.tolist()) == ([1.0, 3.0], [0, 0], [2, 4])
     np.testing.assert_array_equal(some.X, features[[1, 3]])
     assert log.X is log.X
-    with pytest.raises(EmptyLogError, match=r"no example can be evaluated; left out: \{\}"):
+    with pytest.raises(EmptyLogError, match=r"the log has no decision to evaluate; excluded: \{\}"):
         log.where(np.zeros(4, dtype=np.bool_))
 
 
@@ -238,5 +238,5 @@ def test_a_log_without_features_says_so(log: Log) -> None:
         _ = log.X
     with pytest.raises(ValueError, match="the log has no features"):
         _ = Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1), propensity=np.ones(1)).X
-    with pytest.raises(ValueError, match="needs p_log, or the propensity of the drawn arms"):
+    with pytest.raises(ValueError, match="needs p_log, or the propensities of the drawn arms"):
         Log.from_arrays(("a",), np.zeros(1, np.int64), np.zeros(1))

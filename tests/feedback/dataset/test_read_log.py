@@ -80,7 +80,7 @@ def test_what_disagrees_with_itself_is_counted_and_left_out(store: Store) -> Non
     log = read_log(store, RULE)
     assert log.seq.tolist() == [1, 7], "which is as sums are rounded"
     assert log.excluded == {
-        "propensity not that of the distribution": 1,
+        "propensity differs from the distribution": 1,
         "no distribution": 2,
         "propensity not in (0, 1]": 1,
         "drawn arm not in the distribution": 1,
@@ -91,12 +91,12 @@ def test_a_gap_in_the_training_log_or_in_its_facts_is_an_error(store: Store) -> 
     write(store, RULE.join, [example(seq) for seq in range(1, 6)])
     with store.writing() as connection:
         connection.execute(sa.delete(t.executions).where(t.executions.c.decision_id == "d3"))
-    with pytest.raises(LogGapError, match="the training log goes on at 4 after 2"):
+    with pytest.raises(LogGapError, match="the training log continues at 4 after 2"):
         read_log(store, RULE)
     with store.writing() as connection:
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > 2))
     assert len(read_log(store, RULE)) == 2
-    with pytest.raises(LogGapError, match="the training log ends at 2 and not at 5"):
+    with pytest.raises(LogGapError, match="the training log ends at 2, not at 5"):
         read_log(store, RULE, upto=5)
 
 
@@ -194,7 +194,7 @@ def test_a_fact_that_is_missing_is_an_error_that_says_where(store: Store, table:
     write(store, RULE.join, [example(seq) for seq in range(1, 6)])
     with store.writing() as connection:
         connection.execute(sa.delete(table).where(ident(table) == "d4"))
-    with pytest.raises(LogGapError, match="the training log goes on at 5 after 3"):
+    with pytest.raises(LogGapError, match="the training log continues at 5 after 3"):
         read_log(store, RULE)
 
 

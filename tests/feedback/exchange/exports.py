@@ -366,7 +366,7 @@ EXPORTS: Mapping[str, Files] = {
             ],
         },
         rewards=[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, None, None, 0.0],
-        left_out={"score is no number": 2},
+        left_out={"score is not a number": 2},
     ),
     "langfuse with categories that have numbers": langfuse(
         {

@@ -56,11 +56,11 @@ def nested(depth: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (line() + b"\n" + b"\0" * 1000 + b"\n" + line(), "line 2: no JSON"),
-        (nested(100_000), "line 1: no JSON: recursion limit exceeded"),
-        (b"[" * 1_000_000, "line 1: no JSON: recursion limit exceeded"),
-        (line().replace(b'"age": 30', b'"age": ' + b"9" * 5000), "line 1: no JSON: number out of range"),
-        (line(EventId="\ud800"), "line 1: no JSON"),
+        (line() + b"\n" + b"\0" * 1000 + b"\n" + line(), "line 2: not JSON"),
+        (nested(100_000), "line 1: not JSON: recursion limit exceeded"),
+        (b"[" * 1_000_000, "line 1: not JSON: recursion limit exceeded"),
+        (line().replace(b'"age": 30', b'"age": ' + b"9" * 5000), "line 1: not JSON: number out of range"),
+        (line(EventId="\ud800"), "line 1: not JSON"),
         (line(c={**EVENT["c"], "_multi": ["a", "b", "c"]}), "c._multi has an action"),
         (line(c={**EVENT["c"], "_multi": [{}, [1], {}]}), "c._multi has an action"),
         (line(Timestamp="9999-12-31T23:59:59-23:59"), "up to the year 9999 in UTC"),
@@ -180,17 +180,17 @@ def test_a_pickle_is_never_read(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"context": declared((10**12, 10))}, "(1000000000000, 10) was declared, and "),
-        ({"context": declared((3, 10**10))}, "was declared, and "),
-        ({"context": declared((2**40, 2**40))}, "was declared, and "),
-        ({"context": declared((-1, 3))}, "(-1, 3) was declared"),
+        ({"context": declared((10**12, 10))}, "(1000000000000, 10), but "),
+        ({"context": declared((3, 10**10))}, "declares the shape "),
+        ({"context": declared((2**40, 2**40))}, "declares the shape "),
+        ({"context": declared((-1, 3))}, "the shape (-1, 3)"),
         ({"arms": declared((2,), "<U1000000000")}, "cannot be read"),
-        ({"arms": declared((2,), "<U100000000")}, "was declared, and "),
+        ({"arms": declared((2,), "<U100000000")}, "declares the shape "),
         ({"context": declared((), header="{'descr': __import__('os').abort()}")}, "cannot be read"),
         ({"context": b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31 - 1) + b"{"}, "cannot be read: EOF"),
         ({"context": b"\x93NUMPY\x09\x00" + b"\0" * 100}, "format (9, 0)"),
         ({"action": b"garbage"}, "cannot be read"),
-        ({"n_actions": npy(10**9)}, "n_actions is 1000000000; a number from 1 to 100,000 was expected"),
+        ({"n_actions": npy(10**9)}, "n_actions is 1000000000; expected a number from 1 to 100,000"),
         ({"n_actions": npy(100_001)}, "n_actions is 100001"),
         ({"n_actions": npy(0)}, "n_actions is 0"),
         ({"n_actions": npy(-5)}, "n_actions is -5"),
@@ -227,7 +227,7 @@ def test_arrays_that_unpack_to_more_than_fits_are_refused_together(
 @pytest.mark.parametrize("missing", [1, 100])
 def test_an_array_shorter_than_declared_is_refused(tmp_path: Path, missing: int) -> None:
     context = npy(np.zeros((3, 50)))
-    assert f"(3, 50) was declared, and {1_200 - missing:,} bytes are there" in refusal(
+    assert f"(3, 50), but {1_200 - missing:,} bytes follow" in refusal(
         npz(tmp_path, context=context[:-missing])
     )
 
@@ -273,7 +273,7 @@ def table(folder: Path, *rows: str, items: str = "item_id\n0\n1\n") -> Path:
     [
         ([ROW, '"' + "x" * 1_000_000], "item_id\n0\n1\n", "line 3: unexpected end of data"),
         ([ROW.replace("2019", "9999").replace("+00", "-23")], "item_id\n0\n1\n", "timestamp is '9999-"),
-        ([ROW], "item_id\n0\n0\n", "has an item twice"),
+        ([ROW], "item_id\n0\n0\n", "lists an item twice"),
     ],
     ids=range(3),
 )
@@ -297,7 +297,7 @@ def test_a_pipe_in_the_place_of_a_table_is_not_waited_for(tmp_path: Path) -> Non
     path = table(tmp_path, ROW)
     (path / "men.csv").unlink()
     os.mkfifo(path / "men.csv")
-    assert "men.csv or men.csv.gz was expected" in refusal(path)
+    assert "expected a file men.csv or men.csv.gz" in refusal(path)
 
 
 def test_what_is_read_at_once_has_a_bound() -> None:

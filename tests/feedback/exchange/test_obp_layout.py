@@ -105,8 +105,8 @@ def test_a_log_of_propensities_alone_can_be_evaluated(tmp_path: Path) -> None:
         (",0.25,", ",1.5,", "propensity not in (0, 1]", "propensity_score is 1.5"),
         (",0.25,", ",nan,", "propensity not in (0, 1]", "propensity_score is nan"),
         (",3,0,", ",3,7,", "reward not in [-1, 1]", "click is 7"),
-        (",3,0,", ",3,nan,", "reward is no number", "click is nan"),
-        (",0.25,", ",high,", "propensity_score is no number", "propensity_score is 'high'"),
+        (",3,0,", ",3,nan,", "reward is not a number", "click is nan"),
+        (",0.25,", ",high,", "propensity_score is not a number", "propensity_score is 'high'"),
         (",1,3,0,", ",9,3,0,", "no arm", "item_id '9'"),
         ("2019-11-24 00:03:13.442536", "0000-00-00 00:00:00", "no time", "timestamp is '0000"),
         (",2,0.0,1.5", "", "row cannot be read", "7 cells, and the first line has 10"),
@@ -126,11 +126,11 @@ def test_a_row_that_cannot_be_evaluated_is_counted_and_named(
 
 
 def test_tables_that_are_not_there_are_named(tmp_path: Path) -> None:
-    assert "one folder with item_context.csv was expected, or an .npz file; found: none" in refusal(tmp_path)
+    assert "expected one folder with item_context.csv, or an .npz file; found: none" in refusal(tmp_path)
     here = table(tmp_path, *ROWS, header=HEADER.replace("click", "tap"))
     assert refusal(here) == "<path>/men.csv: there is no column click"
     (here / "men.csv").unlink()
-    assert refusal(here) == "<path>: men.csv or men.csv.gz was expected"
+    assert refusal(here) == "<path>: expected a file men.csv or men.csv.gz"
     table(tmp_path, *ROWS, name="men.csv.gz")
     (here / "men.csv.gz").write_bytes((here / "men.csv.gz").read_bytes()[:-12])
     assert "men.csv.gz cannot be read" in refusal(here)
@@ -190,7 +190,7 @@ def test_distributions_without_places_and_with_few_digits_are_read(tmp_path: Pat
 
 def test_a_dictionary_in_a_pickle_is_refused_with_what_to_write(tmp_path: Path) -> None:
     np.save(tmp_path / "feedback.npy", ARRAY)
-    assert "never read; write numpy.savez('feedback.npz', **bandit_feedback)" in refusal(
+    assert "never read; instead, write numpy.savez('feedback.npz', **bandit_feedback)" in refusal(
         tmp_path / "feedback.npy"
     )
 
@@ -223,11 +223,11 @@ def test_each_position_has_a_distribution_of_its_own(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"pscore": np.array([0.0, 0.75, 0.75])}, "propensity not in (0, 1]"),
-        ({"pscore": np.array([0.3, 0.75, 0.75])}, "propensity not that of the distribution"),
+        ({"pscore": np.array([0.3, 0.75, 0.75])}, "propensity differs from the distribution"),
         ({"pi_b": np.array([[0.25, 0.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
         ({"pi_b": np.array([[-0.5, 1.5], [0.25, 0.75], [0.25, 0.75]])[:, :, np.newaxis]}, "no distribution"),
         ({"reward": np.array([-2.0, 0.0, 0.5])}, "reward not in [-1, 1]"),
-        ({"reward": np.array([np.nan, 0.0, 0.5])}, "reward is no number"),
+        ({"reward": np.array([np.nan, 0.0, 0.5])}, "reward is not a number"),
         ({"action": np.array([-1, 1, 1])}, "no arm"),
     ],
 )
@@ -243,8 +243,8 @@ def test_a_row_of_arrays_that_cannot_be_evaluated_is_counted(
     ("changes", "words"),
     [
         ({"pscore": None}, "pscore is missing; found: action, reward, n_actions, context, pi_b"),
-        ({"reward": np.zeros(2)}, "reward has the shape (2,); (3) was expected"),
-        ({"pi_b": np.zeros((3, 3, 1))}, "pi_b has the shape (3, 3, 1); (3, 2, k) was expected"),
+        ({"reward": np.zeros(2)}, "reward has the shape (2,); expected (3)"),
+        ({"pi_b": np.zeros((3, 3, 1))}, "pi_b has the shape (3, 3, 1); expected (3, 2, k)"),
         ({"action": np.array([0, 1, 2])}, "row 2: action is 2; there are 2 arms"),
         ({"pi_b": np.zeros((3, 3))}, "pi_b has the shape (3, 3, 1)"),
         ({"action": np.array([0.5, 1, 1])}, "action must be whole numbers"),

@@ -95,7 +95,7 @@ def test_an_arm_without_a_score_was_not_eligible(tmp_path: Path) -> None:
     ]
     examples, log = read(as_csv(tmp_path / "x.csv", rows), "wide", arms=("x", "y"), question="q")
     assert [(one.decision.arms, one.decision.probabilities) for one in examples] == [(("x",), (1.0,))]
-    assert log.faults.counts == {"no outcome": 1, "score is no number": 1}
+    assert log.faults.counts == {"no outcome": 1, "score is not a number": 1}
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_all_outcomes_are_written_as_training_reads_them(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("form", "options", "message"),
     [
-        ("routerbench", {}, "no column <arm>.total_cost stands beside"),
-        ("wide", {}, "which columns are arms"),
+        ("routerbench", {}, "there is no pair of columns <arm> and <arm>.total_cost"),
+        ("wide", {}, "name the columns of arms"),
         ("wide", {"arms": ("x", "z")}, "no column 'z' for an arm"),
         ("wide", {"score_prefix": "s_"}, "no column begins with 's_'"),
         ("wide", {"arms": ("x",), "shares": {"y": 1.0}}, "--draw names 'y'"),
@@ -203,7 +203,7 @@ def test_a_table_without_such_columns_is_refused(
 
 def test_outcomes_of_one_arm_a_row_are_none_of_every_arm(tmp_path: Path) -> None:
     _, log = read(as_csv(tmp_path / "x.csv", [{"question": "?", "arm": "a"}]))
-    with pytest.raises(ExchangeError, match="outcomes of all arms are in the formats"):
+    with pytest.raises(ExchangeError, match="for outcomes of all arms, use one of"):
         list(log.outcomes())
 
 

@@ -87,7 +87,7 @@ def test_a_line_that_cannot_be_read_has_a_fault_and_the_next_is_read(tmp_path: P
     lines.write_text('{"a": 1}\n{"a": \n[1]\n"text"\n{"a": 2}\n')
     records = list(read_records(lines))
     assert [bool(record.fault) for record in records] == [False, True, True, True, False]
-    assert "no JSON" in records[1].fault
+    assert "not JSON" in records[1].fault
     assert records[2].fault == records[3].fault == "a JSON object was expected"
 
 
@@ -102,13 +102,13 @@ def test_a_pickle_is_never_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.csv", b"", "is empty: a first line"),
-        ("x.csv", b" \n\r\n", "is empty: a first line"),
+        ("x.csv", b"", "is empty: the first line"),
+        ("x.csv", b" \n\r\n", "is empty: the first line"),
         ("x.csv", b'"a"b,c\n1,2\n', "cannot be read at line 1: ',' expected"),
         ("x.csv", "a,b\n1,2\n".encode("utf-16")[:-1], "cannot be read at line"),
         ("x.csv.gz", b"no gzip", "cannot be read"),
-        ("x.jsonl", b"", "is empty: a JSON object a line"),
-        ("x.json", b"[1, 2", "no JSON"),
+        ("x.jsonl", b"", "is empty: expected one JSON object per line"),
+        ("x.json", b"[1, 2", "not JSON"),
         ("x.parquet", b"PAR1", "cannot be read"),
         ("x.xlsx", b"", "a file .csv, .tsv"),
     ],

@@ -130,8 +130,8 @@ def test_the_model_that_answered_can_be_the_arm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
-        (None, r"several scores, name one with --reward: length \(60\), helpful \(58\)"),
-        ("helpfull", "no score is called 'helpfull'; there are: length"),
+        (None, r"several scores; choose one with --reward: length \(60\), helpful \(58\)"),
+        ("helpfull", "there is no score 'helpfull'; available: length"),
     ],
 )
 def test_several_scores_of_langfuse_must_be_told_apart(
@@ -272,7 +272,9 @@ def test_a_span_without_an_operation_is_a_call_where_it_has_a_model(tmp_path: Pa
 
 def test_what_is_no_export_of_otlp_is_named_with_what_is_expected(tmp_path: Path) -> None:
     source = as_lines(tmp_path / "x.jsonl", [{"name": "chat", "context": {"span_id": "0x1"}}])
-    with pytest.raises(ExchangeError, match=r"no row of the format otel .* line 1: none of resourceSpans"):
+    with pytest.raises(
+        ExchangeError, match=r"it has no rows in the format otel; .* line 1: none of resourceSpans"
+    ):
         read(source, "otel")
 
 
@@ -338,7 +340,7 @@ def test_rows_of_other_kinds_are_no_errors_where_wrong_rows_are(tmp_path: Path) 
     rows = [spend(0), spend(1), spend(2, call_type="aembedding")]
     _, log = read(as_lines(tmp_path / "x.jsonl", rows), "litellm", strict=True)
     assert log.faults.counts == {"no model call: aembedding": 1}
-    with pytest.raises(ExchangeError, match="id 'req-000' occurred above"):
+    with pytest.raises(ExchangeError, match="id 'req-000' already occurred above"):
         read(as_lines(tmp_path / "x.jsonl", [spend(0), spend(1), spend(0)]), "litellm", strict=True)
 
 
@@ -404,9 +406,9 @@ def test_of_equally_new_feedback_the_last_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"x": "r0", "stars": 1}], "no column says what the feedback is on"),
+        ([{"x": "r0", "stars": 1}], "no column says which decision the feedback is about"),
         ([{"id": "r0", "x": 1}], "no column for the reward: name it with --reward"),
-        ([{"id": "r0", "stars": ""}], "no feedback with a value"),
+        ([{"id": "r0", "stars": ""}], "no feedback has a value"),
     ],
 )
 def test_feedback_that_cannot_be_joined_is_refused(

@@ -148,7 +148,7 @@ def test_a_missing_column_is_an_error_with_the_columns_there_are(
 
 def test_a_table_without_a_known_column_for_the_arm_is_refused(tmp_path: Path) -> None:
     path = as_csv(tmp_path / "log.csv", [{"which": "a", "score": 1}])
-    with pytest.raises(ExchangeError, match=r"name it with --arm .*; there are: which, score"):
+    with pytest.raises(ExchangeError, match=r"name it with --arm .*; columns: which, score"):
         read(path)
 
 
@@ -157,21 +157,21 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"chance": 0}, "propensity not in (0, 1]", "chance is 0"),
     ({"chance": 1.01}, "propensity not in (0, 1]", "chance is 1.01"),
     ({"chance": "half"}, "propensity not in (0, 1]", "chance is 'half'"),
-    ({"score": "good"}, "reward is no number", "score is 'good'"),
+    ({"score": "good"}, "reward is not a number", "score is 'good'"),
     ({"score": 1.5}, "reward not in [0, 1]", "score is 1.5"),
-    ({"score": "inf"}, "reward is no number", "score is 'inf'"),
+    ({"score": "inf"}, "reward is not a number", "score is 'inf'"),
     ({"when": "yesterday"}, "no time", "when is 'yesterday'"),
     ({"when": ""}, "no time", "when is ''"),
     ({"dollars": -1}, "no cost: usd", "dollars is '-1'"),
     ({"latency": "slow"}, "no cost: seconds", "latency is 'slow'"),
-    ({"request": "0190-000000"}, "duplicate", "id '0190-000000' occurred above"),
+    ({"request": "0190-000000"}, "duplicate", "id '0190-000000' already occurred above"),
     ({"dist": '{"small": 0.5, "medium": 0.4}'}, "no distribution", "that sum to 1"),
     ({"dist": '{"small": 1.5, "medium": -0.5}'}, "no distribution", "that sum to 1"),
     ({"dist": '{"small": "x"}'}, "no distribution", "that sum to 1"),
     ({"dist": "[0.5, 0.5]"}, "no distribution", "has 2 numbers"),
     ({"dist": "0.5"}, "no distribution", "that sum to 1"),
-    ({"dist": '{"other": 1.0}'}, "drawn arm not in the distribution", "more than 0 was expected"),
-    ({"chance": 0.999}, "propensity not that of the distribution", "chance"),
+    ({"dist": '{"other": 1.0}'}, "drawn arm not in the distribution", "it must be above 0"),
+    ({"chance": 0.999}, "propensity differs from the distribution", "chance"),
 ]
 
 
@@ -197,8 +197,8 @@ def test_three_rows_are_named_for_each_reason_and_all_are_counted(tmp_path: Path
     for row in rows[2:7]:
         row["score"] = "?"
     _, log = read(as_csv(tmp_path / "log.csv", rows), **NAMES)
-    assert log.faults.counts == {"reward is no number": 5}
-    assert [line.partition(": ")[0][-1] for line in log.faults.shown["reward is no number"]] == [
+    assert log.faults.counts == {"reward is not a number": 5}
+    assert [line.partition(": ")[0][-1] for line in log.faults.shown["reward is not a number"]] == [
         "4",
         "5",
         "6",
@@ -257,7 +257,7 @@ def test_rows_that_go_back_in_time_are_counted(tmp_path: Path) -> None:
 
 def test_a_column_of_ids_is_no_column_of_arms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.feedback.exchange.production.MOST_ARMS", 10)
-    with pytest.raises(ExchangeError, match="is it the column of the arm"):
+    with pytest.raises(ExchangeError, match="is it really the column of the arm"):
         read(as_csv(tmp_path / "x.csv", table_rows(TURNS[:50])), arm="request")
 
 

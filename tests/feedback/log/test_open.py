@@ -51,10 +51,10 @@ def test_nothing_is_locked_where_nothing_changed(store: Store) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "change"),
     [
-        (Metric(range=(-1, 1)), Metric(), r"as float in \[0, 1\], and was float in \[-1, 1\]"),
-        (Metric(), Metric(range=(0, 2)), r"as float in \[0, 2\], and was float in \[0, 1\]"),
-        (Metric(), Metric(type="boolean"), r"as boolean, and was float in \[0, 1\]"),
-        (Metric(type="boolean"), Metric(), r"as float in \[0, 1\], and was boolean"),
+        (Metric(range=(-1, 1)), Metric(), r"as float in \[0, 1\], but was float in \[-1, 1\]"),
+        (Metric(), Metric(range=(0, 2)), r"as float in \[0, 2\], but was float in \[0, 1\]"),
+        (Metric(), Metric(type="boolean"), r"as boolean, but was float in \[0, 1\]"),
+        (Metric(type="boolean"), Metric(), r"as float in \[0, 1\], but was boolean"),
     ],
 )
 def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
@@ -62,7 +62,7 @@ def test_a_metric_cannot_be_redefined_while_there_are_values_of_it(
 ) -> None:
     declare(store, rule(right=before), 1.0)
     store.append([value("d1"), value("d2"), value("d3", "thumb")])
-    with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {change} when the 2 values"):
+    with pytest.raises(MetricRedefinedError, match=f"metric 'right' is declared {change} when its 2 values"):
         declare(store, rule(right=after, thumb=Metric()), 2.0)
     with pytest.raises(MetricRedefinedError, match="metric 'right'"):
         declare(store, rule(better=Metric(), right=after), 2.0)
@@ -104,7 +104,7 @@ def test_older_values_must_fit_what_is_declared(store: Store, metric: Metric, ou
     if metric.type != "float":
         store.append([value("d3", number=0.5)])
     if outside:
-        with pytest.raises(MetricRedefinedError, match="the log has 1 values of it that are not"):
+        with pytest.raises(MetricRedefinedError, match="but 1 of its values in the log do not fit"):
             declare(store, rule(right=metric), 1.0)
     else:
         declare(store, rule(right=metric), 1.0)

@@ -429,18 +429,18 @@ def test_feedback_beyond_the_limit_is_refused_by_every_writer_of_the_log(url: st
     one.append([decision("d"), execution("d"), value("d", key="1"), value("d", key="2")])
     other.append([value("d", key="3"), value("d", key="3")])
     with pytest.raises(
-        TooMuchFeedbackError, match="d has 3 values of feedback, and may have no more"
+        TooMuchFeedbackError, match="d already has 3 values of feedback, which is the maximum"
     ) as told:
         one.append([value("e"), value("d", key="4")])
     assert getattr(told.value.fact, "id", None) == "4"
     assert one.append([value("e"), value("d", key="1")])[1].status is FeedbackStatus.DUPLICATE
     back = [replace(value("d", key=str(n)), kind=FeedbackKind.RETRACTION, value=None) for n in range(4)]
     other.append(back[:3])
-    with pytest.raises(TooMuchFeedbackError, match="d has 3 retractions"):
+    with pytest.raises(TooMuchFeedbackError, match="d already has 3 retractions"):
         other.append(back[3:])
     talk = [replace(value("d", key=f"t{n}"), decision_id=None, episode_id="talk") for n in range(4)]
     other.append(talk[:2])
-    with pytest.raises(TooMuchFeedbackError, match="episode talk has 3 values"):
+    with pytest.raises(TooMuchFeedbackError, match="episode talk already has 3 values"):
         one.append(talk[2:])
     one.append(talk[2:3])
     one.append([replace(value("d", key="d"), kind=FeedbackKind.ACTIVATION, metric="", value=None)])

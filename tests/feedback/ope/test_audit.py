@@ -176,7 +176,7 @@ def test_a_feature_that_predicts_the_draw_is_named() -> None:
     make = next(one for one, _, _ in FAULTS if one.__name__ == "hidden_feature")
     for log in (make(world(4000, 3)), alone(make(world(4000, 3)))):
         advice = named(audit(log), "draws and features").advice
-        assert advice.startswith("feature 7 predicts the draw: where it is ")
+        assert advice.startswith("feature 7 predicts the draw: if it is ")
 
 
 def test_the_time_of_another_policy_is_named() -> None:
@@ -211,7 +211,7 @@ def test_a_log_without_propensities_fails_plainly() -> None:
     found = audit(small(propensity=np.full(40, np.nan), p=None))
     assert found.status is CheckStatus.FAIL
     assert found.tested == 0
-    assert found.checks[0].advice.startswith("No propensity on record: nothing to audit.")
+    assert found.checks[0].advice.startswith("The log has no propensities to audit.")
     assert {arm.mean_weight for arm in found.arms} == {None}
     assert audit(small(0)).status is CheckStatus.FAIL
 
@@ -237,7 +237,7 @@ def test_what_nothing_is_drawn_with_fails_and_is_in_no_test() -> None:
         "sum to another number than 1, such as 1.25": replace(
             log, p=log.p + (np.arange(40) == 1)[:, None] * (np.arange(3) == (log.drawn[1] + 1) % 3) * 0.25
         ),
-        "not those of their distributions": replace(
+        "differ from their distributions": replace(
             log, propensity=np.where(np.arange(40) == 1, log.propensity + 0.01, log.propensity)
         ),
         "were not eligible": replace(
@@ -368,7 +368,7 @@ def test_the_table_of_arms_has_draws_and_weights() -> None:
 
 
 def test_columns_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"reward must have the shape \(40,\) of drawn, got \(39,\)"):
+    with pytest.raises(ValueError, match=r"reward must have the shape of drawn, \(40,\), got \(39,\)"):
         small(reward=np.ones(39))
     with pytest.raises(ValueError, match=r"features 'x' must have the shape"):
         small(features={"x": np.zeros(3, dtype=np.int64)})

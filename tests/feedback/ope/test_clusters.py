@@ -71,7 +71,7 @@ def test_the_value_stays_and_each_row_by_itself_is_no_cluster() -> None:
 
 def test_a_cluster_must_be_known_and_on_record() -> None:
     log, p_target = log_of(2)
-    with pytest.raises(ValueError, match="no cluster 'session'; there are: question, episode, user"):
+    with pytest.raises(ValueError, match="unknown cluster 'session'; available: question, episode, user"):
         value_of(log, p_target, "session")
     for name in ("episode", "user"):
         with pytest.raises(ValueError, match=f"does not say which rows share a {name}"):

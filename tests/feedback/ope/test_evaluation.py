@@ -115,7 +115,7 @@ def test_a_baseline_may_be_any_target(log: Log) -> None:
     assert better is not None
     assert better.low < 0.3 < better.high
     assert better.low > 0.1
-    with pytest.raises(ValueError, match="no target 'd'; there are: c, b"):
+    with pytest.raises(ValueError, match="unknown target 'd'; available: c, b"):
         evaluate(log, targets, rng(), baseline="d")
 
 
@@ -274,7 +274,7 @@ def test_an_interval_that_must_know_the_largest_weight_does_not_guess_it(log: Lo
         (one,) = evaluate(bare, p, rng(), estimators=(name,), interval=kind)["t"].estimates
         assert one.value is not None
         assert one.value.kind == "normal"
-        assert one.value.why == f"{kind} needs the probabilities of all arms, not of the drawn one alone"
+        assert one.value.why == f"{kind} needs the probabilities of all arms, not only of the drawn one"
     (betting,) = evaluate(bare, p, rng(), estimators=("ips",), interval="anytime")["t"].estimates
     assert betting.note == "", "it holds for weights of any size"
 
@@ -336,9 +336,9 @@ def test_what_cannot_be_asked_is_refused(log: Log) -> None:
         evaluate(log, {"t": p[:, :2]}, rng())
     with pytest.raises(ValueError, match=r"sum of t must be 1, got 0\.9 at row 0"):
         evaluate(log, {"t": p * 0.9}, rng())
-    with pytest.raises(ValueError, match="no estimator 'dx'; there are: replay, ips"):
+    with pytest.raises(ValueError, match="unknown estimator 'dx'; available: replay, ips"):
         evaluate(log, {"t": p}, rng(), estimators=("dx",))
-    with pytest.raises(ValueError, match="no interval 'wald'; there are: normal, bootstrap"):
+    with pytest.raises(ValueError, match="unknown interval 'wald'; available: normal, bootstrap"):
         evaluate(log, {"t": p}, rng(), interval="wald")
 
 

@@ -164,7 +164,7 @@ def test_ridge_finds_what_depends_on_the_question_and_means_do_not() -> None:
             (6, {"weight": np.array([1.0, value, 1.0, 1.0, 1.0, 1.0])}, f"got {value:.6g} at row 1")
             for value in (-1.0, np.nan, np.inf)
         ),
-        (6, {"model": "forest"}, "'forest'; there are: ridge, means"),
+        (6, {"model": "forest"}, "'forest'; available: ridge, means"),
     ],
 )
 def test_what_no_model_can_be_fitted_with_is_refused(

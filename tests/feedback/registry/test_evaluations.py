@@ -173,7 +173,9 @@ def test_only_so_many_may_be_queued_or_running(store: Store) -> None:
     for _ in range(3):
         submit(store, OURS, REQUEST, 0.0, most=3)
     mine = claimed(store, OURS, "w", 1.0)
-    with pytest.raises(QueueFullError, match="3 evaluations are queued or running: at most 3 may be"):
+    with pytest.raises(
+        QueueFullError, match="3 evaluations are queued or running, which is the maximum \\(3"
+    ):
         submit(store, OURS, REQUEST, 2.0, most=3)
     assert len(page(store, 10)) == 3
     finish(store, mine, ANSWER, 3.0)
@@ -193,14 +195,16 @@ def test_each_project_may_hold_half_of_the_places_that_the_others_leave(store: S
                 submit(store, OURS, REQUEST, 0.0, project=name)
     found = of_projects(store)
     assert found == {"greedy": 10, "second": 5, "third": 3, "fourth": 1, "fifth": 1}
-    with pytest.raises(QueueFullError, match="20 evaluations are queued or running: at most 20 may be"):
+    with pytest.raises(
+        QueueFullError, match="20 evaluations are queued or running, which is the maximum \\(20"
+    ):
         submit(store, OURS, REQUEST, 0.0, project="sixth")
 
 
 def test_a_project_with_its_share_is_refused_and_another_is_not(store: Store) -> None:
     for _ in range(10):
         submit(store, OURS, REQUEST, 0.0, project="greedy")
-    with pytest.raises(QueueFullError, match=r"10 evaluations of project 'greedy' .* of 20"):
+    with pytest.raises(QueueFullError, match=r"10 evaluations of project 'greedy' .* of the 20"):
         submit(store, OURS, REQUEST, 1.0, project="greedy")
     assert submit(store, OURS, REQUEST, 2.0, project="small").project == "small"
     assert submit(store, "theirs", REQUEST, 2.0, project="greedy").seq == 12, "a queue of its own"

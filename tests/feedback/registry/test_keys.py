@@ -56,7 +56,7 @@ def test_a_new_project_takes_no_ids_that_were_sent_without_a_key(store: Store) -
     store.append(
         [value("d1", key="acme~1"), replace(value("d1", key="own~1"), key="k1"), value("d2", key="b~1")]
     )
-    with pytest.raises(ProjectTakenError, match="project 'acme' cannot be made: there is feedback 'acme~1'"):
+    with pytest.raises(ProjectTakenError, match="project 'acme' cannot be created: feedback 'acme~1'"):
         keys.create(store, SETTINGS, 100.0)
     assert keys.read(store) == []
     for project in ("own", "ACME", "acm", "default"):

@@ -75,7 +75,7 @@ def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
 
 def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> None:
     run = claimed(store)
-    with pytest.raises(UnderWayError, match="run 1 of here:1 is under way since 1970-01-01 00:01:40 UTC"):
+    with pytest.raises(UnderWayError, match="run 1 of here:1 has been running since 1970-01-01 00:01:40 UTC"):
         claimed(store, "there:2", 100.0 + LEASE_S)
     with pytest.raises(UnderWayError, match="run 1 of here:1"):
         request(store, OURS, 101.0)
@@ -88,7 +88,7 @@ def test_a_run_that_is_under_way_excludes_others_until_it_ends(store: Store) -> 
 
 def test_a_worker_cannot_claim_its_own_run_again_while_it_is_under_way(store: Store) -> None:
     run = claimed(store)
-    with pytest.raises(UnderWayError, match="run 1 of here:1 is under way"):
+    with pytest.raises(UnderWayError, match="run 1 of here:1 has been running"):
         claimed(store, now=100.0 + LEASE_S)
     again = claimed(store, now=100.0 + LONG)
     assert (again.seq, again.worker, status(store, run)) == (2, run.worker, RunState.ABANDONED)
@@ -123,7 +123,7 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     assert found is not None
     assert (found.status, found.finished_at) == (RunState.ABANDONED, 100.0 + LONG)
     assert found.error == "here:1 has sent no heartbeat since 1970-01-01 00:01:40 UTC"
-    with pytest.raises(SupersededError, match="run 1 of here:1 is no longer under way: it is abandoned"):
+    with pytest.raises(SupersededError, match="run 1 of here:1 is no longer running: it is abandoned"):
         renew(store, dead, 200.0)
     with pytest.raises(SupersededError):
         save_progress(store, dead, 200.0, inputs={}, steps=[])
@@ -135,7 +135,7 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
 def test_a_requested_run_is_claimed_once(store: Store) -> None:
     requested = request(store, OURS, 50.0)
     assert (requested.status, requested.trigger, requested.worker) == (RunState.ASKED, Trigger.REQUEST, "")
-    with pytest.raises(UnderWayError, match="run 1 is requested since"):
+    with pytest.raises(UnderWayError, match="run 1 was requested at"):
         request(store, OURS, 51.0)
     run = claimed(store, now=60.0)
     assert (run.seq, run.trigger, run.started_at) == (1, Trigger.REQUEST, 60.0)
@@ -161,7 +161,7 @@ def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_
     requested = request(store, "theirs", 50.0)
     run = claimed(store, now=60.0)
     assert (run.seq, run.configured) == (2, OURS), "a request to another service is left to it"
-    with pytest.raises(UnderWayError, match="run 2 of here:1 is under way"):
+    with pytest.raises(UnderWayError, match="run 2 of here:1 has been running"):
         claim(store, "theirs", Trigger.SCHEDULE, "there:2", 61.0)
     assert under_way(store, 61.0)
     finish(store, run, RunState.HELD, 62.0)

@@ -356,12 +356,12 @@ def test_a_fact_that_was_deleted_is_a_gap_whatever_it_was(
 
 def gap(seq: int) -> str:
     """Return the message about a missing position: by what follows, or by where the pass ends."""
-    return rf"the log (goes on at {seq + 1} after|ends at {seq}, and rows after) {seq - 1}"
+    return rf"the log (continues at {seq + 1} after|ends at {seq}, but rows after) {seq - 1}"
 
 
 def test_the_last_fact_is_missed_too_as_the_head_of_the_log_knows_of_it(judged: Store) -> None:
     lose(judged, t.feedback, 9)
-    with pytest.raises(LogGapError, match="the log ends at 9, and rows after 8"):
+    with pytest.raises(LogGapError, match="the log ends at 9, but rows after 8"):
         joiner(judged).advance(now=110.0)
     assert learned(judged) == []
 
@@ -370,7 +370,7 @@ def test_a_tick_is_missed_like_any_fact(store: Store, turn: Turn) -> None:
     turn("d1")
     joiner(store, rule(default=0.0)).advance(now=500.0)
     lose(store, t.ticks, 3)
-    with pytest.raises(LogGapError, match="the log ends at 3, and rows after 2"):
+    with pytest.raises(LogGapError, match="the log ends at 3, but rows after 2"):
         joiner(store, rule()).advance(now=500.0)
 
 
@@ -385,7 +385,7 @@ def test_a_log_that_became_shorter_is_noticed(judged: Store, *, restart: bool) -
         connection.execute(sa.update(t.log_head).values(seq=5))
     if restart:
         join = joiner(judged)
-    with pytest.raises(LogGapError, match="the log ends at 5, and was read up to 9 before"):
+    with pytest.raises(LogGapError, match="the log ends at 5, but was read up to 9 before"):
         join.advance(now=111.0)
 
 
@@ -399,7 +399,7 @@ def test_an_example_that_cannot_be_read_is_named_and_not_passed_over(
     lose(judged, table, seq)
     examples = read_examples(judged, rule().join, upto=3)
     assert next(examples).seq == 1
-    with pytest.raises(LogGapError, match="training log goes on at 3 after 1: rows of it, or of its facts"):
+    with pytest.raises(LogGapError, match="training log continues at 3 after 1: rows or their facts"):
         next(examples)
 
 
@@ -407,9 +407,9 @@ def test_an_example_that_cannot_be_read_is_named_and_not_passed_over(
 def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) -> None:
     joiner(judged).advance(now=110.0)
     lose(judged, t.examples, 3)
-    with pytest.raises(LogGapError, match="the training log ends at 2 and not at 3: rows of it"):
+    with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: rows"):
         list(read_examples(judged, rule().join, upto=3, chunk=chunk))
-    with pytest.raises(LogGapError, match="the training log ends at 2 and not at 3: run `armwise rebuild`"):
+    with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: run `armwise rebuild`"):
         joiner(judged).advance(now=110.0)
 
 
@@ -418,5 +418,5 @@ def test_an_example_too_many_is_named(judged: Store) -> None:
     row = {"join": rule().join, "seq": 4, "decision_id": "nobody", "metrics": {}, "joined_by": 9}
     with judged.writing() as connection:
         connection.execute(sa.insert(t.examples), row)
-    with pytest.raises(LogGapError, match="the training log ends at 4 and not at 3"):
+    with pytest.raises(LogGapError, match="the training log ends at 4, not at 3"):
         joiner(judged).advance(now=110.0)

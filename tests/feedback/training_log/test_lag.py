@@ -159,7 +159,7 @@ def test_a_successor_that_reads_nothing_of_what_waits_is_gone(store: Store) -> N
     now += 1.0
     with pytest.raises(
         SupersededError,
-        match=r"1 facts wait for epoch 1 of another, which has read none for 61 s: restart a learner$",
+        match=r"1 facts are waiting for epoch 1 of another, which has read none for 61 s: restart a learner$",
     ):
         succession.check()
 
@@ -203,7 +203,7 @@ def test_time_in_which_nobody_reads_does_not_count(store: Store, monkeypatch: py
         succession.check()
     succession.check()
     now += ABANDONED_S + 1.0
-    with pytest.raises(SupersededError, match="1 facts wait for epoch 0 of nobody"):
+    with pytest.raises(SupersededError, match="1 facts are waiting for epoch 0 of nobody"):
         succession.check()
 
 

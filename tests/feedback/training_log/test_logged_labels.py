@@ -150,7 +150,7 @@ def test_the_reward_is_scaled_by_where_it_is_clipped() -> None:
 def test_a_metric_may_be_called_reward_and_an_unknown_one_is_refused() -> None:
     rule = RewardRule(metrics={"reward": Metric(range=(0.0, 10.0))})
     assert make_scale(rule, "reward")(example("q", "a", 9.0, metric="reward")) == 0.9
-    with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: reward"):
+    with pytest.raises(UnknownMetricError, match="'stars' is not declared; available: reward"):
         make_scale(rule, "stars")
 
 

@@ -137,10 +137,10 @@ def test_a_missing_fact_is_a_gap(judged: Store, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("armwise.feedback.training_log.refold.CHUNK", 6)
     require_gapless(judged)
     write(judged, sa.delete(t.feedback).where(t.feedback.c.seq == 6))
-    with pytest.raises(LogGapError, match="the log ends at position 9 and has 8 facts: rows are missing"):
+    with pytest.raises(LogGapError, match="the log ends at position 9 but has 8 facts: rows are missing"):
         require_gapless(judged)
-    with pytest.raises(LogGapError, match="the log goes on after 6, and rows after 5 are missing"):
+    with pytest.raises(LogGapError, match="the log continues after 6, but rows after 5 are missing"):
         find_difference(judged, SMALL)
     write(judged, sa.update(t.log_head).values(seq=8))
-    with pytest.raises(LogGapError, match="the log ends at 8, and was read up to 9 before"):
+    with pytest.raises(LogGapError, match="the log ends at 8, but was read up to 9 before"):
         find_difference(judged, SMALL)

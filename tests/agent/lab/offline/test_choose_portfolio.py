@@ -385,7 +385,7 @@ def test_patterns_say_which_arms_there_are_to_choose_from(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("n", "fields", "settings", "message"),
     [
-        (400, {}, {"k": 6}, "k is 6; of 5 arms, 1 to 5"),
+        (400, {}, {"k": 6}, "k is 6; it must be from 1 to the number of arms, 5"),
         (400, {}, {"budget": 0.05}, "budget 0.05 is too small.* costs 0.1"),
         (400, {}, {"budget": 0.05, "exclude": ["none"]}, "budget 0.05 is too small.* costs 0.1"),
         (400, {}, {"budget": 1.0, "cost": "euros"}, "no cost 'euros'"),

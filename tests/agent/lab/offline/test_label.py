@@ -179,7 +179,7 @@ def test_questions_that_no_measure_can_use_are_refused(tmp_path: Path, config: A
     with pytest.raises(ValueError, match="no question has gold_ids, which recall needs"):
         labelled(tmp_path, config, queries=path, measures=["judge", "recall"])
     path.write_text(json.dumps({**SEA, "gold_ids": ["p99"]}))
-    with pytest.raises(ScoringError, match="question 's', its gold_ids: no passage 'p99'"):
+    with pytest.raises(ScoringError, match="question 's': no passage 'p99'"):
         labelled(tmp_path, config, queries=path)
 
 

@@ -163,7 +163,7 @@ def test_members_of_labelled_arms_are_arms_without_a_score(tmp_path: Path, confi
 def test_labels_take_their_texts_from_questions(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     (tmp_path / "labels.jsonl").write_text('{"id": "q0", "arm": "bm25", "f1": 1.0}')
     fields = {"from_labels": tmp_path / "labels.jsonl", "measure": "f1"}
-    with pytest.raises(OutcomesError, match="has no text: add it, or give the questions with --queries"):
+    with pytest.raises(OutcomesError, match="has no text: add it, or pass the questions with --queries"):
         scored(tmp_path, config, **fields)
     settings = Scoring.model_validate(
         {"config": config, "queries": queries, "output": tmp_path / "scores", **fields}
@@ -213,7 +213,7 @@ def test_questions_without_what_a_measure_needs_are_refused(
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"measure": "recall"}, ScoringError, "no measure 'recall'"),
+        ({"measure": "recall"}, ScoringError, "measure 'recall'"),
         ({"queries": Path("nowhere.jsonl")}, QuestionsError, r"nowhere\.jsonl"),
         ({"pool": Path("nowhere.yaml")}, portfolio_pool.PoolError, r"nowhere\.yaml: no such file"),
         ({"corpus": "large"}, CorpusError, "no corpus in .*large: run ingest first"),
@@ -234,7 +234,7 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_written(
 
 def test_an_empty_corpus_is_refused(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     Path(config.corpus.source).write_text("")
-    with pytest.raises(CorpusError, match="holds no passage"):
+    with pytest.raises(CorpusError, match="has no passages"):
         scored(tmp_path, config, queries=queries)
 
 
@@ -330,9 +330,9 @@ def test_the_reward_of_the_log_is_a_measure_too(tmp_path: Path, config: AppConfi
 
 def test_a_log_that_has_nothing_to_say_is_refused(tmp_path: Path, config: AppConfig) -> None:
     Store(config.database_url).close()
-    with pytest.raises(logged_labels.LabelsError, match="holds no feedback"):
+    with pytest.raises(logged_labels.LabelsError, match="has no feedback"):
         scored(tmp_path, config, from_log=True, measure="thumb")
-    with pytest.raises(UnknownMetricError, match="'stars' is not declared; declared are: thumb"):
+    with pytest.raises(UnknownMetricError, match="'stars' is not declared; available: thumb"):
         scored(tmp_path, config, from_log=True, measure="stars")
     assert not (tmp_path / "scores").exists()
 

@@ -219,7 +219,7 @@ def test_a_router_without_its_model_of_relevance_is_refused(config: AppConfig, t
     with pytest.raises(RouterError, match="holds another model of relevance than its router was trained"):
         read_trained(folder)
     (folder / "relevance.model").unlink()
-    with pytest.raises(RouterError, match="holds no model of relevance"):
+    with pytest.raises(RouterError, match="has no relevance model"):
         read_trained(folder)
 
 

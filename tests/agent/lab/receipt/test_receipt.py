@@ -231,7 +231,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
             changed(served(600), probabilities=(1 / 3, 1 / 3, 1 / 3)),
             "The propensities on record fail the audit",
         ),
-        (served(90), "the first 100 set the scale and count no further"),
+        (served(90), "the first 100 only set the scale"),
         (served(3), "no arm was drawn 20 times with dollars or feedback on record"),
         (
             [replace(one, metrics={}, cost=replace(one.cost, usd=0.0)) for one in served(300)],
@@ -416,7 +416,7 @@ def test_a_changed_row_has_another_digest(receipt: Path, tmp_path: Path, change:
     ("content", "message"),
     [
         (b"{}", "is no receipt of `armwise prove`: armwise is missing"),
-        (b"not json", "is no receipt of `armwise prove`: no JSON"),
+        (b"not json", "is no receipt of `armwise prove`: not JSON"),
         (b'{"schema": 2}', "schema is 2"),
         (b" " * (LARGEST_FILE + 1), f"has more than {LARGEST_FILE:,} bytes"),
     ],

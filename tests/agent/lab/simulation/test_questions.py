@@ -30,7 +30,7 @@ def test_plain_and_compressed_files_read_the_same(tmp_path: Path) -> None:
         ('{"id": "q2"}', r"line 2, is not a question: question: Field required; expected \{"),
         ('{"id": "q2", "question": "Who?", "answers": "Ada"}', r"line 2, is not a question: answers: "),
         ('{"id": "", "question": "Who?"}', r"line 2, is not a question: id: "),
-        ('{"id": "q1", "question": "Who?"}', r"line 2: id 'q1' is already that of line 1"),
+        ('{"id": "q1", "question": "Who?"}', r"line 2: id 'q1' was already given in line 1"),
     ],
 )
 def test_a_bad_line_is_named_by_number(tmp_path: Path, bad: str, message: str) -> None:

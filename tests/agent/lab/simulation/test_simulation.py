@@ -310,7 +310,7 @@ async def test_a_question_without_a_metric_is_asked(service: ToyService, setting
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metrics": {"thumb": "recall"}}, "metric 'thumb' is not declared; declared are: recall, right"),
+        ({"metrics": {"thumb": "recall"}}, "metric 'thumb' is not declared; available: recall, right"),
         ({"metrics": {"right": "recall"}}, "metric 'right' is boolean and recall is a fraction"),
         (
             {"metrics": {"right": "f1"}, "endpoint": "chat"},

@@ -282,7 +282,7 @@ async def test_a_run_is_asked_for_once_and_looked_at(service: Service) -> None:
     told = asked.json()
     assert (told["id"], told["status"], told["trigger"]) == (1, "asked", "request")
     again = await service.client.post("/v1/warm-starts")
-    assert "run 1 is requested since" in refused(again, 409, "under_way")
+    assert "run 1 was requested at" in refused(again, 409, "under_way")
 
     store, now = service.replica.store, service.replica.clock()
     run = runs.claim(store, ours(service.config), runs.Trigger.SCHEDULE, "here:1", now)

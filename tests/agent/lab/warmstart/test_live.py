@@ -267,7 +267,7 @@ def test_a_recipe_is_evaluated_by_the_scores_of_its_router_on_a_log_without_them
     with world.store.writing() as connection:
         connection.execute(sa.delete(t.router_scores).where(t.router_scores.c.decision_id == "d-7"))
     without = of(evaluated(config, world.store, judged.name, gate=True), judged.name)
-    assert (without.rows, without.excluded) == (TRAFFIC - 1, {"its router has no scores of the decision": 1})
+    assert (without.rows, without.excluded) == (TRAFFIC - 1, {"its router did not score the decision": 1})
 
 
 @pytest.mark.parametrize(

@@ -680,7 +680,7 @@ def test_without_a_configured_warm_start_there_is_no_run(world: World) -> None:
 
 def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> None:
     runs.claim(world.store, world.ours, runs.Trigger.SCHEDULE, "there:1", LATE)
-    with pytest.raises(UnderWayError, match="run 1 of there:1 is under way"):
+    with pytest.raises(UnderWayError, match="run 1 of there:1 has been running"):
         world.warmed(now=LATE + 1.0)
     assert [run.status for run in runs.page(world.store, 5)] == [runs.RunState.RUNNING]
 
@@ -690,7 +690,7 @@ def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     world.meanwhile = lambda: runs.claim(
         world.store, world.ours, runs.Trigger.RESUMED, "there:1", LATE + 2 * runs.LEASE_S
     )
-    with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer under way: it is abandoned$"):
+    with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer running: it is abandoned$"):
         world.warmed()
     assert [run.status for run in runs.page(world.store, 5)] == [
         runs.RunState.RUNNING,

@@ -63,10 +63,10 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
     [
         (
             {**IDENTITY, "measure": "RR@4"},
-            "b.blocks was made with measure 'R@4', but measure 'RR@4' is asked",
+            "b.blocks was made with measure 'R@4', but you ask for measure 'RR@4'",
         ),
-        ({**IDENTITY, "seed": "1"}, "with seed None, but seed '1'"),
-        ({"measure": "R@4"}, "with corpus 'c0ffee', but corpus None"),
+        ({**IDENTITY, "seed": "1"}, "with seed None, but you ask for seed '1'"),
+        ({"measure": "R@4"}, "with corpus 'c0ffee', but you ask for corpus None"),
     ],
 )
 def test_another_job_is_refused_and_told_what_differs(
@@ -88,7 +88,7 @@ def test_a_job_without_a_block_leaves_the_folder_to_others(tmp_path: Path) -> No
         assert blocks.read_notes() is None
         blocks.write(0, FIRST)
     with (
-        pytest.raises(JobError, match="with seed '1', but seed None"),
+        pytest.raises(JobError, match="with seed '1', but you ask for seed None"),
         open_blocks(tmp_path / "b", IDENTITY),
     ):
         pass
@@ -115,7 +115,7 @@ def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> No
 
 
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="exists and is not the output of such a job"):
+    with pytest.raises(JobError, match="exists and was not written by such a job"):
         refuse_other_output(tmp_path, IDENTITY)
 
 
@@ -161,7 +161,7 @@ def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> 
         blocks.write(0, FIRST)
         (tmp_path / "b.blocks/000000.block").write_bytes(b"x" * 40)
         with pytest.raises(
-            JobError, match=r"000000\.block is damaged: its digest is not that of its 8 bytes"
+            JobError, match=r"000000\.block is damaged: its digest does not match its 8 bytes"
         ):
             blocks.read(0)
 

@@ -378,7 +378,7 @@ def test_claims_are_compared_once_for_each_different_answer(
     measures = (*job.of_answers, by_words("em", lambda *_: 0.5))
     job = replace(job, questions=(blank,), of_answers=measures, arms=("none",))
     ((*_, outcome), *_) = labelled(job).items()
-    assert outcome.error == "answer_correctness: no right answer has a word in it"
+    assert outcome.error == "answer_correctness: none of the right answers contains a word"
     assert outcome.scores == {"em": 0.5}, "the measures after one that fails"
 
 
@@ -421,7 +421,7 @@ def test_a_metric_that_leaves_its_range_is_refused(
 ) -> None:
     speaking(echo)
     job = make_job(corpus, tmp_path, of_answers=(by_words("em", lambda *_: 1.5),), arms=("none",))
-    with pytest.raises(ScoringError, match=r"em of question 'q1' is 1\.5; scores are in \[0, 1\]"):
+    with pytest.raises(ScoringError, match=r"em of question 'q1' is 1\.5; it must be in \[0, 1\]"):
         labelled(job)
 
 

@@ -168,7 +168,9 @@ def test_the_language_model_answers_from_the_passages(corpus: Corpus, tmp_path: 
 
 def test_what_needs_a_language_model_is_refused_without(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, scorer=lambda write: AnswerScorer("em", lambda *_: 1.0, write))
-    with pytest.raises(ModelStartError, match="a language model is needed, and none is configured"):
+    with pytest.raises(
+        ModelStartError, match="a language model is needed, but none is configured: set `llm`"
+    ):
         ScoreWorker(job).block(0)
 
 
@@ -178,7 +180,7 @@ def test_the_language_model_is_loaded_by_the_first_prompt() -> None:
     write = LateWriter(
         catalog.OpenAISpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY")
     )
-    with pytest.raises(ModelStartError, match=r"the language model does not start: .*NO_SUCH_KEY"):
+    with pytest.raises(ModelStartError, match=r"the language model did not start: .*NO_SUCH_KEY"):
         write(prompt)
     assert LateWriter(catalog.ScriptedSpec(engine="scripted", default="4"))(prompt)[0] == "4"
 

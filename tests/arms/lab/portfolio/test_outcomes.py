@@ -116,9 +116,9 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ([LINE, {**LINE, "em": 0.0}], "line 2: arm 'bm25' on question 'q1' is already that of line 1"),
+        ([LINE, {**LINE, "em": 0.0}], "line 2: arm 'bm25' on question 'q1' was already given in line 1"),
         ([LINE, "{"], "line 2, is not JSON: "),
-        (["", "[]"], "line 2, is not JSON object but"),
+        (["", "[]"], "line 2, is not a JSON object but"),
         (['{"id": "q1", "arm": "a", "em": NaN}'], "line 1, is not JSON: "),
         ([LINE, {**LINE, "arm": "a", "em": 1.5}], r"line 2: em is 1\.5; it must be a number in \[0, 1\]"),
         ([{**LINE, "f1": "1"}], "line 1: f1 is '1'; it must be a number"),
@@ -126,12 +126,12 @@ def test_a_mask_of_another_length_is_refused(tmp_path: Path) -> None:
         ([{**LINE, "steps": -1}], "line 1: steps is -1; it must be a number finite and not negative"),
         ([LINE, {**LINE, "arm": "a", "recall": "all"}], "line 2: recall is 'all'; it must be a number"),
         ([{**LINE, "recal": 1.0}], "line 1: unknown key 'recal'; did you mean 'recall'"),
-        ([{**LINE, "arm": None}], "line 1: arm must be a text that is not empty, got None"),
-        ([{**LINE, "answer": 4}], "line 1: answer must be a text, got 4"),
+        ([{**LINE, "arm": None}], "line 1: arm must be non-empty text, got None"),
+        ([{**LINE, "answer": 4}], "line 1: answer must be text, got 4"),
         ([{**LINE, "passages": "p1"}], "line 1: passages must be a list of ids, got 'p1'"),
         ([LINE, {**LINE, "arm": "a", "question": "Who?"}], "line 2: question 'q1' is 'Who.', and was"),
         ([{"id": "q9", "arm": "a"}], "line 1: question 'q9' has no text: add it"),
-        ([], "holds no outcome"),
+        ([], "has no outcome"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_line(tmp_path: Path, told: list[Any], message: str) -> None:

@@ -102,7 +102,10 @@ def test_patterns_leave_arms_out_and_extra_arms_come_last() -> None:
         ({}, "the pool is empty"),
         ({"dense": True, "exclude": ("dense-*",)}, "the pool is empty"),
         ({"dense": True, "exclude": ("dense-n",)}, r"no arm of the grids is called 'dense-n'.*dense-m"),
-        ({"dense": True, "extra": {"dense-m": ArmSpec(kind="bm25")}}, "'dense-m' is an arm of the grids"),
+        (
+            {"dense": True, "extra": {"dense-m": ArmSpec(kind="bm25")}},
+            "'dense-m' is already an arm of the grids",
+        ),
     ],
 )
 def test_a_pool_that_cannot_be_meant_is_refused(fields: dict[str, object], message: str) -> None:
@@ -150,7 +153,7 @@ def test_a_pool_without_backbones_takes_all_of_its_file(tmp_path: Path) -> None:
         ("backbones: {a: {model: 'hashing:8'}}\npool: [bm25]", r"pool.*valid dictionary or instance"),
         ("- a", "pool.yaml: "),
         ("a: [", "pool.yaml: "),
-        (None, "no such file; start from examples/pool.yaml"),
+        (None, "no such file; start with a copy of examples/pool.yaml"),
     ],
 )
 def test_a_file_that_is_no_pool_is_refused_with_its_name(

@@ -145,7 +145,10 @@ def test_reading_holds_the_matrix_once_and_little_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ((questions(1), scores([0.5, 1.5])), r"arm 'b' scores 1.5 on question 'q0'; scores are in \[0, 1\]"),
+        (
+            (questions(1), scores([0.5, 1.5])),
+            r"arm 'b' scores 1.5 on question 'q0'; a score must be in \[0, 1\]",
+        ),
         ((questions(1), scores([-0.5, 0.5])), "arm 'a' scores -0.5 on question 'q0'"),
         ((questions(2), scores([0.5, NAN], [NAN, 1.5])), "arm 'b' scores 1.5 on question 'q1'"),
         ((questions(2), scores([NAN, 0.5], [-0.5, NAN])), "arm 'a' scores -0.5 on question 'q1'"),
@@ -241,7 +244,7 @@ def test_a_cost_that_was_not_measured_is_named() -> None:
 
 def test_a_missing_or_damaged_file_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "m"
-    with pytest.raises(MatrixError, match=r"holds no score matrix: .*arms.json is missing"):
+    with pytest.raises(MatrixError, match=r"has no score matrix: .*arms.json is missing"):
         read_matrix(folder)
     write_matrix(folder, table_of("a", "b"), [(questions(2), scores([0, 1], [1, 0]))])
     whole, arms = (folder / "scores.npy").read_bytes(), (folder / "arms.json").read_bytes()

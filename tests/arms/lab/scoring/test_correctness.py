@@ -237,7 +237,7 @@ def test_claims_are_the_first_list_of_texts(text: str, claims: tuple[str, ...]) 
     ],
 )
 def test_what_is_no_list_of_texts_is_refused_with_its_words(text: str) -> None:
-    with pytest.raises(ValueError, match="holds no JSON list of strings") as refused:
+    with pytest.raises(ValueError, match="has no JSON list of strings") as refused:
         listed_claims(text)
     assert repr(text) in str(refused.value)
 

@@ -80,11 +80,11 @@ def test_what_shapes_the_scores_beside_the_measure_is_told() -> None:
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ("recall", "no measure 'recall' .*; R@4"),
-        ("R", "no measure 'R'"),
-        ("R@", "no measure 'R@'"),
-        ("R@0", "'R@0' gives nan.*one or more"),
-        ("NumRet", "'NumRet' gives 2 to two right passages"),
+        ("recall", "measure 'recall' .*; R@4"),
+        ("R", "measure 'R' does not"),
+        ("R@", "measure 'R@' does not"),
+        ("R@0", "'R@0' returned nan.*one or more"),
+        ("NumRet", "'NumRet' returned 2 for two right passages"),
         ("Accuracy", "'Accuracy' .*ZeroDivisionError.*; R@4, nDCG@4 and RR@4"),
         ("Judged@4", "'Judged@4' .*ZeroDivisionError.*; R@4, nDCG@4 and RR@4"),
     ],
@@ -104,7 +104,7 @@ def question(name: str = "q", gold: tuple[str, ...] = ("danube",)) -> Question:
         ([], "there are no questions"),
         ([question("q1"), question("q2"), question("q1")], "question id 'q1' occurs twice"),
         ([question("q1"), question("q2", ())], "question 'q2' has no gold_ids"),
-        ([question("q1", ("danube", "rhine"))], "question 'q1', its gold_ids: no passage 'rhine' in corpus"),
+        ([question("q1", ("danube", "rhine"))], "gold_ids of question 'q1': no passage 'rhine' in corpus"),
     ],
 )
 def test_questions_that_cannot_be_scored_are_refused(
@@ -212,5 +212,5 @@ def test_a_model_that_fails_leaves_a_ranking_unknown() -> None:
 
 
 def test_a_metric_that_leaves_its_range_is_refused() -> None:
-    with pytest.raises(ScoringError, match="the metric gives 2"):
+    with pytest.raises(ScoringError, match="the metric returned 2"):
         AnswerScorer("twice", lambda *_: 2.0, Model("")).score(question(), [ranking("a")])

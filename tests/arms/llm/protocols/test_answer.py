@@ -139,7 +139,7 @@ def test_an_event_has_at_most_128_choices() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"1", b"null", b'{"a": NaN}', b'{"a": 1e400}'])
 def test_an_event_that_is_no_object_is_refused(data: bytes) -> None:
-    with pytest.raises(UpstreamError, match=r"^an event that is no JSON object$"):
+    with pytest.raises(UpstreamError, match=r"^an event that is not a JSON object$"):
         list(Reader(LIMITS, []).pieces(data))
 
 

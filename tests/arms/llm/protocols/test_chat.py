@@ -83,7 +83,7 @@ def test_pieces_of_calls_go_on_by_their_index() -> None:
 
 @pytest.mark.parametrize("call", [{"index": 0}, {"index": 0, "id": "a"}, function(None, "{}"), function("")])
 def test_a_call_without_a_name_is_none(call: dict[str, Any]) -> None:
-    with pytest.raises(UpstreamError, match="without its name"):
+    with pytest.raises(UpstreamError, match="without a name"):
         calling(call)
 
 
@@ -93,7 +93,7 @@ def test_a_choice_has_at_most_128_calls() -> None:
     assert (
         len(answer(of(tool_calls=calls[:128]), of(finish_reason="stop"), limits=limits)[0].tool_calls) == 128
     )
-    with pytest.raises(UpstreamError, match="more than 128 calls"):
+    with pytest.raises(UpstreamError, match="more than 128 function calls"):
         answer(of(tool_calls=calls[:128]), of(tool_calls=calls[128:]), limits=limits)
 
 
@@ -134,7 +134,7 @@ def test_each_choice_has_its_finish_reason() -> None:
 
 def test_a_choice_that_nobody_asked_for_is_refused() -> None:
     assert answer(of(0, "stop"), of(1, "stop"))[-1].finish_reasons == ("stop",)
-    with pytest.raises(UpstreamError, match="choice 2 of 2"):
+    with pytest.raises(UpstreamError, match="choice 2, but only 2"):
         answer(of(2, "stop"))
 
 
@@ -289,7 +289,7 @@ def test_marks_are_bounded() -> None:
     ],
 )
 def test_an_error_in_the_place_of_an_answer_fails(event: dict[str, Any], refusal: Refusal) -> None:
-    with pytest.raises(FailedAnswerError, match=r"^an error in the place of the answer$") as raised:
+    with pytest.raises(FailedAnswerError, match=r"^an error instead of the answer$") as raised:
         answer(of(content="a"), event)
     assert raised.value.refusal == refusal
     assert raised.value.native == Native("chat", event)

@@ -672,11 +672,11 @@ def test_an_error_after_the_end_leaves_the_answer() -> None:
     [
         ([answer(text("a"), reason=None)], "no finish reason"),
         ([answer(text("x" * 20_000))], "more than 10,320 characters"),
-        ([answer({"type": "tool_use", "id": "t"})], "without its name"),
-        ([answer(*(use(str(i)) for i in range(129)))], "more than 128 calls"),
+        ([answer({"type": "tool_use", "id": "t"})], "without a name"),
+        ([answer(*(use(str(i)) for i in range(129)))], "more than 128 function calls"),
         (
             [{"type": "content_block_delta", "index": 4, "delta": {"partial_json": "{"}}],
-            "arguments of no function",
+            "arguments without a function",
         ),
     ],
 )

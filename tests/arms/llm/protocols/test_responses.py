@@ -248,13 +248,13 @@ def test_an_answer_without_its_end_is_none(events: list[Any]) -> None:
 
 
 def test_an_answer_is_bounded() -> None:
-    with pytest.raises(UpstreamError, match="128 calls"):
+    with pytest.raises(UpstreamError, match="128 function calls"):
         answer({"output": [function_call(f"c{i}") for i in range(129)]})
     begin = {"type": "response.output_item.added", "output_index": 3, "item": CUSTOM}
     delta = {"type": "response.custom_tool_call_input.delta", "output_index": 3, "delta": "x" * 10_100}
     with pytest.raises(UpstreamError, match="inputs of more than"):
         answer(begin, delta, tokens=1)
-    with pytest.raises(UpstreamError, match="without its name"):
+    with pytest.raises(UpstreamError, match="without a name"):
         answer({"output": [function_call("c", "")]})
 
 

@@ -100,7 +100,7 @@ def test_answers_wait_for_a_slow_one_no_longer_than_the_limit(
 def test_a_process_validates_many_answers(validator: Validator) -> None:
     assert validator.find_error(WHOLE, "3") == ""
     first = process_of(validator)
-    assert validator.find_error(WHOLE, "x").startswith("no JSON")
+    assert validator.find_error(WHOLE, "x").startswith("not JSON")
     assert validator.find_error(json.dumps({"type": "string"}), "3") == "$: 3 is not of type 'string'"
     assert process_of(validator) is first
 

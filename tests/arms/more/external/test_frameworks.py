@@ -131,9 +131,9 @@ def test_an_id_may_be_in_the_metadata_or_the_hash_of_the_text(kind: str) -> None
 @pytest.mark.parametrize("kind", FRAMEWORKS)
 def test_a_retriever_that_cannot_be_made_says_why(kind: str) -> None:
     for name, message in (
-        ("broken", "cannot be made: RuntimeError"),
-        ("nowhere", "cannot be made: AttributeError"),
-        ("other", "makes a object, which lacks"),
+        ("broken", "cannot be created: RuntimeError"),
+        ("nowhere", "cannot be created: AttributeError"),
+        ("other", "returns an object of class object, which lacks"),
     ):
         with pytest.raises(ArmBuildError, match=f"arm 'theirs': '{HERE}:{name}' {message}"):
             build(kind, name)

@@ -230,7 +230,7 @@ def test_a_trouble_that_passes_is_tried_again(server: Server) -> None:
     [
         ({"tool": "fail"}, "x", "tool 'fail' failed: 'Error executing tool fail: no index for x'"),
         ({"tool": "nowhere"}, "x", "nowhere"),
-        ({"tool": "say"}, "no json", "cannot be read: no JSON"),
+        ({"tool": "say"}, "no json", "cannot be read: it is not JSON"),
         ({"results": "hits"}, "x", "cannot be read: there is no 'hits'"),
         ({"fetch": None}, "x", "cannot be read: result 1: there is no 'text'"),
         ({"query_argument": "q"}, "x", "query"),
@@ -268,9 +268,9 @@ def test_a_redirect_is_not_followed(server: Server, status: int) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"url": "ftp://a/"}, "no http or https address"),
-        ({"arguments": {"query": "x"}}, "arguments has 'query', which is the question's"),
-        ({"results": None, "fetch": "f"}, "results is null"),
+        ({"url": "ftp://a/"}, "not an http or https address"),
+        ({"arguments": {"query": "x"}}, "remove 'query' from arguments: it is set to the question"),
+        ({"results": None, "fetch": "f"}, "`results` is null"),
         ({"timeout_s": 0}, "greater than 0"),
     ],
 )
