@@ -6,7 +6,7 @@
 Half of 3,000 questions are short, and both models answer .9 of them right; half are long, with numbers, and
 the small model answers .4 of them, the large one .85. An answer of the large one costs `gap` more. The policy
 sees the form of a question, as `armwise init` has it, and the reward of the model that it draws, if it is
-rated. With a table of `outcome_tables.py`, its questions and rewards are played instead, and `large` is an arm.
+rated. With a table of `outcome_tables.py`, its questions and rewards are played instead.
 """
 
 import csv
