@@ -27,19 +27,17 @@ NEAREST = 5
 
 
 class ProfileSpec(BaseModel):
-    """How a source is sampled, and compared with a question."""
+    """How a source is sampled and compared with a question."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backbone: str = Field(description="Backbone that embeds the sampled passages, and questions.")
-    passages: int = Field(
-        default=700, ge=1, le=100_000, description="Passages of each source that are sampled."
-    )
+    backbone: str = Field(description="Backbone that embeds the sampled passages and the questions.")
+    passages: int = Field(default=700, ge=1, le=100_000, description="Passages that are sampled per source.")
     searches: int = Field(
         default=100,
         ge=0,
-        description="Most searches by which a source without a corpus is sampled; 0 leaves it without a "
-        "profile, such as one that is paid by the search.",
+        description="Most searches to sample a source that has no corpus. 0 does not sample such "
+        "sources, for example because a search costs money.",
     )
 
 

@@ -45,7 +45,7 @@ MOST_OWED = 2.0
 
 
 class Budget(BaseModel):
-    """A ceiling on the mean cost of a request."""
+    """A ceiling on the mean cost per request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,20 +53,19 @@ class Budget(BaseModel):
         default=None,
         ge=1e-9,
         le=1e9,
-        description="Ceiling in dollars charged by a paid engine; null if the ceiling is in steps.",
+        description="Ceiling in dollars per request. Null if the ceiling is in steps.",
     )
     steps_per_request: Number | None = Field(
         default=None,
         ge=1e-9,
         le=1e9,
-        description="Ceiling in rounds of retrieval; null if the ceiling is in dollars.",
+        description="Ceiling in rounds of retrieval per request. Null if the ceiling is in dollars.",
     )
     window: int = Field(
         default=200,
         ge=20,
         le=1_000_000,
-        description="Requests over which an overspend is paid back, and over which the cost of each arm is "
-        "averaged.",
+        description="Requests over which overspending is paid back, and the cost of each arm is averaged.",
     )
 
     @model_validator(mode="after")

@@ -77,39 +77,37 @@ RATER_SHARE = 0.25
 
 
 class Metric(BaseModel):
-    """A quantity that feedback can report about an answer."""
+    """A value that feedback can report about an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Literal["boolean", "float", "categorical"] = Field(
-        default="float", description="Type of the values; those of a categorical metric are labels."
+        default="float", description="Type of the values. The values of a categorical metric are labels."
     )
     range: tuple[Number, Number] = Field(
         default=(0.0, 1.0),
-        description="Smallest and largest value: in quality the worst of the two counts as 0, the best as 1, "
-        "and a value by its place between them. Of a boolean always [0, 1]; of a categorical metric, "
-        "those of its labels.",
+        description="Smallest and largest value of a float. In quality, the worse end counts as 0 and "
+        "the better end as 1.",
     )
     values: dict[str, Number] | None = Field(
         default=None,
         min_length=2,
         max_length=100,
-        description="Number of each label of a categorical metric, such as `{good: 1, bad: 0}`; null for "
-        "other types.",
+        description="Number of each label of a categorical metric, such as `{good: 1, bad: 0}`.",
     )
     optimize: Literal["max", "min"] = Field(
-        default="max", description="Whether larger values (`max`) or smaller ones (`min`) are better."
+        default="max", description="Whether larger (`max`) or smaller (`min`) values are better."
     )
-    weight: Number = Field(default=1.0, gt=0, description="Share in quality, relative to the other metrics.")
+    weight: Number = Field(default=1.0, gt=0, description="Weight in quality, relative to the other metrics.")
     aggregation: Aggregation = Field(
-        default=Aggregation.LAST, description="Which value counts where a decision has several."
+        default=Aggregation.LAST, description="Which value counts if a decision has several."
     )
     signal: Signal | None = Field(
         default=None,
-        description="What the service observes by itself and reports as this metric: `check`, a float in "
-        "[0, 1] that is best at 1; or `retry`, `escalation`, `tool_error`, `schema_error`, `refused` or "
-        "`abandoned`, booleans that are best at false. Type and `optimize` follow from it. Null for a metric "
-        "of which callers send values.",
+        description="What the service itself observes and reports as this metric: `check`, a score "
+        "from 0 to 1; or `retry`, `escalation`, `tool_error`, `schema_error`, `refused` or "
+        "`abandoned`, booleans for which false is best. It sets `type` and `optimize`. Null if "
+        "callers send the values.",
     )
 
     @model_validator(mode="before")
@@ -239,16 +237,16 @@ class Metric(BaseModel):
 
 
 class Prices(BaseModel):
-    """The price of one unit of each component of cost."""
+    """How much of each component of cost counts as one unit of priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     steps: Number = Field(default=1.0, ge=0, description="Price of a round of retrieval.")
-    kilotokens: Number = Field(default=0.0, ge=0, description="Price of a thousand tokens, read or written.")
+    kilotokens: Number = Field(default=0.0, ge=0, description="Price of 1,000 tokens, read or written.")
     seconds: Number = Field(
         default=0.0, ge=0, description="Price of a second in the arm or the language model."
     )
-    usd: Number = Field(default=0.0, ge=0, description="Price of a dollar charged by a paid engine.")
+    usd: Number = Field(default=0.0, ge=0, description="Price of a dollar charged by a provider.")
 
     def total(self, cost: Cost) -> float:
         """Return the priced sum of a raw cost vector.
@@ -356,50 +354,48 @@ class RewardRule(BaseModel):
     cost_weight: Number = Field(
         default=0.1,
         ge=0,
-        description="Quality that one unit of priced cost is worth; with 0, cost counts in no reward.",
+        description="Quality that one unit of priced cost is worth. With 0, cost does not count.",
     )
     cost: Prices = Prices()
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
-        description="Prices of today by language model, in USD for 1000 tokens read, written, read from the "
-        "engine's cache and, where that has a price of its own, written to it. Where dollars have a price, "
-        "all rewards count what the tokens would cost today, not what they did; by default those that are "
-        "set for `llm` and `llms`. Answers of a model without a price here count with what they cost.",
+        description="Current prices by language model, in USD per 1,000 tokens: read, written, read "
+        "from the cache and, if priced separately, written to it. If `cost.usd` is above 0, all "
+        "rewards count tokens at these prices instead of past ones. By default the prices of `llm` "
+        "and `llms`.",
     )
     wait_time: str = Field(
-        default="PT30M", description="ISO 8601 duration after a decision in which feedback counts."
+        default="PT30M", description="How long after a decision feedback counts, as an ISO 8601 duration."
     )
     complete: Complete = Field(
         default=Complete.ANY,
-        description="When a decision is learned: at its first value (`any`); once all metrics have one, or "
-        "the wait time has passed (`all`, the default for several metrics); when the wait time has passed "
-        "(`deadline`, the only one where `default` or `failed` is set).",
+        description="When a decision is learned. `any`: at its first value. `all`: once all metrics "
+        "have a value or the wait time has passed (the default for several metrics). `deadline`: "
+        "once the wait time has passed (required with `default` or `failed`).",
     )
     default: Number | None = Field(
         default=None,
-        description="Quality of a decision without feedback; null leaves it out of learning. With one, each "
-        "decision is learned when the wait time has passed: silence is known no sooner, and values that were "
-        "learned before it would come first.",
+        description="Quality of a decision without feedback. Null leaves it out of learning. If set, "
+        "every decision is learned when its wait time has passed.",
     )
     failed: Number | None = Field(
         default=None,
-        description="Quality of a decision whose drawn arm failed; null leaves it out of learning. With one, "
-        "each decision is learned when the wait time has passed, as with `default`.",
+        description="Quality of a decision whose arm failed. Null leaves it out of learning. If set, "
+        "every decision is learned when its wait time has passed.",
     )
     rater_share: Number = Field(
         default=RATER_SHARE,
         gt=0,
         le=1,
-        description="Most of the newest 20 decisions with a rating that one key of a user, one address "
-        "without a key, or all keys of a project other than `default` may teach, unless they gave more than "
-        "half as large a share of the 1,000 before, which they may double. What exceeds it waits for its "
-        "deadline, and is left out if there is still no room. Signals are ratings of who caused them. Keys "
-        "of judges and operators are not limited; with 1 nobody is.",
+        description="Largest share of the newest 20 rated decisions that one rater may have, unless "
+        "the rater had more than half of this share of the 1,000 decisions before. The rest waits, "
+        "and is left out if there is still no room. Keys of judges and operators are not limited; 1 "
+        "limits nobody.",
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),
-        description="Smallest and largest reward; others are clipped. The narrower they are, the sooner the "
-        "gate decides.",
+        description="Smallest and largest reward; others are clipped. With a narrower range the gate "
+        "decides sooner.",
     )
 
     @model_validator(mode="before")

@@ -250,24 +250,29 @@ class NewKey(KeyBase):
 
     name: Line = Field(description="What the key is for.")
     rpm_limit: StrictInt | None = Field(
-        default=None, ge=1, le=10**9, description="Requests a minute; null for any."
+        default=None, ge=1, le=10**9, description="Requests per minute. Unlimited by default."
     )
     tpm_limit: StrictInt | None = Field(
-        default=None, ge=1, le=10**12, description="Tokens a minute; null for any."
+        default=None, ge=1, le=10**12, description="Tokens per minute. Unlimited by default."
     )
     max_budget: StrictFloat | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="USD in a `budget_duration`; null for any."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="USD per `budget_duration`. Unlimited by default.",
     )
     token_budget: StrictInt | None = Field(
-        default=None, ge=1, le=10**15, description="Tokens in a `budget_duration`; null for any."
+        default=None, ge=1, le=10**15, description="Tokens per `budget_duration`. Unlimited by default."
     )
     budget_duration: Literal["1d", "1mo"] | None = Field(
         default=None, description="Period of the budgets: a day or a month, in UTC."
     )
     expires: Instant | None = Field(
-        default=None, description="When it ceases to be valid, such as 2027-01-31T00:00Z; null for never."
+        default=None, description="When the key expires, such as 2027-01-31T00:00Z. Never by default."
     )
-    tags: dict[Line, Line] = Field(default_factory=dict, max_length=32, description="Free text pairs.")
+    tags: dict[Line, Line] = Field(
+        default_factory=dict, max_length=32, description="Your own names and values."
+    )
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:

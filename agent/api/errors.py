@@ -65,13 +65,13 @@ _KINDS = (
     ErrorKind(
         "invalid_request",
         400,
-        "The body is not UTF-8 or not JSON, is not declared as JSON, lacks a field or has an unknown one.",
+        "The body is not UTF-8 JSON, is not declared as JSON, lacks a field or has an unknown one.",
         framework=True,
     ),
     ErrorKind(
         "invalid_value",
         400,
-        "A field has a value of the wrong type or out of its range.",
+        "A field has a value of the wrong type or outside its range.",
         raised_by={
             ask.InvalidAskError: None,
             RewardError: "value",
@@ -94,7 +94,7 @@ _KINDS = (
     ErrorKind(
         "no_eligible_arm",
         400,
-        "Every arm is switched off or excluded, or the named arm is. Nothing was decided.",
+        "The named arm, or every arm, is switched off or excluded. Nothing was decided.",
         raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind(
@@ -113,28 +113,29 @@ _KINDS = (
     ErrorKind(
         "invalid_api_key",
         401,
-        "The service has keys, and the request has none of them, or one that is disabled or has expired.",
+        "The service requires a key. The request has none, or one that is unknown, disabled or expired.",
         raised_by={UnauthorizedError: None},
     ),
     ErrorKind(
         "forbidden",
         403,
-        "The key lacks the scope of the route or a group of the request, or a page of another site sent it.",
+        "The key lacks the scope of the route or a group of the request, or a page of "
+        "another site sent the request.",
         raised_by={ask.ForeignGroupError: None, ForbiddenError: None},
     ),
-    ErrorKind("not_found", 404, "There is no such route.", framework=True),
+    ErrorKind("not_found", 404, "The route does not exist.", framework=True),
     ErrorKind(
         "model_not_found",
         404,
-        "There is no such model: neither `auto`, nor a configured arm, nor an alias.",
+        "The model is neither `auto` nor a configured arm nor an alias.",
         raised_by={ask.UnknownModelError: None},
     ),
-    ErrorKind("decision_not_found", 404, "The log holds no decision of this id."),
-    ErrorKind("arm_not_found", 404, "There is no live arm of this name."),
-    ErrorKind("key_not_found", 404, "There is no key of this public id."),
-    ErrorKind("version_not_found", 404, "The log holds no policy version of this number."),
-    ErrorKind("evaluation_not_found", 404, "The log holds no evaluation of this number."),
-    ErrorKind("warm_start_not_found", 404, "The log holds no warm start of this number."),
+    ErrorKind("decision_not_found", 404, "The log has no decision with this id."),
+    ErrorKind("arm_not_found", 404, "No live arm has this name."),
+    ErrorKind("key_not_found", 404, "No key has this public id."),
+    ErrorKind("version_not_found", 404, "The log has no policy version with this number."),
+    ErrorKind("evaluation_not_found", 404, "The log has no evaluation with this number."),
+    ErrorKind("warm_start_not_found", 404, "The log has no warm start with this number."),
     ErrorKind("method_not_allowed", 405, "The route does not support the method.", framework=True),
     ErrorKind(
         "deadline_exceeded",
@@ -146,40 +147,42 @@ _KINDS = (
     ErrorKind(
         "request_timeout",
         408,
-        "The client sent its request too slowly: the header within `http.request_s`, a body within 20 s.",
+        "The client sent its request too slowly. The header must arrive within "
+        "`http.request_s`, the body within 20 s.",
         retryable=True,
     ),
     ErrorKind(
         "idempotency_conflict",
         409,
-        "The idempotency key, or the id of the feedback, was used for something else, or its turn failed.",
+        "The idempotency key or the feedback id was used for another request, or its turn failed.",
         raised_by={ask.KeyReusedError: None, ConflictError: None},
     ),
     ErrorKind(
         "not_logged",
         409,
-        "The decision was made while the log was away (`log_away: answer`), so it takes no feedback.",
+        "The decision was made while the log could not be written (`log_away: "
+        "answer`), so it takes no feedback.",
         raised_by={UnloggedIdError: None},
     ),
     ErrorKind(
         "too_much_feedback",
         409,
-        "A decision or an episode has 1,000 values of feedback, or retractions. These are kept, and "
-        "acknowledged again.",
+        "A decision or an episode already has 1,000 feedback values or retractions. "
+        "They are kept, and sending them again succeeds.",
         raised_by={TooMuchFeedbackError: None},
     ),
     ErrorKind(
         "project_taken",
         409,
-        "The log has ids that would become those of the new project.",
+        "Ids in the log would clash with those of the new project.",
         raised_by={ProjectTakenError: "project"},
     ),
-    ErrorKind("promotion_refused", 409, "The version cannot be served by this configuration."),
-    ErrorKind("promotion_gate_failed", 409, "The gate holds the version; `reasons` says why."),
-    ErrorKind("changed_meanwhile", 409, "Another promotion or rollback was recorded meanwhile."),
-    ErrorKind("version_unavailable", 409, "The policy of a version can be neither read nor rebuilt."),
-    ErrorKind("not_drawn", 409, "The decision is a label, which no policy drew; it cannot be verified."),
-    ErrorKind("not_done", 409, "Only an evaluation that is done has a report."),
+    ErrorKind("promotion_refused", 409, "This configuration cannot serve the version."),
+    ErrorKind("promotion_gate_failed", 409, "The gate holds the version. `reasons` says why."),
+    ErrorKind("changed_meanwhile", 409, "Another promotion or rollback came first."),
+    ErrorKind("version_unavailable", 409, "The policy of the version can neither be read nor rebuilt."),
+    ErrorKind("not_drawn", 409, "The decision is a label. No policy drew it, so it cannot be verified."),
+    ErrorKind("not_done", 409, "The evaluation is not done, so it has no report yet."),
     ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
     ErrorKind("under_way", 409, "A warm start is already queued or running."),
     ErrorKind(
@@ -190,68 +193,68 @@ _KINDS = (
     ErrorKind(
         "unknown_host",
         421,
-        "The request names a host that is not the service's; `hosts` has its names.",
+        "The request names a host that is not listed in `hosts`.",
         raised_by={UnknownHostError: "Host"},
     ),
     ErrorKind(
         "header_too_large",
         431,
-        "The header of the request is larger than 16,384 bytes, or has more than 100 lines.",
+        "The header is larger than 16,384 bytes or has more than 100 lines.",
     ),
     ErrorKind(
         "too_many_evaluations",
         429,
-        "The queue of evaluations is full, or the share of the project in it.",
+        "The queue of evaluations, or the project's share of it, is full.",
         retryable=True,
         raised_by={QueueFullError: None},
     ),
     ErrorKind(
         "rate_limit_exceeded",
         429,
-        "The key has used its requests or tokens of a minute; `Retry-After` says when some are left. "
-        "Nothing was decided.",
+        "The key has used its requests or tokens per minute. Nothing was decided. "
+        "`Retry-After` says when to retry.",
         retryable=True,
         raised_by={RateLimitedError: None},
     ),
     ErrorKind(
         "model_busy",
         429,
-        "The provider of the language model takes no more requests for a while, and no other arm may answer; "
-        "`Retry-After` says when it does.",
+        "The provider of the language model accepts no more requests for now, and no "
+        "other arm may answer. `Retry-After` says when to retry.",
         retryable=True,
     ),
     ErrorKind(
         "insufficient_quota",
         429,
-        "The key has spent its budget of the day or the month. Nothing was decided.",
+        "The key has spent its budget for the day or month. Nothing was decided.",
         raised_by={SpentError: None},
     ),
     ErrorKind(
         "internal_error",
         500,
-        "An unexpected exception; its traceback is in the log of the service.",
+        "An unexpected exception. The log of the service has its traceback.",
         raised_by={Exception: None},
     ),
     ErrorKind(
         "arm_failed",
         502,
-        "The drawn arm failed, and no fallback could replace it; or new arms could not be built.",
+        "The chosen arm failed and no fallback could replace it, or new arms could not be built.",
         retryable=True,
         ends=Status.ARM_FAILED,
     ),
     ErrorKind(
         "llm_failed",
         502,
-        "The language model failed. Not retryable where its endpoint refuses the key, the account or the "
-        "model.",
+        "The language model failed. Do not retry if its endpoint refuses the key, the "
+        "account or the model (`retryable` is false).",
         retryable=True,
         ends=Status.LLM_FAILED,
     ),
     ErrorKind(
         "not_ready",
         503,
-        "The arms, the language model or a policy are not loaded yet, or cannot be reached; an encoder, "
-        "a router or the search of a repeated request failed.",
+        "The arms, the language model or a policy are not loaded yet or cannot be "
+        "reached, or an encoder, a router or the search of a repeated request failed.",
         retryable=True,
         raised_by={
             ask.NotReadyError: None,
@@ -261,8 +264,8 @@ _KINDS = (
     ErrorKind(
         "overloaded",
         503,
-        "Too many requests are in progress, every eligible arm is at its limit, or too many exports or reads "
-        "of former policies are under way. Nothing was decided anew.",
+        "Too many requests are in progress, every eligible arm is at its limit, or "
+        "too many exports or reads of earlier policies are running. Nothing new was decided.",
         retryable=True,
         raised_by={OverloadedError: None},
     ),
@@ -276,15 +279,15 @@ _KINDS = (
     ErrorKind(
         "log_unavailable",
         503,
-        "The log cannot be read or written: it is away or full, its tables or rows are missing or of another "
-        "schema, or this machine's clock is behind it.",
+        "The log cannot be read or written. It cannot be reached or is full, its "
+        "tables or rows are missing or have another schema, or this machine's clock is behind it.",
         retryable=True,
         raised_by=dict.fromkeys(LOG_UNUSABLE),
     ),
     ErrorKind(
         "replica_lost",
         503,
-        "The replica that was answering has ended, or does not respond. What it committed is kept.",
+        "The replica that was answering ended or does not respond. What it committed is kept.",
         retryable=True,
     ),
     ErrorKind(

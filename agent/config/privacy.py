@@ -41,15 +41,15 @@ class Redaction(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=64, description="Name of the pattern, for messages.")
+    name: str = Field(min_length=1, max_length=64, description="Name of the pattern in messages.")
     pattern: re.Pattern[str] = Field(
-        description="A regular expression of Python's `re`. It is run on every text; one that a text of a "
-        "thousand characters makes slow is refused.",
+        description="Regular expression of Python's `re`. A pattern that is slow on a text of 1,000 "
+        "characters is refused.",
     )
     replacement: str = Field(
         default="[redacted]",
         max_length=100,
-        description="Text that replaces each match; references to groups are not expanded.",
+        description="Text that replaces each match. References to groups are not expanded.",
     )
 
     @field_validator("pattern")
@@ -67,7 +67,7 @@ class Redaction(BaseModel):
 
 
 class Privacy(BaseModel):
-    """What the log keeps of texts."""
+    """Which texts the log keeps."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,20 +75,20 @@ class Privacy(BaseModel):
         default=None,
         gt=0,
         le=36_500,
-        description="Days after which questions, answers, passages and comments are overwritten; features, "
-        "probabilities, costs and values stay. Null keeps them.",
+        description="Days after which questions, answers, passages and comments are erased. Features, "
+        "probabilities, costs and feedback values stay.",
     )
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=100,
-        description="Patterns that are replaced in questions, contexts, answers, comments and tags, in "
-        "this order, before features are computed and before anything is written.",
+        description="Patterns that are replaced in questions, contexts, answers, comments and tags "
+        "before anything is computed or stored, in this order.",
     )
     hook: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="Function that runs after `redact`, as `module:function`: it takes a text and returns "
-        "one. If it raises, nothing is written and the request fails.",
+        description="Function that runs after `redact`, as `module:function`; it takes a text and "
+        "returns one. If it raises, the request fails and nothing is stored.",
     )
 
     @model_validator(mode="after")

@@ -41,30 +41,30 @@ class KeyBase(BaseModel):
     scopes: tuple[Scope, ...] = Field(
         default=("decide", "feedback"),
         min_length=1,
-        description="`chat` asks on the chat page and rates the answer, and nothing else; "
-        "`decide` sends requests, and reads their decisions, the arms and the policy; `feedback` "
-        "sends feedback; `read` reads decisions, arms, versions, evaluations and warm starts; `operate` "
-        "reads these, too, switches arms and chooses the live ones, promotes versions, evaluates and "
-        "warm-starts; `admin` does all of it, in all projects, makes keys and exports.",
+        description="What the key may do. `chat`: only ask on the chat page and rate the answer. `decide`: "
+        "send requests and read their decisions, the arms and the policy. `feedback`: send feedback. "
+        "`read`: read decisions, arms, versions, evaluations and warm starts. `operate`: all of `read`, and "
+        "switch arms, promote versions, evaluate and warm-start. `admin`: everything, in all projects, and "
+        "make keys and export.",
     )
     project: Project = Field(
         default="default",
-        description="Owner of the decisions, episodes and feedback that the key makes and reads.",
+        description="Project that owns the decisions, episodes and feedback of this key.",
     )
     source: Source = Field(
-        default="user", description="Who judges in the feedback of this key; stored with each item."
+        default="user", description="Who gives the feedback of this key. It is stored with each item."
     )
     groups: tuple[Group, ...] = Field(
         default=(),
         max_length=256,
-        description="Groups of the callers: they see passages with one of these in `allowed_groups`, and "
-        "passages without that field.",
+        description="Groups of the callers. They see passages that name one of them in "
+        "`allowed_groups`, and passages without that field.",
     )
 
     @model_validator(mode="after")
     def _check_project(self) -> "KeyBase":
         if "admin" in self.scopes and self.project != "default":
-            raise ValueError(f"scope 'admin' is for all projects: it cannot be of {self.project!r} alone")
+            raise ValueError(f"scope 'admin' is for all projects: it cannot be limited to {self.project!r}")
         return self
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class KeyBase(BaseModel):
 
 
 class Key(KeyBase):
-    """A key of callers that the environment holds; others are made with `armwise key create`."""
+    """An API key in an environment variable; `armwise key create` makes keys that the log stores instead."""
 
     env: str = Field(min_length=1, description="Environment variable of the service that holds the key.")
 
@@ -97,17 +97,17 @@ class CorpusSpec(BaseModel):
     name: Annotated[str, AfterValidator(checked_name)] = Field(
         default="stdlib",
         pattern=f"^{NAME.pattern}$",
-        description="Name of the folder of the corpus under `home`.",
+        description="Name of the folder of the corpus in `home`.",
     )
     source: LocalSource = Field(
         default="stdlib",
-        description="A JSONL file, a BEIR folder, a folder of documents, one of them, or what this "
-        "interpreter has of its own: `stdlib`, its standard library, or `language`, its language reference.",
+        description="A JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` is "
+        "the standard library of this Python, `language` its language reference.",
     )
     chunking: Chunking = Field(
         default=Chunking(),
-        description="How texts are cut into passages; a line of JSONL stays as it is. If it changes, "
-        "the corpus is read again, and its indexes are rebuilt.",
+        description="How documents are cut into passages. Lines of JSONL are not cut. If you change "
+        "it, the corpus is read again and its indexes are rebuilt.",
     )
 
     @classmethod
@@ -121,8 +121,8 @@ class SourceSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: LocalSource = Field(description="As that of `corpus`.")
-    chunking: Chunking = Field(default=Chunking(), description="As that of `corpus`.")
+    source: LocalSource = Field(description="As `source` of `corpus`.")
+    chunking: Chunking = Field(default=Chunking(), description="As `chunking` of `corpus`.")
 
 
 class Limits(BaseModel):
@@ -131,36 +131,40 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     in_flight: int = Field(
-        default=64, ge=1, description="Most concurrent requests of a replica; more get 503 before the draw."
+        default=64,
+        ge=1,
+        description="Most requests at once in one replica. More get 503, and nothing is drawn.",
     )
     chats: int | None = Field(
         default=None,
         ge=1,
-        description="Most answers that the language model writes at once in a replica; null is the slots "
-        "of an embedded model, and `in_flight` for other engines.",
+        description="Most answers that a replica lets the language model write at once. Null is the "
+        "number of slots of an embedded model, otherwise `in_flight`.",
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description="Most requests that wait for one of the `chats`; more get 503 before the draw.",
+        description="Most requests that wait for one of the `chats`. More get 503, and nothing is drawn.",
     )
     chat_queue_s: Number = Field(
-        default=10.0, gt=0, description="Most seconds that a request waits for one of the `chats`; then 503."
+        default=10.0,
+        gt=0,
+        description="Seconds that a request waits for one of the `chats` before it gets 503.",
     )
     question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Most bytes of a request body.")
-    passages: int = Field(default=50, ge=1, description="Largest k that a request may ask for.")
-    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Most seconds that an arm may take.")
+    passages: int = Field(default=50, ge=1, description="Largest `k` that a request may ask for.")
+    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
-        description="Most concurrent searches by arm, in one replica. An arm at its cap is not drawn; "
-        "where all arms are at their caps the response is 503.",
+        description="Most searches at once by arm, in one replica. An arm at its cap is not drawn; if "
+        "all arms are, the request gets 503.",
     )
     llm_timeout_s: Number = Field(
-        default=120.0, gt=0, description="Most seconds that the language model may take."
+        default=120.0, gt=0, description="Seconds that the language model may take."
     )
     completion_tokens: int = Field(
-        default=128_000, ge=1, description="Largest max_tokens that a request may ask for."
+        default=128_000, ge=1, description="Largest `max_tokens` that a request may ask for."
     )
 
     @property
@@ -173,7 +177,7 @@ class Limits(BaseModel):
 
 
 class RetrievalCacheSpec(BaseModel):
-    """Cache of the passages that arms with `cache` found: on each machine, one file for its replicas."""
+    """Cache of the passages that arms with `cache: true` found; the replicas of a machine share one file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -181,13 +185,13 @@ class RetrievalCacheSpec(BaseModel):
         default=256,
         ge=1,
         le=1 << 20,
-        description="Mebibytes of the file; the entries that were used longest ago are removed first.",
+        description="Size of the file in MiB. The least recently used entries are removed first.",
     )
     ttl_s: Number | None = Field(
         default=None,
         gt=0,
-        description="Seconds after which an entry expires; null keeps it while the version of the index is "
-        "the same. Required for arms whose index has no version, such as `remote` and `mcp`.",
+        description="Seconds after which an entry expires. Null keeps it until the index changes. "
+        "Required for arms without an index version, such as `remote` and `mcp`.",
     )
 
 
@@ -200,33 +204,32 @@ class Http(BaseModel):
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Most open connections of one client address, or of one /64 of IPv6; more are closed. "
-        "An address never holds more connections than are free. Half of all connections are for addresses "
-        "from which a key was accepted within an hour; one of the others holds at most a quarter of what is "
-        "free of the rest.",
+        description="Most open connections of one client address, or of one /64 network of IPv6. More "
+        "are closed. Half of all connections are reserved for addresses that sent an accepted key "
+        "within the last hour; any other address gets at most a quarter of what is free of the "
+        "rest.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks of the proxies in front of the service, such as `10.0.0.7` or `10.0.0.0/24`. "
-        "The address of a client, to which limits apply, is read from the X-Forwarded-For that these "
-        "proxies send.",
+        description="Networks of the proxies in front of the service, such as `10.0.0.7` or "
+        "`10.0.0.0/24`. The client address is read from the X-Forwarded-For header that they send.",
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="Whether every connection of `trusted_proxies` begins with the header of the PROXY "
-        "protocol, version 1 or 2, as proxies send that forward TCP.",
+        description="Whether connections of `trusted_proxies` begin with a header of the PROXY "
+        "protocol, version 1 or 2, as TCP proxies send it.",
     )
     request_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Seconds in which the header, and then up to 64 KiB of the body, must have arrived; a "
+        description="Seconds in which the header, and then up to 64 KiB of the body, must arrive. A "
         "slower client gets 408.",
     )
     idle_s: Number = Field(
         default=20.0,
         gt=0,
-        description="Seconds that a connection stays open between two requests. Only connections on which "
-        "a key was accepted are kept open; others are closed after their first response.",
+        description="Seconds that a connection stays open between two requests. A connection without "
+        "an accepted key is closed after its first response.",
     )
 
     @field_validator("trusted_proxies")
@@ -254,15 +257,15 @@ class ChatPage(BaseModel):
     origins: tuple[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.*:\[\]-]{1,255}$")], ...] = Field(
         default=(),
         max_length=100,
-        description="Sites whose pages may show the chat page in a frame, such as `https://www.example.com`; "
-        "browsers refuse all others. Empty for any site or, in a service without keys, for this machine "
-        "alone.",
+        description="Sites whose pages may show the chat page in a frame, such as "
+        "`https://www.example.com`. Browsers refuse all others. If empty, any site may, or without "
+        "keys only this machine.",
     )
     questions_per_minute: int = Field(
         default=10,
         ge=1,
-        description="Most questions that one address may ask with a key of scope `chat` in a minute, in one "
-        "replica. A network of IPv6 (/64) counts as one address.",
+        description="Most questions per minute from one address (or IPv6 /64 network) with a key of "
+        "scope `chat`, in one replica.",
     )
 
 
@@ -275,7 +278,7 @@ Sticky = Annotated[
 
 
 class Observations(BaseModel):
-    """Second answers and grades of answers already sent, as evidence besides feedback: the operator pays."""
+    """Second answers and grades of sent answers, as evidence in addition to feedback; you pay for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -283,8 +286,8 @@ class Observations(BaseModel):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the answered questions that other arms answer too; the language model compares "
-        "each answer with that of the user.",
+        description="Share of the answered questions that other arms answer too. The language model "
+        "then compares both answers.",
     )
     arms: int = Field(
         default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
@@ -295,23 +298,22 @@ class Observations(BaseModel):
     tokens_per_hour: int | None = Field(
         default=200_000,
         ge=1,
-        description="Tokens after which nothing is observed for the rest of an hour, in one replica; null "
-        "for no ceiling.",
+        description="Tokens after which a replica pauses observations for the rest of the hour.",
     )
     usd_per_hour: Number | None = Field(
         default=1.0,
         gt=0,
-        description="Dollars after which nothing is observed for the rest of an hour, in one replica; null "
-        "for no ceiling.",
+        description="Dollars after which a replica pauses observations for the rest of the hour.",
     )
     also: observed.Also | None = Field(
         default=None,
-        description="What of these the policy learns besides feedback; null for feedback alone.",
+        description="Which observations the policy learns from, in addition to feedback. Null learns "
+        "only from feedback.",
     )
 
 
 class Tap(BaseModel):
-    """Decisions that another system makes: looked at, then shared, then made here."""
+    """Decisions that another system makes: first observed, then shared, then made by Armwise."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -319,19 +321,19 @@ class Tap(BaseModel):
         default=0.0,
         ge=0.0,
         le=1.0,
-        description="Share of the policy in the decisions that a caller asks for beside its own choice: 0 "
-        "only looks, and always returns that choice; 0.05 is a canary; at 1 the policy decides.",
+        description="Share of these decisions that the policy makes. At 0 Armwise only observes and "
+        "returns the caller's choice; 0.05 is a canary; at 1 the policy decides all.",
     )
     incumbent: str | None = Field(
         default=None,
-        description="Arm that counts as the caller's own choice where a request names none; null for none: "
-        "then a request has to name it while `share` is below 1.",
+        description="Arm that counts as the caller's choice if a request names none. If null, each "
+        "request has to name its choice while `share` is below 1.",
     )
     names: dict[Annotated[str, Field(min_length=1, max_length=256)], str] = Field(
         default_factory=dict,
         max_length=1000,
-        description="Arms by other names that observations have for them, such as `openai/gpt-4o: large`; "
-        "`*` is every name that is neither here nor that of an arm. Without it such a name is refused.",
+        description="What other names in observations mean, such as `openai/gpt-4o: large`. `*` "
+        "stands for every other unknown name. Without it, unknown names are refused.",
     )
 
     def map_arm(self, name: str) -> str:

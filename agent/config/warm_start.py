@@ -76,20 +76,19 @@ class Schedule(BaseModel):
 
     every: str | None = Field(
         default=None,
-        description="ISO 8601 duration from the start of a run to the start of the next, PT1M or more; "
-        "null for no fixed interval.",
+        description="Time from the start of one run to the start of the next, as an ISO 8601 duration "
+        "of PT1M or more.",
     )
     cron: str | None = Field(
         default=None,
-        description="Times of the runs as a cron line in UTC, instead of `every`: `0 3 * * *` is 3:00. "
-        "Null for none.",
+        description="Times of the runs as a cron line in UTC, instead of `every`; `0 3 * * *` is 3:00.",
     )
     after_rated: int | None = Field(
         default=None,
         ge=1,
-        description="Number of decisions rated since the last run that starts a run; null for none.",
+        description="Number of decisions rated since the last run that starts a new one.",
     )
-    on_alarm: bool = Field(default=True, description="Whether each alarm of drift starts a run.")
+    on_alarm: bool = Field(default=True, description="Whether each drift alarm starts a run.")
 
     @field_validator("every")
     @classmethod
@@ -116,13 +115,13 @@ Metrics = Annotated[
     dict[str, str],
     Field(
         min_length=1,
-        description="Score of the labels that becomes the value of each declared metric, by metric.",
+        description="Score that becomes the value of each declared metric.",
     ),
 ]
 
 
 class OutcomesSource(BaseModel):
-    """Outcomes of arms that exist already."""
+    """Labels that exist already: outcomes of arms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -143,50 +142,50 @@ class QuestionsSource(BaseModel):
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Measure by which the retrieved passages are scored, as `armwise lab score --measure`; "
-        "null generates answers and scores those, as `armwise lab label`.",
+        description="Measure of the retrieved passages, as `--measure` of `armwise lab score`. Null "
+        "generates answers and scores them, as `armwise lab label` does.",
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(
-        default=None, ge=1, description="Number of questions to take, after shuffling; null for all."
+        default=None, ge=1, description="Number of questions to take, after shuffling. Null takes all."
     )
 
 
 class SyntheticSource(BaseModel):
-    """Questions that rules make from the corpus, on which every live arm is run: labels without traffic."""
+    """Questions made from the corpus by rules, on which every live arm is run. They need no traffic."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["synthetic"] = Field(description="Kind of the source.")
     questions: int = Field(default=600, ge=20, le=100_000, description="Number of questions to make.")
-    measure: str = Field(default="R@4", description="Measure by which the retrieved passages are scored.")
+    measure: str = Field(default="R@4", description="Measure of the retrieved passages.")
     balanced: bool = Field(
         default=True,
-        description="Whether to keep a selection of questions on which arms of kind bm25 and dense score "
-        "alike on average: made questions share the words of their passages, which favours bm25.",
+        description="Whether to select the questions so that `bm25` and `dense` arms score the same "
+        "on average. Made questions share words with their passages, which favours `bm25`.",
     )
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Score of the labels that becomes the value of each declared metric, by metric: the "
-        "labels are then also inserted as decisions. Empty: only a router learns from them.",
+        description="Score that becomes the value of each declared metric. The labels are then also "
+        "inserted as decisions; if empty, only a router learns from them.",
     )
 
 
 class JudgeSource(BaseModel):
-    """Questions of the traffic, on which every live arm is run and a language model grades the passages."""
+    """Questions of your traffic, on which every live arm is run and a language model grades the passages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["judge"] = Field(description="Kind of the source.")
     metrics: Metrics
     questions: int = Field(
-        default=50, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
+        default=50, ge=1, le=10_000, description="Most questions per run. No question is taken twice."
     )
     within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
 
 class HindsightSource(BaseModel):
-    """Answers of the traffic that feedback confirmed: which live arms find passages that contain them.
+    """Answers of your traffic that feedback confirmed: does an arm find passages that contain the answer?
 
     For portfolio and router alone: an answer is confirmed more often where the arm that was drawn finds it,
     so that as rewards of the others these labels would be biased.
@@ -198,22 +197,22 @@ class HindsightSource(BaseModel):
     metric: str = Field(description="Declared metric that confirms an answer.")
     above: Number = Field(
         default=0.5,
-        description="Threshold of the metric: values above it confirm an answer; for a metric to be "
-        "minimised (`min`), values below it.",
+        description="Threshold: a larger value confirms the answer, or a smaller one if the metric is "
+        "minimised.",
     )
     measure: str = Field(
         default="contains",
-        description="Name of the score, which is 1 where the passages contain the answer. If another source "
-        "has a score of this name, such as R@4, a portfolio and a router learn from both.",
+        description="Name of the score, which is 1 if the passages contain the answer. If another "
+        "source has a score of this name, a portfolio and a router learn from both.",
     )
     questions: int = Field(
-        default=200, ge=1, le=10_000, description="Most questions of a run; no question is taken twice."
+        default=200, ge=1, le=10_000, description="Most questions per run. No question is taken twice."
     )
     within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
 
 
 class FeedbackSource(BaseModel):
-    """Feedback on the traffic, for portfolio and router; the policy learns it anyway."""
+    """Feedback on your traffic, for the portfolio and the router; the policy learns from it anyway."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -236,23 +235,23 @@ class PortfolioPlan(BaseModel):
 
     pool: tuple[str, ...] = Field(
         default=(),
-        description="Patterns of arms of the configuration to choose among, besides the live ones and the "
-        "configured actions. They may have `action: false`. Empty: the live arms alone.",
+        description="Patterns of further arms to choose among, which may have `action: false`. If "
+        "empty, the choice is among the live arms.",
     )
-    measure: str = Field(description="Score of the labels by which arms are chosen.")
+    measure: str = Field(description="Score of the labels that ranks the arms.")
     k: int = Field(default=5, ge=1, description="Number of arms to choose.")
     budget: Number | None = Field(
         default=None,
         gt=0,
-        description="Largest total cost of the arms, instead of `k`; null chooses `k` arms.",
+        description="Largest total cost of the chosen arms, instead of `k`. Null chooses `k` arms.",
     )
     cost: str | None = Field(
-        default=None, description="Cost that the budget limits; null is seconds, where the labels have them."
+        default=None, description="Cost that the budget limits. Null is seconds, if the labels have them."
     )
     live: bool = Field(
         default=False,
-        description="Whether the candidate brings these arms, which become live with its promotion; false "
-        "only proposes them.",
+        description="Whether the promotion of the candidate makes these arms live. If false, they are "
+        "only proposed.",
     )
 
 
@@ -262,17 +261,17 @@ class RouterPlan(RouterSpec):
     utility: Utility = Field(default=Utility(), description="Utility of an answer.")
     quality: str | None = Field(
         default=None,
-        description="Score of the retrieved passages, for routers that learn it (`capability`), such as "
-        "`judge`; sources that ask the arms measure it. Null for none.",
+        description="Score of the retrieved passages, such as `judge`, for routers that learn it "
+        "(`capability`).",
     )
     backbone: str | None = Field(
         default=None,
-        description="Backbone that embeds questions for the router; null for the first of the configuration.",
+        description="Backbone that embeds the questions. Null is the first one of the configuration.",
     )
     live: bool = Field(
         default=True,
-        description="Whether the candidate brings this router, which goes live with its promotion; false "
-        "only proposes it.",
+        description="Whether the promotion of the candidate makes this router live. If false, it is "
+        "only proposed.",
     )
 
 
@@ -281,18 +280,17 @@ KEPT_FLOOR = 0.25
 
 
 class WarmStartSpec(Schedule):
-    """Runs from labels to a verdict: when, from which sources, and whether they may promote."""
+    """Warm starts: when they run, which labels they use, and whether they may promote."""
 
     sources: dict[str, Source] = Field(min_length=1, description="Sources of labels by name.")
     portfolio: PortfolioPlan | None = Field(
-        default=None, description="How arms are chosen by the labels; null keeps all arms."
+        default=None, description="How arms are chosen by the labels. Null keeps all arms."
     )
-    router: RouterPlan | None = Field(
-        default=None, description="Which router is trained on the labels; null for none."
-    )
+    router: RouterPlan | None = Field(default=None, description="Which router is trained on the labels.")
     policy: PolicySpec | None = Field(
         default=None,
-        description="Policy of candidates, such as one with `prior_feature: router`; null is the active one.",
+        description="Policy of the candidates, such as one with `prior_feature: router`. Null is the "
+        "active one.",
     )
     promote: Literal["gate", "never"] = Field(
         default="gate",
@@ -300,14 +298,14 @@ class WarmStartSpec(Schedule):
     )
     canary: Literal["auto", "off"] = Field(
         default="off",
-        description="Whether a candidate that the gate holds for want of evidence gets a share of the "
-        "traffic by itself (`auto`), in the place of a part of the floor's exploration, until the gate "
-        "promotes it or its evidence ends it; each of its two judgements has half of the gate's error.",
+        description="Whether a candidate for which the gate lacks evidence automatically gets some of "
+        "the exploration traffic (`auto`), until the gate promotes or rejects it. Each of the two "
+        "judgements then uses half of the gate's error probability.",
     )
     first: Literal["hold", "promote"] = Field(
         default="hold",
-        description="What happens to a candidate before there is traffic, when the gate has nothing to "
-        "evaluate on: `promote` serves it from the first request on, `hold` waits.",
+        description="What happens to a candidate before there is any traffic to judge it on. "
+        "`promote` serves it from the first request; `hold` waits.",
     )
 
     @property

@@ -54,7 +54,7 @@ MARGIN = 0.02
 
 SUBJECT = "What was served"
 
-DOUBTFUL = "The propensities on record fail the audit, so the estimates below are wrong."
+DOUBTFUL = "The logged propensities fail the audit, so the estimates below are wrong."
 """Start of the summary if the audit fails."""
 
 
@@ -95,7 +95,7 @@ def write_page(period: Period, command: str) -> str:
     pictures = {}
     if sum(stretch.lead is not None for stretch in period.stretches) > 1:
         pictures["lead"] = draw_svg(
-            period, _draw_lead, "Reward a decision beyond the best single arm, so far"
+            period, _draw_lead, "Reward per decision so far, compared with the best single arm"
         )
     if len(period.curve) > 1:
         pictures["curve"] = draw_svg(
@@ -134,7 +134,7 @@ def summary_in_words(period: Period) -> str:
     if not period.without:
         return doubt + summarise_served(period.whole, SUBJECT)
     if period.without < period.whole.explored:
-        missing = f"{_counted(period.without)} have no propensity on record and are in no comparison."
+        missing = f"{_counted(period.without)} have no logged propensity and are excluded from comparisons."
         return f"{doubt}{summarise_served(period.whole, SUBJECT)} {missing}"
     n = sum(raw_mean.n for raw_mean in period.raw)
     earned = "no decision has a reward"
@@ -142,9 +142,8 @@ def summary_in_words(period: Period) -> str:
         mean = sum(raw_mean.n * raw_mean.reward for raw_mean in period.raw) / n
         earned = f"{n:,} decisions with a reward earned {mean:.3f} each (a raw mean)"
     return (
-        f"No decision has a propensity on record: {earned}. What another choice would have earned, cost or "
-        "saved "
-        "cannot be said: who chose may have given each arm other questions."
+        f"No decision has a logged propensity: {earned}. It is unknown what another choice would have "
+        "earned, cost or saved, because each arm may have got different questions."
     )
 
 
@@ -157,7 +156,7 @@ def equal_in_words(period: Period) -> str:
     write, unit = _writer(period)
     each = write(-most.saved, max(abs(most.saved_low), abs(most.saved_high)))
     earns = lead_in_words(-most.lead, -most.high, -most.low)
-    return f"At equal quality, {most.name} would save {each} {unit}: it would earn {earns} a decision."
+    return f"At equal quality, {most.name} would save {each} {unit}: it would earn {earns} per decision."
 
 
 def money_in_words(period: Period) -> str:
@@ -170,9 +169,9 @@ def money_in_words(period: Period) -> str:
     parts = []
     if (best := period.beside_best) is not None:
         which = f"{best.name}, the best single arm of those drawn often enough"
-        parts.append(f"beside {which}, it {_compared(period, best)}")
+        parts.append(f"compared with {which}, it {_compared(period, best)}")
     if (before := period.before) is not None:
-        parts.append(f"beside {before.name}, it {_compared(period, before)}")
+        parts.append(f"compared with {before.name}, it {_compared(period, before)}")
     elif parts:
         parts.append("there is nothing with feedback from before to compare with")
     if not parts:
@@ -203,14 +202,14 @@ def _spent_in_words(period: Period) -> str:
         for one in (arms[0], arms[-1])
     )
     return (
-        f"It cost {write(served.cost, most)} per 1,000 answers and earned {served.reward:.2f} a decision; "
+        f"It cost {write(served.cost, most)} per 1,000 answers and earned {served.reward:.2f} per decision; "
         f"{dear[0]} would have cost {dear[1]} and earned {dear[2]}, {' '.join(cheap[:2])} and {cheap[2]}. "
     )
 
 
 def _compared(period: Period, one: AtEqualQuality) -> str:
     """Return what was saved and earned beside an alternative, each with its interval."""
-    earned = f"earned {lead_in_words(one.lead, one.low, one.high)} a decision"
+    earned = f"earned {lead_in_words(one.lead, one.low, one.high)} per decision"
     write, unit = _writer(period)
     most = max(abs(one.saved_low), abs(one.saved_high))
     if most == 0.0:
@@ -230,7 +229,7 @@ def _writer(period: Period) -> tuple[Callable[..., str], str]:
     """Return how a cost of an answer is written, and the unit that follows it."""
     if period.spent_usd > 0.0:
         return lambda usd, beside=0.0: write_dollars(1000.0 * usd, 1000.0 * beside), "per 1,000 answers"
-    return duration, "an answer"
+    return duration, "per answer"
 
 
 def gain_in_words(one: KindGain) -> str:
@@ -246,14 +245,14 @@ def gain_in_words(one: KindGain) -> str:
         return "loses"
     if one.beside.more is None:
         return "not known yet"
-    return f"not known yet: about {rounded(one.beside.more):,} more of the kind at least"
+    return f"not known yet: at least about {rounded(one.beside.more):,} more of this kind"
 
 
 def unknowns(period: Period) -> list[str]:
     """Return the open questions as sentences, each with the least number of further decisions it takes."""
     whole = period.whole
     if period.without and period.without == whole.explored:
-        return ["what other choices would have earned: each draw needs its probability on record."]
+        return ["what other choices would have earned: log the probability of each draw."]
     if whole.earned is None:
         return ["what decisions earn: none of those that were drawn has feedback."]
     open_ones = [
@@ -348,7 +347,7 @@ def _draw_lead(period: Period) -> "Figure":
     axes.set_ylim(min(0.0, *low[later:]) - MARGIN, max(0.0, *high[later:]) + MARGIN)
     axes.set_xlim(0, max(1, period.whole.decisions))
     axes.set_xlabel("decision of the period", fontsize=8, color=INK)
-    axes.set_ylabel("reward a decision", fontsize=8, color=INK)
+    axes.set_ylabel("reward per decision", fontsize=8, color=INK)
     axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
     return figure
 
@@ -407,9 +406,9 @@ def _draw_curve(period: Period) -> "Figure":
             label=label,
         )
     axes.set_xlabel(
-        "dollars an answer" if period.spent_usd > 0.0 else "seconds an answer", fontsize=8, color=INK
+        "dollars per answer" if period.spent_usd > 0.0 else "seconds per answer", fontsize=8, color=INK
     )
-    axes.set_ylabel("reward a decision", fontsize=8, color=INK)
+    axes.set_ylabel("reward per decision", fontsize=8, color=INK)
     axes.legend(**LEGEND, fontsize=8, labelcolor=INK)
     return figure
 

@@ -31,28 +31,32 @@ def report(
         str | None,
         typer.Option(
             "--since",
-            help="Begin: so long before the end, such as 7d, 24h or 90m; or a date. Else 7d, of a file all.",
+            help="Start: a duration before the end, such as 7d, 24h or 90m, or a date. By "
+            "default 7d; for a file, all.",
         ),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="End, such as 2026-05-01T12:00, in UTC; else now, of a file its last."),
+        typer.Option(
+            "--until",
+            help="End, such as 2026-05-01T12:00, in UTC. By default now; for a file, its last decision.",
+        ),
     ] = None,
     export: Annotated[
         Path | None,
         typer.Option(
-            "--from", help="Read a file of `armwise export` or `armwise import` in place of the log."
+            "--from", help="Read a file of `armwise export` or `armwise import` instead of the log."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page, one HTML file such as week.html.")
+        Path | None, typer.Option("--output", "-o", help="HTML file to write, such as week.html.")
     ] = None,
     text: Annotated[
-        bool, typer.Option("--text", help="Print a text for a chat, too; without -o it is printed anyway.")
+        bool, typer.Option("--text", help="Also print a short text; without -o it is always printed.")
     ] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Report what was served in a period, what it earned and saved, what changed, and what is not known."""
+    """Report a period: what was served, what it earned and saved, what changed, and what is unknown."""
     with explained():
         if output is not None and output.suffix != ".html":
             raise ValueError(f"--output {output}: a name that ends with .html was expected")

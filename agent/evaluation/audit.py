@@ -506,4 +506,4 @@ def propensity_doubt(draws: Draws) -> str | None:
     if not tests:
         return None
     worst = min(tests, key=lambda check: check.p_value or 0.0)
-    return f"The propensities on record fail the audit: {worst.advice}"
+    return f"The logged propensities fail the audit: {worst.advice}"

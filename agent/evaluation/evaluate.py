@@ -80,9 +80,9 @@ BLOCK = 256
 """Rows of the training log in one read."""
 
 ABOUT = {
-    CandidateKind.SERVED: "What was drawn from when the log was written.",
-    CandidateKind.UNIFORM: "Every arm that could have been drawn, with equal probability.",
-    CandidateKind.FIXED: "Always {}; judged where it could have been drawn.",
+    CandidateKind.SERVED: "The distribution that decided when the log was written.",
+    CandidateKind.UNIFORM: "Every eligible arm, with the same probability.",
+    CandidateKind.FIXED: "Always {}; judged on decisions for which it was eligible.",
 }
 
 
@@ -439,7 +439,7 @@ def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
 def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
     """Yield remarks on arms that the candidate or the log lacks."""
     if new := sorted(arms - set(logged)):
-        yield f"Never eligible in the log, so nothing is known of it here: {', '.join(new)}."
+        yield f"Never eligible in the log, so nothing is known about it here: {', '.join(new)}."
     if gone := [arm for arm in logged if arm not in arms]:
         yield f"Unknown to the candidate, which never draws it: {', '.join(gone)}."
 
@@ -737,7 +737,9 @@ def _warnings(weight: dataset.Floats, diagnostics: Diagnostics) -> list[str]:
     warnings = []
     if diagnostics.effective_n < gate.LEAST_EFFECTIVE_N:
         warnings.append(
-            f"The {diagnostics.n:,} decisions are worth {diagnostics.effective_n:,.0f} of its own: too few."
+            f"The {diagnostics.n:,} decisions carry as much information as {diagnostics.effective_n:,.0f} "
+            "decisions of the "
+            "candidate: too few."
         )
     largest = float(weight.max() / weight.sum())
     if largest > gate.LARGEST_SHARE:
@@ -746,7 +748,7 @@ def _warnings(weight: dataset.Floats, diagnostics: Diagnostics) -> list[str]:
         warnings.append(
             f"The mean weight is {diagnostics.mean_weight:.3f}, which is "
             f"{abs(diagnostics.mean_weight_z):.1f} standard errors from 1: "
-            "propensities on record may be wrong."
+            "logged propensities may be wrong."
         )
     return warnings
 
@@ -787,18 +789,19 @@ ONE_OBSERVATION = {
     "none": "each row is one observation",
 }
 
-INDEPENDENT_ROWS = "rows are taken to be independent of each other, also those that ask the same"
+INDEPENDENT_ROWS = "rows count as independent, even if they ask the same question"
 
 BEST = "Each interval holds by itself: the best of several candidates looks better than it is."
 
 INTERVAL_REMARKS = {
-    "normal": f"Intervals are of the normal approximation: {HEDGED}.",
-    "bootstrap": f"Intervals are of 1,000 resampled logs: {HEDGED}.",
+    "normal": f"Intervals use the normal approximation: {HEDGED}.",
+    "bootstrap": f"Intervals come from 1,000 resampled logs: {HEDGED}.",
     "bernstein": f"Intervals hold at any number of rows: {INDEPENDENT_ROWS}.",
     "clopper_pearson": f"Intervals are exact, for rewards of two values: {INDEPENDENT_ROWS}.",
     "anytime": (
-        "Intervals hold at all times at once, however often one looks: each row is taken to be drawn afresh, "
-        "given all rows before it, also where it asks the same."
+        "Intervals hold at all times together, however often you check. Each row counts as a new draw "
+        "given all "
+        "earlier rows, even if it asks the same question."
     ),
 }
 """Assumptions of each kind of interval."""
@@ -971,9 +974,7 @@ ESTIMATES = (
     "Intervals leave the error of the estimate out."
 )
 
-ALL_ELIGIBLE = (
-    "Which arms were eligible is not on record: every arm of the log is taken to have been eligible always."
-)
+ALL_ELIGIBLE = "The log does not say which arms were eligible, so every arm counts as always eligible."
 
 
 def _possible(request: EvaluationRequest, log: Log) -> EvaluationRequest:
@@ -1096,16 +1097,16 @@ def _digest(log: Log) -> str:
 def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | None, log: Log) -> Iterator[str]:
     """Yield the assumptions of the estimates."""
     yield (
-        "Values are of explored turns that succeeded and were judged; the others are assumed to be missing "
-        "at random."
+        "Values are measured on explored turns that succeeded and got feedback. The others are assumed to be "
+        "missing at random."
     )
     if log.has_propensities and not log.estimated:
         yield (
-            "Propensities on record are those that were drawn with, and rewards follow from the question and "
-            "the arm that was drawn, not from what was drawn before."
+            "Arms were drawn with the logged propensities, and rewards depend on the question and the drawn "
+            "arm, not on earlier draws."
         )
     if checked is not None:
-        again = f"{checked.checked:,} distributions were computed again, and {checked.mismatched:,} differed"
+        again = f"{checked.checked:,} distributions were recomputed, and {checked.mismatched:,} differed"
         yield f"{again}; {checked.lost:,} could not be recomputed." if checked.lost else f"{again}."
     if any(candidate.kind in LEARNERS for candidate in candidates):
         yield (
@@ -1132,12 +1133,12 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
         share = settled.n_open / (settled.n_open + rows)
         yield (
             f"{settled.n_open:,} decisions since {shown(settled.before)} ({share:.0%} of all) may still get "
-            f"feedback and are in no estimate. {later}"
+            f"feedback and are not in the estimates. {later}"
         )
     else:
         yield (
             f"Decisions since {shown(settled.before)} could still get feedback when the log was written, and "
-            f"are in no estimate. {later}"
+            f"are not in the estimates. {later}"
         )
 
 
@@ -1164,4 +1165,4 @@ def _intervals(request: EvaluationRequest, results: Sequence[CandidateResult]) -
     if request.interval in kinds:
         yield remark[request.interval]
     for other in sorted(kinds - {request.interval}):
-        yield f"Where a note says so they are {other} ones instead. {remark[other]}"
+        yield f"Some notes name {other} intervals instead. {remark[other]}"

@@ -88,16 +88,16 @@ class EvaluationRequest(BaseModel):
         "arm that was logged.",
     )
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")
-    name: str = Field(default="", max_length=600, description="What it is for; free text.")
-    since: Moment | None = Field(default=None, description="Only decisions of then or later.")
-    until: Moment | None = Field(default=None, description="Only decisions before then.")
+    name: str = Field(default="", max_length=600, description="What the evaluation is for, in your words.")
+    since: Moment | None = Field(default=None, description="Only decisions made at this time or later.")
+    until: Moment | None = Field(default=None, description="Only decisions made before this time.")
     versions: tuple[StrictInt, StrictInt] | None = Field(
-        default=None, description="Only decisions of these versions, both ends included."
+        default=None, description="Only decisions of these versions, including both ends."
     )
     features: dict[Name, StrictFloat | Name | StrictBool] = Field(
         default_factory=dict,
         max_length=64,
-        description="Only decisions whose context says so, as a caller would say it.",
+        description="Only decisions whose context has these features.",
     )
     project: Annotated[StrictStr, Field(pattern=f"^{keys.PROJECT.pattern}$")] | None = Field(
         default=None,
@@ -105,15 +105,16 @@ class EvaluationRequest(BaseModel):
         "key, and always where `features` select.",
     )
     cost_weight: Amount | None = Field(
-        default=None, description="In place of the configured one; a request's own stays."
+        default=None,
+        description="Cost weight instead of the configured one. A request's own cost weight stays.",
     )
     cost: dict[Literal["steps", "kilotokens", "seconds", "usd"], Amount] = Field(
-        default_factory=dict, description="Prices in place of the configured ones; others stay as they are."
+        default_factory=dict, description="Prices instead of the configured ones. Others stay as they are."
     )
     budget: dict[Literal["usd_per_request", "steps_per_request", "window"], Amount] = Field(
         default_factory=dict,
-        description="A ceiling for candidates that decide by a policy, in place of the logged prices; its "
-        "price is found as the log is replayed.",
+        description="Ceiling for candidates that decide by a policy, instead of the logged prices. "
+        "Replay finds its price.",
     )
     estimators: tuple[StrictStr, ...] = Field(
         default=DEFAULT_ESTIMATORS, min_length=1, description=f"Estimators, of {', '.join(ESTIMATORS)}."
@@ -123,11 +124,11 @@ class EvaluationRequest(BaseModel):
     )
     cluster: Literal["question", "episode", "user", "none"] = Field(
         default="question",
-        description="What decisions share that are one observation, to the intervals normal and bootstrap; "
-        "with none, each is one.",
+        description="What decisions share that count as one observation for the intervals normal and "
+        "bootstrap. With none, each decision counts.",
     )
     reward_model: Model = Field(
-        default="ridge", description="What predicts rewards, for the estimators that look at predictions."
+        default="ridge", description="What predicts rewards, for the estimators that need predictions."
     )
     gate: StrictBool = Field(default=False, description="Whether the gate judges each candidate.")
     seed: StrictInt = Field(

@@ -103,7 +103,7 @@ async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) 
     try:
         caller = replace(_presser(replica.keyring.holder(key)), address=read_address(request))
     except UnauthorizedError as error:
-        message = f"the token is of a key that does not hold any more: {error}"
+        message = f"the token belongs to a key that is no longer valid: {error}"
         raise ApiError("forbidden", message, "token") from None
     value = None if body.value is None else read_thumb(replica.config.reward.metric(METRIC), body.value)
     items = [

@@ -49,26 +49,29 @@ FACTS: Mapping[str, Reads] = {"dsjson": read_dsjson, "obp": read_obp}
 
 def import_log(
     source: Annotated[
-        Path, typer.Argument(help="CSV, JSON lines, JSON or Parquet, or a folder of these; of obp also .npz.")
+        Path,
+        typer.Argument(help="CSV, JSON lines, JSON or Parquet, or a folder of these; for obp also .npz."),
     ],
     form: Annotated[
         Format,
         typer.Option(
             "--format",
-            help="table: columns by name; litellm, langfuse, tensorzero, otel: their exports; routerbench, "
-            "wide, battles: outcomes of every arm; dsjson: VW, Personalizer; obp: Open Bandit Pipeline.",
+            help="table: columns that you name. litellm, langfuse, tensorzero, otel: their "
+            "exports. routerbench, wide, battles: outcomes of every arm. dsjson: Vowpal Wabbit, "
+            "Personalizer. obp: Open Bandit Pipeline.",
         ),
     ] = "table",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file, such as log.jsonl or log.jsonl.gz.")
+        Path | None, typer.Option("--output", "-o", help="File to write, such as log.jsonl or log.jsonl.gz.")
     ] = None,
     question: Annotated[str | None, typer.Option("--question", help="Column of the question.")] = None,
     arm: Annotated[str | None, typer.Option("--arm", help="Column of the arm that was drawn.")] = None,
     propensity: Annotated[
-        str | None, typer.Option("--propensity", help="Column of the probability that it was drawn with.")
+        str | None, typer.Option("--propensity", help="Column of the probability with which it was drawn.")
     ] = None,
     reward: Annotated[
-        str | None, typer.Option("--reward", help="Column of the reward; of feedback the name of the score.")
+        str | None,
+        typer.Option("--reward", help="Column of the reward; for feedback, the name of the score."),
     ] = None,
     cost: Annotated[
         list[str] | None,
@@ -77,12 +80,12 @@ def import_log(
     when: Annotated[
         str | None, typer.Option("--time", help="Column of the time: since the epoch, or ISO 8601.")
     ] = None,
-    ident: Annotated[str | None, typer.Option("--id", help="Column of the id, which is unique.")] = None,
+    ident: Annotated[str | None, typer.Option("--id", help="Column of the unique id.")] = None,
     episode: Annotated[
         str | None, typer.Option("--episode", help="Column of the conversation or session.")
     ] = None,
     user: Annotated[
-        str | None, typer.Option("--user", help="Column of the user, of whom a digest is kept.")
+        str | None, typer.Option("--user", help="Column of the user, stored as a digest.")
     ] = None,
     feature: Annotated[
         list[str] | None,
@@ -95,10 +98,10 @@ def import_log(
         ),
     ] = None,
     distribution_of: Annotated[
-        str | None, typer.Option("--distribution-of", help="How the columns of an arm's probability begin.")
+        str | None, typer.Option("--distribution-of", help="Prefix of the columns of each arm's probability.")
     ] = None,
     arms: Annotated[
-        str | None, typer.Option("--arms", help="All arms, such as a,b,c; else those that occur.")
+        str | None, typer.Option("--arms", help="All arms, such as a,b,c. By default those in the rows.")
     ] = None,
     feedback: Annotated[
         list[Path] | None,
@@ -114,23 +117,24 @@ def import_log(
         tuple[float, float], typer.Option("--range", help="Smallest and largest reward; others are left out.")
     ] = (-1.0, 1.0),
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse at the first wrong row, in place of leaving it out.")
+        bool, typer.Option("--strict", help="Stop at the first wrong row instead of leaving it out.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what is understood, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print how the rows are read, and write nothing.")
     ] = False,
     estimate: Annotated[
         bool,
         typer.Option(
             "--estimate-propensities",
-            help="Estimate missing ones from how often each arm was drawn at the same features, or question.",
+            help="Estimate missing propensities from how often each arm was drawn with the "
+            "same features or question.",
         ),
     ] = False,
     least_rows: Annotated[
-        int, typer.Option("--least-rows", min=1, help="Rows of a context for an estimate, at least.")
+        int, typer.Option("--least-rows", min=1, help="Least rows with the same features for an estimate.")
     ] = LEAST_ROWS,
     least_draws: Annotated[
-        int, typer.Option("--least-draws", min=1, help="Draws of an arm in its context, at least.")
+        int, typer.Option("--least-draws", min=1, help="Least draws of an arm with the same features.")
     ] = LEAST_DRAWS,
     draw: Annotated[
         str | None,
@@ -142,18 +146,23 @@ def import_log(
     seed: Annotated[int, typer.Option("--seed", help="Seed of these draws.")] = 0,
     score_of: Annotated[
         str | None,
-        typer.Option("--score-of", help="How the columns of an arm's score begin, in the format wide."),
+        typer.Option("--score-of", help="Prefix of the columns of each arm's score, in the format wide."),
     ] = None,
     cost_of: Annotated[
         str | None,
-        typer.Option("--cost-of", help="How the columns of an arm's dollars begin, in the format wide."),
+        typer.Option("--cost-of", help="Prefix of the columns of each arm's dollars, in the format wide."),
     ] = None,
     outcomes: Annotated[
         bool,
-        typer.Option("--outcomes", help="Write all outcomes for `armwise lab train`, not a log."),
+        typer.Option(
+            "--outcomes", help="Write the outcomes of all arms for `armwise lab train`, instead of a log."
+        ),
     ] = False,
 ) -> None:
-    """Convert the log of another system to a file for `armwise replay --from`; the own log stays as it is."""
+    """Convert the log of another system to a file for `armwise replay --from`.
+
+    Armwise's own log does not change.
+    """
     with explained():
         if output is None and not dry_run:
             raise ValueError("give --output FILE, or --dry-run")

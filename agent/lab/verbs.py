@@ -71,8 +71,8 @@ class Trainable(StrEnum):
 def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Make questions from the corpus, each with the passages that answer it.
 
-    Score the arms on them, train a router, and start from it before the first real question. An interrupted
-    run continues where it stopped.
+    You can score the arms on them, train a router, and start with it before the first real question. An
+    interrupted run continues where it stopped.
     """
     with explained():
         given["styles"] = unique(
@@ -97,7 +97,7 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     PortfolioSelection, {"scores": ARGUMENT, "output": OUTPUT, "k": K}, without=("delta", "budgets")
 )
 def portfolio(given: dict[str, Any]) -> None:
-    """Choose the few arms that together serve most; the result is for `portfolio` of the configuration."""
+    """Choose a few arms that complement each other, for `portfolio` of the configuration."""
     with explained():
         select_portfolio(PortfolioSelection.model_validate(given), console)
 
@@ -106,7 +106,7 @@ def portfolio(given: dict[str, Any]) -> None:
 def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Answer every question with every arm; an interrupted run continues where it stopped.
 
-    Scores, steps and tokens are kept. Seconds are not: they would differ after an interruption.
+    It saves scores, steps and tokens, but not seconds, which would differ after an interruption.
     """
     with explained():
         settings = opened(config, without=["router"])  # it may be about to be trained
@@ -120,19 +120,20 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     without=("config", "run", "beside"),
     text=("metrics", "draws"),
     help_texts={
-        "outcomes": "Outcomes of arms, from `armwise lab label`; or a matrix, from `armwise lab score`.",
+        "outcomes": "Outcomes from `armwise lab label`, or a matrix from `armwise lab score`.",
         "metrics": "declared=score, such as answer_correct=em; repeatable.",
-        "draws": "Arms to draw on a question, or all; else all.",
+        "draws": "Arms to draw per question; by default all.",
     },
 )
 def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
-    """Enter labels into the log, so that a policy has learned from them before its first question.
+    """Insert labels into the log, so that a policy learns from them before its first question.
 
-    Where every arm was labelled on hundreds of questions, `armwise lab train` and a policy with
-    `prior_feature: router` gain more from them. Labels as decisions are for policies without a router, for
-    few labels, and for arms that a router does not know. With a router in the configuration they carry its
-    scores, too: of a question that it was trained on the out-of-fold score, which `lab train --folds 5`
-    keeps.
+    Use it for policies without a router, for few labels, or for arms that a router does not know. If every
+    arm was labelled on hundreds of questions, `armwise lab train` and a policy with `prior_feature: router`
+    gain more.
+
+    If the configuration has a router, the labels also get its scores. Questions that it was trained on get
+    the out-of-fold score, which `lab train --folds 5` saves.
     """
     with explained():
         given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
@@ -144,15 +145,14 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 
 
 def warm_start(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the labels that are new, and do nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the labels that are new.")] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Run a warm start now: gather labels, learn a candidate from them, evaluate it, promote or hold it.
+    """Run a warm start now: gather labels, learn a candidate, evaluate it, promote or hold it.
 
-    It is the run that a service does by the schedule of `warm_start` in the configuration, in this process,
-    whether a service runs or not. Exits with 0 where the candidate was promoted or held, or nothing was new.
+    A service does the same on the schedule of `warm_start` in the configuration. This command runs it in
+    its own process, whether or not a service runs. It exits with 0 if the candidate was promoted or held,
+    or if there was nothing new.
     """
     with explained():
         if dry_run:
@@ -180,25 +180,29 @@ def warm_start(
 )
 def train(
     given: dict[str, Any],
-    model: Annotated[Trainable, typer.Option("--model", help="What is trained.")] = Trainable.ROUTER,
+    model: Annotated[Trainable, typer.Option("--model", help="What to train.")] = Trainable.ROUTER,
     router: Annotated[str | None, typer.Option("--router", help="Kind of the router.")] = None,
     stage: Annotated[
         str | None,
-        typer.Option("--stage", help="What it sees: question, retrieved or answered; else as its kind."),
+        typer.Option(
+            "--stage", help="What it sees: question, retrieved or answered. By default as its kind says."
+        ),
     ] = None,
     spec: Annotated[
-        Path | None, typer.Option("--spec", help="YAML with `kind` and `params` instead of --router.")
+        Path | None, typer.Option("--spec", help="YAML file with `kind` and `params`, instead of --router.")
     ] = None,
     measure: Annotated[
         list[str] | None,
-        typer.Option("--measure", help="Score of the outcomes, with =WEIGHT if not 1; else f1; repeatable."),
+        typer.Option(
+            "--measure", help="Score of the outcomes, with =WEIGHT if not 1; repeatable. By default f1."
+        ),
     ] = None,
     prior: Annotated[
         float, typer.Option("--prior", help="Weight of the arm's mean exact match over all questions.")
     ] = 0.0,
     cost_weight: Annotated[
         float,
-        typer.Option("--cost-weight", help="Utility lost for a unit of cost, at the prices of the reward."),
+        typer.Option("--cost-weight", help="Utility lost per unit of cost, at the prices of the reward."),
     ] = 0.0,
     over: Annotated[
         str | None, typer.Option("--over", help="Arm whose utility is subtracted on each question.")
@@ -210,9 +214,10 @@ def train(
 ) -> None:
     """Train a router on outcomes and validate it; `router` in the configuration serves it.
 
-    With `--model relevance`, a model of the relevance of passages: it learns from the gold_ids of the
-    questions, and an arm of kind `learned_fusion` serves it. What describes a router is then left out. With
-    `--model cascade`, the stages of an arm of kind `cascade`, which `--spec` describes.
+    `--model relevance` trains a model of the relevance of passages instead, from the gold_ids of the
+    questions. An arm of kind `learned_fusion` serves it. Leave out the options of a router.
+
+    `--model cascade` trains an arm of kind `cascade`, whose stages `--spec` describes.
     """
     with explained():
         settings = opened(config, without=["router"])  # it may be about to be trained
@@ -248,13 +253,14 @@ def train(
 
 
 def threshold(
-    arm: Annotated[str, typer.Argument(help="The arm of kind `checked`.")],
+    arm: Annotated[str, typer.Argument(help="An arm of kind `checked`.")],
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Estimate from the log which score the first answer of a checked arm should have to be sent.
+    """Estimate from the log the best threshold of a checked arm.
 
-    The arm needs `explore`: without decisions where a coin overruled the score, the log does not have what
-    the other answer would have been worth. Nothing is changed: put the threshold into the configuration.
+    Its first answer is sent if its score reaches the threshold. The arm needs `explore` above 0: otherwise
+    the log cannot show what the other answer would have been worth. Nothing is changed; put the threshold
+    into the configuration.
     """
     with explained():
         settings = with_log(config)
@@ -272,10 +278,10 @@ def threshold(
     help_texts={"outcomes": "Outcomes of the same arms on other questions, from `armwise lab label`."},
 )
 def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
-    """Evaluate a trained router, cascade or model of relevance on outcomes that it was not trained on.
+    """Evaluate a trained router, cascade or model of relevance on questions that it was not trained on.
 
-    A question that it was trained on is left out, but for a cascade, which keeps no list of them. The best
-    single arm is the one that is best here.
+    Questions that it was trained on are left out, except for a cascade, which does not list them. The best
+    single arm is the best one on these questions.
     """
     with explained():
         settings = opened(config, without=["router"])
@@ -292,7 +298,7 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     text=("metrics",),
 )
 def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
-    """Send questions with known answers to a live service, score, and send feedback."""
+    """Send questions with known answers to a running service, score the replies, and send feedback."""
     with explained():
         metrics = unique("--metric", map(renamed, given["metrics"]))
         settings = Simulation.model_validate(

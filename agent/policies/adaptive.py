@@ -87,24 +87,23 @@ LAYOUT = 1
 
 
 class Adaptive:
-    """Each arm with the probability that it is the best, in a world that may change.
+    """Draws each arm with the probability that it is the best, and adapts when rewards change.
 
     Unlike the arm with the largest upper bound, the distribution changes smoothly: one of the first rewards
     moves it by about 0.1 for other questions.
 
     Args:
-        alpha: Share of the standard deviation of a mean that counts: 1 draws as Thompson's sampling does, and
-            0 draws the largest mean. Arms without scores begin with 1, and are half way there after 10
-            rewards of all arms and one of their own.
+        alpha: How much uncertainty counts: 1 explores as Thompson sampling does, 0 draws the arm with the
+            largest mean. Arms without a router score begin with 1.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
-        prior_feature: The feature of an arm that is its expected reward, such as the score of a router; arms
-            may be without it. None to expect the same of every arm. Where no arm has a score, it is the
-            similarity of the question to the source of each arm, if the context has that.
-        run_length: Expected number of rewards, of all arms together, between two restarts where nothing
-            changes; None to restart never. A shorter one follows a change sooner.
-        baseline: The arm to use until rewards show that another arm is better for a question. An arm gets no
-            draws while it is better with a probability below 95 %; exploration still tries it. None to do
-            without; a service sets it from `baseline` of its configuration.
+        prior_feature: Feature of an arm that is its expected reward, such as the score of a router. If no
+            arm has it, the similarity of the question to the arm's source is used; None expects the same of
+            every arm.
+        run_length: Expected number of rewards between two restarts while nothing changes. A smaller number
+            follows a change sooner; None never restarts.
+        baseline: Arm to use until rewards show, with 95 % certainty, that another arm is better for a
+            question. Exploration still tries the others; None does without. A service sets it from
+            `baseline` of its configuration.
 
     Source: one ridge regression per arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being
     the best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed

@@ -99,7 +99,7 @@ def list_restarts(policy: Policy) -> Sequence[Restart]:
 
 
 class Uniform:
-    """Every arm with the same probability; learns nothing."""
+    """Draws every arm with the same probability; it does not learn."""
 
     kind = "uniform"
     resumes_exactly = True
@@ -127,7 +127,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always the same arm; if it is not eligible, every eligible arm with the same probability.
+    """Always draws the same arm; if it is not eligible, every eligible arm with the same probability.
 
     Args:
         arm: Name of that arm.

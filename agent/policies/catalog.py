@@ -27,9 +27,9 @@ POLICIES: ClassCatalogue[Policy] = ClassCatalogue(["armwise.agent.policies"], GR
 
 
 class PolicySpec(Spec):
-    """A policy: a kind of the catalogue and its parameters."""
+    """A kind of policy and its parameters."""
 
-    kind: str = Field(description="Name in the catalogue of policies.")
+    kind: str = Field(description="Name of a policy kind.")
 
     catalogue = POLICIES
 

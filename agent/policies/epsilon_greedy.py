@@ -109,15 +109,15 @@ class _Regression:
 
 
 class EpsilonGreedy:
-    """The arm with the best predicted reward, or any arm with probability epsilon.
+    """Draws the arm with the best predicted reward, or with probability epsilon any arm.
 
     All arms, including the best, share epsilon evenly, and all arms tied for the best share the
     rest. Epsilon decays as in `EpsilonSchedule`.
 
     Args:
-        epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Number of rewards after which epsilon is halved, `log` to divide it by
-            ln(1 + rewards), None for no decay.
+        epsilon: Probability of exploring at the start, from 0 to 1.
+        decay: Number of rewards after which epsilon is halved; `log` divides it by
+            ln(1 + rewards); None keeps it.
 
     Raises:
         PolicyError: A parameter out of its range.

@@ -47,13 +47,13 @@ class FeatureError(ValueError):
 
 
 class EmbeddingSpec(BaseModel):
-    """Which embedding a policy sees, and how many of its numbers."""
+    """The embedding of the question as features."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backbone: str = Field(description="Backbone whose embedding of the question is used.")
+    backbone: str = Field(description="Backbone that embeds the question.")
     dims: int = Field(
-        default=32, ge=1, description="Dimensions that the policy sees, by fixed random directions."
+        default=32, ge=1, description="Dimensions that the policy sees, by fixed random projections."
     )
 
 
@@ -65,26 +65,26 @@ class FeatureSpec(BaseModel):
     words: int = Field(
         default=16,
         ge=0,
-        description="Most words that become features, in the order of the question, without words such as "
-        "'the'; 0 for none.",
+        description='Most words of the question that become features, without words such as "the". 0 '
+        "uses none.",
     )
     shape: bool = Field(
         default=True,
-        description="Whether length, form (keyword, question, statement), digits, quotes and capitals are "
-        "features.",
+        description="Whether length, form (keyword, question, statement), digits, quotes and capitals "
+        "are features.",
     )
     embedding: EmbeddingSpec | None = Field(
-        default=None, description="Embedding of the question as dense features; null for none."
+        default=None, description="Embedding of the question as features."
     )
     similarity: ProfileSpec | None = Field(
         default=None,
-        description="How near the question is to passages that are sampled from the source of each arm, as a "
-        "feature of the arm; null leaves it out. Policies without the scores of a router start from it.",
+        description="How similar the question is to sampled passages of each arm's source, as a "
+        "feature of the arm. Policies without router scores start from it.",
     )
     cost_weights: tuple[Number, Number] | None = Field(
         default=None,
         description="Smallest and largest cost weight that a request may name; the weight is then a "
-        "feature. Null refuses cost weights.",
+        "feature. Null refuses cost weights in requests.",
     )
 
     @model_validator(mode="after")

@@ -296,22 +296,21 @@ QUADRATURE_NODES = np.linspace(-3.5, 3.5, 16)
 
 
 class LinUCB(RidgePolicy):
-    """The arm with the highest upper confidence bound; tied arms share the mass.
+    """Draws the arm with the highest upper confidence bound.
 
-    The bound is the mean of the reward plus `alpha` standard deviations.
+    The bound is the mean of the reward plus `alpha` standard deviations. Tied arms share the mass.
 
     Args:
-        alpha: Standard deviations in the bound, at least 0; 0 explores nothing.
+        alpha: Standard deviations in the bound, at least 0; 0 does not explore.
         ridge: Penalty on the square of a weight: about the number of rewards that outweigh the
-            prior. By default 100; with `prior_feature` 3000, so that the noise of single rewards
-            does not unlearn a good router, and a wrong one is corrected.
+            prior; None is 100, or 3000 with `prior_feature`.
         dims: Columns that the named features of the question are hashed into; 0 leaves them out.
-        shared: Whether arms share weights (Li et al.'s hybrid model) or learn apart
-            (disjoint); the features of arms are used only if they share.
-        prior_feature: A feature of an arm that is its expected reward, such as the score
-            `router` of a trained router: it ranks the arms from the start, and only the
-            residual is learned. It must be in the unit of the reward, as the scores of a router
-            of kind `calibrated` are. An arm without it is expected to earn 1.
+        shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
+            (disjoint). Features of arms are used only if they share.
+        prior_feature: Feature of an arm that is its expected reward, such as `router`, the
+            score of a trained router. It ranks the arms from the start, and only the residual
+            is learned. It must be in the unit of the reward, as the scores of a `calibrated`
+            router are. An arm without it is expected to earn 1.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -340,20 +339,19 @@ class LinUCB(RidgePolicy):
 
 
 class LinearThompson(RidgePolicy):
-    """Each arm with the posterior probability that its reward is the highest.
+    """Draws each arm with the posterior probability that its reward is the highest.
 
     Thompson sampling draws from this distribution; this policy computes it. Arms that share
     weights have dependent rewards. The common part is left out, because it cannot change which
     reward is the highest, and the rest is treated as independent.
 
     Args:
-        scale: Standard deviation of the noise of a reward, above 0; those of the posterior are
-            proportional to it.
-        ridge: Penalty on the square of a weight, as in `LinUCB`; by default 10, with
-            `prior_feature` 3000.
+        scale: Standard deviation of the noise of a reward, above 0. Larger explores more.
+        ridge: Penalty on the square of a weight, as in `linucb`; None is 10, or 3000 with
+            `prior_feature`.
         dims: Columns that the named features of the question are hashed into.
         shared: Whether arms share weights.
-        prior_feature: A feature of an arm that is its expected reward, as in `LinUCB`.
+        prior_feature: A feature of an arm that is its expected reward, as in `linucb`.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.

@@ -72,7 +72,7 @@ class Net(Protocol):
 
 
 class NeuralGreedy:
-    """The arm with the best reward predicted by a neural network, or any arm with probability epsilon.
+    """Draws the arm with the best reward predicted by a neural network, or with probability epsilon any arm.
 
     The network learns from each reward once: one step of AdamW on the squared error of the
     drawn arm. An arm gets an output at its first reward, which starts at 1 for every
@@ -89,12 +89,12 @@ class NeuralGreedy:
     that of its code, in which a wrong answer is worth 0 after any number of steps.
 
     Args:
-        encoder: A hub name such as `distilbert/distilbert-base-uncased`, a folder, or
-            `package:NAME/PATH`; None for the small network.
+        encoder: Hub name such as `distilbert/distilbert-base-uncased`, folder, or
+            `package:NAME/PATH`; None uses a small network.
         learning_rate: Learning rate of AdamW; None is 5e-5 with an encoder and 0.005 without.
-        epsilon: Probability of exploring at the start, in [0, 1].
-        decay: Number of rewards after which epsilon is halved, `log` to divide it by
-            ln(1 + rewards), None for no decay.
+        epsilon: Probability of exploring at the start, from 0 to 1.
+        decay: Number of rewards after which epsilon is halved; `log` divides it by
+            ln(1 + rewards); None keeps it.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.

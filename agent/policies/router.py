@@ -14,16 +14,16 @@ from armwise.feedback.texts import find_value
 
 
 class Routed(Uniform):
-    """The arm with the best score of a router, or any arm with probability epsilon.
+    """Draws the arm with the best router score, or with probability epsilon any arm; it does not learn.
 
-    The context has the scores, as a feature of each arm, so a replay needs no router. The policy
-    never learns. To learn on top of a router, choose a policy that uses the features of arms.
+    The scores are in the context, as a feature of each arm, so that a replay needs no router. To learn on
+    top of a router, take a policy that uses the features of arms.
 
     Tied best arms share their mass evenly. An arm without a score, such as one added after the router was
     trained, gets the mean of the others; without any score, the distribution is uniform.
 
     Args:
-        epsilon: Probability of exploring, in [0, 1], which all arms share evenly.
+        epsilon: Probability of drawing any arm, each equally likely, from 0 to 1.
 
     Raises:
         PolicyError: A parameter out of its range.

@@ -134,7 +134,7 @@ BASELINE = 1.0
 
 
 class VowpalWabbit:
-    """Any `--cb_explore_adf` learner of Vowpal Wabbit.
+    """Draws by any `--cb_explore_adf` learner of Vowpal Wabbit.
 
     The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
     gives it the unweighted regression of its theory: with inverse propensity weights, the
@@ -143,8 +143,8 @@ class VowpalWabbit:
     `--learning_rate 0.5 --power_t 1 --gamma_scale 100`.
 
     Args:
-        args: Command-line arguments of `vw`, with `--cb_explore_adf`; those that name a file or a
-            host are refused.
+        args: Command-line arguments of `vw`, with `--cb_explore_adf`. Arguments that name a file or
+            a host are refused.
 
     Raises:
         PolicyError: The arguments are not of a `--cb_explore_adf` learner, or VW refuses them.

@@ -273,11 +273,10 @@ class StageParameters(Parameters):
     stage: Literal["question", "retrieved", "answered"] = Field(
         "retrieved", description="Latest stage whose features the router uses."
     )
-    dims: int = Field(32, ge=0, description="Principal components kept of the question's embedding.")
+    dims: int = Field(32, ge=0, description="Principal components of the question's embedding that are kept.")
     columns: Annotated[list[str], Field(min_length=1)] | None = Field(
         None,
-        description="Named features of questions and of arms that the router uses, with wildcards, such as "
-        "those of a paper alone; null uses all.",
+        description="Names of the features to use, with wildcards. Null uses all.",
     )
 
 
@@ -285,7 +284,7 @@ class IdentityParameters(StageParameters):
     """The parameters of a router whose rows describe an arm each."""
 
     identity: bool = Field(
-        True, description="Whether rows include the one-hot code of the arm; LTRR leaves it out."
+        True, description="Whether the arm itself is a feature (one-hot). LTRR leaves it out."
     )
 
 

@@ -49,8 +49,8 @@ class RouterConfig(BaseModel):
     k: int | None = Field(
         default=None,
         ge=1,
-        description="Passages of each arm that a router of stage `retrieved` or `answered` sees; null is "
-        "as many as it was trained on.",
+        description="Passages per arm that a router of stage `retrieved` or `answered` sees. Null is "
+        "the number in its training.",
     )
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:

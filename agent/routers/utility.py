@@ -25,19 +25,16 @@ class Utility(BaseModel):
     prior: Number = Field(
         default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
     )
-    cost_weight: Number = Field(
-        default=0.0, ge=0, description="Utility given up for one unit of priced cost."
-    )
+    cost_weight: Number = Field(default=0.0, ge=0, description="Utility lost per unit of priced cost.")
     cost: Prices = Prices()
     over: str | None = Field(
         default=None,
-        description="Arm whose utility is subtracted on each question, such as one that retrieves nothing; "
-        "null subtracts nothing.",
+        description="Arm whose utility is subtracted on each question, such as one that retrieves nothing.",
     )
     scale: Literal["none", "minmax"] = Field(
         default="none",
-        description="Scaling of the utilities of a question: `minmax` maps them to [0, 1], and equal ones "
-        "to 0.5.",
+        description="How the utilities of a question are scaled. `minmax` maps them to 0 to 1, and "
+        "equal ones to 0.5.",
     )
 
     @model_validator(mode="after")

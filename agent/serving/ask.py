@@ -273,9 +273,8 @@ def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:
     if groups is None:
         return caller.groups
     if foreign := sorted({*groups} - caller.groups):
-        message = (
-            f"this key is not of the groups {', '.join(map(repr, foreign))}: some of its own were expected"
-        )
+        named = ", ".join(map(repr, foreign))
+        message = f"this key does not have the groups {named}: some of its own were expected"
         raise ForeignGroupError(message, "agent.groups")
     return frozenset(groups)
 

@@ -27,18 +27,19 @@ HIDDEN = 4
 
 
 class TelemetrySpec(BaseModel):
-    """Traces and logs; the environment names where traces are sent, as OTEL_EXPORTER_OTLP_ENDPOINT."""
+    """Traces and logs. The variable OTEL_EXPORTER_OTLP_ENDPOINT says where traces are sent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     openinference: bool = Field(
         default=False,
-        description="Whether spans have OpenInference's attributes too, which Phoenix and Langfuse show.",
+        description="Whether spans also have the attributes of OpenInference, which Phoenix and "
+        "Langfuse show.",
     )
     logs: Literal["plain", "json"] = Field(
         default="plain",
-        description="Format of each process's log: `plain` as Ray writes it; `json` writes one object per "
-        "line to stderr, with the decision and the trace of the line, and one line per turn.",
+        description="Format of the logs. `plain`: as Ray writes them. `json`: one object per line on "
+        "stderr, with the decision and trace, and one line per turn.",
     )
     log_content: bool = Field(
         default=False, description="Whether JSON lines include questions and the public ids of keys."

@@ -17,20 +17,20 @@ SLACK = 5
 
 
 class Chunking(BaseModel):
-    """How long texts are cut into passages."""
+    """How documents are cut into passages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     words: int = Field(
         default=200,
         ge=20,
-        description="Words of a passage; it may have a fifth more, to end with its paragraph. A word "
-        "is often more than one token of a model. A character of Chinese or Japanese is a word.",
+        description="Words per passage, plus up to a fifth to end with its paragraph. A Chinese or "
+        "Japanese character counts as a word.",
     )
     overlap: int = Field(
         default=40,
         ge=0,
-        description="Words that a passage repeats of the one before; at most a quarter of `words`.",
+        description="Words that a passage repeats from the one before: at most a quarter of `words`.",
     )
 
     @model_validator(mode="after")

@@ -219,20 +219,20 @@ class EngineParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    collection: Name = Field(description="Name of the collection: a table or an index.")
+    collection: Name = Field(description="Name of the collection, index or table.")
     mode: Literal["lexical", "dense", "hybrid"] = Field(
         "lexical",
-        description="Searches by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal "
-        "ranks (`hybrid`).",
+        description="Search by words (`lexical`), by vectors (`dense`), or by both, fused by "
+        "reciprocal ranks (`hybrid`).",
     )
     backbone: str | None = Field(
         None,
-        description="Backbone of the vectors: required by `dense` and `hybrid`, and to fill a collection "
-        "that has vectors; null for none.",
+        description="Backbone of the vectors. Required for `dense` and `hybrid`, and to fill a "
+        "collection that has vectors.",
     )
     timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
     key_env: str | None = Field(
-        None, description="Variable of the environment that holds the password or key of the engine."
+        None, description="Environment variable that holds the password or key of the engine."
     )
 
     @property

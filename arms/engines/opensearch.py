@@ -34,7 +34,7 @@ class SearchServerParams(ServerParams):
     url: str = Field(description="Address of the engine, such as https://search.example:9200.")
     key_env: str | None = Field(
         None,
-        description="Variable of the environment that holds the whole header `Authorization`.",
+        description="Environment variable that holds the whole `Authorization` header.",
     )
 
     @property

@@ -63,12 +63,12 @@ class PostgresColumns(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Column = Field(default="id", description="Column of the id, of any type.")
-    title: Column | None = Field(default="title", description="Column of the title; null without titles.")
+    title: Column | None = Field(default="title", description="Column of the title. Null: no titles.")
     text: Column = Field(default="text", description="Column of the text.")
     metadata: Column | None = Field(
         default="metadata",
-        description="Column of the metadata, of type jsonb; null without metadata, which makes every "
-        "passage readable by every caller.",
+        description="Column of the metadata, of type jsonb. Null: no metadata, so every caller may "
+        "read every passage.",
     )
     search: Column = Field(default="search", description="Column of the words, of type tsvector.")
     vector: Column = Field(default="embedding", description="Column of the vector, of type vector.")
@@ -77,16 +77,18 @@ class PostgresColumns(BaseModel):
 class PostgresParams(ServerParams):
     """Parameters of an arm over a table of PostgreSQL."""
 
-    url: str = Field(description="Address of the database: postgresql://user@host/name, without a password.")
+    url: str = Field(
+        description="Address of the database, `postgresql://user@host/name`, without a password."
+    )
     collection: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,54}(\.[A-Za-z_][A-Za-z0-9_]{0,54})?$",
-        description="Name of the table, with its schema or without.",
+        description="Name of the table, with or without its schema.",
     )
     language: str = Field(
         "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
     )
     fields: PostgresColumns = Field(
-        PostgresColumns(), description="Columns, for a table that something else fills."
+        PostgresColumns(), description="Columns, for a table that another program fills."
     )
 
     @model_validator(mode="after")

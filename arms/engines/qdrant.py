@@ -45,11 +45,11 @@ class PayloadFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: str | None = Field(default="id", description="Field of the id; null for the id of the point.")
-    title: str | None = Field(default="title", description="Field of the title; null without titles.")
-    text: str = Field(default="text", description="Field of the text, such as page_content of LangChain.")
-    metadata: str = Field(default="metadata", description="Field of the object of the metadata.")
-    vector: str = Field(default="dense", description="Name of the vector; empty for the unnamed one.")
+    id: str | None = Field(default="id", description="Field of the id. Null is the id of the point.")
+    title: str | None = Field(default="title", description="Field of the title. Null: no titles.")
+    text: str = Field(default="text", description="Field of the text, such as `page_content` for LangChain.")
+    metadata: str = Field(default="metadata", description="Field of the metadata object.")
+    vector: str = Field(default="dense", description="Name of the vector. Empty for the unnamed one.")
     words: str = Field(default="words", description="Name of the sparse vector of the words.")
 
 
@@ -57,13 +57,14 @@ class QdrantParams(EngineParams):
     """Parameters of an arm over a collection of Qdrant."""
 
     url: str | None = Field(
-        None, description="Address of the server, such as http://localhost:6333; null with `path`."
+        None, description="Address of the server, such as http://localhost:6333. Null if you set `path`."
     )
     path: LocalName | None = Field(
-        None, description="Folder of a database inside the process, for small collections; null with `url`."
+        None,
+        description="Folder of a database inside the process, for small collections. Null if you set `url`.",
     )
     fields: PayloadFields = Field(
-        PayloadFields(), description="Fields, for a collection that something else fills."
+        PayloadFields(), description="Fields, for a collection that another program fills."
     )
 
     @model_validator(mode="after")

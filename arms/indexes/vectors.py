@@ -186,11 +186,11 @@ class IndexParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    backbone: str = Field(description="Name of the backbone that embeds passages and queries.")
+    backbone: str = Field(description="Backbone that embeds passages and questions.")
     index: Literal["flat", "ivf_pq"] = Field(
         "flat",
-        description="`flat` compares with every passage; `ivf_pq` compares with compressed vectors of some "
-        f"cells, in a small part of the memory, from {LEAST_COMPRESSED:,} passages on.",
+        description="`flat` compares with every passage. `ivf_pq` compares with compressed vectors of "
+        f"the nearest cells and needs much less memory, from {LEAST_COMPRESSED:,} passages on.",
     )
 
 

@@ -59,7 +59,7 @@ class _Spec(BaseModel):
 
 
 class EmbeddedSpec(TokenPrices, _Spec):
-    """A GGUF file, run in this process by llama.cpp."""
+    """A GGUF file that llama.cpp runs in this process."""
 
     options = base.FORM | base.SAMPLING | base.LOGPROBS
     libraries = ("xllamacpp",)
@@ -67,18 +67,18 @@ class EmbeddedSpec(TokenPrices, _Spec):
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: LocalModel = Field(
         default=DEFAULT_MODEL,
-        description="A GGUF file: a path, or `package:<module>/<file>` inside an installed package.",
+        description="GGUF file: a path, or `package:<module>/<file>` in an installed package.",
     )
     context_tokens: int = Field(
         default=4096,
         ge=64,
-        description="Most tokens of a prompt and its answer together, for each of the slots.",
+        description="Most tokens of a prompt and its answer together, per slot.",
     )
-    slots: int = Field(default=4, ge=1, description="Most answers written at once; more are queued.")
+    slots: int = Field(default=4, ge=1, description="Most answers written at once. More are queued.")
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="Compute threads; null leaves one of the machine's cores to the service.",
+        description="Compute threads. Null leaves one core of the machine to the service.",
     )
 
 
@@ -90,50 +90,48 @@ class EndpointSpec(CachePrices, _Spec):
     usd_per_kilotoken_in: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1000 tokens read, in USD. Without any of these four prices, those of the list "
-        "of known models hold; null is 0 where another is set.",
+        description="Price of 1,000 tokens read, in USD. If you set none of these four prices, those "
+        "of the built-in price list apply; otherwise null is 0.",
     )
     usd_per_kilotoken_out: Number | None = Field(
-        default=None, ge=0, description="Price of 1000 tokens written, in USD; null is as for tokens read."
+        default=None, ge=0, description="Price of 1,000 tokens written, in USD. Null: as for tokens read."
     )
     usd: Literal[0] | None = Field(
         default=None,
-        description="0 says that the model costs nothing, such as one on your own machine; null: the model "
-        "has the prices above, or those of the list.",
+        description="Set 0 if the model costs nothing, such as one on your own machine. Null uses the "
+        "prices.",
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(description="Base URL of the protocol, mostly ending in `/v1`.")
-    model: str = Field(description="Name of the model, as the endpoint calls it.")
+    base_url: HttpUrl = Field(description="Base URL of the API, mostly ending in `/v1`.")
+    model: str = Field(description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
         default=None,
-        description="Environment variable that holds the key; null for no key.",
+        description="Environment variable that holds the API key.",
     )
     timeout_s: Number = Field(
-        default=60.0, gt=0, description="Most seconds without a byte from the endpoint."
+        default=60.0, gt=0, description="Seconds to wait for the next byte of the endpoint."
     )
     max_retries: int = Field(
         default=2,
         ge=0,
         le=10,
-        description="Further attempts after a refused or failed connection, 429 or 5xx, within the time that "
-        "an answer may take.",
+        description="Retries after a failed connection, 429 or 5xx, within the time that an answer may take.",
     )
     concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="Most answers at once in one replica; arms of a model that has as many are not drawn. "
-        "Null for no limit.",
+        description="Most answers at once in one replica. At this limit, arms of the model are not drawn.",
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Fields merged into each request body; a null value removes a field that the endpoint "
-        "refuses.",
+        description="Fields merged into each request body. A null value removes a field that the "
+        "endpoint refuses.",
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
         default=("image", "file", "audio"),
-        description="What the model reads besides text. A request with such a part goes to arms whose "
-        "model reads it, and is refused where none does.",
+        description="What the model reads in addition to text. A request with such parts goes only to "
+        "arms whose model reads them, and is refused if there are none.",
     )
 
     @property
@@ -153,7 +151,7 @@ class EndpointSpec(CachePrices, _Spec):
 
 
 class OpenAISpec(EndpointSpec):
-    """An endpoint with OpenAI's protocol of chat completions."""
+    """An endpoint that speaks OpenAI's chat completions API."""
 
     options = COUNTERPARTS["chat"]
     protocol = "chat"
@@ -162,7 +160,7 @@ class OpenAISpec(EndpointSpec):
 
 
 class ResponsesSpec(EndpointSpec):
-    """An endpoint with OpenAI's protocol of responses."""
+    """An endpoint that speaks OpenAI's Responses API."""
 
     options = COUNTERPARTS["responses"]
     protocol = "responses"
@@ -170,12 +168,12 @@ class ResponsesSpec(EndpointSpec):
     engine: Literal["responses"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(
         default=HttpUrl("https://api.openai.com/v1"),
-        description="Base URL of the protocol, mostly ending in `/v1`.",
+        description="Base URL of the API, mostly ending in `/v1`.",
     )
 
 
 class AnthropicSpec(EndpointSpec):
-    """An endpoint with Anthropic's protocol of messages."""
+    """An endpoint that speaks Anthropic's Messages API."""
 
     options = COUNTERPARTS["messages"]
     protocol = "messages"
@@ -183,12 +181,12 @@ class AnthropicSpec(EndpointSpec):
     engine: Literal["anthropic"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(
         default=HttpUrl("https://api.anthropic.com/v1"),
-        description="Base URL of the protocol, mostly ending in `/v1`.",
+        description="Base URL of the API, mostly ending in `/v1`.",
     )
 
 
 class LiteLLMSpec(EndpointSpec):
-    """A model of any provider that LiteLLM knows, asked by its library."""
+    """A model of any provider that the LiteLLM library supports."""
 
     options = COUNTERPARTS["chat"]
     protocol = "chat"
@@ -196,33 +194,33 @@ class LiteLLMSpec(EndpointSpec):
 
     engine: Literal["litellm"] = Field(description=_ENGINE)
     model: str = Field(
-        description="Name of the model as LiteLLM has it, with its provider, such as `bedrock/...`. Keys "
-        "that `api_key_env` does not name are read from the variables that LiteLLM documents."
+        description="Name of the model in LiteLLM, with its provider, such as `bedrock/...`. LiteLLM "
+        "reads further keys from the variables that it documents."
     )
     base_url: HttpUrl | None = Field(  # type: ignore[assignment]
-        default=None, description="Base URL, where a provider has several, as Azure does."
+        default=None, description="Base URL, for providers that have several, such as Azure."
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Arguments of LiteLLM's `acompletion`, such as `api_version` and `aws_region_name`, and "
-        "fields of the request; a null value removes a field.",
+        description="Arguments of LiteLLM's `acompletion`, such as `api_version` or "
+        "`aws_region_name`, and fields of the request. A null value removes a field.",
     )
 
 
 class VllmSpec(TokenPrices, _Spec):
-    """A model, run in this process by vLLM."""
+    """A model that vLLM runs in this process."""
 
     options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
-    model: LocalModel = Field(description="A directory in Hugging Face layout, or a hub name.")
+    model: LocalModel = Field(description="Folder in Hugging Face layout, or a hub name.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of vLLM's `AsyncEngineArgs`."
     )
 
 
 class ScriptedCall(BaseModel):
-    """A call of a function."""
+    """A function call."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -233,19 +231,17 @@ class ScriptedCall(BaseModel):
 
 
 class ScriptedSpec(TokenPrices, _Spec):
-    """Fixed replies, for dry runs without a model."""
+    """Fixed replies, for tests without a model."""
 
     options = base.FORM | {"n"}
     hosted = False
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
-    replies: dict[str, str] = Field(
-        default_factory=dict, description="Reply to each last message, by message."
-    )
+    replies: dict[str, str] = Field(default_factory=dict, description="Replies, by the last message.")
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description="Functions called after each last message, by message, where a request offers functions.",
+        description="Function calls, by the last message, if a request offers functions.",
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

@@ -206,31 +206,29 @@ class CachePrices(BaseModel):
     usd_per_kilotoken_cached: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1000 tokens read from the engine's cache, in USD; null is the price of "
-        "tokens read.",
+        description="Price of 1,000 tokens read from the engine's cache, in USD. Null: as for tokens read.",
     )
     usd_per_kilotoken_cache_write: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1000 tokens read that the engine writes to its cache, in USD; null is the "
-        "price of tokens read.",
+        description="Price of 1,000 tokens read that the engine writes to its cache, in USD. Null: as "
+        "for tokens read.",
     )
     cache_lifetime_s: Number = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="Seconds after which the engine has forgotten a prompt that it has cached, unless it is "
-        "read again. A conversation goes on at the price of cached tokens until then, which the next "
-        "decision counts.",
+        description="Seconds for which the engine caches a prompt after it was last read. Until then, "
+        "decisions count the next turn of a conversation at the price of cached tokens.",
     )
 
 
 class TokenPrices(CachePrices):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
-    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1000 tokens read, in USD.")
+    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1,000 tokens read, in USD.")
     usd_per_kilotoken_out: Number = Field(
-        default=0.0, ge=0, description="Price of 1000 tokens written, in USD."
+        default=0.0, ge=0, description="Price of 1,000 tokens written, in USD."
     )
 
     @property

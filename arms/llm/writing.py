@@ -19,31 +19,30 @@ Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 class WritingSpec(BaseModel):
-    """How the answers of an arm are generated, where that differs from `answering`."""
+    """How answers of this arm are generated. Null takes the value of `answering`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     llm: str | None = Field(
         default=None,
-        description="A language model of `llms`; null for that of `answering`, like all keys here.",
+        description="A language model of `llms`, or `default`.",
     )
     prompt: str | None = Field(default=None, description="As in `answering`.")
     passages: int | None = Field(
-        default=None, ge=1, le=50, description="Number of passages, where a request names none."
+        default=None, ge=1, le=50, description="Number of passages, if a request names none."
     )
     word_budget: int | None = Field(
         default=None, ge=10, description="Most words of passages that the model reads."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Most tokens of an answer, where a request names no limit."
+        default=None, ge=1, description="Most tokens of an answer, if a request names no limit."
     )
     temperature: Number | None = Field(
-        default=None, ge=0, le=2, description="Sampling temperature, where a request names none."
+        default=None, ge=0, le=2, description="Sampling temperature, if a request names none."
     )
     reasoning: Effort | None = Field(
         default=None,
-        description="Effort of reasoning before the answer (`reasoning_effort`), where a request names "
-        "none and the engine supports it.",
+        description="Reasoning effort, if a request names none and the engine supports it.",
     )
 
     def features(self) -> Iterator[tuple[str, float]]:
@@ -59,52 +58,53 @@ class WritingSpec(BaseModel):
 
 
 class Answering(BaseModel):
-    """How answers are generated from passages; an arm may override it by `answering` of its own."""
+    """How answers are generated from passages. An arm may override it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     llm: str = Field(
-        default=DEFAULT, description="A language model of `llms`; `default` is that of the key `llm`."
+        default=DEFAULT, description="A language model of `llms`, or `default` for the one under `llm`."
     )
     prompt: str = Field(
         default="direct",
-        description="`direct`, a short sentence; `short`, a few words; `reasoning`, a few words after some "
-        "sentences of reasons, which are paid for and not sent; `as_sent`, the conversation as the client "
-        "sent it, with the passages if there are any; or a prompt of `prompts`. A request with tools, a "
-        "form, several choices, log-probabilities or stop texts gets `direct` for `reasoning`. An arm that "
-        "searches nothing has `as_sent`, unless one is named here or by the arm.",
+        description="`direct`: a short sentence. `short`: a few words. `reasoning`: a few words after "
+        "some sentences of reasoning, which you pay for and which are not sent. `as_sent`: the "
+        "conversation as the client sent it, with passages if there are any; this is the default "
+        "for arms that search nothing. Or a prompt of `prompts`. A request with tools, a response "
+        "format, several choices, log-probabilities or stop texts gets `direct` instead of "
+        "`reasoning`.",
     )
-    passages: int = Field(default=4, ge=1, description="Number of passages, where a request names none.")
+    passages: int = Field(default=4, ge=1, description="Number of passages, if a request names none.")
     word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
     max_tokens: int = Field(
         default=512,
         ge=1,
-        description="Most tokens of an answer, where a request names no limit. With the prompt `as_sent` a "
-        "model at an address is sent one only where it is named here or by the arm.",
+        description="Most tokens of an answer, if a request names no limit. With `as_sent`, an "
+        "endpoint gets a limit only if you set it here or for the arm.",
     )
     temperature: Number = Field(
         default=0.0,
         ge=0,
         le=2,
-        description="Sampling temperature, where a request names none; an endpoint is sent one only where it "
-        "is named here, by an arm or by a request.",
+        description="Sampling temperature, if a request names none. An endpoint gets one only if you, "
+        "the arm or the request set it.",
     )
     reasoning: Effort | None = Field(
         default=None,
-        description="Effort of reasoning before the answer (`reasoning_effort`), where a request names "
-        "none and the engine supports it; null leaves it to the model.",
+        description="Reasoning effort (`reasoning_effort`), if a request names none and the engine "
+        "supports it. Null leaves it to the model.",
     )
     cite: bool = Field(
         default=False,
-        description="Whether the model is instructed to write the numbers of the passages that it used, "
-        "such as [1]; they become citations of the reply.",
+        description="Whether the model cites passages by number, such as [1]; the reply lists them as "
+        "citations.",
     )
     quote: bool = Field(
         default=False,
-        description="Whether the best passage is quoted instead of an answer of the model, if that is a "
-        "placeholder. If the passages have at most a quarter of the words of the question, not counting stop "
-        "words, the answer says that nothing was found. The model answers if the arm searches nothing, or if "
-        "a request has tools, a form or a limit below 200 tokens.",
+        description="Whether the best passage is quoted instead of an answer, if the model is only a "
+        "placeholder. If the passages share at most a quarter of the question's words, without stop words, "
+        "the answer says that nothing was found. The model still answers if the arm searches nothing, or if "
+        "a request has tools, a response format or a limit below 200 tokens.",
     )
 
     @property
@@ -138,12 +138,12 @@ class Answering(BaseModel):
 
 
 class PromptSpec(BaseModel):
-    """Instructions for the language model, as a system message."""
+    """Your instructions for the language model, as a system message."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     with_passages: str = Field(
-        description=f"Instructions where there are passages, which replace `{PASSAGES}`."
+        description=f"Instructions with passages, which are inserted for `{PASSAGES}`."
     )
     without_passages: str = Field(min_length=1, description="Instructions for a question without passages.")
 
@@ -164,18 +164,18 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 
 
 class PipelineGrid(BaseModel):
-    """A grid of arms: each way to retrieve with each way to write an answer."""
+    """A grid of arms: each way to retrieve, combined with each way to write an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    retrieval: Names = Field(description="Names of arms that the pipelines copy.")
+    retrieval: Names = Field(description="Names of the arms that are copied.")
     llm: Names = Field(default=(DEFAULT,), description="Names of language models.")
     prompt: Names | None = Field(
-        default=None, description="Names of prompts; null for that of `answering`, like the keys below."
+        default=None, description="Names of prompts. Here and below, null takes the value of `answering`."
     )
     passages: Counts | None = Field(default=None, description="Numbers of passages.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(
-        default=None, description="Efforts of reasoning."
+        default=None, description="Reasoning efforts."
     )
 
     def members(self, finds_nothing: Iterable[str] = ()) -> Iterator[tuple[str, str, WritingSpec]]:

@@ -52,36 +52,35 @@ logger = logging.getLogger(__name__)
 
 
 class Backbone(BaseModel):
-    """An embedding model and its settings."""
+    """A sentence encoder and its settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: LocalModel = Field(
-        description="A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
-        "DIM dimensions and loads no model. Its own files say how it pools and where it cuts a text."
+        description="Hub name, folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
+        "DIM dimensions and needs no model."
     )
     query_prefix: str = Field(
         "",
-        description="Text put before each query, such as `query: `. Prompts in the model's own files are not "
-        "used: a warning names them where no prefix is set.",
+        description="Text put before each question, such as `query: `. Prompts in the model's own "
+        "files are not used.",
     )
     passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
     batch_size: int = Field(
         32,
         ge=1,
-        description="Texts that the model reads at once. Set 1 for a graph that quantises activations: its "
-        "vectors depend on the other texts of the batch.",
+        description="Texts that the model reads at once. Set 1 for a model with quantised "
+        "activations, whose vectors depend on the batch.",
     )
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="What runs the model. `onnx`: onnxruntime where its files hold an ONNX graph "
-        "(`model.onnx` or `onnx/model.onnx`, and `tokenizer.json`), else torch. `torch`: torch, on a GPU if "
-        "there is one. Either runs the model in the precision of its files.",
+        description="What runs the model. `onnx`: onnxruntime if its files include an ONNX graph, "
+        "otherwise torch. `torch`: torch, on a GPU if there is one.",
     )
     host: Literal["ingress", "own"] = Field(
         "ingress",
-        description="Where questions are embedded: in every replica of `Ingress`, or in a deployment "
-        "`Embedder-<name>` of its own, which all of them share, such as one on a GPU.",
+        description="Where questions are embedded. `ingress`: in every replica of the service. `own`: "
+        "in a shared deployment, `Embedder-<name>`, such as one on a GPU.",
     )
 
     @property

@@ -25,7 +25,7 @@ DECIMALS = 9
 class DiverseParams(IndexParams):
     """Parameters of an arm that selects among candidates."""
 
-    depth: int = Field(1000, ge=1, description="Nearest passages to choose among, at least k.")
+    depth: int = Field(1000, ge=1, description="Candidates to choose among; at least `k`.")
 
 
 P = TypeVar("P", bound=DiverseParams)
@@ -162,9 +162,11 @@ class DiscountedParams(DiverseParams):
     """Parameters of a discounted similarity arm."""
 
     gamma: Number = Field(
-        ge=0.0, le=100.0, description="Discount of passages that resemble a pick; 0 is a dense arm."
+        ge=0.0,
+        le=100.0,
+        description="Discount of passages that are similar to one already chosen. 0 makes it a `dense` arm.",
     )
-    threshold: Number = Field(ge=0.0, le=1.0, description="Cosines below this do not discount.")
+    threshold: Number = Field(ge=0.0, le=1.0, description="Cosine below which nothing is discounted.")
 
 
 def discounted_picks(
@@ -221,7 +223,7 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
 
 KIND = diverse_kind(
     "ds",
-    "discounted similarity: each pick lowers the score of similar passages",
+    "picks nearest passages; each pick lowers the score of similar ones",
     DiscountedParams,
     pick,
     features=("gamma", "threshold"),

@@ -36,17 +36,17 @@ class FederatedParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: MemberNames = Field(description="Names of the arms that are asked, such as one over each source.")
+    arms: MemberNames = Field(description="Arms to choose among, such as one per source.")
     profile: ProfileSpec = Field(
-        description="How each source is sampled; the sample of `features.similarity` is used again."
+        description="How each source is sampled. The sample of `features.similarity` is reused."
     )
-    most: int = Field(2, ge=1, description="Arms that are asked at most.")
+    most: int = Field(2, ge=1, description="Most arms that are asked.")
     enough: Number | None = Field(
         None,
         gt=0.0,
         lt=1.0,
-        description="Mean predicted relevance of the two best passages from which no further arm is asked; "
-        "null always asks `most`.",
+        description="Stop asking arms once the mean predicted relevance of the two best passages "
+        "reaches this. Null always asks `most`.",
     )
     model: ModelFolder = PRETRAINED
 

@@ -29,11 +29,11 @@ class GraphParams(IndexParams):
         3,
         ge=1,
         le=9,
-        description="Most hops from the entities of the question: odd hops go from entities to passages, "
-        "even hops from passages to entities.",
+        description="Most hops from the entities of the question. Odd hops lead from entities to "
+        "passages, even hops from passages to entities.",
     )
     max_entity_df: int = Field(
-        100, ge=1, description="Most passages of an entity that is followed; more common ones are skipped."
+        100, ge=1, description="Entities that occur in more passages are not followed."
     )
     max_candidates: int = Field(1000, ge=1, description="Most passages that are gathered and then ranked.")
 
@@ -202,7 +202,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
 
 KIND = Kind(
     "graph",
-    "follows entities of the question through an entity graph, ranks by embedding",
+    "follows the entities of the question through a graph, and ranks by embedding",
     GraphParams,
     _build,
     _prepare,

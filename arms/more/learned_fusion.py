@@ -17,8 +17,8 @@ PRETRAINED = "package:armwise/arms/relevance/pretrained"
 ModelFolder = Annotated[
     LocalModel,
     Field(
-        description="Folder that `armwise lab train --model relevance` wrote, or the model of this package; "
-        "train again into another folder, because the log identifies the arm by this one.",
+        description="Folder that `armwise lab train --model relevance` wrote, or the built-in model. "
+        "Write a new training to a new folder, because the log identifies the arm by it.",
     ),
 ]
 """The model of relevance of an arm."""
@@ -29,7 +29,7 @@ class LearnedFusionParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: MemberNames = Field(description="Names of the arms whose passages are fused.")
+    arms: MemberNames = Field(description="Arms whose passages are fused.")
     model: ModelFolder = PRETRAINED
 
 

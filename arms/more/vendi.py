@@ -18,7 +18,9 @@ class VendiParams(DiverseParams):
     """Parameters of a Vendi arm."""
 
     diversity: Number = Field(
-        ge=0.0, le=1.0, description="Weight of the Vendi score; what is left is that of the relevance."
+        ge=0.0,
+        le=1.0,
+        description="Weight of diversity (the Vendi score); the rest is the weight of relevance.",
     )
 
 
@@ -184,7 +186,7 @@ def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) 
 
 KIND = diverse_kind(
     "vendi",
-    "balances relevance and diversity by the Vendi score",
+    "picks nearest passages, balanced with diversity by the Vendi score",
     VendiParams,
     pick,
     features=("diversity",),

@@ -44,10 +44,10 @@ class BM25Params(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     k1: Number = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
-    b: Number = Field(0.75, ge=0.0, le=1.0, description="Normalisation by the length of a passage.")
-    stop_words: StopWords = Field("english", description="Words to ignore: `english` or `none`.")
+    b: Number = Field(0.75, ge=0.0, le=1.0, description="How much the length of a passage lowers its score.")
+    stop_words: StopWords = Field("english", description="Words to ignore.")
     title_weight: int = Field(
-        1, ge=0, le=1000, description="How many times the title is read before the text."
+        1, ge=0, le=1000, description="How often the title counts, compared with once for the text."
     )
 
 
@@ -235,5 +235,12 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25Ar
 
 
 KIND = Kind(
-    "bm25", "ranks by words", BM25Params, _build, _prepare, light=True, filters=True, version=of_corpus
+    "bm25",
+    "ranks passages by the words of the question",
+    BM25Params,
+    _build,
+    _prepare,
+    light=True,
+    filters=True,
+    version=of_corpus,
 )

@@ -31,11 +31,11 @@ BATCH_SIZE = 32
 class CrossEncoderParams(RerankParams):
     """Parameters of a cross-encoder arm."""
 
-    model: LocalModel = Field(description="A hub name, a folder, or `package:NAME/PATH`.")
+    model: LocalModel = Field(description="Hub name, folder, or `package:NAME/PATH`.")
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="What runs the model. `onnx`: onnxruntime where its files hold a graph, else torch. "
-        "`torch`: torch, on a GPU if there is one.",
+        description="What runs the model. `onnx`: onnxruntime if its files include an ONNX graph, "
+        "otherwise torch. `torch`: torch, on a GPU if there is one.",
     )
 
 

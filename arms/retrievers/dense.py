@@ -205,7 +205,7 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedA
 
 KIND = Kind(
     "dense",
-    "nearest passages by embedding, exact or compressed",
+    "finds the nearest passages by embedding, exactly or compressed",
     DenseParams,
     _build,
     prepare_index,

@@ -40,7 +40,7 @@ class ExpandParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm that is searched twice.")
+    arm: str = Field(description="Arm that is searched twice.")
 
 
 class ExpandArm:

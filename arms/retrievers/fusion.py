@@ -21,12 +21,12 @@ class FusionParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: MemberNames = Field(description="Names of the arms whose rankings are fused.")
+    arms: MemberNames = Field(description="Arms whose rankings are fused.")
     depth: int = Field(
         DEPTH,
         ge=1,
-        description="Passages of each member, at least k; with a larger depth, a passage in the middle of "
-        "all rankings can outrank one that a single member ranks first.",
+        description="Passages per member; at least `k`. With a larger depth, a passage in the middle "
+        "of all rankings can beat one that a single member ranks first.",
     )
 
 
@@ -77,7 +77,7 @@ def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fu
 
 KIND = Kind(
     "rrf",
-    "reciprocal rank fusion of other arms",
+    "fuses the rankings of other arms by reciprocal ranks",
     FusionParams,
     _build,
     members=lambda params: params.arms,

@@ -64,42 +64,42 @@ Stages = Annotated[
 
 
 class ArmSpec(BaseModel):
-    """An arm in the configuration."""
+    """An arm: one way to retrieve passages and to answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str = Field(description="A kind of the catalogue, or `package.module:Class` of your own.")
+    kind: str = Field(description="Kind of the arm, or `package.module:Class` for your own.")
     corpus: str | None = Field(
         default=None,
-        description="Which of the `corpora` the arm searches; null where it searches none, or there is one.",
+        description="Corpus of `corpora` that the arm searches. Null if it searches none, or if there "
+        "is only one.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of that kind.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Parameters of the kind.")
     action: bool = Field(
         default=True,
-        description="Whether the bandit may choose the arm; false for one that only other arms search.",
+        description="Whether the policy may choose the arm. Set false if only other arms search it.",
     )
     host: str = Field(
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
-        description="Deployment that runs the arm, with processes and a number of replicas of its own. At "
-        "the default, an arm whose kind is light, and whose members are, runs in `Ingress` instead.",
+        description="Ray Serve deployment that runs the arm. With the default, light arms run in "
+        "`Ingress` instead.",
     )
 
     cache: bool = Field(
         default=False,
-        description="Whether passages that the arm found are kept in the `retrieval_cache`, which pays for "
-        "arms of a few milliseconds and more; refused for arms that draw at random.",
+        description="Whether passages that the arm found are kept in the `retrieval_cache`. Useful "
+        "for arms that take several milliseconds; refused for arms that draw at random.",
     )
     usd: Number = Field(
         default=0.0,
         ge=0.0,
-        description="Dollars of one search by this arm, such as what a search service charges for a request. "
-        "Members have prices of their own. It counts in rewards where `reward.cost.usd` is above 0.",
+        description="Dollars per search by this arm, such as the price of a search service. Members "
+        "have their own prices.",
     )
     answering: WritingSpec = Field(
         default=WritingSpec(),
-        description="How answers from the arm's passages are generated, where that differs from "
-        "`answering` of the service.",
+        description="How answers are generated from the arm's passages, if not as in `answering`.",
     )
 
     @field_validator("params")
@@ -573,13 +573,13 @@ class ExternalParams(BaseModel):
     usd: Number = Field(
         default=0.0,
         ge=0.0,
-        description="About what a use of it costs, in dollars: a feature that policies see. What a decision "
-        "did cost comes with its observation.",
+        description="Approximate dollars per use, as a feature for policies. The actual cost comes "
+        "with the observation.",
     )
     features: dict[Annotated[str, Field(min_length=1, max_length=100)], Number] = Field(
         default_factory=dict,
         max_length=64,
-        description="Further features, such as the size of a model; policies see the logarithm of one more.",
+        description="Further features, such as the size of a model. Policies see log(1 + value).",
     )
 
     def described(self) -> dict[str, float]:
@@ -592,8 +592,7 @@ class ExternalParams(BaseModel):
 
 EXTERNAL = Kind(
     "external",
-    "is an arm of another system, which the caller carries out: a name, with a price and features where they "
-    "are known; see [the tap](tap.md)",
+    "stands for an arm of another system, which the caller carries out; see [the tap](tap.md)",
     ExternalParams,
     lambda name, *_: NoRetrieval(name),
     steps=lambda _: 0.0,

@@ -61,11 +61,11 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(default="id", description="Path of the id, a string.")
-    title: str = Field(default="title", description="Path of the title; a result may lack it.")
+    title: str = Field(default="title", description="Path of the title. A result may lack it.")
     text: str = Field(default="text", description="Path of the text.")
     score: str | None = Field(
         default=None,
-        description="Path of the score, the more the better; null scores the n-th result 1 / n.",
+        description="Path of the score; larger is better. Null scores the n-th result 1/n.",
     )
 
 
@@ -185,8 +185,8 @@ class HttpParams(BaseModel):
         8.0,
         gt=0.0,
         le=600.0,
-        description="Seconds that a search may take, repeated attempts after a failed connection, 429 or 5xx "
-        "among them: fewer than the service gives an arm.",
+        description="Seconds that a search may take, including retries after a failed connection, 429 "
+        "or 5xx. Keep it below `limits.arm_timeout_s`.",
     )
 
     @field_validator("url")
@@ -205,14 +205,14 @@ class RemoteParams(HttpParams):
     """Parameters of a remote arm."""
 
     method: Literal["GET", "POST"] = Field(
-        "GET", description="GET sends the question in the URL, POST in a JSON body."
+        "GET", description="`GET` sends the question in the URL, `POST` in a JSON body."
     )
     request: dict[str, JsonValue] = Field(
-        description="Parameters of the URL, or the body. `{question}` and `{k}` in its texts are filled in; "
-        "a text that is `{k}` and nothing else becomes a number."
+        description="Parameters of the URL, or the body. `{question}` and `{k}` in texts are filled "
+        "in; a text that is only `{k}` becomes a number."
     )
     results: str = Field(
-        "results", description="Path of the list of results; empty if the response is the list."
+        "results", description="Path of the list of results. Empty if the response is the list."
     )
 
     @model_validator(mode="after")

@@ -26,8 +26,8 @@ class RerankParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm whose passages are reranked.")
-    depth: int = Field(50, ge=1, description="Passages of that arm, at least k.")
+    arm: str = Field(description="Arm whose passages are reranked.")
+    depth: int = Field(50, ge=1, description="Passages of that arm; at least `k`.")
 
 
 class RerankedArm:
@@ -54,12 +54,12 @@ class RerankedArm:
 class RegularizeParams(RerankParams):
     """Parameters of score regularisation."""
 
-    backbone: str = Field(description="Name of the backbone for the similarity of passages.")
+    backbone: str = Field(description="Backbone for the similarity of passages.")
     neighbors: int = Field(
         50,
         ge=1,
-        description="Number of most similar passages that a score is averaged over, the passage itself "
-        "included.",
+        description="Number of most similar passages that a score is averaged over, including the "
+        "passage itself.",
     )
 
 
@@ -201,7 +201,7 @@ REGULARIZE = Kind(
 
 PLACKETT_LUCE = Kind(
     "plackett_luce",
-    "draws a ranking at random around another arm's",
+    "draws a random ranking from the scores of another arm",
     RerankParams,
     _plackett_luce,
     members=lambda params: (params.arm,),

@@ -61,7 +61,7 @@ def build_detector() -> "DriftDetector":
 
 
 class DriftSpec(BaseModel):
-    """How an alarm of drift raises exploration."""
+    """How a drift alarm raises exploration."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,16 +69,16 @@ class DriftSpec(BaseModel):
         default=0.15,
         gt=0,
         lt=1,
-        description="Share of the draws that all eligible arms have alike after an alarm.",
+        description="Share of the traffic that is spread evenly over all eligible arms after an alarm.",
     )
     floor: Number | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Least probability of every eligible arm after an alarm, in the place of `exploration`.",
+        description="Least probability of each eligible arm after an alarm, instead of `exploration`.",
     )
     raised_for: str = Field(
-        default="PT1H", description="ISO 8601 duration for which an alarm raises exploration."
+        default="PT1H", description="How long an alarm raises exploration, as an ISO 8601 duration."
     )
 
     @model_validator(mode="after")

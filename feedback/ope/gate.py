@@ -63,18 +63,18 @@ class GateSpec(BaseModel):
         gt=0.5,
         lt=1,
         description="Probability that a candidate whose gain is at most `margin` is never promoted, "
-        "however often the gate looks.",
+        "however often the gate checks.",
     )
     margin: Number = Field(
         default=0.0,
-        description="Mean reward of a decision that a candidate must gain over what was served; a negative "
-        "margin also promotes a candidate that is slightly worse.",
+        description="Mean reward per decision that a candidate must gain over what was served. A "
+        "negative margin also promotes a slightly worse candidate.",
     )
     least_checked: int = Field(
         default=100,
         ge=0,
-        description="Least number of decisions whose logged propensities were recomputed and agreed; 0 "
-        "accepts a log whose propensities cannot be recomputed, such as an imported one.",
+        description="Least number of decisions whose logged propensities were recomputed and agreed. "
+        "0 accepts a log whose propensities cannot be recomputed, such as an imported one.",
     )
 
 

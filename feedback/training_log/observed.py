@@ -54,7 +54,7 @@ AGREEMENT = 0.3
 
 
 class Also(BaseModel):
-    """Observations that a policy learns from, besides the feedback on its own answers."""
+    """Observations that a policy learns from, in addition to feedback on its own answers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -62,11 +62,11 @@ class Also(BaseModel):
         default=None,
         gt=0,
         le=1,
-        description="How far the preference for a second answer moves the value of the first one, as a "
-        "share of each metric's range; null ignores second answers.",
+        description="How far the preference for a second answer moves the value of the first one, as "
+        "a share of each metric's range.",
     )
     judge: bool = Field(
-        default=False, description="Whether decisions without feedback are learned with a judge's grade."
+        default=False, description="Whether a judge's grade is learned for decisions without feedback."
     )
 
     @model_validator(mode="after")

@@ -10,14 +10,17 @@ def page() -> Iterator[str]:
     """Yield the lines of a Markdown page of the table."""
     yield "# Errors"
     yield ""
-    yield 'The body of a response that is not a success is `{"error": {...}}`, with one of these codes.'
-    yield "A failure that is recorded under an idempotency key is never `retryable`, whatever its code."
-    yield "[Every 503](failures.md#every-503) has the reasons behind a 503, and what to do."
-    yield ""
-    yield "| code | status | retryable | when |"
-    yield "| --- | --- | --- | --- |"
-    for kind in ERRORS.values():
-        yield f"| `{kind.code}` | {kind.status} | {'yes' if kind.retryable else 'no'} | {kind.when} |"
+    yield 'Every unsuccessful response has the body `{"error": {...}}` with a `code` from this page. The'
+    yield "field `retryable` says whether the same request may succeed later. It is false for a failure that"
+    yield "is recorded under an idempotency key. [Every 503](failures.md#every-503) lists the reasons for a"
+    yield "503 and what to do."
+    for title, retryable in (("Do not retry", False), ("Retry later", True)):
+        yield ""
+        yield f"## {title}"
+        yield ""
+        for kind in ERRORS.values():
+            if kind.retryable is retryable:
+                yield f"- `{kind.code}` ({kind.status}): {kind.when}"
 
 
 if __name__ == "__main__":

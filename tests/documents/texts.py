@@ -44,21 +44,21 @@ class Place:
 _WRITTEN = Fate.OVERWRITTEN
 
 _ID = Place(
-    "an id that a caller may choose, of 128 characters out of `A-Za-z0-9._:-`",
+    "an id that a caller may choose: up to 128 of `A-Za-z0-9._:-`",
     Fate.KEPT,
-    "draws, joins and retries depend on it: let it say nothing",
+    "draws, joins and retries need it; choose ids that say nothing about people",
 )
 
 _ARM = Place("a name of the configuration", Fate.NONE)
 
-_RATER = Place("a key or a keyed digest of an address, after its project", Fate.KEPT, "joins depend on it")
+_RATER = Place("a key, or a keyed digest of an address, with its project", Fate.KEPT, "joins need it")
 
-_MARKS = Place("ids of a provider for an answer and its calls, digests of reasoning", _WRITTEN)
+_MARKS = Place("the provider's ids of an answer and its calls, and digests of its reasoning", _WRITTEN)
 
 _ASKER = Place(
-    "a key or a keyed digest of an address, after its project",
+    "a key, or a keyed digest of an address, with its project",
     Fate.KEPT,
-    "a conversation is that of one caller",
+    "only this caller may continue the conversation",
 )
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
@@ -71,27 +71,24 @@ _DIGEST = Place("a digest of settings or bytes", Fate.NONE)
 
 _PROCESS = Place("name of a process", Fate.NONE)
 
-_OPERATOR = Place("what an operator wrote", Fate.KEPT, "it is of keys of scope `operate` or `admin`")
+_OPERATOR = Place("what an operator wrote", Fate.KEPT, "only keys with scope `operate` or `admin` write it")
 
 _KEY = Place("public id of a key", Fate.NONE)
 
 _REPORT = Place(
-    "numbers of an evaluation, and the names of features that its request selects by",
+    "numbers of an evaluation, and the names of features by which its request selects",
     Fate.KEPT,
-    "it is of keys of scope `operate` or `admin`",
+    "only keys with scope `operate` or `admin` write it",
 )
 
-_ERROR = Place(
-    "message of an error of a job; it names ids and settings", Fate.KEPT, "jobs log no question or answer"
-)
+_ERROR = Place("error message of a job, with ids and settings", Fate.KEPT, "jobs log no question or answer")
 
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "words of the question, names and texts of the context: as names of features; its values and the "
-        "embedding are numbers, and stay",
+        "words of the question, and names and texts of the context, as names of features",
         Fate.PSEUDONYM,
-        "policies learn by it, so nothing that was learned changes; a guess can be compared with it",
+        "what was learned does not change. Values and the embedding stay as numbers",
     ),
     "decisions.request_digest": Place("SHA-256 of the request", _WRITTEN),
     "decisions.user_digest": Place("keyed hash of the end user", _WRITTEN),
@@ -112,8 +109,8 @@ COLUMNS: Mapping[str, Place] = {
     "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
     "executions.passages": Place("ids of passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
-    "executions.error": Place("why it failed, with what other services answered", _WRITTEN),
-    "executions.stages": Place("what an arm did, with queries that were made of the question", _WRITTEN),
+    "executions.error": Place("why it failed, with the responses of other services", _WRITTEN),
+    "executions.stages": Place("what an arm did, with queries made from the question", _WRITTEN),
     "executions.decision_id": _ID,
     "executions.served": _ARM,
     "executions.status": _WORD,
@@ -121,18 +118,18 @@ COLUMNS: Mapping[str, Place] = {
     "executions.tokens_by_model": _NUMBERS,
     "observations.passages": Place("ids of passages of the second answer", _WRITTEN),
     "observations.answer": Place("the second answer", _WRITTEN),
-    "observations.error": Place("why there is no value, with what the judge answered", _WRITTEN),
+    "observations.error": Place("why there is no value, with the reply of the judge", _WRITTEN),
     "observations.decision_id": _ID,
     "observations.source": _WORD,
     "observations.arm": _ARM,
     "observations.judge": _CONFIGURED,
     "feedback.id": Place(
-        "any text of 256 characters",
+        "a text of up to 256 characters",
         Fate.PSEUDONYM,
-        "a retry and a retraction find the value by it; a guess can be compared with it",
+        "retries and retractions find the value by it",
     ),
     "feedback.content": Place(
-        "comment and correction; its labels, arms and ids of decisions are known words, and stay",
+        "comment and correction. Labels, arms and ids of decisions stay",
         _WRITTEN,
     ),
     "feedback.tags": Place("names and texts", _WRITTEN),
@@ -148,7 +145,7 @@ COLUMNS: Mapping[str, Place] = {
     "erasures.subject": Place(
         "keyed hash of what was erased",
         _WRITTEN,
-        "two minutes later, when no turn from before is under way",
+        "two minutes later, once no earlier turn is running",
     ),
     "examples.join": _DIGEST,
     "examples.decision_id": _ID,
@@ -166,9 +163,9 @@ COLUMNS: Mapping[str, Place] = {
     "versions.arithmetic": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
     "checkpoints.state": Place(
-        "weights, by pseudonyms of names of features",
+        "learned weights, by pseudonyms of names of features",
         Fate.KEPT,
-        "it is what was learned: a guess can be compared with a pseudonym",
+        "it is what was learned",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -178,10 +175,12 @@ COLUMNS: Mapping[str, Place] = {
     "routers.digest": _DIGEST,
     "routers.about": _CONFIGURED,
     "routers.model": Place(
-        "weights of a model that was fitted to questions of labels", Fate.KEPT, "it has no text"
+        "weights of a model that was fitted to labelled questions", Fate.KEPT, "it has no text"
     ),
     "routers.unseen": Place(
-        "scores by a digest of the questions of labels", Fate.KEPT, "a guess can be compared with a digest"
+        "scores, by a digest of the labelled questions",
+        Fate.KEPT,
+        "it has no text, but a guess can be compared",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -222,25 +221,24 @@ COLUMNS: Mapping[str, Place] = {
 """What each column of texts, JSON or bytes holds, by `table.column`."""
 
 FILES: Mapping[str, Place] = {
-    "SQLite: log.db, log.db-wal": Place(
+    "`log.db` and `log.db-wal` of SQLite": Place(
         "the log",
         _WRITTEN,
-        "freed bytes are overwritten (`secure_delete`), and the write-ahead log is emptied; while "
-        "a reader is at work, by the next erasure",
+        "freed bytes are overwritten (`secure_delete`), and the write-ahead log is emptied. If a reader "
+        "is active, the next erasure does it",
     ),
-    "PostgreSQL: pages of tables": Place(
+    "table pages of PostgreSQL": Place(
         "overwritten rows",
         _WRITTEN,
-        "VACUUM removes the rows; their bytes stay in free space of a page until it is used again, or until "
-        "`VACUUM FULL`",
+        "VACUUM removes the rows. Their bytes stay in free space until it is reused, or until `VACUUM FULL`",
     ),
-    "PostgreSQL: write-ahead log": Place(
+    "write-ahead log of PostgreSQL": Place(
         "overwritten rows",
         Fate.COPY,
-        "until the server recycles it, and where it is archived, as long as that is kept",
+        "until the server recycles it, or as long as you keep an archive of it",
     ),
     "retrieval cache": Place(
-        "passages, by a hash of the question", Fate.NONE, "entries that were used longest ago go first"
+        "passages, by a hash of the question", Fate.NONE, "the least recently used entries are removed first"
     ),
     "exports (`armwise export`, `GET /v1/export`)": Place(
         "the training log, feedback", Fate.COPY, "yours to erase"
@@ -249,18 +247,18 @@ FILES: Mapping[str, Place] = {
         "the log", Fate.COPY, "yours to erase, by age"
     ),
     "files of warm starts and labelling below `home`": Place(
-        "questions and answers that were taken from the log", Fate.COPY, "yours to erase, by age"
+        "questions and answers from the log", Fate.COPY, "yours to erase, by age"
     ),
-    "rows of labels that a warm start made of traffic": Place(
-        "questions", Fate.COPY, "reached by age (`privacy.keep_texts_days`) and by their ids, not by user"
+    "rows of labels that a warm start made from traffic": Place(
+        "questions", Fate.COPY, "erased by age (`privacy.keep_texts_days`) and by id, not by user"
     ),
-    "lines of logs, files of Ray's session, `ray.log` of the home": Place(
+    "log lines, files of Ray's session, `ray.log` in the home": Place(
         "ids and errors",
         Fate.NONE,
-        "`telemetry.log_content` lets questions in: then they stay as long as you keep lines",
+        "With `telemetry.log_content` they include questions, for as long as you keep the lines",
     ),
     "spans (`telemetry`)": Place(
-        "questions and answers where `content` is on", Fate.COPY, "sent to your collector: yours to erase"
+        "questions and answers, if `content` is on", Fate.COPY, "in your collector: yours to erase"
     ),
 }
 """What each kind of file holds."""
@@ -271,38 +269,55 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "Written by `python -m tests.documents.texts`. What becomes of a text when a user, an",
-        "episode or a decision is erased, or by its age; [the guide](../guide/data.md) says how to erase.",
+        "This page lists every column and file that can hold a text of a user. It says what happens to each",
+        "text when you erase a user, an episode or a decision, or when texts are erased by age.",
+        "[The guide](../guide/data.md) says how to erase.",
         "",
-        "| fate | means |",
-        "| --- | --- |",
-        "| overwritten | it is empty |",
-        "| pseudonym | a digest of 64 bits stands in its place; who guesses the text can compare |",
-        "| kept | it stays, for the reason in its row |",
-        "| no text | no text of a caller or a passage comes into it |",
-        "| copy | it was made before, and is out of reach |",
+        "Columns that are not listed never hold a text of a caller or a passage.",
         "",
-        "## Columns",
+        "## Overwritten",
         "",
-        *_table("column", COLUMNS),
+        "These columns become empty.",
         "",
-        "## Files and copies",
+        *_items(COLUMNS, Fate.OVERWRITTEN),
         "",
-        *_table("file", FILES),
+        "## Replaced by a pseudonym",
+        "",
+        "A digest of 64 bits replaces the text. Someone who guesses the text can check the guess.",
+        "",
+        *_items(COLUMNS, Fate.PSEUDONYM),
+        "",
+        "## Kept",
+        "",
+        *_items(COLUMNS, Fate.KEPT),
+        "",
+        "## Files",
+        "",
+        *_items(FILES, Fate.OVERWRITTEN),
+        *_items(FILES, Fate.NONE),
+        "",
+        "## Copies",
+        "",
+        "An erasure does not reach these.",
+        "",
+        *_items(FILES, Fate.COPY),
         "",
     ]
     return "\n".join(lines)
 
 
-def _table(what: str, places: Mapping[str, Place]) -> list[str]:
-    """Return a row for each content, with all columns or files that hold it."""
+def _items(places: Mapping[str, Place], fate: Fate) -> list[str]:
+    """Return an item for each content of a fate, with all columns or files that hold it."""
     names: dict[Place, list[str]] = {}
     for name, place in places.items():
-        names.setdefault(place, []).append(name if " " in name else f"`{name}`")
-    rows = (
-        f"| {', '.join(held)} | {place.holds} | {place.fate} | {place.why} |" for place, held in names.items()
-    )
-    return [f"| {what} | holds | fate | reason |", "| --- | --- | --- | --- |", *rows]
+        if place.fate is fate:
+            names.setdefault(place, []).append(name if " " in name else f"`{name}`")
+    return [f"- {', '.join(held)}: {place.holds}.{_sentence(place.why)}" for place, held in names.items()]
+
+
+def _sentence(text: str) -> str:
+    """Return a text as a further sentence; nothing for an empty one."""
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 if __name__ == "__main__":

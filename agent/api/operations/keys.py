@@ -45,7 +45,10 @@ class KeyBase(Reply):
     scopes: list[Scope]
     project: str
     source: str | None
-    groups: list[str] = Field(description="Whose passages its callers may see, beside those for everybody.")
+    groups: list[str] = Field(
+        description="Groups of the callers. They see passages that name one of them in "
+        "`allowed_groups`, and passages without that field."
+    )
 
 
 class KeyState(KeyBase):

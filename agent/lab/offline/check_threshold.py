@@ -119,7 +119,7 @@ class ThresholdFit:
         if best.low > 0:
             return f"{found} ({best.low:+.4f} to {best.high:+.4f}) more than the present {self.present:g}"
         return (
-            f"{found} ({best.low:+.4f} to {best.high:+.4f}) beside the present {self.present:g}: "
+            f"{found} ({best.low:+.4f} to {best.high:+.4f}) compared with the present {self.present:g}: "
             "the log does not separate them yet"
         )
 

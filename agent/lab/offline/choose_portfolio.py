@@ -70,34 +70,40 @@ class PortfolioSelection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scores: Path = Field(description="Folder of a score matrix.")
-    k: int = Field(default=5, ge=1, description="Arms to choose, those of --start included.")
+    k: int = Field(default=5, ge=1, description="Arms to choose, including those of --start.")
     budget: float | None = Field(
         default=None, gt=0, description="What the arms may cost together, instead of -k."
     )
     cost: str | None = Field(
         default=None,
-        description="Unit of a budget: seconds, steps, tokens, usd, or of a log total_tokens; else seconds, "
-        "or the first of the matrix.",
+        description="Unit of the budget: seconds, steps, tokens or usd, or total_tokens for a log. By "
+        "default seconds, or the first cost in the matrix.",
     )
     start: tuple[str, ...] = Field(default=(), description="An arm that must be chosen.")
     keep: tuple[str, ...] = Field(
         default=(), description="Arms that stay unless others certainly score higher on held-out questions."
     )
-    include: tuple[str, ...] = Field(default=("*",), description="Pattern of arms to choose from.")
-    exclude: tuple[str, ...] = Field(default=(), description="Pattern of arms to leave out.")
+    include: tuple[str, ...] = Field(
+        default=("*",), description="Choose only among arms that match this pattern."
+    )
+    exclude: tuple[str, ...] = Field(default=(), description="Leave out arms that match this pattern.")
     held_out: float = Field(
-        default=0.5, gt=0, lt=1, description="Part of the questions to validate the choice on."
+        default=0.5, gt=0, lt=1, description="Share of the questions to validate the choice on."
     )
     splits: int = Field(
         default=1,
         ge=1,
-        description="Splits of the questions; the first gives the portfolio, all of them its spread.",
+        description="Splits of the questions. The first gives the portfolio, all of them its spread.",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the splits and of the resamples of intervals.")
-    delta: float = Field(default=0.05, gt=0, lt=1, description="Chance that the sample bound may not hold.")
-    budgets: int = Field(default=8, ge=0, description="Points of value against budget; 0 leaves it out.")
+    seed: int = Field(default=0, ge=0, description="Seed of the splits and of the bootstrap.")
+    delta: float = Field(
+        default=0.05, gt=0, lt=1, description="Probability that the sample bound does not hold."
+    )
+    budgets: int = Field(
+        default=8, ge=0, description="Points in the plot of value against budget; 0 leaves it out."
+    )
     output: Path = Field(
-        default=Path("portfolio"), description="Folder for arms, figures and plot; earlier ones are replaced."
+        default=Path("portfolio"), description="Folder for arms, figures and plot. Earlier ones are replaced."
     )
 
 
@@ -240,7 +246,7 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
     pool = Pool.of(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
     for arm in settings.start:
         if arm in pool.lost_arms:
-            raise ValueError(f"start names {arm!r}, of which no score is known")
+            raise ValueError(f"start names {arm!r}, which has no scores")
     rng = np.random.default_rng([settings.seed, 0])
     choice = _choose(pool, settings, rng)
     rejected = _reject(pool, settings, choice, rng)

@@ -83,7 +83,8 @@ class CostCurve:
     def conclusion(self) -> str:
         """Return a summary, with one line per target."""
         lines = [
-            f"area {self.area:.4f}, 95 % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}; beside "
+            f"area {self.area:.4f}, 95 % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}; "
+            "compared with "
             f"mixtures of single arms {self.gain:+.4f}, "
             f"{self.gain_interval[0]:+.4f} to {self.gain_interval[1]:+.4f}",
             *(

@@ -67,15 +67,13 @@ class EvaluationSettings(LabelledQuestions):
     """A trained model, and the outcomes to evaluate it on."""
 
     model: Path = Field(description="Folder that `armwise lab train` wrote.")
-    resamples: int = Field(
-        default=2000, ge=100, le=100_000, description="Number of resamples of the bootstrap."
-    )
+    resamples: int = Field(default=2000, ge=100, le=100_000, description="Number of bootstrap resamples.")
     seed: int = Field(default=0, ge=0, description="Seed of the bootstrap.")
     output: Path | None = Field(default=None, description="File for the figures, as JSON.")
     leave_out: Literal["type", "dataset"] | None = Field(
         default=None,
-        description="Field of the questions: leave each of its values out in turn, fit the router again to "
-        "all other questions, and evaluate it on those with this value.",
+        description="Leave out each value of this field of the questions in turn, fit the router "
+        "again to all other questions, and evaluate it on those with that value.",
     )
 
 

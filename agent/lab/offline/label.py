@@ -55,38 +55,39 @@ class Labelling(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: AppConfig = Field(description="Names the corpus, the arms and the language model.")
+    config: AppConfig = Field(description="Configuration with the corpus, the arms and the language model.")
     queries: Path = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
-    output: Path = Field(description="Folder of the outcomes; must not hold others.")
-    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of an answer.")
+    output: Path = Field(description="Folder of the outcomes. It must not hold others.")
+    form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the answers.")
     measures: tuple[str, ...] = Field(
         default=(),
-        description="em, f1, acc, recall, answer_correctness, judge, bem; else em, f1, acc, "
-        "and recall where a question has gold_ids.",
+        description="em, f1, acc, recall, answer_correctness, judge or bem. By default em, f1, acc, "
+        "and recall if a question has gold_ids.",
     )
     bem_model: str | None = Field(default=None, description="Classifier of bem, which is then measured, too.")
     arms: tuple[str, ...] = Field(
-        default=("*",), min_length=1, description="Pattern of arms to ask, else all."
+        default=("*",), min_length=1, description="Ask only arms that match this pattern; by default all."
     )
     pool: Path | None = Field(
-        default=None, description="YAML with `backbones` and `pool`; else the arms of the configuration."
+        default=None,
+        description="YAML file with `backbones` and `pool`; by default the arms of the configuration.",
     )
     corpus: str | None = Field(
-        default=None, description="An ingested corpus; else that of the configuration."
+        default=None, description="An ingested corpus; by default that in the configuration."
     )
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
-    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions, and of arms that draw.")
-    block: int = Field(default=16, ge=1, description="Questions that are finished, and kept, together.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions and draws for random arms.")
+    block: int = Field(default=16, ge=1, description="Questions that are finished and saved together.")
     workers: int | None = Field(
         default=None,
         ge=1,
-        description="Processes; else one a processor, and one where vLLM runs inside it.",
+        description="Processes; by default one per processor, and one if vLLM runs inside it.",
     )
     at_once: int = Field(
         default=64,
         ge=1,
         le=1024,
-        description="Prompts, and searches beside them, that a process has in flight.",
+        description="Prompts, and searches, that a process runs at once.",
     )
 
     @model_validator(mode="after")

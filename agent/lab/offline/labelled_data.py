@@ -45,10 +45,11 @@ class LabelledQuestions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: AppConfig = Field(description="Names the backbone, the corpus and its vectors.")
+    config: AppConfig = Field(description="Configuration with the backbone, the corpus and its vectors.")
     outcomes: tuple[Path, ...] = Field(
         min_length=1,
-        description="Outcomes of arms, from `armwise lab label`; or matrices, from `armwise lab score`.",
+        description="Outcomes of arms, from `armwise lab label`, or score matrices, from `armwise lab "
+        "score`.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
 
@@ -102,7 +103,7 @@ class Retrieved:
         positions = corpus.known(ids)
         if not positions:
             raise RouterError(
-                f"none of the {len(ids):,} passages of the outcomes, such as {ids[0]!r}, is of corpus "
+                f"none of the {len(ids):,} passages of the outcomes, such as {ids[0]!r}, is in corpus "
                 f"{' or '.join(map(repr, config.corpus_names))}"
             )
         passages = {passage.id: passage for passage in corpus.passages(positions.values())}

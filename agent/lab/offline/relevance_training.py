@@ -47,7 +47,7 @@ LEARNED, RRF, BEST, EVERY = "learned fusion", "rrf of all", "best arm a question
 class RelevanceTraining(FoldedData):
     """Training data of a relevance model, and its settings."""
 
-    fitting: Fitting = Field(default=Fitting(), description="How it is fitted.")
+    fitting: Fitting = Field(default=Fitting(), description="How the model is fitted.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def read_cases(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> 
     """
     retrieved = Retrieved.of(outcomes, config, on_progress)
     if retrieved.corpus is None:
-        raise RouterError("relevance is that of passages; the outcomes have no passages")
+        raise RouterError("a relevance model scores passages, but the outcomes have no passages")
     cases = [
         Case(question.text, dict(zip(outcomes.arms, row, strict=True)), frozenset(question.gold_ids))
         for question, row in zip(outcomes.questions, retrieved.rankings, strict=True)

@@ -46,12 +46,12 @@ class Training(FoldedData):
         default=None, description="Score of the retrieved passages, for routers that learn it."
     )
     backbone: str | None = Field(
-        default=None, description="Backbone of the configuration that embeds questions; else its first."
+        default=None, description="Backbone of the configuration that embeds questions; by default its first."
     )
     relevance: bool = Field(
         default=False,
-        description="Also see the predicted relevance of passages, by a model that learns it from the "
-        "gold_ids of the questions and is kept beside the router.",
+        description="Also use the predicted relevance of passages, by a model that learns it from the "
+        "gold_ids of the questions and is saved with the router.",
     )
 
 
@@ -185,7 +185,7 @@ def learn_relevance(
     gold = [question.gold_ids for question in outcomes.questions]
     labelled = np.array([bool(ids) for ids in gold])
     if not observed.k:
-        raise RouterError("relevance is that of passages: take a router of stage retrieved or answered")
+        raise RouterError("--relevance needs a router that sees passages: of stage retrieved or answered")
     if not labelled.any():
         raise RouterError("relevance is learned from the gold_ids of questions: give them with --queries")
     texts, examples = observed.features.texts, observed.examples(gold, on_progress)

@@ -58,32 +58,35 @@ class Scoring(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: AppConfig = Field(description="Names the corpus, the arms, the language model and the log.")
+    config: AppConfig = Field(
+        description="Configuration with the corpus, the arms, the language model and the log."
+    )
     measure: str = Field(
         default="R@4",
-        description="A measure of ir-measures, em, f1, acc, contains, judge; of the log a metric, or reward; "
-        "of labels one of their scores.",
+        description="A measure of ir-measures, em, f1, acc, contains or judge. For a log: a metric, "
+        "or reward. For labels: one of their scores.",
     )
     queries: Path | None = Field(default=None, description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     from_log: bool = Field(default=False, description="Take questions and scores from the log instead.")
     from_labels: Path | None = Field(
         default=None,
-        description="Take them from a folder of `armwise lab label` instead, or from a file of outcomes. If "
-        "that has only the ids of its questions, `queries` adds their texts.",
+        description="Take them from a folder of `armwise lab label`, or from a file of outcomes. If "
+        "that has only ids of questions, `queries` adds their texts.",
     )
     corpus: str | None = Field(
-        default=None, description="An ingested corpus; else that of the configuration."
+        default=None, description="An ingested corpus; by default that in the configuration."
     )
     pool: Path | None = Field(
-        default=None, description="YAML with `backbones` and `pool`; else the arms of the configuration."
+        default=None,
+        description="YAML file with `backbones` and `pool`; by default the arms of the configuration.",
     )
-    k: int = Field(default=4, ge=1, description="Passages, where the measure has no cut-off.")
+    k: int = Field(default=4, ge=1, description="Number of passages, if the measure has no cut-off.")
     limit: int | None = Field(default=None, ge=1, description="Score this many of the shuffled questions.")
-    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions, and of arms that draw.")
-    block: int = Field(default=32, ge=1, description="Questions that are finished, and kept, together.")
-    workers: int | None = Field(default=None, ge=1, description="Processes; else one a processor.")
-    timed: int = Field(default=4, ge=0, description="Searches to time each arm by; 0 times none.")
-    output: Path = Field(description="Folder of the matrix; must not hold another one.")
+    seed: int = Field(default=0, ge=0, description="Seed that shuffles questions and draws for random arms.")
+    block: int = Field(default=32, ge=1, description="Questions that are finished and saved together.")
+    workers: int | None = Field(default=None, ge=1, description="Processes; by default one per processor.")
+    timed: int = Field(default=4, ge=0, description="Searches by which each arm is timed; 0 times none.")
+    output: Path = Field(description="Folder of the matrix. It must not hold another one.")
 
     @model_validator(mode="after")
     def _one_source(self) -> "Scoring":

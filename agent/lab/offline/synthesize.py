@@ -44,25 +44,26 @@ class Synthesis(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: AppConfig = Field(description="Names the corpus and the language model.")
-    output: Path = Field(description="File of JSON lines; must not exist.")
-    questions: int = Field(default=1000, ge=1, description="How many to make.")
+    config: AppConfig = Field(description="Configuration with the corpus and the language model.")
+    output: Path = Field(description="File of JSON lines. It must not exist.")
+    questions: int = Field(default=1000, ge=1, description="Number of questions to make.")
     styles: dict[str, float] = Field(
         default_factory=dict,
-        description="keywords, title, cloze, link, compare; with a language model keywords, natural, link; "
-        "else all. STYLE=WEIGHT makes more or less of one.",
+        description="keywords, title, cloze, link or compare; with a language model keywords, natural "
+        "or link. By default all. STYLE=WEIGHT makes more or fewer of one.",
     )
     with_model: bool | None = Field(
         default=None,
-        description="Whether the language model writes them; else where it is an endpoint or runs in vLLM.",
+        description="Whether the language model writes the questions. By default it does if it is an "
+        "endpoint or runs in vLLM.",
     )
     corpus: str | None = Field(
-        default=None, description="An ingested corpus; else that of the configuration."
+        default=None, description="An ingested corpus; by default that in the configuration."
     )
     seed: int = Field(
-        default=0, ge=0, description="Seed that shuffles passages and chooses what each is asked."
+        default=0, ge=0, description="Seed that shuffles passages and chooses the style of each question."
     )
-    at_once: int = Field(default=8, ge=1, le=1024, description="Prompts in flight.")
+    at_once: int = Field(default=8, ge=1, le=1024, description="Prompts that run at once.")
 
     @model_validator(mode="after")
     def _known_styles(self) -> "Synthesis":
@@ -139,7 +140,7 @@ def _maker(
 def _print_report(made: list[Made], duplicates: int, settings: Synthesis, console: Console) -> None:
     n_questions = settings.questions
     short = f" of the {n_questions:,} asked for: the corpus gives no more" if len(made) < n_questions else ""
-    alike = f", {duplicates:,} alike to another left out" if duplicates else ""
+    alike = f", {duplicates:,} left out as duplicates" if duplicates else ""
     console.print(
         f"{len(made):,} questions{short}{alike}; written to {settings.output}",
         markup=False,

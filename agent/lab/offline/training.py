@@ -35,10 +35,10 @@ class TrainingData(LabelledQuestions):
     """Training data of a model, and its output."""
 
     held_out: float = Field(
-        default=0.2, ge=0, lt=1, description="Part of the questions to validate on; 0 for none."
+        default=0.2, ge=0, lt=1, description="Share of the questions to validate on; 0 for none."
     )
     seed: int = Field(default=0, ge=0, description="Seed that draws the held-out questions.")
-    output: Path = Field(description="Folder of the model; one that is there is replaced.")
+    output: Path = Field(description="Folder of the model. An earlier one is replaced.")
 
 
 class FoldedData(TrainingData):
@@ -47,13 +47,14 @@ class FoldedData(TrainingData):
     arms: tuple[str, ...] = Field(
         default=("*",),
         min_length=1,
-        description="Pattern of arms to choose among, else all; the model does not see others.",
+        description="Choose only among arms that match this pattern; by default all. The model does "
+        "not see the others.",
     )
     folds: int | None = Field(
         default=None,
         ge=2,
-        description="Hold out each of so many parts in turn, in place of one part. A warm start that goes "
-        "with this router needs that of its questions.",
+        description="Validate by so many folds instead of one held-out part. A warm start with this "
+        "router needs the folds of its questions.",
     )
 
     def parts(self, texts: Sequence[str]) -> list[tuple[cross_validation.Rows, cross_validation.Rows]]:

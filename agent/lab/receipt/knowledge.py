@@ -56,12 +56,19 @@ def _counts(traffic: LoggedTraffic, settlement: Settlement, sessions: Sessions) 
     """Return how many decisions count."""
     n, final = len(traffic.decisions), len(sessions.rows)
     late = int((traffic.decisions.at >= min(settlement.before, settlement.begun_before)).sum())
-    waiting = f" {late:,} are left for later: they or their sessions may still get feedback." if late else ""
+    waiting = (
+        f" {late:,} are left for later, because they or their sessions may still get feedback."
+        if late
+        else ""
+    )
     if final:
         return Remark(
             True, f"{final:,} of {n:,} decisions were drawn from a distribution and are final.{waiting}"
         )
-    why = waiting or " Callers named the arm, or it was the most probable one, or kept from an earlier turn."
+    why = (
+        waiting
+        or " Callers named the arm, or it was the most probable one, or it was kept from an earlier turn."
+    )
     return Remark(
         False, f"None of {n:,} decisions was drawn from a distribution and is final.{why}", fatal=True
     )
@@ -74,16 +81,15 @@ def _drawings(sessions: Sessions) -> list[Remark]:
         return [
             Remark(
                 False,
-                "No decision has its propensity on record, the probability with which its arm was drawn: "
-                "what another arm would have earned or cost cannot be known. Log it with each decision.",
+                "No decision has a logged propensity, the probability with which its arm was drawn. "
+                "Without it, "
+                "nobody can know what another arm would have earned or cost. Log it with each decision.",
                 fatal=True,
             )
         ]
     remarks = []
     if known < n:
-        remarks.append(
-            Remark(False, f"{n - known:,} decisions have no propensity on record and are left out.")
-        )
+        remarks.append(Remark(False, f"{n - known:,} decisions have no logged propensity and are left out."))
     randomised = int(sessions.randomised.sum())
     if not randomised:
         reason = "each arm had probability 1" if len(sessions.names) > 1 else "a single arm could be drawn"
@@ -108,7 +114,10 @@ def _drawings(sessions: Sessions) -> list[Remark]:
     remarks += _arms(sessions)
     if any(key.policy == ESTIMATED for key in sessions.rows.draw.values):
         remarks.append(
-            Remark(False, "Whether propensities are true: they were estimated from frequencies of draws.")
+            Remark(
+                False,
+                "Whether the propensities are true: they were estimated from how often arms were drawn.",
+            )
         )
     if (doubt := propensity_doubt(_as_draws(sessions))) is not None:
         remarks.append(Remark(False, doubt, fatal=True))
@@ -129,8 +138,8 @@ def _arms(sessions: Sessions) -> list[Remark]:
         remarks.append(
             Remark(
                 False,
-                "Of some decisions only the probability of the drawn arm is on record: intervals are wider "
-                "than with those of all arms.",
+                "Some decisions log only the probability of the drawn arm. Intervals are wider than with the "
+                "probabilities of all arms.",
             )
         )
     return remarks
@@ -156,7 +165,7 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
     n, rated = len(sessions.rows), int((~np.isnan(sessions.rows.reward)).sum())
     metrics = ", ".join(traffic.rule.metrics)
     if not rated:
-        why = f"of {metrics}" if metrics else "since no metric of it is declared"
+        why = f"for {metrics}" if metrics else "because no metric is declared"
         return [Remark(False, f"No decision has feedback {why}: quality cannot be known.")]
     remarks = [
         Remark(True, f"{rated:,} decisions ({rated / n:.0%}) have a quality, from {metrics or 'defaults'}.")
@@ -165,8 +174,9 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
         remarks.append(
             Remark(
                 False,
-                "Whether feedback came as often on each arm: this file has no decision without any. The log "
-                "of the service itself says.",
+                "Whether each arm got feedback equally often: this file only has decisions with feedback. "
+                "Use "
+                "the log of the service to find out.",
             )
         )
     failed = sorted({key.drawn for key in sessions.rows.draw.values if key.failed})
@@ -175,7 +185,7 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
             Remark(
                 False,
                 f"What failed answers of {_several(failed)} are worth: `reward.failed` is not declared, "
-                "and they count in no quality.",
+                "so they do not count in quality.",
             )
         )
     return remarks
@@ -185,7 +195,7 @@ def _prices(sessions: Sessions) -> list[Remark]:
     """Return what is known of dollars."""
     charged = int((sessions.usd > 0.0).sum())
     if not charged:
-        none = "No dollars are on record: savings cannot be known. Declare the prices of models and engines."
+        none = "The log has no dollars, so savings cannot be known. Set the prices of models and engines."
         return [Remark(False, none)]
     known = Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
     if not (switched := _count_switches(sessions)):
@@ -194,9 +204,10 @@ def _prices(sessions: Sessions) -> list[Remark]:
         known,
         Remark(
             False,
-            f"What one arm alone would have had in its cache: {switched:,} decisions came after another arm "
-            "in their session. An arm that then reads the conversation anew pays more than it alone would, "
-            "so savings may be overstated by that.",
+            f"What a single arm would have had in its cache: {switched:,} decisions followed another arm in "
+            "their session. An arm that reads a conversation anew pays more than if it had answered all "
+            "of it, "
+            "so savings may be overstated.",
         ),
     ]
 

@@ -146,7 +146,9 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
     """
     rules = {header.reward.model_dump_json(): header.reward for header in read_headers(path)}
     if len(rules) > 1:
-        raise ExchangeError(f"{path}: its parts declare {len(rules)} different rewards; prove each alone")
+        raise ExchangeError(
+            f"{path}: its parts declare {len(rules)} different rewards; prove each part separately"
+        )
     rule = _quality(next(iter(rules.values())))
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
     parts = [replace(part, context=()) for part in _counted(tabulate(examples, rule), on_progress)]

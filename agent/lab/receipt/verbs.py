@@ -31,27 +31,31 @@ def prove(
         str | None,
         typer.Argument(
             metavar="[LOG_OR_URL]",
-            help="A file of `armwise export` or `armwise import`, or the address of a service; else its log.",
+            help="A file of `armwise export` or `armwise import`, or the address of a service. "
+            "By default the log.",
         ),
     ] = None,
     beside: Annotated[
         str | None,
         typer.Option(
-            "--beside", help="Arm to compare with; by default `baseline`, or the most expensive arm."
+            "--beside", help="Arm to compare with. By default `baseline`, or the most expensive arm."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the receipt, a .json.")] = None,
-    badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge, an .svg.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the receipt to this .json file.")
+    ] = None,
+    badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge to this .svg file.")] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown for a pull request, and nothing else.")
+        bool, typer.Option("--markdown", help="Print only Markdown, for a pull request.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt, and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the receipt.")] = False,
     key: Key = None,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """State savings and quality beside one arm, with intervals that hold however often one looks.
+    """State what was saved, and at which quality, compared with always using one arm.
 
-    First, what can be known of this traffic and what cannot. Exits with 1 where nothing can be stated.
+    The intervals hold however often you check. The command first lists what it can and cannot know about
+    this traffic. It exits with 1 if nothing can be stated.
     """
     with explained():
         _require(output, badge, markdown=markdown, as_json=as_json)
@@ -136,7 +140,7 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
         for difference in differences:
             errors.print(difference, style="red", **PLAIN)
         if differences:
-            errors.print(f"{path} is not what {traffic.source} gives.", style="red", **PLAIN)
+            errors.print(f"{path} differs from what {traffic.source} gives.", style="red", **PLAIN)
             raise typer.Exit(1)
         console.print(f"match: {receipt.rows:,} decisions give what {path} states.", **PLAIN)
         console.print(write_sentence(receipt), **PLAIN)

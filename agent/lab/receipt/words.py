@@ -28,10 +28,10 @@ def write_sentence(receipt: SavingsReceipt) -> str:
     savings, quality = _savings(figures), _quality(figures)
     parts = f"{savings} at {quality}" if savings and quality else savings or f"had {quality}"
     stated = (
-        f"Beside always using {_short(figures.reference)}, what was served {parts}, "
+        f"Compared with always using {_short(figures.reference)}, what was served {parts}, "
         f"on {_extent(figures)} from {moment(figures.first_at)} to {moment(figures.last_at)}."
     )
-    together = f"All of it holds with {1.0 - receipt.error:.0%}, however often one looks."
+    together = f"All of this holds with {1.0 - receipt.error:.0%} confidence, however often you check."
     return " ".join([stated, together, *_warnings(figures), *_sessions(receipt.outcomes)])
 
 
@@ -84,21 +84,22 @@ def _warnings(figures: ArmComparison) -> list[str]:
     """Return what limits the statement, a sentence each."""
     warnings = []
     if figures.saved is None:
-        warnings.append("What was saved is not known: no dollars are on record, or too few draws have any.")
+        warnings.append("What was saved is not known: the log has no dollars, or too few draws have any.")
     elif figures.cut:
         most = write_dollars(figures.largest_cost or 0.0)
-        warnings.append(f"{figures.cut:,} answers were dearer than {most}, and count as so much.")
+        warnings.append(f"{figures.cut:,} answers cost more than {most}, and count as {most}.")
     if figures.quality is None:
-        warnings.append("The quality is not known: no feedback is on record.")
+        warnings.append("The quality is not known: the log has no feedback.")
     if figures.rated is not None and not figures.rated[1] <= 0.0 <= figures.rated[2]:
         more = "more" if figures.rated[0] > 0.0 else "less"
         warnings.append(
-            f"Feedback came {more} often on what was served: its quality is that of decisions with feedback, "
-            "and of all it may be another."
+            f"What was served got feedback {more} often. The quality is measured on decisions with feedback, "
+            "and may differ on all decisions."
         )
     if figures.beyond:
         warnings.append(
-            f"Of a session the first {figures.session_limit} decisions count in quality: {figures.beyond:,} "
+            f"The first {figures.session_limit} decisions of each session count in quality; "
+            f"{figures.beyond:,} "
             "are left out."
         )
     return warnings
@@ -118,8 +119,10 @@ def _sessions(outcomes: StatedOutcomes | None) -> list[str]:
         if n is not None
     ]
     known = ", ".join(counts)
-    unknown = "" if outcomes.abandoned is not None else "; who named another arm or gave up is not on record"
-    return [f"Of {outcomes.sessions:,} sessions {known}{unknown}."]
+    unknown = (
+        "" if outcomes.abandoned is not None else "; the log does not say who named another arm or gave up"
+    )
+    return [f"In {outcomes.sessions:,} sessions, {known}{unknown}."]
 
 
 def _short(name: str) -> str:
@@ -144,11 +147,11 @@ def write_markdown(receipt: SavingsReceipt) -> str:
         "",
         _escape(write_sentence(receipt)),
         "",
-        f"| beside always {_escape(_short(figures.reference))} | estimate | at least | at most |",
+        f"| compared with always {_escape(_short(figures.reference))} | estimate | at least | at most |",
         "| --- | ---: | ---: | ---: |",
         *(_row(name, ends, scale, digits) for name, ends, scale, digits in rows),
         "",
-        f"`armwise verify receipt.json LOG` computes it again; rows `{receipt.digest[:16]}`, "
+        f"`armwise verify receipt.json LOG` recomputes it; rows `{receipt.digest[:16]}`, "
         f"Armwise {_escape(receipt.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
@@ -182,7 +185,7 @@ def write_badge(receipt: SavingsReceipt) -> str:
         parts.append(f"quality {_round_down(100.0 * figures.quality[1]):+.1f} points at worst")
         saves = figures.saved is not None and figures.saved[1] > 0.0
         colour = _GREEN if saves and figures.quality[1] >= -EQUAL else _AMBER
-    return _draw_badge(f"beside {_short(figures.reference)}", ", ".join(parts), colour)
+    return _draw_badge(f"versus {_short(figures.reference)}", ", ".join(parts), colour)
 
 
 def _draw_badge(label: str, text: str, colour: str) -> str:

@@ -15,14 +15,11 @@ from armwise.agent.spec import Spec
 class CalibratedParameters(Parameters):
     """The router that is calibrated, and what the cross-validation holds out."""
 
-    router: Spec = Field(
-        description="Router whose scores are calibrated: a `kind` of the catalogue and its `params`."
-    )
+    router: Spec = Field(description="Router whose scores are calibrated: `kind` and `params`.")
     held_out: Literal["questions", "kinds"] = Field(
         "questions",
-        description="What a fold holds out: questions drawn at random (`questions`), or all questions of "
-        "one form (`kinds`), which keeps only differences between questions that hold across forms and "
-        "suits labels of synthetic questions.",
+        description="What each fold holds out. `questions`: questions drawn at random. `kinds`: all "
+        "questions of one form, which suits labels of synthetic questions.",
     )
 
 
@@ -31,7 +28,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Calibrated(Parametrised[CalibratedParameters]):
-    """Scores an arm with its expected utility: an offset of the arm, plus a slope times a router's score.
+    """Turns another router's scores into expected utilities, with an offset per arm and one slope.
 
     The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
     reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the share

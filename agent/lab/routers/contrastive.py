@@ -34,25 +34,24 @@ class ContrastiveParameters(Parameters):
 
     encoder: LocalModel | None = Field(
         None,
-        description="Frozen text encoder: a hub name (the paper has google/flan-t5-large), a folder, "
-        "`package:NAME/PATH`, or `hashing:DIM`; null uses only the embedding of the question.",
+        description="Frozen text encoder: hub name (the paper uses google/flan-t5-large), folder, "
+        "`package:NAME/PATH` or `hashing:DIM`. Null uses only the embedding of the question.",
     )
     backbones: tuple[Backbone, ...] = Field(
         (),
         strict=False,
-        description="Further sentence encoders, each with its `query_prefix`, whose embeddings of the "
-        "question are read as well: the paper reads those of MPNet and of E5.",
+        description="Further sentence encoders, each with its `query_prefix`. The paper uses MPNet and E5.",
     )
     loss: Literal["any", "mean"] = Field(
         "any",
-        description="`any`: minus the log-probability that one of the tied best arms is chosen. `mean`: "
-        "minus the mean of their log-probabilities, as in the paper, on the questions with a score above 0 "
+        description="`any`: the network learns to choose any one of the tied best arms. `mean`: it "
+        "learns to choose all of them equally, as in the paper, on questions with a score above 0 "
         "and at most three tied best arms.",
     )
 
 
 class Contrastive(Parametrised[ContrastiveParameters]):
-    """Scores an arm with the cosine between a vector of the question and a vector of the arm.
+    """Scores an arm by the cosine between a vector of the question and a vector of the arm.
 
     Each input (the vectors of the frozen text encoder and of further sentence encoders, the embedding) goes
     through Linear, ReLU, dropout and layer norm to 256 numbers; these, side by side, through two more

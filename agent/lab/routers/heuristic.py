@@ -59,31 +59,31 @@ class Similarity(Router, ABC):
 
 
 class OverallSim(Similarity):
-    """Scores an arm with the similarity of the question and the mean of its passages."""
+    """Scores an arm by the similarity of the question to the mean of its passages."""
 
     kind = column = "overall_sim"
 
 
 class AvgSim(Similarity):
-    """Scores an arm with the mean similarity of the question and its passages."""
+    """Scores an arm by the mean similarity of the question to its passages."""
 
     kind = column = "avg_sim"
 
 
 class MaxSim(Similarity):
-    """Scores an arm with the similarity of the question and the nearest of its passages."""
+    """Scores an arm by the similarity of the question to its nearest passage."""
 
     kind = column = "max_sim"
 
 
 class VarSim(Similarity):
-    """Scores an arm with minus the variance of the similarities of its passages."""
+    """Scores an arm by how little the similarities of its passages vary (minus the variance)."""
 
     kind = column = "var_sim"
     sign = -1.0
 
 
 class Moran(Similarity):
-    """Scores an arm with Moran's I: whether similar passages are similarly near the question."""
+    """Scores an arm by Moran's I: whether similar passages are similarly near to the question."""
 
     kind = column = "moran"

@@ -21,7 +21,7 @@ COUNTS = (10, 15, 20, 30, 40, 60, 80, 100, 150, 200, 300)
 
 
 class NearestNeighbors(Parametrised[Parameters]):
-    """Scores an arm with its mean utility on the nearest training questions, by cosine of the embeddings.
+    """Scores an arm by its mean utility on the nearest training questions, by embedding.
 
     Cross-validation chooses their number, from 10 to 300, by the squared error of the scores: a weight of
     cost and a prior need scores in the unit of the utility. Each arm has its own neighbours, the questions on

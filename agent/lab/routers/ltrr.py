@@ -99,7 +99,7 @@ class PointParameters(CentreParameters, IdentityParameters):
 
 
 class PointwiseFFN(Neural[PointParameters]):
-    """Scores an arm with its expected utility less the mean of the question's arms, by the squared error.
+    """Predicts the utility of each arm with a small network, by the squared error.
 
     Unlike in the paper, a row may have the one-hot code of its arm, and utilities are centred by question;
     without `centre`, a score is the expected utility itself.
@@ -124,7 +124,7 @@ class ListParameters(IdentityParameters):
 
 
 class ListNet(Neural[ListParameters]):
-    """Scores arms so that their softmax approximates the softmax of their utilities.
+    """Ranks arms as a list with a small network, by the cross-entropy of their softmax.
 
     The loss is the cross-entropy of the two: the probabilities of each arm to be first in the list.
 
@@ -141,7 +141,7 @@ class ListNet(Neural[ListParameters]):
 
 
 class PairwiseFFN(Neural[IdentityParameters]):
-    """Scores an arm with its mean probability of being better than another.
+    """Predicts with a small network which of two arms is better.
 
     A row of the network is a pair: the features of the question, and the difference of the features of the
     two arms. The loss is the cross-entropy of which one is better, in both directions; ties are left out. An

@@ -43,19 +43,17 @@ class CapabilityParameters(Parameters):
 
     encoder: LocalModel | None = Field(
         None,
-        description="Text model to start from: a hub name (the paper has Qwen/Qwen3-Embedding-0.6B), a "
-        "folder, or `package:NAME/PATH`; null projects the embedding of the question instead.",
+        description="Text model to start from: hub name (the paper uses Qwen/Qwen3-Embedding-0.6B), "
+        "folder or `package:NAME/PATH`. Null projects the embedding of the question instead.",
     )
     without: Literal["attention", "quality", "utility"] | None = Field(
         None,
-        description="Part to leave out, as in the paper's ablations: without `attention` the capabilities of "
-        "an arm are averaged; without `quality` or `utility` the other one alone scores it. Null leaves out "
-        "none.",
+        description="Part to leave out, as in the paper's ablations.",
     )
 
 
 class Capability(Parametrised[CapabilityParameters]):
-    """Scores an arm with the cosine of its capabilities, weighted by the question, and the question's needs.
+    """Compares the capabilities of each arm with the needs of the question (R3AG).
 
     Two encoders turn the question and each arm (one learned token) into a retrieval quality, `r_q` and `r_i`,
     and a generation utility, `g_q` and `g_i`. Attention by `r_q` over `r_i` and `g_i` gives `h_i`; the

@@ -26,8 +26,7 @@ class CentreParameters(Parameters):
 
     centre: bool = Field(
         True,
-        description="Whether the mean utility of a question is subtracted: its difficulty does not "
-        "distinguish arms. A question with one known arm then has no target.",
+        description="Whether to subtract the mean utility of a question, which does not distinguish arms.",
     )
 
 

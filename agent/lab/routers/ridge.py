@@ -32,15 +32,15 @@ class RidgeParameters(Parameters):
 
     sees: Literal["words", "embedding", "features", "neighbors"] = Field(
         "words",
-        description="What the regression sees: TF-IDF of words and pairs of words, the embedding, named "
-        "features with principal components of the embedding, or the embedding and how near the question is "
-        "to those of training that each arm answers best and, with `features.similarity` in the "
-        "configuration, to passages of its source.",
+        description="What the regression sees. `words`: TF-IDF of words and word pairs. `embedding`: "
+        "the embedding. `features`: named features and principal components of the embedding. "
+        "`neighbors`: the embedding, and how near the question is to the training questions that "
+        "each arm answers best.",
     )
 
 
 class RidgeRouter(Parametrised[RidgeParameters]):
-    """Scores an arm with its expected utility, by one ridge regression an arm.
+    """Predicts the utility of each arm by a ridge regression per arm.
 
     All arms have the same penalty, and their intercepts are free: with a stronger one, the scores approach
     the mean utilities of the arms, and the choice the best single arm. On few or noisy questions a weak

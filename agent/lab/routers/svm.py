@@ -37,7 +37,7 @@ STRENGTHS = (3000.0, 300.0, 30.0, 3.0)
 
 
 class PointwiseSVM(Parametrised[IdentityParameters]):
-    """Scores an arm with its expected utility, by support vector regression with a Gaussian kernel.
+    """Predicts the utility of each arm by support vector regression with a Gaussian kernel.
 
     A row has the features of the question, the features of the arm (medians of the training data in place of
     missing ones), and the one-hot code of the arm. The kernel is approximated by Nystroem's method, since the
@@ -121,7 +121,7 @@ class Linear:
 
 
 class PairwiseSVM(Parametrised[StageParameters]):
-    """Scores arms so that the better of two comes first, by a linear support vector machine on differences.
+    """Ranks the better of two arms first, by a linear support vector machine on differences.
 
     A linear score of a pair is the difference of the scores of two arms, so arms are scored one by one. The
     features of the question would cancel out; they have coefficients of each arm instead. Ties are left out,

@@ -20,20 +20,20 @@ class TransformerParameters(IdentityParameters):
     """The text model, and the loss of the network over its output."""
 
     model: LocalModel = Field(
-        description="Hub name (LTRR has microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
+        description="Hub name (LTRR uses microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
     )
     loss: Literal["listwise", "pointwise", "pairwise"] = Field(
         "listwise",
-        description="Loss: cross-entropy of the list as in `listnet`, the squared error as in "
-        "`pointwise_ffn`, or cross-entropy of which arm of a pair is better as in `pairwise_ffn`.",
+        description="`listwise`: as `listnet`. `pointwise`: as `pointwise_ffn`. `pairwise`: as "
+        "`pairwise_ffn`.",
     )
     dims: int = Field(
-        0, ge=0, description="Principal components of the embedding among the inputs of the network."
+        0, ge=0, description="Principal components of the embedding that the network also reads."
     )
 
 
 class Transformer(Neural[TransformerParameters]):
-    """Scores arms by a text model's vector of the question, and by the features of the arms.
+    """Scores arms by a text model that reads the question, and by the features of the arms.
 
     The inputs of the network are the text model's pooled output, scaled to mean 0 and variance 1, the named
     features of the question, the features of an arm (a learned vector in place of missing ones), and the code

@@ -43,8 +43,8 @@ class Boosting(IdentityParameters):
 
     impute: bool = Field(
         False,
-        description="Whether missing features of an arm are replaced by the median of the training data, "
-        "as in LTRR; otherwise each node learns a direction for them.",
+        description="Whether missing features are replaced by the median, as in LTRR. Otherwise the "
+        "trees learn how to treat them.",
     )
     rounds: int = Field(100, ge=1, description="Number of trees.")
 
@@ -156,7 +156,7 @@ class BoostedTrees(Parametrised[B]):
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
-    """Predicts the utility of each arm by itself, by regression on squared errors.
+    """Predicts the utility of each arm with boosted trees, by the squared error.
 
     Unlike in the paper, a row has the one-hot code of its arm, and the mean utility of a question is
     subtracted first (`identity`, `centre`).
@@ -189,7 +189,7 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
 
 
 class PairwiseXGBoost(BoostedTrees[Boosting]):
-    """Predicts which of two arms is the better one; an arm's score is its mean probability of being better.
+    """Predicts with boosted trees which of two arms is better.
 
     It is fitted to every pair in both directions, without ties. A prediction uses both directions, too; an
     arm against itself counts as one half. The mean is over the arms in the request: without one of them, the
@@ -217,7 +217,7 @@ class PairwiseXGBoost(BoostedTrees[Boosting]):
 
 
 class LambdaMART(BoostedTrees[Boosting]):
-    """Ranks the arms of a question as a list, by the gradient of NDCG.
+    """Ranks the arms of a question as a list with boosted trees, by the gradient of NDCG.
 
     The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
     question; it is the gain itself, so utilities need no grades. LTRR trains a network by the same gradient;

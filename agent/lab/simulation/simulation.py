@@ -43,25 +43,26 @@ class Simulation(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(default="http://127.0.0.1:8000", description="Address of the service.")
-    api_key: SecretStr | None = Field(default=None, description="Sent as a bearer token.")
+    api_key: SecretStr | None = Field(default=None, description="API key, sent as a bearer token.")
     questions: Path = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
     metrics: dict[str, Literal["em", "f1", "acc", "recall"]] = Field(
-        min_length=1, description="declared=score, where score is em, f1, acc or recall; repeatable."
+        min_length=1, description="declared=score, with the score em, f1, acc or recall; repeatable."
     )
     endpoint: Literal["retrieve", "chat"] = Field(
-        default="chat", description="chat or retrieve, which needs no language model and knows recall alone."
+        default="chat",
+        description="`chat`, or `retrieve`, which needs no language model and only supports recall.",
     )
-    k: int = Field(default=4, ge=1, description="Passages to ask for, and the cut of recall.")
+    k: int = Field(default=4, ge=1, description="Passages to ask for, and the cut-off of recall.")
     limit: int | None = Field(default=None, ge=1, description="Ask this many of the shuffled questions.")
-    seed: int = Field(default=0, ge=0, description="Fixes the order of asking.")
-    concurrency: int = Field(default=4, ge=1, description="Questions in flight.")
+    seed: int = Field(default=0, ge=0, description="Seed of the order of the questions.")
+    concurrency: int = Field(default=4, ge=1, description="Questions that are asked at once.")
     timeout_s: float = Field(default=120.0, gt=0, description="Seconds to wait for one answer.")
     learned_timeout_s: float = Field(
         default=60.0, ge=0, description="Seconds to wait until all feedback is learned; 0 does not wait."
     )
     output: Path = Field(
         default=Path("simulation"),
-        description="Folder for figures and rows; earlier ones are replaced.",
+        description="Folder for figures and rows. Earlier ones are replaced.",
     )
 
 
@@ -256,7 +257,7 @@ def _report(summary: RunSummary, settings: Simulation, console: Console) -> None
         console.print(table)
     traffic = summary.traffic
     console.print(
-        f"{summary.turns} answers in {traffic.duration_s:.1f} s, {summary.requests_per_s:.1f} a second, "
+        f"{summary.turns} answers in {traffic.duration_s:.1f} s, {summary.requests_per_s:.1f} per second, "
         f"latency p50 {summary.latency_p50_s * 1000:.1f} ms, p99 {summary.latency_p99_s * 1000:.1f} ms; "
         f"{traffic.failed} failed, {traffic.retries} retries; "
         f"policy version {summary.versions[0]} at the start, {summary.versions[1]} at the end"

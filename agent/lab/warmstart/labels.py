@@ -479,18 +479,22 @@ class InsertSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    config: AppConfig = Field(description="Names the arms, the metrics, the features and the log.")
-    outcomes: Path = Field(description="Outcomes, or the folder of a job, or that of a score matrix.")
+    config: AppConfig = Field(
+        description="Configuration with the arms, the metrics, the features and the log."
+    )
+    outcomes: Path = Field(description="Outcomes, or the folder of a job or of a score matrix.")
     queries: Path | None = Field(
         default=None,
-        description="Insert the labels of these questions alone: JSON lines, plain or .gz, each "
+        description="Insert only the labels of these questions: JSON lines, plain or .gz, each "
         f"{QUESTION_LINE}.",
     )
-    metrics: dict[str, str] = Field(min_length=1, description="Declared metric to the score that it gets.")
-    limit: int | None = Field(default=None, ge=1, description="Insert so many of the shuffled questions.")
-    draws: int | None = Field(default=None, ge=1, description="Arms to draw on a question; null for all.")
+    metrics: dict[str, str] = Field(
+        min_length=1, description="Score that becomes the value of each declared metric."
+    )
+    limit: int | None = Field(default=None, ge=1, description="Insert this many of the shuffled questions.")
+    draws: int | None = Field(default=None, ge=1, description="Arms to draw per question; null for all.")
     seed: int = Field(default=0, ge=0, description="Seed that samples and shuffles questions and draws arms.")
-    dry_run: bool = Field(default=False, description="Report what would be inserted, and insert nothing.")
+    dry_run: bool = Field(default=False, description="Report what would be inserted, without inserting it.")
     run: int | None = Field(
         default=None,
         ge=1,

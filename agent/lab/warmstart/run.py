@@ -374,7 +374,7 @@ class _Steps:
         if rated >= needed:
             return ""
         return (
-            f"a first start, after {decisions:,} decisions of which {rated:,} have settled with ratings; "
+            f"a first start, after {decisions:,} decisions; {rated:,} have settled with ratings; "
             f"the gate needs {needed:,}"
         )
 

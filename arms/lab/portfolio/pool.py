@@ -63,63 +63,55 @@ class _Grid(BaseModel):
 
 
 class DiscountedGrid(_Grid):
-    """Arms of kind `ds`: every gamma with every threshold."""
+    """Arms of kind `ds`: each gamma with each threshold."""
 
     gammas: Gammas = Field(
         default=(0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0),
-        description="Discounts of passages that resemble a pick.",
+        description="Values of `gamma`.",
     )
     thresholds: Shares = Field(
         default=tuple(tenths / 10 for tenths in range(10)),
-        description="Cosines below which nothing is discounted.",
+        description="Values of `threshold`.",
     )
-    depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Candidates of the first stage.")
 
 
 class VendiGrid(_Grid):
-    """Arms of kind `vendi`: every diversity."""
+    """Arms of kind `vendi`: one per diversity."""
 
     diversities: Shares = Field(
         default=tuple(twentieths / 20 for twentieths in range(21)),
-        description="Weights of diversity against relevance.",
+        description="Values of `diversity`.",
     )
-    depth: Count = Field(default=DEFAULT_DEPTH, description="Passages of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Candidates of the first stage.")
 
 
 class GraphGrid(_Grid):
-    """Arms of kind `graph`: every combination."""
+    """Arms of kind `graph`: each combination."""
 
-    max_hops: Counts = Field(default=(1, 3, 5), description="Most hops from the entities of the question.")
-    max_entity_df: Counts = Field(
-        default=(100, 300, 500), description="Most passages of an entity that is followed."
-    )
-    max_candidates: Counts = Field(
-        default=(1000, 2000), description="Passages that are gathered before ranking."
-    )
+    max_hops: Counts = Field(default=(1, 3, 5), description="Values of `max_hops`.")
+    max_entity_df: Counts = Field(default=(100, 300, 500), description="Values of `max_entity_df`.")
+    max_candidates: Counts = Field(default=(1000, 2000), description="Values of `max_candidates`.")
 
 
 class PoolSpec(_Grid):
-    """The families of a pool. A family that is null is left out."""
+    """The families of arms in a pool. A family that is null is left out."""
 
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),
         min_length=1,
-        description="Backbones of every family; by default all of the pool file.",
+        description="Backbones of every family. The default is all of the pool file.",
     )
     index: Literal["flat", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
     )
-    corpus: str | None = Field(
-        default=None, description="What the arms of the families search, where there are several corpora."
-    )
-    dense: bool = Field(
-        default=True, description="Whether to include an arm of kind `dense` for each backbone."
-    )
+    corpus: str | None = Field(default=None, description="Corpus that the arms search, if there are several.")
+    dense: bool = Field(default=True, description="Whether to include a `dense` arm for each backbone.")
     discounted: DiscountedGrid | None = DiscountedGrid()
     vendi: VendiGrid | None = VendiGrid()
     graph: GraphGrid | None = GraphGrid()
     extra: dict[str, ArmSpec] = Field(
-        default_factory=dict, description="Further arms by name; their members may be any of the pool."
+        default_factory=dict, description="Further arms by name. Their members may be any arms of the pool."
     )
     exclude: tuple[str, ...] = Field(
         default=(),

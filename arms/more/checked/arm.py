@@ -21,28 +21,28 @@ class CheckedParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first: str = Field(description="Name of the arm that answers first: the cheap one.")
+    first: str = Field(description="Arm that answers first: the cheap one.")
     then: str = Field(
-        description="Name of the arm that answers where the check fails, by its `answering`, from the "
-        "passages of the first one; so it searches as that does, or is of kind `none`."
+        description="Arm that answers if the check fails, from the passages of the first one. It must "
+        "search as the first one does, or be of kind `none`."
     )
     check: Annotated[SchemaCheck | CommandCheck | JudgeCheck, Field(discriminator="by")] = Field(
-        description="What the first answer has to pass."
+        description="Check that the first answer has to pass."
     )
     threshold: Number = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Smallest score with which the first answer is sent. `armwise lab threshold` fits it to "
-        "the log.",
+        description="Smallest score with which the first answer is sent. `armwise lab threshold` fits "
+        "it to the log.",
     )
     explore: Number = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the questions where a coin decides which answer is sent, and not the score: "
-        "without it, the log cannot say what another threshold would be worth. It overrules a check, so "
-        "keep it at 0 where an answer that fails must never be sent.",
+        description="Share of questions for which a coin, and not the score, decides which answer is "
+        "sent. Needed to evaluate other thresholds from the log. Keep 0 if an answer that fails the "
+        "check must never be sent.",
     )
 
 
@@ -65,7 +65,7 @@ def _build(name: str, params: CheckedParams, have: Resources, member: Members) -
 
 KIND = Kind(
     "checked",
-    "answers as one arm does, [checks the answer](checks.md), and answers as another one where that fails",
+    "answers as one arm does, [checks the answer](checks.md), and asks another arm if the check fails",
     CheckedParams,
     _build,
     members=lambda params: (params.first, params.then),

@@ -89,23 +89,23 @@ def run_confined(command: Sequence[str], given: str, limits: CommandLimits) -> t
 
 
 class CommandCheck(BaseModel):
-    """A check by a command of the operator."""
+    """A command that you provide checks the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     by: Literal["command"] = Field(description="A command of the operator checks the answer.")
     command: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\x00]+$")], ...], Field(min_length=1)] = Field(
-        description="Program and arguments, without a shell. It reads the answer from its standard input; "
-        "exit code 0 says that the answer passes. Only the configuration file can name it."
+        description="Program and arguments, without a shell. It reads the answer from standard input; "
+        "exit code 0 means that the answer passes."
     )
     scored: bool = Field(
         default=False,
-        description="Whether the last line that the command prints is a score in [0, 1]; where it exits "
-        "with another code than 0, the score is 0.",
+        description="Whether the last printed line is a score from 0 to 1. With another exit code "
+        "than 0, the score is 0.",
     )
-    seconds: Number = Field(default=5.0, gt=0, le=300, description="Most seconds that it runs.")
+    seconds: Number = Field(default=5.0, gt=0, le=300, description="Seconds that it may run.")
     memory_mib: int = Field(
-        default=1024, ge=16, le=1 << 20, description="Most mebibytes of memory of each of its processes."
+        default=1024, ge=16, le=1 << 20, description="Most memory of each of its processes, in MiB."
     )
 
     @property

@@ -14,7 +14,7 @@ RETRIES = 1
 
 
 class JudgeCheck(BaseModel):
-    """A check by a language model, whose grade from 0 to 10 becomes a score in [0, 1]."""
+    """A language model checks the answer; its grade from 0 to 10 becomes a score from 0 to 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

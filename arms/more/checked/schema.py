@@ -14,14 +14,15 @@ from armwise.arms.retrievers import CheckResult
 
 
 class SchemaCheck(BaseModel):
-    """A check by a JSON schema."""
+    """A JSON schema checks the answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     by: Literal["schema"] = Field(description="A JSON schema checks the answer.")
     satisfies: dict[str, Any] = Field(
-        description="A JSON schema (2020-12, unless `$schema` names another draft). The answer must be one "
-        "JSON value that satisfies it, without text around it. References point into the schema itself."
+        description="JSON schema (2020-12, unless `$schema` names another draft). The answer must be "
+        "one JSON value that satisfies it, without other text. References must point into the "
+        "schema itself."
     )
 
     @field_validator("satisfies")

@@ -24,17 +24,17 @@ class RetrieverParams(BaseModel):
     retriever: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Import path `package.module:function` of a function or class that returns the "
-        "retriever, which several threads use at once.",
+        "retriever. Several threads use it at once.",
     )
     arguments: dict[str, JsonValue] = Field(
         default_factory=dict, description="Keyword arguments of that function."
     )
     id_field: str | None = Field(
         None,
-        description="Field of a document's metadata that has its id; null is the id of the document, or a "
-        "hash of its text where it has none.",
+        description="Metadata field with the id of a document. Null is the id of the document, or a "
+        "hash of its text if it has none.",
     )
-    title_field: str = Field("title", description="Field of a document's metadata that has its title.")
+    title_field: str = Field("title", description="Metadata field with the title of a document.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 class McpParams(HttpParams):
     """Parameters of an arm of kind `mcp`."""
 
-    url: str = Field(description="Address of the server, http or https, such as https://search.example/mcp.")
-    tool: str = Field("search", min_length=1, description="Name of the tool that searches.")
+    url: str = Field(description="Address of the server, such as https://search.example/mcp.")
+    tool: str = Field("search", min_length=1, description="Tool that searches.")
     query_argument: str = Field(
         "query", min_length=1, description="Argument of the tool that takes the question."
     )
     arguments: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Other arguments of the tool; the text `{k}` becomes the number of passages.",
+        description="Other arguments of the tool. The text `{k}` becomes the number of passages.",
     )
     results: str | None = Field(
         "results",
-        description="Path of the list of results in the JSON that the tool returns; null takes each text "
-        "that it returns as a passage.",
+        description="Path of the list of results in the JSON that the tool returns. Null takes each "
+        "returned text as a passage.",
     )
     fetch: str | None = Field(
         None,
-        description="Name of the tool that returns the rest of a result, such as its text, by the argument "
-        "`id`; null where results are whole.",
+        description="Tool that returns the rest of a result, such as its text, by the argument `id`. "
+        "Null if results are complete.",
     )
 
     @model_validator(mode="after")

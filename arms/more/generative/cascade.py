@@ -23,15 +23,16 @@ class CascadeParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stages: Stages = Field(
-        description="Names of arms, cheap ones first, as in training; those of a stage answer in parallel."
+        description="Names of arms per stage, cheap ones first, as in training. The arms of a stage "
+        "answer in parallel."
     )
     decider: LocalName = Field(
         min_length=1,
-        description="Folder of a decider that `armwise lab train --model cascade` fitted to just these "
-        "stages; train again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a decider that `armwise lab train --model cascade` fitted to these "
+        "stages. Write a new training to a new folder, because the log identifies the arm by it.",
     )
     form: prompts.Form = Field(prompts.Form.SHORT, description="Form of a member's answer, as in training.")
-    word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
+    word_budget: int = Field(400, ge=1, description="Most words of passages for an answer.")
     max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
 
     @property

@@ -79,41 +79,40 @@ class EnsembleParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arms: MemberNames = Field(description="Names of the arms that are run in parallel.")
+    arms: MemberNames = Field(description="Arms that run in parallel.")
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
-        description="`vote` takes the most frequent answer, of several that of the earliest arm; "
-        "`llm` lets the language model select, at one more call; `learned` lets a trained router select.",
+        description="How an answer is selected. `vote`: the most frequent one; of several, the one of "
+        "the earliest arm. `llm`: the language model selects, with one more call. `learned`: a "
+        "trained router selects.",
     )
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description="Folder of a router of stage answered that `armwise lab train` fitted to just these "
-        "arms; train again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a router of stage `answered`, trained on these arms, for `learned`. "
+        "Write a new training to a new folder, because the log identifies the arm by it.",
     )
     ranker: LocalName | None = Field(
         None,
-        description="Folder of a router of stage question that `armwise lab train` fitted to the members, "
-        "and perhaps to further arms. Only the members that it ranks first are run; null runs all of them. "
-        "Train again into another folder, because the log identifies the arm by this one.",
+        description="Folder of a router of stage `question`, trained on at least these arms. Only the "
+        "members that it ranks first are run; null runs all.",
     )
     most: int | None = Field(
         None,
         ge=1,
         validate_default=True,
-        description=f"Members that are run, if there is a ranker; null is {MOST}, or all if there are fewer. "
-        "Of two answers that differ, a vote always selects the first.",
+        description=f"Members that are run if there is a ranker. Null is {MOST}, or all if there are fewer.",
     )
     backbone: str | None = Field(
         None,
         validate_default=True,
-        description="Sentence encoder that the router or the ranker was trained with.",
+        description="Sentence encoder that the router or ranker was trained with.",
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
-        description="Form of a member's answer; for a router, the one of its training.",
+        description="Form of a member's answer. With a router, the form of its training.",
     )
-    word_budget: int = Field(400, ge=1, description="Words of passages that an answer is written from.")
+    word_budget: int = Field(400, ge=1, description="Most words of passages for an answer.")
     max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
 
     @field_validator("router")

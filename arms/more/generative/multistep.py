@@ -45,8 +45,8 @@ class MultistepParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm that is searched in each step.")
-    max_steps: int = Field(2, ge=1, le=100, description="Most rounds of retrieval; 1 uses no language model.")
+    arm: str = Field(description="Arm that is searched in each step.")
+    max_steps: int = Field(2, ge=1, le=100, description="Most rounds of retrieval. 1 uses no language model.")
 
 
 class MultistepArm(WritesQueries[MultistepParams]):

@@ -83,9 +83,14 @@ class QueryVariantsParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    arm: str = Field(description="Name of the arm that is searched with every variant.")
-    way: Way = Field(description="What the language model writes: `rewrite`, `decompose` or `hyde`.")
-    most: int = Field(3, ge=1, le=10, description="Most variants besides the question; `hyde` has one.")
+    arm: str = Field(description="Arm that is searched with every variant.")
+    way: Way = Field(
+        description="What the language model writes. `rewrite`: the question in other words. "
+        "`decompose`: parts of the question. `hyde`: a passage that may answer it."
+    )
+    most: int = Field(
+        3, ge=1, le=10, description="Most variants in addition to the question; `hyde` has one."
+    )
 
 
 class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
@@ -188,7 +193,7 @@ def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
 
 KIND = Kind(
     "query_variants",
-    "searches what the language model makes of the question too: other words, its parts, "
+    "also searches for what the language model makes of the question: other words, its parts, "
     "or a passage that may answer it",
     QueryVariantsParams,
     _build,

@@ -32,9 +32,7 @@ MAX_TOKENS = 64
 class VendiRagParams(vendi.VendiParams):
     """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
-    diversity: Number = Field(
-        0.8, ge=0.0, le=1.0, description="Weight of the Vendi score in the first round."
-    )
+    diversity: Number = Field(0.8, ge=0.0, le=1.0, description="Weight of diversity in the first round.")
     rounds: int = Field(3, ge=1, le=100, description="Most rounds.")
 
 
@@ -140,7 +138,7 @@ def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
 
 KIND = Kind(
     "vendi_rag",
-    "retrieves, answers, judges, and retrieves again with more or less diversity",
+    "retrieves, answers, judges the answer, and retrieves again with more or less diversity",
     VendiRagParams,
     _build,
     prepare_index,

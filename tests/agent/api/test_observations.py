@@ -200,7 +200,12 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "ty 1e-10: at",
     ),
     (item(distribution={"large": -0.5, "small": 1.5}), "invalid_value", "distribution.large", "greater than"),
-    (item(distribution={"large": 1.0}, propensity=1.0), "invalid_value", "propensity", "beside distribution"),
+    (
+        item(distribution={"large": 1.0}, propensity=1.0),
+        "invalid_value",
+        "propensity",
+        "combined with distribution",
+    ),
     (item(distribution=P, arms=["large", "small"]), "invalid_value", "distribution", "'tiny' has a prob"),
     (item(arms=["small", "tiny"]), "invalid_value", "arms", "'large' is not among: small, tiny"),
     (item(propensity=0.0), "invalid_value", "propensity", "or equal to 0.000000001"),

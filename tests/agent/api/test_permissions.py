@@ -486,7 +486,7 @@ async def test_a_request_may_have_fewer_groups_than_its_key_and_no_more(tenants:
     assert await found(tenants, "both", agent={"groups": []}) == ["all"]
     body = {"query": QUESTION, "agent": {"groups": ["acme", "zeta"]}}
     message = refused(await post(tenants, "acme", "/v1/retrieve", body), 403, "forbidden", "agent.groups")
-    assert message == "this key is not of the groups 'zeta': some of its own were expected"
+    assert message == "this key does not have the groups 'zeta': some of its own were expected"
 
 
 async def test_a_filter_is_kept_to_by_every_route_that_has_one(tenants: Service) -> None:

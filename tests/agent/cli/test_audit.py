@@ -219,7 +219,7 @@ def test_a_replay_of_a_wrong_log_says_that_its_estimates_are_wrong(config: Path,
     for name, rows, says in (("true", simulated(500), False), ("false", wrong(simulated(500)), True)):
         log = write(tmp_path / f"{name}.jsonl", renamed(rows), metric="right")
         printed = run("-c", config, "--from", log, "--policy", "uniform", verb="replay")
-        assert ("The propensities on record fail the audit" in printed) is says
+        assert ("The logged propensities fail the audit" in printed) is says
         assert ("`armwise audit` shows more" in printed) is says
 
 

@@ -126,9 +126,9 @@ def test_decisions_still_open_are_left_out_of_other_layouts(tmp_path: Path, form
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--since", "2027-01-01"], "no example of 300 is of that time: nothing was written"),
+        (["--since", "2027-01-01"], "no example of 300 is in that period: nothing was written"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "must be before until"),
-        (["--since", "20270105"], "no example of 300 is of that time: nothing was written"),
+        (["--since", "20270105"], "no example of 300 is in that period: nothing was written"),
         (["--since", "yesterday"], "since: 'yesterday' is not a date such as 2026-05-01"),
         (["--format", "csv"], "'csv' is not one of 'jsonl', 'dsjson', 'feedback'"),
     ],
@@ -170,7 +170,7 @@ def test_the_feedback_is_written_as_it_was_sent(config: Path, settings: AppConfi
         (one.id, one.metric, one.value) for one in sent
     ]
     late = ["export", "-o", tmp_path / "g.jsonl", "--format", "feedback", "--since", "2100-01-01T00:00Z"]
-    assert "no item of feedback is of that time" in run(*late, "-c", config, code=2)
+    assert "no item of feedback is in that period" in run(*late, "-c", config, code=2)
 
 
 # -- import --------------------------------------------------------------------------------------------

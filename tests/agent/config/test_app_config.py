@@ -482,7 +482,7 @@ def test_ids_of_one_corpus_may_have_slashes() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"corpus": {"name": "old", "source": "x"}}, "corpus 'old' has no place beside `corpora`"),
+        ({"corpus": {"name": "old", "source": "x"}}, "corpus 'old' cannot be combined with `corpora`"),
         ({"corpora": {"a b": {"source": "x"}}}, "corpora: 'a b' is not a valid name"),
         ({"corpora": {"a/b": {"source": "x"}}}, "corpora: 'a/b' is not a valid name"),
         ({"corpora": {"..": {"source": "x"}}}, "corpora: '..' is not a valid name"),

@@ -229,14 +229,12 @@ def test_a_log_without_propensities_shows_raw_means_and_no_estimate(written: Cal
         assert raw[arm] == (len(earned), pytest.approx(np.mean(earned)))
     page, text = write_page(period, "armwise report"), write_text(period)
     for said in (page, text):
-        assert "No decision has a propensity on record" in said
-        assert "cannot be said" in said
+        assert "No decision has a logged propensity" in said
+        assert "It is unknown what another choice" in said
         assert "would earn" not in said.replace("no estimates of what it would earn", "")
     assert "Without a propensity: raw means" in page
     assert f"{period.rewarded} with feedback" in text
-    assert unknowns(period) == [
-        "what other choices would have earned: each draw needs its probability on record."
-    ]
+    assert unknowns(period) == ["what other choices would have earned: log the probability of each draw."]
 
 
 def test_rows_without_a_propensity_are_in_no_comparison(written: Callable[..., Path]) -> None:
@@ -250,7 +248,7 @@ def test_rows_without_a_propensity_are_in_no_comparison(written: Callable[..., P
     assert [(one.name, one.value, one.lead) for one in period.whole.arms] == [
         (one.name, one.value, one.lead) for one in known.whole.arms
     ]
-    assert "100 decisions have no propensity on record and are in no comparison." in write_text(period)
+    assert "100 decisions have no logged propensity and are excluded from comparisons." in write_text(period)
 
 
 @pytest.mark.slow
@@ -260,10 +258,8 @@ def test_a_report_of_wrong_propensities_says_so_first(written: Callable[..., Pat
         replace(one, decision=replace(one.decision, probabilities=third)) for one in simulated(800, seed=4)
     ]
     period = whole(written(rows))
-    assert period.doubt.startswith(
-        "The propensities on record fail the audit: Every propensity on record is 1"
-    )
-    assert "The propensities on record fail the audit" in write_text(period).splitlines()[2]
+    assert period.doubt.startswith("The logged propensities fail the audit: Every propensity on record is 1")
+    assert "The logged propensities fail the audit" in write_text(period).splitlines()[2]
     assert 'class="doubt"' in write_page(period, "armwise report")
 
 
@@ -283,7 +279,7 @@ def test_a_file_is_read_packed_or_not_and_its_texts_are_escaped(written: Callabl
     page = write_page(whole(plain), "armwise report")
     assert "&lt;b&gt;.jsonl" in page
     assert "<b>.jsonl" not in page
-    assert "A file does not have it." in page
+    assert "A file does not record changes." in page
 
 
 def test_what_could_still_get_feedback_when_a_file_was_written_earns_nothing_yet(tmp_path: Path) -> None:

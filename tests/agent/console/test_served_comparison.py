@@ -200,7 +200,7 @@ def test_so_many_decisions_later_the_lead_is_told_apart() -> None:
     (arm,) = now.arms
     assert arm.more is not None
     times = 1 + arm.more / n
-    assert not after(int(times)).arms[0].worse, "at least so many"
+    assert not after(int(times)).arms[0].worse, "the least that it takes"
     assert after(int(2.0 * times)).arms[0].worse, "and not many times as many"
 
 

@@ -170,7 +170,7 @@ def test_an_interval_of_another_kind_says_so(filled: AppConfig, store: Store) ->
     assert one.headline.estimator == "ips", "though sndr comes first: its interval is not the one asked for"
     promises = [said for said in report.assumptions if said.endswith((".",)) and "ntervals" in said]
     assert promises[0].startswith("Intervals hold at any number of rows")
-    assert promises[1].startswith("Where a note says so they are normal ones instead. Intervals are of the")
+    assert promises[1].startswith("Some notes name normal intervals instead. Intervals use the")
     ips = values(of(report, "fixed:dense"))["ips"]
     assert ips.high - ips.low > 0.5, "which is what it takes to hold at any number of rows"
 

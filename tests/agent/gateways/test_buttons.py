@@ -201,7 +201,7 @@ async def test_a_token_ends_with_its_key_and_what_it_gave_is_of_that_key(service
     await asyncio.to_thread(keys.disable, store, made[0].public_id, now)
     await service.refresh()
     said = refused(await press(service, tokens[0], "up", 3), 403, "forbidden", "token")
-    assert said.endswith(f"does not hold any more: key sk-aw-{made[0].public_id} is disabled")
+    assert said.endswith(f"is no longer valid: key sk-aw-{made[0].public_id} is disabled")
     assert (await press(service, tokens[1], "up", 3)).status_code == 202
 
 

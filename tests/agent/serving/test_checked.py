@@ -482,7 +482,7 @@ def test_a_checked_arm_is_checked_once_and_has_no_answering_of_its_own() -> None
         parse({**CONFIG, "llms": {"large": LARGE}, "arms": twice})
     own = arms(JSON)
     own["checked"]["answering"] = {"llm": "large"}
-    with pytest.raises(ConfigError, match="answering has no place there"):
+    with pytest.raises(ConfigError, match="remove its answering"):
         parse({**CONFIG, "llms": {"large": LARGE}, "arms": own})
 
 

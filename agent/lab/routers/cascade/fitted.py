@@ -49,7 +49,9 @@ class CascadeSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    stages: Stages = Field(description="Names of arms, cheap ones first: those of a stage answer together.")
+    stages: Stages = Field(
+        description="Names of arms, cheap ones first. The arms of a stage answer together."
+    )
     right: str = Field("em", description="Score of the outcomes whose expectation is the probability.")
     relevance: bool = Field(
         default=False,

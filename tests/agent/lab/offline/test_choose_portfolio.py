@@ -411,7 +411,7 @@ def test_without_costs_there_are_no_budgets(tmp_path: Path) -> None:
 def test_an_arm_that_must_be_chosen_must_have_been_asked(tmp_path: Path) -> None:
     scores = world()
     scores[2] = np.nan
-    with pytest.raises(ValueError, match="start names 'large', of which no score is known"):
+    with pytest.raises(ValueError, match="start names 'large', which has no scores"):
         choose(tmp_path, keep(tmp_path, scores), start=["large"])
 
 

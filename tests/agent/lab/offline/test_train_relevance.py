@@ -224,7 +224,7 @@ def test_a_router_without_its_model_of_relevance_is_refused(config: AppConfig, t
 
 
 def test_a_router_of_the_question_alone_has_no_relevance(config: AppConfig, tmp_path: Path) -> None:
-    with pytest.raises(RouterError, match="take a router of stage retrieved or answered"):
+    with pytest.raises(RouterError, match="needs a router that sees passages"):
         router(config, write(tmp_path), "question")
     with pytest.raises(RouterError, match="learned from the gold_ids of questions: give them with --queries"):
         router(config, write(tmp_path, gold=False))

@@ -501,7 +501,9 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, manifest: str) -> None:
 
 def test_a_corpus_that_holds_none_of_the_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(passages=("web-1",)))
-    with pytest.raises(RouterError, match="none of the 1 passages of the outcomes, such as 'web-1', is of"):
+    with pytest.raises(
+        RouterError, match="none of the 1 passages of the outcomes, such as 'web-1', is in corpus 'small'"
+    ):
         train(config, tmp_path / "rows.jsonl", router={"kind": "max_sim"})
 
 

@@ -98,9 +98,9 @@ def test_savings_and_quality_hold_the_truth_beside_the_dearest_arm(tmp_path: Pat
         assert low < truth < high
         assert low < estimate < high
     printed = run(log)
-    assert "Beside always using dear, what was served saved $" in printed
+    assert "Compared with always using dear, what was served saved $" in printed
     assert "1,400 decisions (" in printed
-    assert "holds with 95%, however often one looks" in printed
+    assert "holds with 95% confidence, however often you check" in printed
 
 
 @pytest.mark.parametrize(("beside", "sign"), [("dear", 1.0), ("cheap", -1.0)])
@@ -121,7 +121,7 @@ def test_without_dollars_the_best_arm_is_the_reference(tmp_path: Path) -> None:
     assert document["figures"]["reference"] == max(means, key=lambda arm: means[arm])
     assert document["figures"]["saved"] is None
     printed = run(log)
-    assert "No dollars are on record: savings cannot be known." in printed
+    assert "The log has no dollars" in printed
     assert "What was saved is not known" in printed
 
 
@@ -138,7 +138,7 @@ def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
     printed = run(log)
     assert "1,200 decisions (" in printed
     assert "in 400 sessions" in printed
-    assert "who named another arm or gave up is not on record" in printed
+    assert "does not say who named another arm or gave up" in printed
 
 
 def test_decisions_after_another_arm_of_their_session_are_counted(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_decisions_after_another_arm_of_their_session_are_counted(tmp_path: Path
     switched = sum(
         one.episode_id == other.episode_id and one.drawn != other.drawn for one, other in pairwise(decisions)
     )
-    said_so = "decisions came after another arm in their session"
+    said_so = "decisions followed another arm in their session"
     assert f"{switched:,} {said_so}" in run(write(tmp_path / "sessions.jsonl", rows))
     assert said_so not in run(write(tmp_path / "alone.jsonl", served()))
 
@@ -157,7 +157,7 @@ def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_pa
     longer = [*rows[:1400], *changed(rows[1400:1410], episode_id="long")]
     log = write(tmp_path / "log.jsonl", longer)
     assert proven(log)["figures"]["beyond"] == 8
-    assert "the first 2 decisions count in quality: 8 are left out" in run(log)
+    assert "irst 2 decisions of each session count in quality; 8 are left out" in run(log)
 
 
 def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_question_that_was_asked_again_in_a_session_is_counted(tmp_path: Path)
     rows[2] = replace(rows[2], decision=replace(rows[2].decision, context=same))  # of another session
     log = write(tmp_path / "log.jsonl", rows)
     assert proven(log)["outcomes"]["retried"] == 1
-    assert "Of 300 sessions 1 asked a question again" in run(log)
+    assert "In 300 sessions, 1 asked a question again" in run(log)
 
 
 def test_sessions_that_may_still_go_on_are_not_counted(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
-        (changed(served(300), probabilities=()), "No decision has its propensity on record"),
+        (changed(served(300), probabilities=()), "No decision has a logged propensity"),
         (served(300, (1.0, 0.0, 0.0)), "Nothing was randomised: a single arm could be drawn"),
         (
             changed(served(300), mode=Mode.FORCED),
@@ -229,7 +229,7 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
         ),
         (
             changed(served(600), probabilities=(1 / 3, 1 / 3, 1 / 3)),
-            "The propensities on record fail the audit",
+            "The logged propensities fail the audit",
         ),
         (served(90), "the first 100 only set the scale"),
         (served(3), "no arm was drawn 20 times with dollars or feedback on record"),
@@ -266,8 +266,8 @@ def test_without_feedback_the_savings_alone_are_stated(tmp_path: Path) -> None:
     assert figures["quality"] is None
     assert figures["saved"][1] > 0.0
     printed = run(log)
-    assert "No decision has feedback of reward: quality cannot be known." in printed
-    assert "The quality is not known: no feedback is on record." in printed
+    assert "No decision has feedback for reward: quality cannot be known." in printed
+    assert "The quality is not known: the log has no feedback." in printed
 
 
 def test_an_arm_that_was_hardly_drawn_is_named_and_is_no_reference_by_default(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_an_arm_that_was_hardly_drawn_is_named_and_is_no_reference_by_default(tm
     rows = changed(rows, policy="imported-estimated")
     printed = CliRunner().invoke(app, ["prove", str(write(tmp_path / "log.jsonl", rows))]).output
     assert "Drawn fewer than 20 times: dear (" in printed
-    assert "Whether propensities are true: they were estimated" in printed
+    assert "Whether the propensities are true: they were estimated" in printed
 
 
 def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_propensity_of_the_drawn_arm_alone_is_enough(tmp_path: Path) -> None
     log = write(tmp_path / "alone.jsonl", [*map(alone, served())])
     figures = proven(log)["figures"]
     assert figures["quality"][1] < whole["quality"][1], "without the others, no control variate"
-    assert "only the probability of the drawn arm is on record" in run(log)
+    assert "log only the probability of the drawn arm" in run(log)
 
 
 def test_a_decision_that_could_not_have_drawn_the_reference_is_left_out(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def receipt(log: Path) -> Path:
 def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
     printed = run(receipt, log, verb="verify")
     assert "match: 1,500 decisions give what" in printed
-    assert "Beside always using dear" in printed
+    assert "Compared with always using dear" in printed
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_what_differs_is_said_and_exits_with_1(
     other.write_text(json.dumps(document))
     printed = run(other, log, code=1, verb="verify")
     assert difference in printed
-    assert "is not what log.jsonl gives" in printed
+    assert "differs from what log.jsonl gives" in printed
 
 
 @pytest.mark.parametrize(
@@ -471,9 +471,9 @@ def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsRece
             "no worse than 2.3 points of 100 below (estimate +0.0, -2.3 to +3.3",
         ),
         ({"saved": None}, "what was served had a quality no worse than 2.0 points of 100 below"),
-        ({"cut": 3}, "3 answers were dearer than $0.50, and count as so much."),
-        ({"rated": (0.1, 0.05, 0.2)}, "Feedback came more often on what was served"),
-        ({"rated": (-0.1, -0.2, -0.05)}, "Feedback came less often on what was served"),
+        ({"cut": 3}, "3 answers cost more than $0.50, and count as $0.50."),
+        ({"rated": (0.1, 0.05, 0.2)}, "What was served got feedback more often."),
+        ({"rated": (-0.1, -0.2, -0.05)}, "What was served got feedback less often."),
     ],
 )
 def test_the_sentence_says_what_the_ends_allow(fields: dict[str, Any], text: str) -> None:
@@ -630,7 +630,7 @@ def test_the_export_of_a_running_service_is_read_with_its_key(tmp_path: Path) ->
     try:
         service.reply("GET /v1/export", log.read_bytes())
         receipt = tmp_path / "receipt.json"
-        assert "Beside always using dear" in run(service.url + "/", "--key", "secret", "-o", receipt)
+        assert "Compared with always using dear" in run(service.url + "/", "--key", "secret", "-o", receipt)
         assert service.shown[-1] == "Bearer secret"
         assert json.loads(receipt.read_text())["source"] == service.url
         assert "match: " in run(receipt, log, verb="verify")

@@ -540,8 +540,7 @@ def test_a_first_start_promotes_although_requests_were_answered_meanwhile(world:
     promotion = active_policy(world.store, world.ours).promotion
     assert promotion is not None
     assert promotion.reason == (
-        "warm start 1: a first start, after 60 decisions of which 60 have settled with ratings; "
-        "the gate needs 100"
+        "warm start 1: a first start, after 60 decisions; 60 have settled with ratings; the gate needs 100"
     )
 
 
