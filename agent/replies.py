@@ -68,7 +68,7 @@ class Failure(Reply):
         examples=["invalid_request_error", "server_error", "requests", "tokens", "insufficient_quota"],
     )
     code: str | None = Field(
-        description="Stable name; that of the provider of a language model where it refused the request."
+        description="Stable name, from the provider of the language model if it refused the request."
     )
     message: str = Field(description="Names the offending value and what would be right.")
     param: str | None = Field(description="The field at fault.")
@@ -156,7 +156,7 @@ class MadeCall(Passed):
 
     id: str = Field(description="The result of the call comes under it.")
     type: Annotated[str, among("function", "custom")] = "function"
-    function: MadeFunction | None = Field(default=None, description="Left out where another tool is called.")
+    function: MadeFunction | None = Field(default=None, description="Left out if another tool is called.")
 
 
 class UrlCitation(Reply):
@@ -182,8 +182,8 @@ class AnswerMessage(Passed):
     content: str | list[dict[str, Any]] | None = Field(
         default=None, description="Null where it calls functions and says nothing. Some providers send parts."
     )
-    tool_calls: list[MadeCall] | None = Field(default=None, description="Left out where there is none.")
-    annotations: list[Annotation] | None = Field(default=None, description="Left out where there is none.")
+    tool_calls: list[MadeCall] | None = Field(default=None, description="Left out if there is none.")
+    annotations: list[Annotation] | None = Field(default=None, description="Left out if there is none.")
 
 
 class AnswerChoice(Passed):
@@ -194,7 +194,9 @@ class AnswerChoice(Passed):
     finish_reason: str | None = Field(
         default=None, description="`stop`, `length`, `tool_calls`, `content_filter`, or the provider's own."
     )
-    logprobs: dict[str, Any] | None = Field(default=None, description="`content` has those of each token.")
+    logprobs: dict[str, Any] | None = Field(
+        default=None, description="`content` has the values of each token."
+    )
 
 
 class PromptTokens(Passed):
@@ -210,7 +212,7 @@ class Usage(Passed):
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: PromptTokens | None = Field(
-        default=None, description="Left out where none came from a cache."
+        default=None, description="Left out if none came from a cache."
     )
 
 
@@ -222,7 +224,7 @@ class Completion(Passed):
     created: int | None = None
     model: str = Field(description="`arm/<name>`: the arm that answered.")
     choices: list[AnswerChoice]
-    usage: Usage | None = Field(default=None, description="Left out where the provider reports none.")
+    usage: Usage | None = Field(default=None, description="Left out if the provider reports none.")
     agent: Agent
 
 
@@ -414,9 +416,11 @@ class FeedbackState(Reply):
     wait_time: str
     waiting: int = Field(description="Explored decisions that may still get feedback.")
     settled_before: Time | None = Field(
-        description="Decisions since then are in no estimate yet; null where none waits."
+        description="Decisions since then are not in the estimates yet; null if none waits."
     )
-    values: int = Field(description="Values on the newest settled decisions, of which the following is said.")
+    values: int = Field(
+        description="Number of values on the newest settled decisions, which the next fields describe."
+    )
     median_s: float | None
     p99_s: float | None
     late: float = Field(description="Share of them that came after the wait time, and count for nothing.")
@@ -475,7 +479,7 @@ class Policy(Summary):
     serving: ServingState
     promotion: PromotionState | None
     canaries: list[CanaryState] = Field(
-        description="Candidates that take part in decisions, each in those of its turn."
+        description="Candidates that take part in decisions, each when it is its turn."
     )
     newest: Summary | None
     judge: JudgeState | None

@@ -206,7 +206,7 @@ class DecisionRecord(Chosen):
     budget: DecisionBudget | None
     cache_misses: CacheMissRecord | None = Field(
         description="What arms were expected to cost more, since their language models lacked the "
-        "conversation in their caches; null where none did."
+        "conversation in their caches; null if all had it."
     )
     shadow: dict[str, float] | None
     canary: Share | None
@@ -221,12 +221,10 @@ class DecisionRecord(Chosen):
     choices: list[WrittenChoice] | None = Field(description="All answers, where they are more than a text.")
     passage_ids: list[str]
     stages: Sequence[Mapping[str, Any]]
-    index_version: str | None = Field(
-        description="Version of the index that answered; null where it is unknown."
-    )
+    index_version: str | None = Field(description="Version of the index that answered; null if unknown.")
     cached: bool = Field(description="Whether the passages were kept from an earlier search.")
     tokens_by_model: dict[str, ModelTokens] | None = Field(
-        description="Tokens of each language model that was asked; null where none was."
+        description="Tokens of each language model that was asked; null if none was asked."
     )
     feedback: list[Item]
     observations: list[Observed]

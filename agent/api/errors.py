@@ -174,7 +174,7 @@ _KINDS = (
     ErrorKind(
         "project_taken",
         409,
-        "Ids in the log would clash with those of the new project.",
+        "Ids in the log would clash with ids of the new project.",
         raised_by={ProjectTakenError: "project"},
     ),
     ErrorKind("promotion_refused", 409, "This configuration cannot serve the version."),

@@ -158,7 +158,7 @@ class Incumbent(Request):
 
     arm: Name | None = Field(default=None, description="The arm that it chose.")
     distribution: Annotated[dict[Name, Probability], Field(min_length=1, max_length=1000)] | None = Field(
-        default=None, description="In the place of `arm`: arm to probability, summing to 1; drawn from here."
+        default=None, description="Instead of `arm`: arm to probability, summing to 1, to draw from."
     )
 
 
@@ -179,7 +179,8 @@ class AgentOptions(Request):
         description="What the metadata of every passage fulfils, as OpenAI's vector stores have it.",
     )
     groups: Annotated[list[Group], Field(max_length=256)] | None = Field(
-        default=None, description="Fewer of the groups of the key, such as those of the user; null for all."
+        default=None,
+        description="Fewer of the groups of the key, such as the groups of the user; null for all.",
     )
     incumbent: Incumbent | None = Field(
         default=None,
@@ -248,10 +249,10 @@ class ObservationItem(Request):
         description="What could have been chosen; null for the keys of `distribution`, or all live arms.",
     )
     propensity: Annotated[Finite, Field(ge=LEAST_PROPENSITY, le=1)] | None = Field(
-        default=None, description="Probability with which `arm` was drawn; null where it is not known."
+        default=None, description="Probability with which `arm` was drawn; null if unknown."
     )
     distribution: Annotated[dict[Name, Probability], Field(min_length=1, max_length=1000)] | None = Field(
-        default=None, description="In the place of `propensity`: arm to probability, summing to 1."
+        default=None, description="Instead of `propensity`: arm to probability, summing to 1."
     )
     cost: ObservedCost = ObservedCost()
     features: dict[Text, ContextValue] = Field(

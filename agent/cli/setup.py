@@ -173,7 +173,7 @@ def init(
     ] = [],  # noqa: B006
     no_documents: Annotated[
         bool,
-        typer.Option("--no-documents", help="Choose among models alone: give two or more of them."),
+        typer.Option("--no-documents", help="Serve only models, without documents: give two or more."),
     ] = False,
     llm_url: Annotated[
         str | None, typer.Option("--llm-url", help="Base URL of an endpoint with OpenAI's API.")
@@ -211,7 +211,8 @@ def init(
         if source is None and not sources and not no_documents:
             if not asks:
                 raise ValueError(
-                    f"which documents? `armwise init SOURCE`, or --no-documents for models alone. {SOURCES}"
+                    f"which documents? `armwise init SOURCE`, or --no-documents to serve only models. "
+                    f"{SOURCES}"
                 )
             source = _asked(f"Documents. {SOURCES}", "stdlib", _sound_corpus)
         if engine is None:

@@ -155,7 +155,7 @@ class AppConfig(BaseModel):
     )
     keys: tuple[Key, ...] = Field(
         default=(),
-        description="API keys in environment variables, in addition to those of `armwise key create`. "
+        description="API keys in environment variables, in addition to the keys of `armwise key create`. "
         "Without any key, anyone who can reach the service can use it.",
     )
     open: bool = Field(
@@ -165,7 +165,7 @@ class AppConfig(BaseModel):
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names by which clients reach the service, such as `api.example.com`, "
+        description="Names under which clients reach the service, such as `api.example.com`, "
         "`*.example.com` or `*` for any. `localhost` and IP addresses are always accepted. Browsers "
         "may send requests from pages of these hosts and of this machine.",
     )

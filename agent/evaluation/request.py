@@ -101,8 +101,8 @@ class EvaluationRequest(BaseModel):
     )
     project: Annotated[StrictStr, Field(pattern=f"^{keys.PROJECT.pattern}$")] | None = Field(
         default=None,
-        description="Only decisions of keys of this project; over HTTP without the scope `admin` that of the "
-        "key, and always where `features` select.",
+        description="Only decisions of keys of this project. Over HTTP, without the scope `admin` or "
+        "if `features` select, it is always the key's own.",
     )
     cost_weight: Amount | None = Field(
         default=None,

@@ -58,7 +58,7 @@ LOOKED_AT = (1_000, 10_000)
 
 
 class PostgresColumns(BaseModel):
-    """Columns of a table; those of a table that `ingest` makes are the defaults."""
+    """Columns of a table. The defaults fit a table that `ingest` makes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

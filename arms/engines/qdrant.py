@@ -41,7 +41,7 @@ one while a collection is filled."""
 
 
 class PayloadFields(BaseModel):
-    """Fields of a payload; those of a collection that `ingest` fills are the defaults."""
+    """Fields of a payload. The defaults fit a collection that `ingest` fills."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

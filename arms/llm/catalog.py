@@ -90,8 +90,8 @@ class EndpointSpec(CachePrices, _Spec):
     usd_per_kilotoken_in: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read, in USD. If you set none of these four prices, those "
-        "of the built-in price list apply; otherwise null is 0.",
+        description="Price of 1,000 tokens read, in USD. If you set none of these four prices, the "
+        "built-in price list applies; otherwise null is 0.",
     )
     usd_per_kilotoken_out: Number | None = Field(
         default=None, ge=0, description="Price of 1,000 tokens written, in USD. Null: as for tokens read."

@@ -76,7 +76,7 @@ _OPERATOR = Place("what an operator wrote", Fate.KEPT, "only keys with scope `op
 _KEY = Place("public id of a key", Fate.NONE)
 
 _REPORT = Place(
-    "numbers of an evaluation, and the names of features by which its request selects",
+    "numbers of an evaluation, and the names of the features that its request selects",
     Fate.KEPT,
     "only keys with scope `operate` or `admin` write it",
 )

@@ -30,7 +30,7 @@ class ErasureState(Reply):
     at: Time
     scope: Annotated[str, among("user", "episode", "decision", "age")]
     by: str = Field(
-        description="Public id of the key, `cli`, `retention`, or `anybody` where there are no keys."
+        description="Public id of the key, `cli`, `retention`, or `anybody` if there are no keys."
     )
     upto: int | None = Field(description="By age: position of the log up to which all texts are gone.")
     decisions: int

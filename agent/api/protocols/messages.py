@@ -67,7 +67,7 @@ class MessageFailure(Reply):
         str, among(*sorted({*_TYPES.values(), "api_error", "billing_error", "invalid_request_error"}))
     ]
     message: str = Field(description="Names the offending value and what would be right.")
-    code: str | None = Field(description="Stable name; that of the provider where it refused the request.")
+    code: str | None = Field(description="Stable name, from the provider if it refused the request.")
     param: str | None = Field(description="The field at fault.")
     retryable: bool = Field(description="Whether the same request may succeed later.")
     decision_id: str | None = Field(description="The decision that is kept nevertheless.")
@@ -106,7 +106,7 @@ class ToolUse(Passed):
 class MessageUsage(Passed):
     """Tokens of the language model."""
 
-    input_tokens: int = Field(description="Tokens read, those of the cache apart.")
+    input_tokens: int = Field(description="Tokens read, without tokens from the cache.")
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     output_tokens: int
@@ -328,7 +328,7 @@ Version = Annotated[
     Header(
         alias="anthropic-version",
         pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
-        description="Version of the protocol; that of 2023-06-01 is answered.",
+        description="Version of the protocol; 2023-06-01 is supported.",
     ),
 ]
 

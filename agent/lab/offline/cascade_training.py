@@ -32,7 +32,7 @@ class CascadeTraining(TrainingData):
     spec: cascade.CascadeSpec = Field(description="Stages, routers and stopping rule of the cascade.")
     utility: Utility = Field(
         default=Utility(),
-        description="Utility of an answer. Its cost is that of all arms asked.",
+        description="Utility of an answer. It costs what all asked arms cost.",
     )
 
 

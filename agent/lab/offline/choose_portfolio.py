@@ -70,7 +70,7 @@ class PortfolioSelection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scores: Path = Field(description="Folder of a score matrix.")
-    k: int = Field(default=5, ge=1, description="Arms to choose, including those of --start.")
+    k: int = Field(default=5, ge=1, description="Arms to choose, including the arms of --start.")
     budget: float | None = Field(
         default=None, gt=0, description="What the arms may cost together, instead of -k."
     )

@@ -216,7 +216,7 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
-                f"answers of {paths[0]} were written with {_described(first)}, those of {path} with "
+                f"answers of {paths[0]} were written with {_described(first)}, answers of {path} with "
                 f"{_described(other)}: a router that compares answers learns from one way"
             )
     return first

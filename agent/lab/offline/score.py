@@ -85,7 +85,7 @@ class Scoring(BaseModel):
     seed: int = Field(default=0, ge=0, description="Seed that shuffles questions and draws for random arms.")
     block: int = Field(default=32, ge=1, description="Questions that are finished and saved together.")
     workers: int | None = Field(default=None, ge=1, description="Processes; by default one per processor.")
-    timed: int = Field(default=4, ge=0, description="Searches by which each arm is timed; 0 times none.")
+    timed: int = Field(default=4, ge=0, description="Searches to time each arm with; 0 skips the timing.")
     output: Path = Field(description="Folder of the matrix. It must not hold another one.")
 
     @model_validator(mode="after")

@@ -140,7 +140,7 @@ def make_receipt(
     reference = choose_reference(sessions) if beside is None else beside
     if reference not in sessions.names:
         raise ValueError(
-            f"--beside {reference}: one of {', '.join(sessions.names)} was expected, which could be drawn"
+            f"`--beside {reference}`: one of {', '.join(sessions.names)} was expected, which could be drawn"
         )
     comparison = noninferiority.compare(sessions, reference, traffic.rule.reward_range)
     outcomes = traffic.outcomes(settlement)

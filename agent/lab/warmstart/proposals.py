@@ -218,5 +218,6 @@ def propose_router(
         return None
     step.said += f"; serve it with `{step.found['configure']}`"
     if not evaluable:
-        step.said += "; it looks at what every arm retrieves, of which the log keeps one: it is not evaluated"
+        step.said += "; it is not evaluated, because it reads what every arm retrieves and the log has "
+        "one arm's passages"
     return f"router:{folder}" if evaluable else None

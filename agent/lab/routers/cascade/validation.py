@@ -103,7 +103,7 @@ class CascadeValidation:
             low, high = self.gap_interval
             gap = f", and closes {self.gap:.1%} [{low:.1%}, {high:.1%}] of the gap to the oracle"
         if self.gap_of_all is not None:
-            gap += f" ({self.gap_of_all:.1%} of the gap to that of all arms of the outcomes)"
+            gap += f" ({self.gap_of_all:.1%} of the gap to all arms of the outcomes)"
         return (
             f"the cascade gains {gain:+.4f} {_shown(self.gain)} of reward over {self.single}{gap}; of the "
             f"questions, {stops} stop at its stages; it loses {self.lost:.4f} {_shown(self.lost_interval)} "
