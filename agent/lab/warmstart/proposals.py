@@ -218,6 +218,7 @@ def propose_router(
         return None
     step.said += f"; serve it with `{step.found['configure']}`"
     if not evaluable:
-        step.said += "; it is not evaluated, because it reads what every arm retrieves and the log has "
-        "one arm's passages"
+        step.said += (
+            "; it is not evaluated, because it reads every arm's passages, and the log has only one arm's"
+        )
     return f"router:{folder}" if evaluable else None

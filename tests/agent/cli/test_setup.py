@@ -290,7 +290,7 @@ ENDPOINT = ("corpus.jsonl", "--llm-url", "http://127.0.0.1:9/v1", "--llm-model",
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "which documents? `armwise init SOURCE`, or --no-documents for models alone"),
+        ((), "which documents? `armwise init SOURCE`, or --no-documents to serve only models"),
         (("--no-documents",), "--no-documents needs two models to choose from"),
         ((*ENDPOINT, "--no-documents"), "--no-documents: leave out corpus.jsonl"),
         ((*ENDPOINT, "--model", "a=b", "--model", "a=c"), "--model a=c: 'a' is twice the name of a model"),
