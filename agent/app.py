@@ -81,7 +81,7 @@ def _require_own_port() -> None:
     port, ours = client.http_config.port, f"--gcs-address={ray.get_runtime_context().gcs_address}"
     if owner := describe_owner(port, client.http_config.host, ours):
         raise ConfigError(
-            f"port {port} is taken{owner}: each of the two services would get a part of the requests. Stop "
+            f"port {port} is taken{owner}. Each of the two services would get some of the requests: stop "
             "one of them (Ctrl-C where it runs, or `serve shutdown`), or change http_options.port"
         )
 

@@ -79,17 +79,19 @@ LOCK = Path(__file__).resolve().parents[1] / "requirements" / "base.txt"
 """Pins of packages in a checkout; a wheel does not include them."""
 
 EXTRAS = ("", "serve", "plots")
-"""Extras that the service needs completely; the empty one stands for the base requirements."""
+"""Extras that the service needs in full; the empty name stands for the base requirements."""
 
 OPTIONAL = {
-    "local": "no encoder and no language model in this process",
-    "trees": "no routers of boosted trees, and no learned fusion",
-    "mcp": "no /mcp, and no arms of kind mcp",
-    "parquet": "no files in Parquet",
+    "local": "encoders and language models cannot run in this process",
+    "trees": "routers of boosted trees and learned fusion are not available",
+    "mcp": "/mcp and arms of kind mcp are not available",
+    "parquet": "Parquet files cannot be read or written",
 }
-"""Extras that a service needs where its configuration names them, and what there is not without each."""
+"""Extras that only some configurations need, and what is missing without each."""
 
-PINNED = "install what is pinned: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
+PINNED = (
+    "install the pinned versions: `make .venv/ready`, or `pip install --no-deps -r requirements/base.txt`"
+)
 
 REQUIRED = "`pip install --upgrade 'armwise[{extra}]'`"
 """Remedy without pins, for a package that an extra brings."""
@@ -125,7 +127,7 @@ SHARED_MEMORY = 256 * 2**20
 """Bytes of Ray's object store."""
 
 LISTED_MODELS = 5
-"""Models of an endpoint that are named in place of one that it does not have."""
+"""Number of available models that a finding lists if the configured one is missing."""
 
 ANSWER_TIMEOUT_S = 3.0
 """Seconds that a service, or a cluster, has to answer."""
@@ -187,7 +189,9 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
     if python_version() in specifier:
         yield Finding(f"Armwise {about['Version']} on Python {python_version()}")
     else:
-        yield Finding(f"Python {python_version()} is not {specifier}", f"install Python {specifier}")
+        yield Finding(
+            f"Armwise needs Python {specifier}, but this is {python_version()}", f"install Python {specifier}"
+        )
     unlike: dict[str, str] = {}
     absent: set[str] = set()
     for requirement in map(Requirement, about.get_all("Requires-Dist") or ()):
@@ -205,19 +209,22 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         elif not release:
             yield Finding(f"{requirement.name} is not installed", remedy)
         elif not requirement.specifier.contains(release.partition("+")[0], prereleases=True):
-            yield Finding(f"{requirement.name} {release} is installed, not {requirement.specifier}", remedy)
+            yield Finding(
+                f"{requirement.name} {release} is installed, but Armwise needs {requirement.specifier}",
+                remedy,
+            )
             unlike[canonicalize_name(requirement.name)] = release
     yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
     for extra, lacking in OPTIONAL.items():
         if extra in absent:
-            yield Finding(f"without armwise[{extra}]: {lacking}")
+            yield Finding(f"armwise[{extra}] is not installed: {lacking}")
     differing = [
         f"{name} {release} (pinned {version})"
         for name, version in _pins(lock)
         if (release := installed(name)) not in ("", version) and name not in unlike
     ]
     if differing:
-        what = f"not as {lock.name} pins them: {', '.join(differing)}"
+        what = f"some versions differ from {lock.name}: {', '.join(differing)}"
         yield Finding(what, PINNED, serious=False)
 
 
@@ -227,26 +234,26 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
 
 
 def library_findings(config: AppConfig) -> Iterator[Finding]:
-    """Yield what is named in the configuration and needs an extra of `OPTIONAL` that is not installed."""
+    """Yield the libraries that the configuration needs and that are not installed."""
     needed: dict[str, list[tuple[str, str]]] = {}
     for what, libraries in _libraries(config):
         for module in find_missing(libraries):
             needed.setdefault(install_command([module]), []).append((module, what))
     for command, pairs in needed.items():
         modules, whats = (", ".join(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
-        yield Finding(f"not installed: {modules}, for {whats}", command)
+        yield Finding(f"{modules} must be installed for {whats}", f"run {command}")
 
 
 def require_libraries(config: AppConfig) -> None:
     """Refuse a configuration that names what is not installed. Raises ConfigError."""
     if missing := list(library_findings(config)):
-        raise ConfigError("\n".join(f"{finding.what}; {finding.remedy} brings it" for finding in missing))
+        raise ConfigError("\n".join(f"{finding.what}; {finding.remedy}" for finding in missing))
 
 
 def require_models(config: AppConfig) -> None:
-    """Refuse a configuration that names an encoder or a file of weights which cannot be had.
+    """Refuse a configuration that names an encoder or a file of weights that cannot be found.
 
-    A hub is asked for the encoders that are names of it, which takes half a minute where it does not answer.
+    Encoders named by a hub are looked up there; that takes half a minute if the hub does not answer.
 
     Raises:
         ConfigError: Each line has the key of the configuration and the model.
@@ -302,7 +309,9 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
     if problem := describe_budget_without_prices(config):
         yield Finding(problem, "or disable the key: `armwise key disable`")
     elif unpriced := config.unpriced:
-        yield Finding(f"no price is known for {unpriced}: answers count as free", PRICE_REMEDY, serious=False)
+        yield Finding(
+            f"no price is known for {unpriced}, so answers count as free", PRICE_REMEDY, serious=False
+        )
 
 
 def describe_budget_without_prices(config: AppConfig) -> str:
@@ -351,24 +360,23 @@ def is_open_to_all(config: AppConfig, host: str) -> bool | None:
 
 def _keys(config: AppConfig, host: str, is_open: bool | None) -> Iterator[Finding]:
     if is_open is None:
-        remedy = "what is said of the log has the reason"
-        yield Finding("whether there is a key is not known: the log cannot be read", remedy, serious=False)
+        what = "the log cannot be read, so Armwise does not know whether an API key is set"
+        yield Finding(what, "see the finding on the log", serious=False)
     if is_open:
         what = f"no API key is set, so everyone who reaches {host} can use and administer the service"
         yield Finding(
-            what, "run `armwise key create --name me`, or declare `keys`", serious=not is_loopback(host)
+            what, "run `armwise key create --name me`, or set `keys`", serious=not is_loopback(host)
         )
     for key in config.keys:
         length = len(read_secret(key.env))
         if length < SHORTEST_KEY:
             yield Finding(
                 f"the key in {key.env} has {length} characters",
-                f"set it to {SHORTEST_KEY} random ones or more, such as those of `openssl rand -hex 32`",
+                f"use at least {SHORTEST_KEY} random characters, for example from `openssl rand -hex 32`",
             )
     if is_open is False and not is_loopback(host):
-        yield Finding(
-            f"keys and questions pass {host} in plain text", "terminate TLS in front of it", serious=False
-        )
+        what = f"clients send their keys and questions to {host} in plain text"
+        yield Finding(what, "put a proxy that terminates TLS in front of the service", serious=False)
 
 
 def _database(config: AppConfig) -> Iterator[Finding]:
@@ -380,39 +388,42 @@ def _database(config: AppConfig) -> Iterator[Finding]:
     mode = options.get("sslmode", [os.environ.get("PGSSLMODE", "prefer")])[0]
     if host and not host.startswith("/") and not is_loopback(host):
         if mode not in ENCRYPTED:
-            what = f"PostgreSQL on {host} may be used without TLS (sslmode {mode})"
+            what = f"the connection to PostgreSQL on {host} may be unencrypted (sslmode={mode})"
             yield Finding(what, "add ?sslmode=verify-full to log_url")
         elif mode == "require":
-            what = f"sslmode require does not check that it is {host} which answers"
+            what = f"sslmode=require encrypts the connection, but does not check that the server is {host}"
             yield Finding(what, "use sslmode=verify-full with sslrootcert", serious=False)
     if address.password or "password" in options:
-        yield Finding("log_url holds a password", "put it in PGPASSFILE", serious=False)
+        yield Finding(
+            "log_url contains a password", "move it to the file that PGPASSFILE names", serious=False
+        )
 
 
 def _remote(name: str, url: str) -> Iterator[Finding]:
     address = urlsplit(url)
     for ip in _addresses(address.hostname or ""):
         if ip.is_link_local:
-            what = f"arm {name!r} sends questions to {ip}, an address of the machine's own network or cloud"
-            yield Finding(what, "name the search service by its address")
+            what = (
+                f"arm {name!r} sends questions to {ip}, a link-local address, where clouds keep credentials"
+            )
+            yield Finding(what, "set the arm's `url` to the address of the search service")
             return
         if ip.is_private:
-            what = f"arm {name!r} sends questions to {ip}, which is private"
-            yield Finding(what, "nothing is wrong if that is your own search", serious=False)
+            what = f"arm {name!r} sends questions to {ip}, a private address"
+            yield Finding(what, "ignore this if your own search service runs there", serious=False)
             return
     if address.scheme == "http":
         what = f"arm {name!r} sends questions to {address.hostname} in plain text"
-        yield Finding(what, "use https", serious=False)
+        yield Finding(what, "use an https address", serious=False)
 
 
 def _quoting(config: AppConfig) -> Iterator[Finding]:
-    """Yield that a model which is no placeholder is not asked where passages are quoted."""
+    """Yield that most answers are quoted passages although a real model is configured."""
     model = config.models[config.answering.llm]
     placeholder = isinstance(model, catalog.EmbeddedSpec) and model.model == catalog.DEFAULT_MODEL
     if config.answering.quote and not placeholder:
-        rest = f"the model {model.engine!r} is asked for the rest"
-        what = f"answering.quote: passages are quoted, and {rest}"
-        yield Finding(what, "remove answering.quote to have it answer", serious=False)
+        what = "answering.quote is set, so Armwise mostly quotes passages instead of asking your model"
+        yield Finding(what, "remove answering.quote to let the model answer", serious=False)
 
 
 def _unpriced(config: AppConfig) -> Iterator[Finding]:
@@ -422,8 +433,8 @@ def _unpriced(config: AppConfig) -> Iterator[Finding]:
         return
     if paid := ", ".join(repr(name) for name, spec in config.arms.items() if spec.usd):
         zero = "reward.cost_weight" if rule.cost.usd else "reward.cost.usd"
-        what = f"searches of {paid} cost dollars, and {zero} is 0: no reward counts them"
-        yield Finding(what, f"set {zero}, or `budget.usd_per_request`", serious=False)
+        what = f"searches with {paid} cost dollars, but {zero} is 0, so rewards ignore that cost"
+        yield Finding(what, f"set {zero} or `budget.usd_per_request`", serious=False)
 
 
 def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
@@ -441,27 +452,28 @@ def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 def file_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield files that others can read or change, and a disk that is nearly full."""
     if other := config.overridden_home:
-        what = f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"
-        remedy = "unset ARMWISE_HOME, or leave `home` out: services with one home share corpora and log"
+        what = f"the home is {config.home_path} (from ARMWISE_HOME), not {other} (from the configuration)"
+        remedy = "unset ARMWISE_HOME, or remove `home`: services with the same home share corpora and log"
         yield Finding(what, remedy, serious=False)
     for place in filter(None, (config.home_path, config.log_path)):
         mode = _mode(place)
         if mode & 0o022:
-            yield Finding(f"others can change {place} (mode {mode:o})", f"chmod go-rwx {place}")
+            yield Finding(f"other users can change {place} (mode {mode:o})", f"run `chmod go-rwx {place}`")
         elif mode & 0o055:
-            what = f"other users of this machine can read {place} (mode {mode:o}), which holds questions"
-            yield Finding(what, f"chmod go-rwx {place}", serious=False)
+            what = f"other users can read {place} (mode {mode:o}), which contains your users' questions"
+            yield Finding(what, f"run `chmod go-rwx {place}`", serious=False)
     for place in secret_files(os.environ):
         mode = _mode(place)
         if mode & 0o077:
-            yield Finding(f"others can read {place} (mode {mode:o})", f"chmod 600 {place}")
+            yield Finding(f"other users can read {place} (mode {mode:o})", f"run `chmod 600 {place}`")
     there = next((each for each in (config.home_path, *config.home_path.parents) if each.exists()), Path("/"))
     free = shutil.disk_usage(there).free
     if free < LEAST_FREE:
-        what = f"{there} has {free / 2**20:,.0f} MiB left"
-        yield Finding(
-            what, f"free {LEAST_FREE / 2**20:,.0f} MiB or more: a log that is full refuses requests"
+        what = f"the disk of {there} has only {free / 2**20:,.0f} MiB of free space"
+        remedy = (
+            f"free at least {LEAST_FREE / 2**20:,.0f} MiB: the service refuses requests if the disk is full"
         )
+        yield Finding(what, remedy)
 
 
 def home_findings(config: AppConfig) -> Iterator[Finding]:
@@ -516,8 +528,10 @@ def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
                 continue
             yield Finding(
                 f"{process_name(words)} (process {process.pid}) listens on {ip}:{port}"
-                + (", and answers to its token alone" if guarded else ", and asks for no token"),
-                "let no other machine reach it" if guarded else "set RAY_AUTH_MODE=token, and close the port",
+                + (" and requires Ray's token" if guarded else " and requires no token"),
+                "block the port for other machines"
+                if guarded
+                else "set RAY_AUTH_MODE=token, and block the port for other machines",
                 serious=not guarded,
             )
 
@@ -579,26 +593,30 @@ def process_name(words: list[str]) -> str:
 def resource_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield whether memory and file handles suffice."""
     free = available_memory()
-    what = f"{free / 2**20:,.0f} MiB of memory are available, {os.cpu_count()} processors"
+    what = f"{free / 2**20:,.0f} MiB of memory and {os.cpu_count()} processors are available"
     if free < USUAL_MEMORY:
-        remedy = f"leave {USUAL_MEMORY / 2**20:,.0f} MiB for the default service, and more for larger models"
+        usual = f"{USUAL_MEMORY / 2**20:,.0f} MiB"
+        remedy = f"free some memory: the default service needs {usual}, and larger models need more"
         yield Finding(what, remedy, serious=free < LEAST_MEMORY)
     else:
         yield Finding(what)
     shared = Path("/dev/shm")  # only its size is looked at # nosec B108
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < SHARED_MEMORY:
-        what = f"{shared} has {size / 2**20:,.0f} MiB, and Ray keeps its objects there"
-        yield Finding(
-            what, "give a container more: `docker run --shm-size=512m`, or a volume of `medium: Memory`"
-        )
+        what = f"{shared} has only {size / 2**20:,.0f} MiB, and Ray keeps its objects there"
+        remedy = "give the container more: `docker run --shm-size=512m`, or a volume with `medium: Memory`"
+        yield Finding(what, remedy)
     handles, most = hard_limit_of_files(), most_connections()
     if config.http.connections > most:
-        what = f"a process may open {handles:,} files, and http.connections {config.http.connections:,} need"
-        remedy = "raise the hard limit (`ulimit -Hn`, LimitNOFILE=), or lower http.connections"
         needed = 2 * config.http.connections + OTHER_HANDLES
-        yield Finding(f"{what} {needed:,}: {most:,} connections are served", remedy)
+        what = (
+            f"{config.http.connections:,} connections (http.connections) need {needed:,} file handles, but a "
+            f"process may have only {handles:,}, so the service accepts {most:,} connections"
+        )
+        yield Finding(
+            what, "raise the hard limit (`ulimit -Hn`, or LimitNOFILE= in systemd), or lower http.connections"
+        )
     else:
-        yield Finding("file handles suffice for http.connections")
+        yield Finding("there are enough file handles for http.connections")
 
 
 def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
@@ -614,19 +632,18 @@ def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
 def address_findings(host: str, port: int) -> Iterator[Finding]:
     """Yield whether the service can listen at an address, or already does; and if its cluster answers."""
     if (problem := bind_problem(host, port)) is None:
-        yield Finding(f"port {port} of {host} is free")
+        yield Finding(f"port {port} on {host} is free")
     elif _is_ours(host, port):
-        yield Finding(f"a service answers on port {port} of {host}")
+        yield Finding(f"an Armwise service answers on port {port} on {host}")
     else:
-        remedy = "stop what listens there, or change http_options.port in the configuration"
+        remedy = "stop the program that uses it, or change http_options.port in the configuration"
         yield Finding(problem + describe_owner(port), remedy)
     if cluster := os.environ.get("RAY_ADDRESS"):
         if problem := cluster_problem(cluster):
-            yield Finding(
-                problem, "start it with `ray start --head`, or unset RAY_ADDRESS for one of its own"
-            )
+            remedy = "start one with `ray start --head`, or unset RAY_ADDRESS to let Armwise start its own"
+            yield Finding(problem, remedy)
         elif cluster_place(cluster):
-            yield Finding(f"RAY_ADDRESS {cluster} answers")
+            yield Finding(f"the Ray cluster at {cluster} (RAY_ADDRESS) answers")
 
 
 def _is_ours(host: str, port: int) -> bool:
@@ -640,7 +657,7 @@ def _is_ours(host: str, port: int) -> bool:
 
 
 def describe_owner(port: int, host: str | None = None, ours: str | None = None) -> str:
-    """Return which process listens on a port, to follow what is wrong with it; empty: it cannot be known.
+    """Return which process listens on a port, to append to a problem; empty if it is unknown.
 
     Args:
         port: The port.
@@ -657,8 +674,8 @@ def describe_owner(port: int, host: str | None = None, ours: str | None = None) 
                     continue
                 name, by = process_name(process.cmdline()), ""
                 if name.startswith("ray::") and (starter := process.parents()[1].pid) != 1:
-                    by = f", of the Ray that process {starter} has started"
-                return f", {name[:LONGEST_NAME]} (process {place.pid}{by}) has it"
+                    by = f", in the Ray cluster that process {starter} started"
+                return f"; {name[:LONGEST_NAME]} (process {place.pid}{by}) is using it"
     except (psutil.Error, OSError, IndexError):  # it has ended, or shows nothing of itself
         pass
     return ""
@@ -684,7 +701,8 @@ def log_findings(config: AppConfig) -> Iterator[Finding]:
     if path is not None:
         if (system := _file_system(path)) in REMOTE_FILES:
             yield Finding(
-                f"{where} is on {system}, where it can be damaged", "use a local disk, or PostgreSQL"
+                f"{where} is on a network file system ({system}), which can damage it",
+                "move it to a local disk, or use PostgreSQL",
             )
         if lacks_wal(path):
             yield Finding(f"{where}: {COPIED_IN_USE[0]}", COPIED_IN_USE[1], serious=False)
@@ -699,41 +717,46 @@ def log_findings(config: AppConfig) -> Iterator[Finding]:
                 store.check_tables()
                 store.check_clock()
                 store.probe()
-            yield Finding(f"{where} has schema {state.schema}, and can be written")
+            yield Finding(f"{where} has schema {state.schema} and can be written")
     except LogUnavailableError as error:
         yield Finding(f"{where}: {error}", error.remedy or "start the database, or correct log_url")
     except ClockError as error:
         yield Finding(f"{where}: {error}", "synchronise the clocks (chrony, systemd-timesyncd)")
     except SchemaError as error:
-        yield Finding(
-            f"{where}: {error}", "give its user all rights on its tables, or restore it from a backup"
-        )
+        remedy = "grant its user all rights on its tables, or restore it from a backup"
+        yield Finding(f"{where}: {error}", remedy)
     except StoreError as error:
         yield Finding(f"{where}: {error}", "correct log_url")
 
 
 def _file(path: Path, where: str) -> Iterator[Finding]:
-    """Yield that the file of a log cannot be written, or is not there yet."""
+    """Yield that the file of a log cannot be written, or does not exist yet."""
     there = find_existing(path)
     if there != path and not there.is_dir():
         yield Finding(f"{where}: {describe_file_for_folder(there)}", "correct log_url")
     elif not os.access(there, os.W_OK):
-        yield Finding(f"{there} cannot be written", f"run as its owner, or chown {there}")
+        yield Finding(
+            f"this user cannot write to {there}",
+            f"run as its owner, or change its owner: `chown USER {there}`",
+        )
     elif there != path:
-        yield Finding(f"{where} is made at the first start")
+        yield Finding(f"{where} does not exist yet: Armwise creates it at the first start")
 
 
 def _state(state: schema.DatabaseState, where: str) -> Iterator[Finding]:
     for setting in state.lossy:
-        what = f"{where} may lose what was committed in a crash: {setting}"
-        yield Finding(what, f"take {setting} back")
+        what = f"{where} may lose committed data in a crash ({setting})"
+        yield Finding(what, f"remove {setting} from the settings of PostgreSQL")
     if not state.schema and not state.may_create:
-        yield Finding(f"{where} is empty, and its user may create no tables", "GRANT CREATE ON SCHEMA to it")
+        yield Finding(
+            f"{where} is empty, and its user may not create tables",
+            "run GRANT CREATE ON SCHEMA for that user",
+        )
     elif not state.schema:
-        yield Finding(f"{where} is empty: tables are made at the first start")
+        yield Finding(f"{where} is empty: Armwise creates its tables at the first start")
     elif state.schema != tables.SCHEMA:
-        what = f"{where} has schema {state.schema}, and this version reads {tables.SCHEMA}"
-        yield Finding(what, "run the version that wrote it, or set log_url to a new log")
+        what = f"{where} has schema {state.schema}, but this version of Armwise reads {tables.SCHEMA}"
+        yield Finding(what, "use the version that wrote it, or set log_url to a new log")
 
 
 def _file_system(path: Path) -> str:
@@ -768,27 +791,27 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
         key = f"corpora.{name}.source" if source.name else "corpus.source"
         return Finding(f"corpus {name!r}: {error}", f"correct {key}"), None
     if damage := problems(source.folder, contents=True):
-        what = f"corpus {name!r} in {source.folder}: {', '.join(damage)}"
-        return Finding(what, "`armwise serve --prepare-only` reads it again"), None
+        what = f"corpus {name!r} in {source.folder} is damaged: {', '.join(damage)}"
+        return Finding(what, "run `armwise serve --prepare-only` to read it again"), None
     try:
         corpus = source.open()
     except CorpusError:
-        return Finding(f"corpus {name!r} is read from {place} at the first start"), None
-    unread = f"; {len(skipped):,} files or records left out" if (skipped := corpus.skipped()) else ""
+        return Finding(f"corpus {name!r} will be read from {place} at the first start"), None
+    unread = f"; {len(skipped):,} files or records were skipped" if (skipped := corpus.skipped()) else ""
     size = f"{len(corpus):,} passages, digest {corpus.digest[:12]}{unread}"
     return Finding(f"corpus {name!r} has {size}"), corpus
 
 
 def _restricted(config: AppConfig, n: int) -> Finding:
     """Return whether every arm respects the permissions of passages; `n` passages are restricted."""
-    what = f"{n:,} passages are for some groups alone"
+    what = f"{n:,} passages are restricted to some groups"
     graph = ArmGraph(config.arms)
     unable = [name for name in config.actions if not graph.filters(name)]
     if not unable:
         return Finding(what)
     return Finding(
-        f"{what}, and no request draws {', '.join(unable)}, which cannot keep to that",
-        "replace these arms, or let a class of your own filter",
+        f"{what}, so no request uses {', '.join(unable)}, which cannot filter by group",
+        "use other arms, or add a filter in an arm class of your own",
         serious=False,
     )
 
@@ -798,19 +821,19 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
     resources = Resources(corpus, config.indexes_path, config.backbones, config.arms)
     read_ingested = wings.load(wings.READ_INGESTED)
     for name in config.arms:
-        remedy = f"`armwise ingest --into {name}`, unless something else fills it"
+        remedy = f"run `armwise ingest --into {name}`, unless another program fills it"
         try:
             held = read_ingested(name, resources)
         except (ArmError, ModelNotFoundError) as error:
-            yield Finding(str(error), "start the engine, or correct the arm", serious=False)
+            yield Finding(str(error), "start the search engine, or correct the arm", serious=False)
             continue
         if held is None:
             continue
         version, current = held
         if not version:
-            yield Finding(f"arm {name!r}: nothing was ingested into its collection", remedy, serious=False)
+            yield Finding(f"arm {name!r}: Armwise has not filled its collection", remedy, serious=False)
         elif not current:
-            what = f"arm {name!r}: its collection holds version {version}, not the present corpus"
+            what = f"arm {name!r}: its collection holds version {version}, not the current corpus"
             yield Finding(what, remedy, serious=False)
         else:
             yield Finding(f"arm {name!r}: its collection holds version {version}")
@@ -819,13 +842,13 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
 def derived_findings(config: AppConfig) -> Iterator[Finding]:
     """Yield files of indexes, trained models and labels that differ from the digests in their manifests."""
     indexes = build_once.finished(config.indexes_path)
-    yield from _compared("index", indexes, "`armwise serve --prepare-only` builds it again")
+    yield from _compared("index", indexes, "run `armwise serve --prepare-only` to build it again")
     trained = set() if config.router is None else {config.router.path}
     trained |= {Path(value) for spec in config.arms.values() for value in _texts(spec.params)}
-    yield from _compared("trained model", _with_manifest(trained), "train it again (`armwise lab train`)")
+    yield from _compared("trained model", _with_manifest(trained), "train it again with `armwise lab train`")
     sources = () if config.warm_start is None else config.warm_start.sources.values()
     labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
-    again = "delete it, and make it again (`armwise lab label` or `armwise lab score`)"
+    again = "delete it, and make it again with `armwise lab label` or `armwise lab score`"
     yield from _compared("labels", _with_manifest(labels), again)
 
 
@@ -847,7 +870,7 @@ def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Fin
         if damage:
             yield Finding(f"{what} {folder}: {', '.join(damage)}", remedy)
     if damaged and not any(damaged.values()):
-        yield Finding(f"{what}: the files of {len(damaged)} folders are as they were written")
+        yield Finding(f"{what}: all files are intact (folders: {len(damaged)})")
 
 
 # -- the models -------------------------------------------------------------------------------------
@@ -882,19 +905,19 @@ def _weights(
     try:
         place = find(model)
     except ModelNotFoundError as error:
-        yield Finding(f"{what}: {error}", f"correct {key}, or put the model there")
+        yield Finding(f"{what}: {error}", f"correct {key}, or copy the model to that place")
         return
     if damage := model_problems(model):
         yield Finding(f"{what} {model}: {', '.join(damage)}", AGAIN)
     elif isinstance(place, Path):
         yield Finding(f"{what} is {model}, sha256 {digest_file(place)[:12]}")
     else:
-        remedy = "let the machine reach the hub, or name a folder"
-        yield Finding(f"{what} {model} is fetched from a hub where it is not cached", remedy, serious=False)
+        remedy = f"make sure that this machine can reach the hub, or set {key} to a folder"
+        yield Finding(f"{what} {model} is downloaded from a hub if it is not cached", remedy, serious=False)
 
 
 def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm") -> Iterator[Finding]:
-    """Yield whether a language model is available; an endpoint is asked for its models.
+    """Yield whether a language model is available; this asks an endpoint for its models.
 
     Args:
         llm: The model.
@@ -914,15 +937,19 @@ def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm
             elif llm.api_key_env is not None and not read_secret(llm.api_key_env):
                 yield _without_key(what, llm.api_key_env)
             else:
-                yield Finding(f"{what} is {llm.model!r}, which LiteLLM asks; its provider is not asked here")
+                yield Finding(
+                    f"{what} is {llm.model!r}, called through LiteLLM; doctor does not call its provider"
+                )
         case catalog.EndpointSpec():
             yield from _endpoint(llm, what, key)
         case catalog.ScriptedSpec():
-            yield Finding(f"{what} is scripted: fixed replies", f"set {key} for answers", serious=False)
+            yield Finding(
+                f"{what} is scripted and gives fixed replies", f"set {key} for real answers", serious=False
+            )
 
 
 def _without_key(what: str, variable: str) -> Finding:
-    return Finding(f"no key of {what} in {variable}", f"set the variable {variable}")
+    return Finding(f"{what} needs an API key, but {variable} is not set", f"set the variable {variable}")
 
 
 def _endpoint(
@@ -950,13 +977,13 @@ def _endpoint(
         return
     names = names_of_models(reply)
     if names is None:
-        what = f"{base} does not list its models (status {reply.status_code})"
+        what = f"{base} does not list its models (it returned status {reply.status_code})"
         yield Finding(what, f"check {setting}.base_url; it usually ends in /v1", serious=False)
     elif llm.model not in names and not _has_alias(llm, names):
         what = f"{base} has no model {llm.model!r}; {describe_models(llm.model, names)}"
         yield Finding(what, f"correct {setting}.model")
     else:
-        yield Finding(f"model {llm.model!r} is at {base}, which answered in {time.monotonic() - began:.2f} s")
+        yield Finding(f"{base} has model {llm.model!r}; it answered in {time.monotonic() - began:.2f} s")
 
 
 def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Finding]:
@@ -1029,14 +1056,15 @@ def names_of_models(reply: httpx.Response) -> list[str] | None:
 
 
 def describe_models(wrong: str, names: Collection[str]) -> str:
-    """Return which models there are, those first whose names are most like a wrong one.
+    """Return which models an endpoint has, beginning with the names most like a wrong one.
 
     >>> describe_models("gpt-4o", ["tts-1", "gpt-4", "gpt-4o-mini"])
-    'there are: gpt-4, gpt-4o-mini, tts-1'
+    'it has: gpt-4, gpt-4o-mini, tts-1'
     >>> describe_models("gpt-4o", [])
-    'there are: none'
+    'it lists no models'
     """
     unlike = {name: -difflib.SequenceMatcher(None, wrong, name).ratio() for name in names}
     near, more = sorted(unlike, key=lambda name: (unlike[name], name)), len(unlike) - LISTED_MODELS
-    listed = ", ".join(near[:LISTED_MODELS]) or "none"
-    return f"there are: {listed}" + (f" and {more:,} more" if more > 0 else "")
+    if not names:
+        return "it lists no models"
+    return f"it has: {', '.join(near[:LISTED_MODELS])}" + (f" and {more:,} more" if more > 0 else "")

@@ -74,7 +74,7 @@ class Failure(Reply):
     param: str | None = Field(description="The field at fault.")
     request_id: str | None
     retryable: bool = Field(description="Whether the same request may succeed later.")
-    decision_id: str | None = Field(description="The decision that is kept nevertheless.")
+    decision_id: str | None = Field(description="The decision that the log keeps despite the error.")
     reasons: list[str] | None = Field(
         description="Why the gate holds a candidate, or each item of a batch was refused."
     )
@@ -115,17 +115,17 @@ class Chosen(Reply):
     policy_version: int = Field(description="The version that decided.")
     mode: DrawMode
     arm_drawn: str
-    arm_served: str | None = Field(description="Another one than the drawn arm after a fallback.")
+    arm_served: str | None = Field(description="Differs from the drawn arm after a fallback.")
     propensity: float | None = Field(
-        description="Probability with which the arm was drawn; null where another system decided and it is "
-        "not known."
+        description="Probability with which the arm was drawn; null if another system decided and did not "
+        "report it."
     )
     pmf: dict[str, float] = Field(description="Arm to probability, as far as known.")
     cost: AnswerCost | None
     reward_deadline: Time = Field(description="Until when feedback counts.")
     log: Annotated[str, among("away")] | None = Field(
         default=None,
-        description="`away`: the log was away, so the answer is not in it, or not to its end. Left out "
+        description="`away`: the log was unreachable, so it lacks this answer or its end. Left out "
         "otherwise.",
     )
 
@@ -180,7 +180,7 @@ class AnswerMessage(Passed):
 
     role: str = "assistant"
     content: str | list[dict[str, Any]] | None = Field(
-        default=None, description="Null where it calls functions and says nothing. Some providers send parts."
+        default=None, description="Null if it only calls functions. Some providers send parts."
     )
     tool_calls: list[MadeCall] | None = Field(default=None, description="Left out if there is none.")
     annotations: list[Annotation] | None = Field(default=None, description="Left out if there is none.")
@@ -202,7 +202,7 @@ class AnswerChoice(Passed):
 class PromptTokens(Passed):
     """Tokens that the language model read."""
 
-    cached_tokens: int | None = Field(default=None, description="Those that its endpoint had in its cache.")
+    cached_tokens: int | None = Field(default=None, description="Tokens that its endpoint had in its cache.")
 
 
 class Usage(Passed):
@@ -296,7 +296,9 @@ class FeedbackReceipt(Reply):
     episode_id: str | None
     status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
     log_seq: int = Field(description="Position in the log.")
-    hint: str | None = Field(description="What to do about feedback that does not count, or not yet.")
+    hint: str | None = Field(
+        description="What to do about feedback that does not count, or does not count yet."
+    )
 
 
 Receipt = TypeVar("Receipt", "FeedbackReceipt", "ObservationReceipt")
@@ -392,7 +394,7 @@ class CanaryState(Reply):
     since: Time
     reason: str
     automatic: bool = Field(
-        description="Whether the service began it, and grows, ends or promotes it by its evidence."
+        description="Whether the service began it and grows, ends or promotes it as the evidence allows."
     )
     deciding: bool
 
@@ -423,9 +425,9 @@ class FeedbackState(Reply):
     )
     median_s: float | None
     p99_s: float | None
-    late: float = Field(description="Share of them that came after the wait time, and count for nothing.")
+    late: float = Field(description="Share of the values that came after the wait time and do not count.")
     suggested_wait_time: str | None = Field(
-        description="The shortest usual wait time in which 99 % of them came; null for too few."
+        description="The shortest usual wait time that covers 99 % of the values; null if there are too few."
     )
 
 

@@ -205,8 +205,8 @@ class DecisionRecord(Chosen):
     activated: bool
     budget: DecisionBudget | None
     cache_misses: CacheMissRecord | None = Field(
-        description="What arms were expected to cost more, since their language models lacked the "
-        "conversation in their caches; null if all had it."
+        description="How much more each arm was expected to cost because its language model did not have "
+        "the conversation in its cache; null if there was no such arm."
     )
     shadow: dict[str, float] | None
     canary: Share | None

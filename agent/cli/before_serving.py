@@ -74,8 +74,8 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
     (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
     if settings.http.connections > (most := most_connections()):
         errors.print(
-            f"{most:,} connections are served, not {settings.http.connections:,} as configured: "
-            f"a process may open {hard_limit_of_files():,} files; raise the hard limit (`ulimit -Hn`)",
+            f"The service accepts {most:,} connections, not {settings.http.connections:,} as configured, because "
+            f"a process may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
             style="yellow",
             soft_wrap=True,
         )

@@ -687,13 +687,13 @@ def require_free_port(host: str, port: int) -> None:
     """Check that a port is free. Raises LaunchError, with the process that has it."""
     if (problem := bind_problem(host, port)) is None:
         return
-    remedy = "stop what listens there, or change http_options.port in the configuration (without one, --port)"
+    remedy = "stop the program that uses it, or change http_options.port in the configuration (or use --port)"
     if os.strerror(errno.EADDRINUSE) not in problem:
         raise LaunchError(f"{problem}: {remedy}")
     if (running := find_predecessor(port)) is not None:
         raise LaunchError(
-            f"{problem}: another `armwise serve` (process {running.pid}) has it. To take its place, add "
-            f"--replace; or {remedy}"
+            f"{problem}: another `armwise serve` (process {running.pid}) is using it. To replace it, "
+            f"add --replace. Otherwise {remedy}"
         )
     from armwise.agent.checks import describe_owner
 

@@ -455,8 +455,8 @@ def build_period(
 def _nothing(store: Store, since: float, until: float) -> str:
     if any_elsewhere(store, since, until):
         return (
-            f"no decision was made by this service alone from {utc(since)} to {utc(until)}: another system "
-            "decided, or took part. `armwise replay` says what policies would have earned on its decisions"
+            f"from {utc(since)} to {utc(until)} another system made every decision, or took part in it. "
+            "Run `armwise replay` to see what policies would have earned on its decisions"
         )
     from_to = f"no decision was made from {utc(since)} to {utc(until)}"
     span = listing.span(store)

@@ -166,7 +166,7 @@ class Narrator:
         """Ask questions until the gate lets the candidate through."""
         story, chapter, judging = self._story, self._story.promotion, "the gate judges a candidate"
         for n in (EVEN, *(MORE,) * (VERDICTS - 1)):
-            await self._ask("every arm is drawn alike", n)
+            await self._ask("every arm is equally likely", n)
             story.now = judging
             self._on_progress(judging, 0, 1)
             version, verdict = await asyncio.to_thread(make_candidate, self._config)

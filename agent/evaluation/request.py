@@ -84,7 +84,7 @@ class EvaluationRequest(BaseModel):
         default=(),
         max_length=100,
         description="Candidates: served, uniform, fixed:<arm>, configured, shadow, version:<n>, "
-        "canary:<n>, recipe:<n>, policy:<YAML> and router:<folder>; none for uniform, configured, and every "
+        "canary:<n>, recipe:<n>, policy:<YAML> and router:<folder>. Default: uniform, configured, and every "
         "arm that was logged.",
     )
     baseline: Name = Field(default=BASELINE, description="The candidate that the others are compared with.")

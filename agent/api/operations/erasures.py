@@ -30,9 +30,11 @@ class ErasureState(Reply):
     at: Time
     scope: Annotated[str, among("user", "episode", "decision", "age")]
     by: str = Field(
-        description="Public id of the key, `cli`, `retention`, or `anybody` if there are no keys."
+        description="Public id of the key, `cli`, `retention`, or `anybody` if the service has no keys."
     )
-    upto: int | None = Field(description="By age: position of the log up to which all texts are gone.")
+    upto: int | None = Field(
+        description="For an erasure by age: all texts up to this position of the log are gone."
+    )
     decisions: int
     executions: int
     feedback: int

@@ -70,7 +70,7 @@ class MessageFailure(Reply):
     code: str | None = Field(description="Stable name, from the provider if it refused the request.")
     param: str | None = Field(description="The field at fault.")
     retryable: bool = Field(description="Whether the same request may succeed later.")
-    decision_id: str | None = Field(description="The decision that is kept nevertheless.")
+    decision_id: str | None = Field(description="The decision that the log keeps despite the error.")
 
 
 class MessageError(Reply):

@@ -52,7 +52,7 @@ def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, be
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_where_the_log_cannot_be_read_it_is_not_said_that_there_is_no_key(host: str) -> None:
     (finding,) = configuration_findings(configured(), host, is_open=None)
-    assert str(finding).startswith("note: whether there is a key is not known: the log cannot be read; ")
+    assert str(finding).startswith("note: the log cannot be read, so Armwise does not know whether")
 
 
 PLACEHOLDER = {"engine": "embedded"}
@@ -64,7 +64,7 @@ PLACEHOLDER = {"engine": "embedded"}
 def test_it_is_noted_where_passages_are_quoted_though_there_is_a_model(llm: dict[str, Any]) -> None:
     for quote in (True, False):
         lines = found(configured(llm=llm, answering={"quote": quote}))
-        noted = [line for line in lines if line.startswith("note: answering.quote: passages are quoted")]
+        noted = [line for line in lines if line.startswith("note: answering.quote is set")]
         assert len(noted) == (quote and llm != PLACEHOLDER)
 
 
@@ -90,8 +90,8 @@ def test_a_price_that_counts_in_no_reward_and_in_no_budget_is_noted(
         []
         if zero is None
         else [
-            f"note: searches of 'web' cost dollars, and {zero} is 0: no reward counts them; "
-            f"set {zero}, or `budget.usd_per_request`"
+            f"note: searches with 'web' cost dollars, but {zero} is 0, so rewards ignore that cost; "
+            f"set {zero} or `budget.usd_per_request`"
         ]
     )
 
@@ -114,23 +114,32 @@ def test_keys_that_pass_a_network_in_plain_text_are_noted(
 ) -> None:
     monkeypatch.setenv("A_KEY", "x" * 16)
     lines = found(configured(keys=[{"env": "A_KEY", "scopes": ["decide"]}]), host)
-    expected = f"note: keys and questions pass {host} in plain text; terminate TLS in front of it"
-    assert lines == ([expected] if noted else [])
+    expected = f"note: clients send their keys and questions to {host} in plain text"
+    assert [line.partition(";")[0] for line in lines] == ([expected] if noted else [])
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("postgresql://ada@db.internal/log", "problem: PostgreSQL on db.internal may be used without TLS"),
-        ("postgresql://ada@db.internal/log?sslmode=prefer", "problem: PostgreSQL on db.internal may be"),
-        ("postgresql:///log?host=db.internal", "problem: PostgreSQL on db.internal may be used without TLS"),
-        ("postgresql://ada@db.internal/log?sslmode=require", "note: sslmode require does not check"),
+        (
+            "postgresql://ada@db.internal/log",
+            "problem: the connection to PostgreSQL on db.internal may be unenc",
+        ),
+        (
+            "postgresql://ada@db.internal/log?sslmode=prefer",
+            "problem: the connection to PostgreSQL on db.internal may be",
+        ),
+        (
+            "postgresql:///log?host=db.internal",
+            "problem: the connection to PostgreSQL on db.internal may be unenc",
+        ),
+        ("postgresql://ada@db.internal/log?sslmode=require", "note: sslmode=require encrypts"),
         ("postgresql://ada@db.internal/log?sslmode=verify-ca", ""),
         ("postgresql://ada@db.internal/log?sslmode=verify-full", ""),
-        ("postgresql://ada@localhost/log?password=hidden", "note: log_url holds a password"),
+        ("postgresql://ada@localhost/log?password=hidden", "note: log_url contains a password"),
         ("postgresql://ada@localhost/log", ""),
         ("postgresql:///log?host=/run/postgresql", ""),
-        ("postgresql://ada:hidden@localhost/log", "note: log_url holds a password"),
+        ("postgresql://ada:hidden@localhost/log", "note: log_url contains a password"),
         ("sqlite:////tmp/log.db", ""),
     ],
 )
@@ -146,16 +155,18 @@ def test_tls_may_be_required_by_the_environment(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setenv("PGSSLMODE", "verify-full")
     assert lines() == []
-    assert lines("?sslmode=disable")[0].startswith("problem: PostgreSQL on db.internal may be used"), "first"
+    assert lines("?sslmode=disable")[0].startswith(
+        "problem: the connection to PostgreSQL on db.internal may be"
+    ), "first"
     monkeypatch.setenv("PGSSLMODE", "allow")
-    assert "(sslmode allow); add ?sslmode=verify-full to log_url" in lines()[0]
+    assert "(sslmode=allow); add ?sslmode=verify-full to log_url" in lines()[0]
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
         ("http://169.254.169.254/latest", "problem: arm 'far' sends questions to 169.254.169.254"),
-        ("https://10.0.0.5/search", "note: arm 'far' sends questions to 10.0.0.5, which is private"),
+        ("https://10.0.0.5/search", "note: arm 'far' sends questions to 10.0.0.5, a private address"),
         ("http://192.0.1.1/search", "note: arm 'far' sends questions to 192.0.1.1 in plain text"),
         ("https://192.0.1.1/search", ""),
     ],
@@ -194,8 +205,8 @@ def test_a_home_that_others_can_read_or_change_is_found(
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        (0o644, "note: other users of this machine can read {log} (mode 644), which holds questions"),
-        (0o666, "problem: others can change {log} (mode 666)"),
+        (0o644, "note: other users can read {log} (mode 644), which contains your users' questions"),
+        (0o666, "problem: other users can change {log} (mode 666)"),
     ],
 )
 def test_a_log_that_others_can_read_or_change_is_found(tmp_path: Path, mode: int, expected: str) -> None:
@@ -217,8 +228,8 @@ def test_a_file_of_a_secret_that_others_can_read_is_found(
     for mode, expected in (
         (0o600, []),
         (0o700, []),
-        (0o640, [f"problem: others can read {secret} (mode 640)"]),
-        (0o601, [f"problem: others can read {secret} (mode 601)"]),
+        (0o640, [f"problem: other users can read {secret} (mode 640)"]),
+        (0o601, [f"problem: other users can read {secret} (mode 601)"]),
     ):
         secret.chmod(mode)
         lines = [str(finding) for finding in file_findings(configured(home=str(tmp_path / "none")))]
@@ -229,7 +240,7 @@ def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
     (finding,) = file_findings(configured(home=str(tmp_path / "none")))
-    assert finding.what == f"{tmp_path} has 1 MiB left"
+    assert finding.what == f"the disk of {tmp_path} has only 1 MiB of free space"
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30 - 1))
     assert len([*file_findings(configured(home=str(tmp_path / "none")))]) == 1
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30))
@@ -265,7 +276,7 @@ def test_a_socket_of_the_service_that_others_can_reach_is_found(listening: tuple
     about = f"(process {pid}) listens on {host}:{port}"
     lines = [str(one) for one in socket_findings(("127.0.0.1", 8000)) if about in one.what]
     assert len(lines) == (host == "0.0.0.0")
-    assert all(f"{about}, and asks for no token; set RAY_AUTH_MODE=token" in line for line in lines)
+    assert all(f"{about} and requires no token; set RAY_AUTH_MODE=token" in line for line in lines)
     assert not [one for one in socket_findings((host, port)) if about in one.what], "meant to be reached"
 
 
@@ -348,7 +359,7 @@ def test_each_socket_of_every_process_of_the_service_is_found(
 ) -> None:
     monkeypatch.setattr(checks.psutil, "process_iter", lambda: [Process("sleep"), Process(*words)])
     places = [finding.what.partition(" listens on ")[2] for finding in socket_findings(("0.0.0.0", 8000))]
-    assert places == [f"10.0.0.7:{port}, and asks for no token" for port in (6379, 10_001)]
+    assert places == [f"10.0.0.7:{port} and requires no token" for port in (6379, 10_001)]
 
 
 @pytest.mark.parametrize(
@@ -367,8 +378,8 @@ def test_a_socket_that_answers_to_a_token_alone_is_a_remark(
     assert [(one.level, one.what) for one in found] == [
         (
             level,
-            "raylet (process 7) listens on 10.0.0.7:6379, "
-            + ("and answers to its token alone" if level == "note" else "and asks for no token"),
+            "raylet (process 7) listens on 10.0.0.7:6379 and requires "
+            + ("Ray's token" if level == "note" else "no token"),
         )
     ]
 

@@ -78,7 +78,7 @@ def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pyte
     assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
     assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
         "problem: cronsim is not installed",
-        "problem: ray 2.9.0 is installed, not ==2.60.0",
+        "problem: ray 2.9.0 is installed, but Armwise needs ==2.60.0",
     ]
     remedies = {line.partition("; ")[2] for line in found if line.startswith("problem")}
     assert remedies == {"`pip install --upgrade 'armwise[serve]'`"}, "there are no pins here"
@@ -103,7 +103,7 @@ def test_an_extra_is_missed_if_the_configuration_needs_it(
     found = lines(checks.version_findings(tmp_path / "none"))
     (problem,) = [line for line in found if line.startswith("problem")]
     assert problem.startswith("problem: xllamacpp 0.1 is installed")
-    without = [re.findall(r"armwise\[(\w+)\]", line) for line in found if "without" in line]
+    without = [re.findall(r"armwise\[(\w+)\]", line) for line in found if "is not installed: " in line]
     assert without == [["local"], ["trees"], ["mcp"], ["parquet"]]
     assert lines(checks.library_findings(configured(tmp_path))) == []
     checks.require_libraries(configured(tmp_path))
@@ -117,7 +117,9 @@ def test_an_extra_is_missed_if_the_configuration_needs_it(
         (mcp, ("'tool'", "'again'", "[mcp]")),
     ):
         assert all(part in line for part in parts), line
-    with pytest.raises(ConfigError, match=r"onnxruntime, for backbone 'minilm'; .*\nnot installed: mcp"):
+    with pytest.raises(
+        ConfigError, match=r"onnxruntime must be installed for backbone 'minilm'; .*\nmcp must"
+    ):
         checks.require_libraries(config)
 
 
@@ -132,7 +134,7 @@ def test_packages_other_than_the_locks_are_a_remark(tmp_path: Path, monkeypatch:
 
     (note,) = remarks()
     named = f"pydantic {here} (pinned 0.1), numpy {numpy} (pinned 0.2)"
-    assert f"not as base.txt pins them: {named};" in note
+    assert f"some versions differ from base.txt: {named};" in note
     real = metadata.version
     monkeypatch.setattr(checks.metadata, "version", lambda name: {"ray": "2.9.0"}.get(name) or real(name))
     assert remarks() == [note], "what is not as required is a problem, and said once"
@@ -211,7 +213,7 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     answering.reply(ANY, body, status)
     (found,) = checks.address_findings("127.0.0.1", answering.port)
     assert found.level == level, str(found)
-    assert (f"(process {os.getpid()}) has it" in found.what) is (level == "problem")
+    assert (f"(process {os.getpid()}) is using it" in found.what) is (level == "problem")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,9 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
 
     monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
     monkeypatch.setattr(checks.httpx, "stream", stream)
-    assert lines(checks.address_findings(host, 8000)) == [f"fine: a service answers on port 8000 of {host}"]
+    assert lines(checks.address_findings(host, 8000)) == [
+        f"fine: an Armwise service answers on port 8000 on {host}"
+    ]
     assert urls == [(f"http://{asked}:8000/health/decides", 3.0)]
 
 
@@ -265,19 +269,19 @@ def test_the_owner_of_a_port_is_the_process_that_listens_there(monkeypatch: pyte
         )
     ]
     monkeypatch.setattr(checks.psutil, "net_connections", lambda **_: sockets)
-    assert checks.describe_owner(8000).endswith(f"(process {own}) has it")
+    assert checks.describe_owner(8000).endswith(f"(process {own}) is using it")
     assert checks.describe_owner(8002) == ""
     monkeypatch.setattr(checks.psutil, "Process", lambda _: SimpleNamespace(cmdline=list))
     assert checks.describe_owner(8000) == "", "it has ended, or shows nothing of itself"
     long = SimpleNamespace(cmdline=lambda: ["/opt/" + "x" * 500, "--password=secret"])
     monkeypatch.setattr(checks.psutil, "Process", lambda _: long)
-    assert checks.describe_owner(8000) == f", {'x' * 40} (process {own}) has it"
+    assert checks.describe_owner(8000) == f"; {'x' * 40} (process {own}) is using it"
 
 
 def test_our_own_listener_and_those_on_other_addresses_own_no_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port, word = listener.getsockname()[1], psutil.Process().cmdline()[-1]
-        found = f"(process {os.getpid()}) has it"
+        found = f"(process {os.getpid()}) is using it"
         for host in (None, "127.0.0.1", "localhost", "0.0.0.0"):
             assert checks.describe_owner(port, host).endswith(found)
         assert checks.describe_owner(port, "192.0.2.77") == ""
@@ -295,10 +299,10 @@ def test_the_owner_of_a_port_of_ray_is_named_with_who_started_it(monkeypatch: py
     proxy = SimpleNamespace(cmdline=lambda: ["ray::ProxyActor"], parents=lambda: above)
     monkeypatch.setattr(checks.psutil, "Process", lambda _: proxy)
     assert checks.describe_owner(8000) == (
-        ", ray::ProxyActor (process 30, of the Ray that process 10 has started) has it"
+        "; ray::ProxyActor (process 30, in the Ray cluster that process 10 started) is using it"
     )
     above.pop(1)
-    assert checks.describe_owner(8000) == ", ray::ProxyActor (process 30) has it", "by `ray start`"
+    assert checks.describe_owner(8000) == "; ray::ProxyActor (process 30) is using it", "by `ray start`"
 
 
 @pytest.mark.parametrize("refusal", [psutil.AccessDenied(1), PermissionError("/proc"), OSError("no /proc")])
@@ -320,7 +324,7 @@ def free_port() -> int:
 
 def test_a_free_port_is_fine_and_a_silent_cluster_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    assert lines(checks.address_findings("127.0.0.1", port)) == [f"fine: port {port} of 127.0.0.1 is free"]
+    assert lines(checks.address_findings("127.0.0.1", port)) == [f"fine: port {port} on 127.0.0.1 is free"]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     *_, cluster = checks.address_findings("127.0.0.1", port)
     assert cluster.level == "problem"
@@ -357,7 +361,7 @@ def test_a_log_that_can_be_written_is_fine(tmp_path: Path, database_url: str) ->
     Store(database_url).close()
     before = counted(database_url)
     *lossy, line = of_log(tmp_path, database_url)
-    assert line == f"fine: the log {database_url} has schema {tables.SCHEMA}, and can be written"
+    assert line == f"fine: the log {database_url} has schema {tables.SCHEMA} and can be written"
     assert [one for one in lossy if "fsync=off" not in one] == []
     assert counted(database_url) == before
 
@@ -372,13 +376,14 @@ def test_a_log_that_this_user_cannot_write_is_a_problem(
 ) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: (Path(place), mode) != (tmp_path, os.W_OK))
     assert of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}") == [
-        f"problem: {tmp_path} cannot be written; run as its owner, or chown {tmp_path}"
+        f"problem: this user cannot write to {tmp_path}; run as its owner, or change its owner: "
+        f"`chown USER {tmp_path}`"
     ]
 
 
 def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, database_url: str) -> None:
     changed(database_url, "UPDATE log_schema SET number = 99")
-    said = "run the version that wrote it"
+    said = "use the version that wrote it"
     assert [one for one in of_log(tmp_path, database_url) if said in one and one.startswith("problem")]
 
 
@@ -412,7 +417,8 @@ def test_a_user_who_may_not_make_tables_is_told_only_while_there_are_none() -> N
 
     assert said(tables.SCHEMA) == []
     assert said(0) == [
-        "problem: the log is empty, and its user may create no tables; GRANT CREATE ON SCHEMA to it"
+        "problem: the log is empty, and its user may not create tables; "
+        "run GRANT CREATE ON SCHEMA for that user"
     ]
 
 
@@ -435,12 +441,12 @@ def test_a_user_who_may_not_read_the_tables_or_make_them_is_told(tmp_path: Path,
         connection.execute(f"GRANT USAGE ON SCHEMA {room} TO weak")
     weak = sa.make_url(url).set(username="weak").render_as_string(hide_password=False)
     (*_, line) = of_log(tmp_path, weak)
-    assert "is empty, and its user may create no tables; GRANT CREATE ON SCHEMA to it" in line
+    assert "is empty, and its user may not create tables; run GRANT CREATE ON SCHEMA for that user" in line
     Store(url).close()
     (*_, line) = of_log(tmp_path, weak)
     assert line.startswith("problem")
     assert "permission denied" in line
-    assert "give its user all rights on its tables" in line
+    assert "grant its user all rights on its tables" in line
     postgres.drop(url)
 
 
@@ -463,7 +469,7 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
     ]
     monkeypatch.setattr(checks.psutil, "disk_partitions", lambda **_: mounts)
     first, _ = of_log(tmp_path, f"sqlite:///{tmp_path / 'log.db'}")
-    assert f"is on {kind}, where it can be damaged; use a local disk, or PostgreSQL" in first
+    assert f"is on a network file system ({kind}), which can damage it; move it to a local disk" in first
 
 
 # -- the corpus and the models -------------------------------------------------------------------
@@ -474,7 +480,7 @@ def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)})
     assert "problem: corpus 'mine': no corpus at" in lines(checks.corpus_findings(config))[0]
     source.write_text('{"id": "a", "text": "b"}\n')
-    assert "is read from" in lines(checks.corpus_findings(config))[0]
+    assert "will be read from" in lines(checks.corpus_findings(config))[0]
     ingest(source, config.corpus_sources[0].folder)
     assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.corpus_findings(config))[0]
 
@@ -484,8 +490,8 @@ def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
     source.write_text('{"id": "a", "text": "b", "metadata": {"allowed_groups": ["c"]}}\n')
     server = {"kind": "mcp", "params": {"url": "https://a.example", "tool": "find"}}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({}, "fine: 1 passages are for some groups alone"),
-        ({"far": server}, "note: 1 passages are for some groups alone, and no request draws far, which"),
+        ({}, "fine: 1 passages are restricted to some groups"),
+        ({"far": server}, "note: 1 passages are restricted to some groups, so no request uses far, which"),
     ]
     for more, said in cases:
         arms = {"words": {"kind": "bm25"}, **more}
@@ -515,12 +521,12 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     assert found[1].startswith("problem: corpus 'gone': no corpus at")
     assert found[1].endswith("correct corpora.gone.source")
     assert found[2].startswith("fine: corpus 'pay' has 1 passages")
-    assert found[3:] == ["fine: 1 passages are for some groups alone"]
+    assert found[3:] == ["fine: 1 passages are restricted to some groups"]
     del sources["gone"]
     found = lines(checks.corpus_findings(configured(tmp_path, corpora=sources, arms=arms)))
     assert found[3:] == [
-        "note: arm 'held': nothing was ingested into its collection; `armwise ingest --into held`, unless "
-        "something else fills it"
+        "note: arm 'held': Armwise has not filled its collection; run `armwise ingest --into held`, unless "
+        "another program fills it"
     ]
 
 
@@ -532,7 +538,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
     have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
     (_, nothing) = lines(checks.corpus_findings(config))
-    assert nothing.startswith("note: arm 'words': nothing was ingested into its collection; `armwise ingest")
+    assert nothing.startswith("note: arm 'words': Armwise has not filled its collection; run `armwise ingest")
     version = fill_collection("words", have).version
     assert f"fine: arm 'words': its collection holds version {version}" in lines(
         checks.corpus_findings(config)
@@ -540,7 +546,7 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     source.write_text('{"id": "a", "text": "changed"}\n')
     ingest(source, config.corpus_sources[0].folder)
     assert lines(checks.corpus_findings(config))[1].startswith(
-        f"note: arm 'words': its collection holds version {version}, not the present corpus; `armwise ingest"
+        f"note: arm 'words': its collection holds version {version}, not the current corpus; run"
     )
 
 
@@ -564,8 +570,7 @@ def test_a_file_that_was_damaged_is_found_in_every_folder_of_every_point(tmp_pat
     config = configured(tmp_path, warm_start={"sources": sources}).model_copy(update={"arms": arms})
     places += [str(tmp_path / "labels" / name) for name in "ab"]
     assert lines(checks.derived_findings(config)) == [
-        f"fine: {what}: the files of 2 folders are as they were written"
-        for what in ("index", "trained model", "labels")
+        f"fine: {what}: all files are intact (folders: 2)" for what in ("index", "trained model", "labels")
     ]
     for place in places:
         Path(place, "rows.npy").write_bytes(b"y")
@@ -588,7 +593,7 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
     )
     gone, hub, llm = lines(checks.model_findings(config))
     assert gone.startswith("problem: encoder 'gone': model")
-    assert hub.startswith("note: encoder 'hub' some/where is fetched from a hub")
+    assert hub.startswith("note: encoder 'hub' some/where is downloaded from a hub")
     assert llm == f"fine: the language model is {weights}, sha256 {digest_file(weights)[:12]}"
 
 
@@ -599,12 +604,12 @@ MANY = ("a", "tiny", "b", "bag", "b", "bigger", "big-2", "dig")
     ("reply", "level", "named"),
     [
         ((200, ["big"]), "fine", "'big'"),
-        ((200, ["bigg"]), "problem", "there are: bigg; correct llm.model"),
-        ((200, MANY), "problem", "there are: big-2, bag, bigger, dig, b and 2 more"),
-        ((200, []), "problem", "there are: none"),
+        ((200, ["bigg"]), "problem", "it has: bigg; correct llm.model"),
+        ((200, MANY), "problem", "it has: big-2, bag, bigger, dig, b and 2 more"),
+        ((200, []), "problem", "it lists no models"),
         ((401, None), "problem", "the key in A_KEY (401); "),
         ((403, None), "problem", "the key in A_KEY (403)"),
-        ((404, b"<html>"), "note", "(status 404)"),
+        ((404, b"<html>"), "note", "(it returned status 404)"),
         ((200, {"data": 3}), "note", "does not list its models"),
     ],
 )
@@ -685,7 +690,7 @@ def test_each_language_model_is_looked_at_by_its_name(
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "vllm")
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
     first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
-    assert first == "note: the language model is scripted: fixed replies; set llm for answers"
+    assert first == "note: the language model is scripted and gives fixed replies; set llm for real answers"
     assert missing == "problem: vLLM is not installed; `pip install 'armwise[vllm]'`"
     assert gone.startswith("problem: language model 'other': ")
     monkeypatch.setattr(extras, "is_installed", bool)
@@ -701,7 +706,7 @@ def test_a_model_of_litellm_needs_the_library_and_its_key(
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
     assert "`pip install 'armwise[litellm]'`" in lines(checks.model_findings(config))[-1]
     monkeypatch.setattr(extras, "is_installed", bool)
-    missing = "problem: no key of language model 'dear' in A_KEY; set the variable A_KEY"
+    missing = "problem: language model 'dear' needs an API key, but A_KEY is not set; set the variable A_KEY"
     assert lines(checks.model_findings(config))[-1] == missing
     monkeypatch.setenv("A_KEY", "sk-1")
     assert lines(checks.model_findings(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
@@ -724,7 +729,7 @@ def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: 
         assert time.monotonic() - began < 5.0
     named = [str(one) for one in found if silent_url not in one.what]
     assert named == [
-        f"problem: http://127.0.0.1:{answering.port}/v1 has no model 'larg'; there are: large, tiny; "
+        f"problem: http://127.0.0.1:{answering.port}/v1 has no model 'larg'; it has: large, tiny; "
         "correct llms.dear.model"
     ]
 

@@ -360,12 +360,12 @@ def test_serve_prints_the_problems_that_doctor_finds(
     secret.chmod(0o644)
     monkeypatch.setenv("PGPASSFILE", str(secret))
     printed = said(run("serve", "--prepare-only", "--config", config), 0)
-    assert f"problem: others can read {secret} (mode 644); chmod 600 {secret}" in printed
+    assert f"problem: other users can read {secret} (mode 644); run `chmod 600 {secret}`" in printed
     assert "note:" not in printed
     found = json.loads(run("doctor", "--json", "-c", config).output)
     assert found["ok"] is False
     assert found["findings"][0]["level"] != "problem"
-    assert f"problem: others can read {secret}" in said(run("doctor", "-c", config), 1)
+    assert f"problem: other users can read {secret}" in said(run("doctor", "-c", config), 1)
 
 
 def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
@@ -377,7 +377,7 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
         served = said(run("serve", "-c", config), 2)
     for output in (prepared, served):
         assert f"port {port} of 127.0.0.1 cannot be used (Address already in use), " in output
-        assert f" (process {os.getpid()}) has it: stop what listens there" in output
+        assert f" (process {os.getpid()}) is using it: stop the program that uses it" in output
         assert "--replace" not in output
         assert "change http_options.port in the configuration" in output
     assert capfd.readouterr().err == "", "no other process has begun"
@@ -997,7 +997,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
             assert "another `armwise serve --replace` is taking the port over from process 1: wait" in refused
         said(run("serve", "-c", config, "--replace"), 0)
         refused = said(run("serve", "-c", config), 2)
-        taker = "another `armwise serve` (process 1) has it. To take its place, add --replace"
+        taker = "another `armwise serve` (process 1) is using it. To replace it, add --replace"
         assert taker in refused
     assert taken == [None, run_as]
 
@@ -1193,7 +1193,7 @@ def test_a_budget_in_dollars_needs_the_price_of_every_model(config: Path, servic
     made(config, "--token-budget", "5", "--budget-duration", "1d")
     said(run("key", "disable", token.split("-")[2], "-c", config), 0)
     said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert f"note: {problem}: answers count as free; set usd_per_kilotoken_in" in examined()
+    assert f"note: {problem}, so answers count as free; set usd_per_kilotoken_in" in examined()
     listening_on(config, "127.0.0.1", llm={**llm, "usd": 0})
     made(config, *budget)
     assert "no price" not in examined()
@@ -1232,7 +1232,7 @@ def test_a_start_names_a_model_that_its_endpoint_lacks_and_goes_on(config: Path,
     llm = {"engine": "openai", "base_url": f"{service.url}/v1", "model": "larg"}
     listening_on(config, "127.0.0.1", llm=llm)
     output = said(run("serve", "-c", config, "--prepare-only"), 0)
-    assert "has no model 'larg'; there are: large, tiny; correct llm.model" in output
+    assert "has no model 'larg'; it has: large, tiny; correct llm.model" in output
     listening_on(config, "127.0.0.1", llm={**llm, "model": "large"})
     assert "model 'large'" not in said(run("serve", "-c", config, "--prepare-only"), 0)
 

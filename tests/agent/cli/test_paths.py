@@ -118,7 +118,7 @@ def test_a_dry_run_of_a_warm_start_starts_no_log(config: Path, tmp_path: Path) -
 def test_doctor_looks_at_a_missing_log_without_making_it(config: Path, tmp_path: Path) -> None:
     before = files_below(tmp_path)
     printed = run("doctor", "-c", config)
-    assert f"the log sqlite:///{config.parent / 'home' / 'log.db'} is made at the first start" in printed
+    assert f"the log sqlite:///{config.parent / 'home' / 'log.db'} does not exist yet" in printed
     assert files_below(tmp_path) == before
 
 

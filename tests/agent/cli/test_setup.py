@@ -112,7 +112,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
         "no corpus at",
         "'opnai' is not one of embedded, openai, vllm",
         "'localhost' is not an address such as",
-        "has no model 'small'; there are: big, huge",
+        "has no model 'small'; it has: big, huge",
         "fine: model 'big' is at",
         "leave the password out",
         "Start it: armwise serve -c armwise.yaml",
@@ -239,7 +239,7 @@ def test_a_model_that_the_endpoint_lacks_is_named_as_the_flag_names_it(tmp_path:
     result = init("corpus.jsonl", "--llm-url", endpoint, "--llm-model", "big", "--model", "large=hugh")
     said = " ".join(result.output.split())
     assert (result.exit_code, "Fix the problem above before you start the service" in said) == (1, True)
-    assert "has no model 'hugh'; there are: huge, big" in said
+    assert "has no model 'hugh'; it has: huge, big" in said
     assert "correct llms.large.model" in said
     assert written(tmp_path / "armwise.yaml")["llms"]["large"]["model"] == "hugh", "it may come later"
 

@@ -211,7 +211,7 @@ def test_of_several_models_none_is_taken_before_it_is_named(endpoint: Canned) ->
         "base_url": endpoint.url,
         "model": "large",
     }
-    with pytest.raises(LaunchError, match=r"--llm lage: .* has no such model; there are: large, small"):
+    with pytest.raises(LaunchError, match=r"--llm lage: .* has no such model; it has: large, small"):
         chosen("lage", environment)
 
 

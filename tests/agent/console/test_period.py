@@ -327,10 +327,12 @@ def test_a_period_of_another_systems_decisions_says_so(store: Store, policy: str
     fill(store, WORLD, 20, seed=1)
     with store.writing() as connection:
         connection.exec_driver_sql(f"UPDATE decisions SET policy = '{policy}'")
-    with pytest.raises(NothingServedError, match="by this service alone from 2023-11-14 22:13:20"):
+    with pytest.raises(
+        NothingServedError, match=r"from 2023-11-14 22:13:20 .* another system made every decision"
+    ):
         read_period(store, CONFIG, BEGIN, BEGIN + 1e-3, quietly)
     _, last = listing.span(store) or (0.0, 0.0)
-    with pytest.raises(NothingServedError, match="by this service alone"):
+    with pytest.raises(NothingServedError, match="another system made every decision"):
         read_period(store, CONFIG, last, last + 1e-3, quietly)
     with pytest.raises(NothingServedError, match="the log has some from"):
         read_period(store, CONFIG, BEGIN - 10.0, BEGIN, quietly)

@@ -45,12 +45,12 @@ async def test_the_first_rated_answers_stand_beside_the_newest_once_fifty_are_ra
         second = await rate(service, [1.0] * 24)
         assert await shown(service) == ""
         second += await rate(service, [0.5])
-        expected = f"Of the first rated answers, {describe(first, 0)}. Of the newest, "
+        expected = f"Among the first rated answers, {describe(first, 0)}. Among the newest, "
         assert await shown(service) == expected + f"{describe(second[::-1], 25)}."
         third = await rate(service, [1.0] * 75)
         both = (first + second, 25), (third[:-51:-1], 50)
         begin, end = (describe(arms, good) for arms, good in both)
-        assert await shown(service) == f"Of the first rated answers, {begin}. Of the newest, {end}."
+        assert await shown(service) == f"Among the first rated answers, {begin}. Among the newest, {end}."
 
 
 async def test_the_rated_answers_of_a_project_are_its_own(
