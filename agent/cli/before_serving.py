@@ -74,8 +74,8 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
     (folder / QUESTION).write_text(suggest_question(sources), encoding="utf-8")
     if settings.http.connections > (most := most_connections()):
         errors.print(
-            f"The service accepts {most:,} connections, not {settings.http.connections:,} as configured, because "
-            f"a process may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
+            f"The service accepts {most:,} connections instead of {settings.http.connections:,}: a process "
+            f"may open only {hard_limit_of_files():,} files. Raise the hard limit (`ulimit -Hn`).",
             style="yellow",
             soft_wrap=True,
         )

@@ -101,8 +101,8 @@ class EvaluationRequest(BaseModel):
     )
     project: Annotated[StrictStr, Field(pattern=f"^{keys.PROJECT.pattern}$")] | None = Field(
         default=None,
-        description="Only decisions of keys of this project. Over HTTP, without the scope `admin` or "
-        "if `features` select, it is always the key's own.",
+        description="Only decisions of keys of this project. A key without the scope `admin` can "
+        "name only its own project over HTTP, and its requests with `features` always use that one.",
     )
     cost_weight: Amount | None = Field(
         default=None,

@@ -376,7 +376,7 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
         prepared = said(run("serve", "-c", config, "--prepare-only"), 2)
         served = said(run("serve", "-c", config), 2)
     for output in (prepared, served):
-        assert f"port {port} of 127.0.0.1 cannot be used (Address already in use), " in output
+        assert f"port {port} of 127.0.0.1 cannot be used (Address already in use); " in output
         assert f" (process {os.getpid()}) is using it: stop the program that uses it" in output
         assert "--replace" not in output
         assert "change http_options.port in the configuration" in output

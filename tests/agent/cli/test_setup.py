@@ -113,7 +113,7 @@ def test_in_a_terminal_each_answer_is_checked_and_asked_for_again(tmp_path: Path
         "'opnai' is not one of embedded, openai, vllm",
         "'localhost' is not an address such as",
         "has no model 'small'; it has: big, huge",
-        "fine: model 'big' is at",
+        "has model 'big'; it answered in",
         "leave the password out",
         "Start it: armwise serve -c armwise.yaml",
     ):
