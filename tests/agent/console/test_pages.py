@@ -156,7 +156,7 @@ async def test_a_decision_is_found_verified_explained_and_labelled(linear: Servi
     assert (await linear.client.get(f"{CONSOLE}/decisions/none")).status_code == 404
     assert "Verified : version" in plain(await seen(linear, f"/decisions/{found}/verify"))
     why = plain(await seen(linear, f"/decisions/{found}/why"))
-    assert "Exact: its expected reward is" in why
+    assert "Exact: its expected reward differs" in why
     for value, status in (("1", 200), ("7", 400), ("good", 400)):
         kept = await linear.client.post(
             f"{CONSOLE}/decisions/{found}/feedback",
@@ -312,7 +312,7 @@ async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Servic
 async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Service) -> None:
     found = (await look_up(linear, query="a question of twelve")).json()["agent"]["decision_id"]
     shown = await seen(linear, f"/decisions/{found}/why")
-    total = float(re.findall(r"expected reward is ([-+][\d.]+)", shown)[0])
+    total = float(re.findall(r"expected reward differs from the runner-up.s by ([-+][\d.]+)", shown)[0])
     parts = [float(one) for one in re.findall(r"<td>([-+][\d.]+)</td>", shown)]
     assert abs(sum(parts) - total) < 1e-3 * len(parts)
 
