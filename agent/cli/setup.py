@@ -325,14 +325,14 @@ def _named_models(model: str | None, models: Sequence[str]) -> dict[str, dict[st
 
     That of `--llm-model` is named after itself, unless `--model` gives it a name. Raises ValueError.
     """
-    from armwise.arms.llm.writing import DEFAULT
+    from armwise.arms.llm import writing
 
     named = dict[str, dict[str, Any]]()
     for text in models:
         name, _, rest = text.partition("=")
         if not name or not rest:
             raise ValueError(f"--model {text}: NAME=MODEL was expected, such as large=gpt-4o,2.5,10")
-        if name in named or name == DEFAULT:
+        if name in named or name == writing.DEFAULT:
             why = "is twice the name of a model" if name in named else "names the model of `llm`"
             raise ValueError(f"--model {text}: {name!r} {why}: take another")
         named[name] = _priced(rest, f"--model {text}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from armwise.agent.console.charts import draw_chart, draw_levels
-from armwise.agent.console.savings import Comparison
+from armwise.agent.console.savings import BaselineComparison
 from armwise.agent.console.served_comparison import COLOURS, list_changes
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
@@ -100,7 +100,7 @@ def read_course(store: Store, rule: RewardRule) -> tuple[Course, tuple[Mark, ...
 
 
 def draw_course(
-    course: Course, comparison: Comparison, marks: Sequence[Mark], numbers: Mapping[str, int]
+    course: Course, comparison: BaselineComparison, marks: Sequence[Mark], numbers: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the charts over decisions, as JSON for `console.js`; empty where there is nothing to draw.
 
@@ -126,7 +126,7 @@ def draw_course(
     return {"shares": shares, "quality": _draw_quality(course, comparison, rest)}
 
 
-def _draw_quality(course: Course, comparison: Comparison, rest: Mapping[str, object]) -> str:
+def _draw_quality(course: Course, comparison: BaselineComparison, rest: Mapping[str, object]) -> str:
     """Return the chart of quality compared with the baseline; its first intervals may exceed its range."""
     scale = comparison.points(comparison.span[0] + 1.0)
     points = [

@@ -16,7 +16,7 @@ from armwise.agent.console import savings, topics
 from armwise.agent.console.course import draw_course, read_course
 from armwise.agent.console.live import background, kept_part, sight
 from armwise.agent.console.page import find_address, page, pages
-from armwise.agent.console.savings import Comparison
+from armwise.agent.console.savings import BaselineComparison
 from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
@@ -58,10 +58,10 @@ async def overview(
     return await kept_part(request, ("overview", by, sight(caller)), make)
 
 
-async def compared(request: Request, replica: Replica) -> Comparison | None:
+async def compared(request: Request, replica: Replica) -> BaselineComparison | None:
     """Return the comparison with each arm; None: it is still being computed."""
     position = await asyncio.to_thread(_position, replica)
-    found: Comparison | None = await background(request).value(
+    found: BaselineComparison | None = await background(request).value(
         "comparison",
         position,
         lambda: savings.read_comparison(replica.store, replica.config),
@@ -96,11 +96,11 @@ def write_duration(seconds: float) -> str:
     return f"{seconds / unit:g} {name}{'' if seconds == unit else 's'}"
 
 
-def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> dict[str, Any]:
+def _read(replica: Replica, comparison: BaselineComparison | None, *, marked: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
     course, marks = read_course(store, config.reward)
     marks, colours = marks if marked else (), number_colours(store)
-    found, n_open = comparison or Comparison(), settled.read(store, config.reward).n_open
+    found, n_open = comparison or BaselineComparison(), settled.read(store, config.reward).n_open
     live = tuple(config.actions)
     any_rating = listing.has_rating(store)
     wait = write_duration(config.reward.wait_s)
@@ -132,7 +132,7 @@ def _read(replica: Replica, comparison: Comparison | None, *, marked: bool) -> d
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlottedArm:
     """A point of the chart of cost and quality; places are in percent of its width and height.
 
     Attributes:
@@ -158,7 +158,7 @@ class Point:
     bottom: float
 
 
-def place_points(found: Comparison) -> dict[str, Any] | None:
+def place_points(found: BaselineComparison) -> dict[str, Any] | None:
     """Return what the chart of cost and quality shows; None: no dollars or ratings are on record."""
     one = found.with_baseline
     if one is None or one.served is None or one.spent is None:
@@ -185,7 +185,7 @@ def place_points(found: Comparison) -> dict[str, Any] | None:
 
     return {
         "points": [
-            Point(name, usd, score, low, high, across(usd), down(score), down(high), down(low))
+            PlottedArm(name, usd, score, low, high, across(usd), down(score), down(high), down(low))
             for name, usd, score, low, high in rows
         ],
         "x_ticks": [(tick, across(tick)) for tick in x_ticks],

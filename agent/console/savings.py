@@ -1,6 +1,6 @@
 """What the service saves and at which quality, compared with always using one arm, the baseline.
 
-    log --read_comparison--> Comparison --state_savings, state_quality--> Statement
+    log --read_comparison--> BaselineComparison --state_savings, state_quality--> Statement
 
 The figures are those of `armwise prove`: confidence sequences that hold for every arm and at every look. You
 may choose the baseline afterwards, draw all arms into one picture, and look at the page as often as you like.
@@ -40,7 +40,7 @@ POINTS = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BaselineComparison:
     """What was served, compared with always using each arm.
 
     Attributes:
@@ -93,7 +93,7 @@ class Statement:
     tone: str = ""
 
 
-def read_comparison(store: Store, config: AppConfig) -> Comparison:
+def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
     """Compare what was served with each arm that was drawn often enough.
 
     Raises:
@@ -102,7 +102,7 @@ def read_comparison(store: Store, config: AppConfig) -> Comparison:
     try:
         traffic = read_store(store, config, lambda *_: None, _find_begin(store))
     except NoTrafficError:
-        return Comparison()
+        return BaselineComparison()
     sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
     baseline = config.baseline or _choose(sessions)
@@ -118,7 +118,7 @@ def read_comparison(store: Store, config: AppConfig) -> Comparison:
         found = noninferiority.trace_quality(sessions, baseline, span)
         course = [(int(sessions.rows.seq[row]), quality) for row, quality in found]
     rated = int((~np.isnan(sessions.rows.reward)).sum())
-    return Comparison(len(sessions.rows), rated, drawn, baseline, arms, tuple(course), span)
+    return BaselineComparison(len(sessions.rows), rated, drawn, baseline, arms, tuple(course), span)
 
 
 def _choose(sessions: Sessions) -> str | None:
@@ -131,13 +131,13 @@ def _choose(sessions: Sessions) -> str | None:
 def _find_begin(store: Store) -> float | None:
     """Return when the decisions begin that are compared; None: with the first of the log."""
     first = (store.log_seq() // WINDOW - 1) * WINDOW
-    return None if first <= 0 else listing.time_of(store, first)
+    return None if first <= 0 else listing.find_time(store, first)
 
 
 # -- in words -------------------------------------------------------------------------------------
 
 
-def state_savings(found: Comparison) -> Statement | None:
+def state_savings(found: BaselineComparison) -> Statement | None:
     """Return what was saved per 1,000 answers; None: no dollars are on record."""
     one = found.with_baseline
     if one is None or one.saved is None or one.spent is None:
@@ -160,7 +160,7 @@ def state_savings(found: Comparison) -> Statement | None:
     return Statement("No saving is certain yet", f"{paid}: {ends} than {always}.")
 
 
-def state_quality(found: Comparison) -> Statement | None:
+def state_quality(found: BaselineComparison) -> Statement | None:
     """Return how the answers are rated, compared with the baseline; None: no comparison is possible."""
     one = found.with_baseline
     lead = None if one is None else found.lead(one)
@@ -186,7 +186,7 @@ def state_quality(found: Comparison) -> Statement | None:
     return Statement(rated, f"{ends}: the two cannot be told apart yet.{when} {on}")
 
 
-def share_rated(found: Comparison) -> float | None:
+def share_rated(found: BaselineComparison) -> float | None:
     """Return the share of the answers that are rated, if it is small enough for a hint."""
     if found.decisions < NEEDED or not 0 < found.rated < FEW * found.decisions:
         return None
@@ -205,7 +205,7 @@ def forecast(value: float, low: float, high: float, n: int) -> int | None:
         n: Ratings so far.
 
     >>> forecast(10.0, -10.0, 30.0, 100), forecast(0.0, -4.0, 4.0, 100), forecast(-3.0, -50.0, 50.0, 100)
-    (270, 300, None)
+    (180, 300, None)
     """
     room = max(value, value + POINTS * MARGIN)
     ratios = [(value - low) / room] if room > 0.0 else []
@@ -217,7 +217,9 @@ def forecast(value: float, low: float, high: float, n: int) -> int | None:
     return ceil(more / scale) * scale
 
 
-def state_waiting(found: Comparison, n_arms: int, n_open: int, window: str, *, any_rating: bool) -> Statement:
+def state_waiting(
+    found: BaselineComparison, n_arms: int, n_open: int, window: str, *, any_rating: bool
+) -> Statement:
     """Return why quality is not compared with the baseline yet, and what it takes.
 
     Args:
@@ -243,7 +245,7 @@ def state_waiting(found: Comparison, n_arms: int, n_open: int, window: str, *, a
     return Statement("Too early to compare", f"{takes}, and {found.rated:,} are there.{waits}")
 
 
-def explain_exploration(found: Comparison, live: tuple[str, ...], share: float) -> str:
+def explain_exploration(found: BaselineComparison, live: tuple[str, ...], share: float) -> str:
     """Return what exploration is for and what it costs; empty: there is one arm, or nothing but exploration.
 
     Args:

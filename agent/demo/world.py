@@ -54,7 +54,7 @@ MISRATED = 0.05
 WITHDRAWN = " (withdrawn edition)"
 """The end of titles from a stale search API. Its texts do not answer questions about today's Python."""
 
-FUNCTION = re.compile(r"(?!tkinter|turtle)[a-z]+(\.[a-z]+)?\.[a-z][a-z_]{3,}")
+FUNCTION = re.compile(r"\A(?!tkinter|turtle)[a-z]+(?:\.[a-z]+)?\.[a-z][a-z_]{3,}\Z")
 """Names of functions and methods that users ask about."""
 
 HEADING = re.compile(r"^\[\d+\] (.+)$", re.MULTILINE)
@@ -89,7 +89,7 @@ class World:
     def __init__(
         self, library: Sequence[Passage], language: Sequence[Passage], reference: Arm, seed: int
     ) -> None:
-        functions = [p for p in library if "#" not in p.id and FUNCTION.fullmatch(p.title)]
+        functions = [p for p in library if "#" not in p.id and FUNCTION.match(p.title)]
         self._sentences = {p.title: first_sentence(p.text) for p in (*reversed(language), *functions)}
         names = [p.title for p in functions if len(self._sentences[p.title]) > 1]
         same = defaultdict(list)

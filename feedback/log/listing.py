@@ -291,7 +291,7 @@ def stages(store: Store, served: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
         after = rows[-1].seq
 
 
-def time_of(store: Store, position: int) -> float | None:
+def find_time(store: Store, position: int) -> float | None:
     """Return when the first decision at a position or after it was made; None: there is none."""
     d = t.decisions.c
     query = sa.select(d.decided_at).where(d.seq >= position).order_by(d.seq).limit(1)

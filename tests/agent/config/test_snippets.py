@@ -15,14 +15,14 @@ TEMPLATE: dict[str, Any] = yaml.safe_load((ROOT / "agent/config/template.yaml").
 """What a reader adds a part to."""
 
 NAMED_ELSEWHERE = {
-    "arms": {name: {"kind": "bm25"} for name in ("docs", "tickets", "wiki", "guides", "graph")},
+    "arms": {name: {"kind": "bm25"} for name in ("docs", "tickets", "wiki", "guides", "graph", "large")},
     "llms": {"large": {"engine": "embedded"}},
 }
 """What parts refer to, and their page shows before or takes for granted."""
 
 NOT_ALONE = {
     "docs/guide/extending/arm.md": "the class is written on the page; tests/test_extending.py runs it",
-    "docs/guide/extending/policy.md": "likewise",
+    "docs/guide/extending/policy.md": "as above",
     "docs/papers/ltrr.md": "its router is trained on the page; tests/test_papers_ltrr.py runs it",
 }
 

@@ -12,7 +12,7 @@ import pytest
 from armwise.agent.access import OPEN
 from armwise.agent.console import overview, savings, topics
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.console.savings import Comparison
+from armwise.agent.console.savings import BaselineComparison
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import erasures
 from armwise.feedback.ope.noninferiority import ArmComparison, Ends
@@ -252,7 +252,7 @@ async def test_a_long_log_is_read_in_the_background(tmp_path: Path, monkeypatch:
     await asyncio.to_thread(play, service, 300)
     loop = asyncio.get_running_loop()
 
-    def wait(*words: Any) -> Comparison:
+    def wait(*words: Any) -> BaselineComparison:
         asyncio.run_coroutine_threadsafe(may_read.wait(), loop).result(10.0)
         return read(*words)
 
@@ -273,8 +273,8 @@ ONE = ArmComparison(
 )
 
 
-def stated(**changes: Ends | float | None) -> Comparison:
-    return Comparison(1000, 1000, {"dear": 300}, "dear", {"dear": replace(ONE, **changes)})  # type: ignore[arg-type]
+def stated(**changes: Ends | float | None) -> BaselineComparison:
+    return BaselineComparison(1000, 1000, {"dear": 300}, "dear", {"dear": replace(ONE, **changes)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_exploration_costs_what_the_policy_alone_would_gain() -> None:
         arm: replace(ONE, reference=arm, quality=(lead, lead - 0.01, lead + 0.01), saved=(usd, usd, usd))
         for arm, lead, usd in (("a", 0.1, -0.003), ("b", 0.3, 0.001))
     }
-    found = Comparison(1000, 1000, {}, "a", arms)
+    found = BaselineComparison(1000, 1000, {}, "a", arms)
     said = savings.explain_exploration(found, ("a", "b"), 0.2)
     assert said.startswith("20 % of requests go to a random arm")
     assert "costs 5 points of 100" in said
