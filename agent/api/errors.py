@@ -394,6 +394,10 @@ class ApiError(Exception):
         decision_id = self.decision_id and caller.shown(self.decision_id)
         return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
 
+    def without_details(self, message: str) -> "ApiError":
+        """Return the error with another message, and without what may name arms, models or decisions."""
+        return ApiError(self.code, message, retry_after_s=self.retry_after_s, final=self.final)
+
     def envelope(self, request_id: str | None) -> Envelope:
         """Return the body of the response, as OpenAI clients read it."""
         failure = construct(

@@ -398,9 +398,9 @@ def describe_canary(canary: Mapping[str, Any], among: int = 1) -> str:
 
     >>> canary = {"version": 7, "share": 0.1, "since": 0.0, "reason": "new labels", "deciding": True}
     >>> describe_canary(canary | {"automatic": False})
-    'version 7 gets 10% of every request since 1970-01-01 00:00:00 UTC (new labels)'
+    'version 7 gets 10% of all requests since 1970-01-01 00:00:00 UTC (new labels)'
     >>> describe_canary(canary | {"automatic": True}, among=2)
-    'version 7 gets 10% of one request in 2 since 1970-01-01 00:00:00 UTC (new labels; automatic)'
+    'version 7 gets 10% of 1 in 2 requests since 1970-01-01 00:00:00 UTC (new labels; automatic)'
     >>> describe_canary({**canary, "deciding": False})
     'version 7 should get 10%, but does not take part: it cannot be read, or gave no distribution'
     """
@@ -411,7 +411,7 @@ def describe_canary(canary: Mapping[str, Any], among: int = 1) -> str:
             "or gave no distribution"
         )
     automatic = "; automatic" if canary["automatic"] else ""
-    part = "every request" if among == 1 else f"one request in {among}"
+    part = "all requests" if among == 1 else f"1 in {among} requests"
     return (
         f"version {version} gets {share} of {part} "
         f"since {_at(canary['since'])} ({canary['reason']}{automatic})"

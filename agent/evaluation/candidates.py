@@ -186,7 +186,7 @@ def _read(text: str) -> object:
 
     >>> _read("{kind: &a uniform, params: {again: *a}}")
     Traceback (most recent call last):
-    ValueError: *a stands for another part of it, which has to be written out
+    ValueError: *a is an alias: write its contents out instead
     """
     depth = 0
     for event in yaml.parse(text, _LOADER):

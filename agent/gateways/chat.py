@@ -119,7 +119,8 @@ async def ask(http: HttpRequest, replica: AppReplica, caller: RequestCaller, bod
     except Exception as error:
         if errors.choose_code(error) == "internal_error":
             raise
-        raise _for_visitors(errors.translate(error)) from error
+        message = "the question was not answered; the log of the service says why"
+        raise errors.translate(error).without_details(message) from error
     decided = turn.decided
     token = _make_token(replica, caller.key, decided.decision.id)
     begin = {"passages": _list_passages(decided, replica.config), "token": token}
@@ -157,12 +158,6 @@ def _make_token(replica: Replica, key: str | None, decision_id: str) -> str | No
     if METRIC not in reward.metrics or is_unlogged(decision_id):
         return None
     return make_token(replica, key, decision_id, int(replica.clock() + reward.wait_s))
-
-
-def _for_visitors(failure: ApiError) -> ApiError:
-    """Return an error without its message, which may name arms, models, budgets and decisions."""
-    message = "the question was not answered; the log of the service says why"
-    return ApiError(failure.code, message, retry_after_s=failure.retry_after_s, final=failure.final)
 
 
 def _framed(replica: Replica) -> str:

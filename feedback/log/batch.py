@@ -352,7 +352,7 @@ class CommitBatch:
         """Count feedback on its decision or episode. Raises TooMuchFeedbackError."""
         subject = item.decision_id, item.episode_id, item.kind
         if self.stored.amounts[subject] >= most:
-            about = item.decision_id or f"episode {item.episode_id}"
+            about = f"decision {item.decision_id}" if item.decision_id else f"episode {item.episode_id}"
             kind = "values" if item.kind is FeedbackKind.VALUE else "retractions"
             raise TooMuchFeedbackError(
                 f"{about} already has {most:,} {kind} of feedback, which is the maximum", item

@@ -209,7 +209,7 @@ def test_a_folder_too_deep_for_rays_sockets_is_refused(
     deep = "/" + "a" * local_ray.LONGEST_BASE
     monkeypatch.setenv("RAY_TMPDIR", deep)
     with (
-        pytest.raises(ValueError, match=rf"RAY_TMPDIR={deep} is too long .*: 23 bytes, at most 22"),
+        pytest.raises(ValueError, match=rf"RAY_TMPDIR={deep} .* 23 bytes.* 22 "),
         local_ray.private_folder(),
     ):
         pass

@@ -94,7 +94,7 @@ def test_an_answer_and_its_passages_control_no_terminal(
 ) -> None:
     agent: dict[str, Any] = {
         "passages": [
-            {"id": PLANTED, "title": f"{PLANTED}\ndecision forged", "text": "", "score": 1.0, "metadata": {}}
+            {"id": PLANTED, "title": f"{PLANTED}\nDecision forged", "text": "", "score": 1.0, "metadata": {}}
         ],
         "arm_served": PLANTED,
         "arm_drawn": PLANTED,
@@ -114,8 +114,8 @@ def test_an_answer_and_its_passages_control_no_terminal(
     assert shown.count("[link=https://evil.example]click[/link] [bold]x[/bold] :smile:") == 5, (
         "answer, id, title, arm, decision"
     )
-    assert "\ndecision" in shown
-    assert "\ndecision forged" not in shown, "a title begins no line"
+    assert "\nDecision" in shown
+    assert "\nDecision forged" not in shown, "a title begins no line"
 
 
 def test_the_status_of_a_service_controls_no_terminal(

@@ -216,8 +216,9 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
-                f"answers of {paths[0]} were written with {_described(first)}, answers of {path} with "
-                f"{_described(other)}: a router that compares answers learns from one way"
+                f"the answers in {paths[0]} were written with {_described(first)}, but the answers in "
+                f"{path} with {_described(other)}: a router that compares answers needs the same settings "
+                "in all folders"
             )
     return first
 

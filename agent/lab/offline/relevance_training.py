@@ -153,8 +153,8 @@ def with_gold(labelled: LabelledQuestions, arms: Sequence[str]) -> Outcomes:
     has_gold = [bool(question.gold_ids) for question in outcomes.questions]
     if not any(has_gold):
         queries = labelled.queries
-        where = "give them with --queries" if queries is None else f"the questions of {queries} have none"
-        raise RouterError(f"relevance is learned from the gold_ids of questions: {where}")
+        remedy = "give them with --queries" if queries is None else f"add them to {queries}, which has none"
+        raise RouterError(f"relevance is learned from the gold_ids of questions: {remedy}")
     return of_arms(outcomes.only(has_gold), dataset.positions(outcomes.arms, names))
 
 

@@ -277,8 +277,10 @@ async def test_feedback_is_not_filed_elsewhere_while_the_log_cannot_say(
 
 
 async def test_the_answer_of_a_decision_that_is_not_logged_takes_no_feedback(service: Service) -> None:
-    said = refused(await tell(service, f"chatcmpl-unlogged-{'0' * 32}"), 409, "not_logged")
-    assert "while the log was away" in said
+    answer = f"chatcmpl-unlogged-{'0' * 32}"
+    said = refused(await tell(service, answer), 409, "not_logged")
+    assert answer in said
+    assert "x-armwise-log: away" in said, "how to tell such an answer"
 
 
 # -- how the answer ended ------------------------------------------------------------------------------

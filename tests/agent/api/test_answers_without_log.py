@@ -148,7 +148,7 @@ async def test_a_named_arm_answers_without_the_log_too(answering: Service) -> No
 async def test_a_fallback_that_may_not_answer_leaves_a_503(answering: Service, wish: dict[str, Any]) -> None:
     with log_away(answering):
         message = refused(await look_up(answering, **wish), 503, "log_unavailable")
-    assert "arm 'bm25', which answers meanwhile, may not answer" in message
+    assert "arm 'bm25'" in message
 
 
 async def test_an_unknown_arm_is_a_400_without_the_log(answering: Service) -> None:

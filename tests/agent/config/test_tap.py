@@ -51,7 +51,7 @@ def test_an_arm_of_another_system_is_its_name_its_price_and_its_features() -> No
         ({"tap": {"names": {"gpt": "huge"}}}, "tap.names.gpt: 'huge' is not an arm"),
         ({"tap": {"nams": {}}}, "nams"),
         ({"arms": {**EXTERNAL, "none": {"kind": "none"}}}, "arm 'large' is external"),
-        ({"arms": {"large": {"kind": "external", "usd": 1.0}}}, "goes to params.usd"),
+        ({"arms": {"large": {"kind": "external", "usd": 1.0}}}, "params.usd"),
         ({"arms": {"large": {"kind": "external", "params": {"usd": -1}}}}, "greater than or equal to 0"),
         ({"arms": {"large": {"kind": "external", "params": {"features": {"": 1}}}}}, "at least 1 character"),
     ],

@@ -99,7 +99,7 @@ def test_without_an_incumbent_the_share_does_nothing() -> None:
 
 
 def test_an_incumbent_that_cannot_be_drawn_is_refused_by_name() -> None:
-    with pytest.raises(NoEligibleArmError, match=r"arm 'c' .*these can: a, b"):
+    with pytest.raises(NoEligibleArmError, match=r"arm 'c' .*: a, b$"):
         decided(0.5, {"c": 1.0}, arms=("a", "b"))
     assert decided(0.5, {"a": 1.0, "c": 0.0}, arms=("a", "b")).incumbent == (1.0, 0.0)
 

@@ -91,7 +91,7 @@ def test_a_grid_makes_an_arm_of_every_combination_that_makes_a_difference() -> N
         ({"llms": {"default": LARGE}}, "llms: 'default' has a meaning already"),
         (
             {"prompts": {"x": {"with_passages": "none", "without_passages": "y"}}},
-            r"\{passages\} was expected",
+            r"prompts\.x: with_passages: \{passages\} .* 0 times",
         ),
     ],
 )
