@@ -124,7 +124,7 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
 
 @estimator(
     value="mean of `r` over rows kept with probability `w / max w`",
-    use="Easy to explain. For a uniform log and a deterministic target.",
+    use="It is easy to explain. Use it for a uniform log and a deterministic target.",
     source="Li, Chu, Langford and Wang (2011); by weight Dudik, Erhan, Langford and Li (2012)",
     rank=9,
     rows=Rows.KEPT,
@@ -171,7 +171,7 @@ def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generat
 
 @estimator(
     value="`mean(w r)`",
-    use="Unbiased and simple. For small weights.",
+    use="It is simple and unbiased. Use it if weights are small.",
     source="Horvitz and Thompson (1952)",
     rank=8,
     rows=Rows.WEIGHTED,
@@ -197,7 +197,7 @@ def ips(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(min(w, c) r)`",
-    use="For large weights, if no reward is below 0. Biased downwards.",
+    use="Use it for large weights, if no reward is below 0. It is biased downwards.",
     source="Ionides (2008)",
     rank=7,
     rows=Rows.WEIGHTED,
@@ -230,7 +230,7 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
 
 @estimator(
     value="`sum(w r) / sum(w)`",
-    use="The default without a model. Little bias, and much less variance than `ips`.",
+    use="It is the default without a model, with little bias and much less variance than `ips`.",
     source="Swaminathan and Joachims (2015)",
     rank=5,
     rows=Rows.DEPENDENT,
@@ -255,7 +255,7 @@ def snips(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e)`",
-    use="If nothing else works. Only as good as its model; its interval leaves out the model's bias.",
+    use="Use it if nothing else works. It is only as good as its model, whose bias its interval ignores.",
     source="Dudik, Langford and Li (2011)",
     rank=10,
     rows=Rows.CORRECTED,
@@ -282,7 +282,7 @@ def dm(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e + w d)`",
-    use="The default with a model. Unbiased whatever the model.",
+    use="It is the default with a model, and unbiased even if the model is bad.",
     source="Dudik, Langford and Li (2011)",
     rank=0,
     rows=Rows.CORRECTED,
@@ -307,7 +307,7 @@ def dr(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e) + sum(w d) / sum(w)`",
-    use="Like `dr`, with less variance if a few rows have large weights.",
+    use="It is like `dr`, with less variance if a few rows have large weights.",
     source="Thomas and Brunskill (2016)",
     rank=1,
     rows=Rows.DEPENDENT,
@@ -344,7 +344,7 @@ def sndr(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e + w d [w <= c])`",
-    use="For a good model and a few very large weights.",
+    use="Use it with a good model, if a few weights are very large.",
     source="Wang, Agarwal and Dudik (2017)",
     rank=3,
     rows=Rows.CORRECTED,
@@ -380,7 +380,7 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
 
 @estimator(
     value="`mean(e + d w / (1 + w^2 / c))`",
-    use="Like `switch_dr`, but smooth. Least error on small logs of the three with a parameter.",
+    use="It is like `switch_dr`, but smooth. On small logs it has the least error of the three with `c`.",
     source="Su, Dimakopoulou, Krishnamurthy and Dudik (2020)",
     rank=2,
     rows=Rows.CORRECTED,
@@ -416,7 +416,7 @@ def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
 
 @estimator(
     value="`dr` with a model fitted to minimize its variance",
-    use="If only one target matters.",
+    use="Use it if only one target matters.",
     source="Farajtabar, Chow and Ghavamzadeh (2018)",
     rank=4,
     rows=Rows.CORRECTED,
@@ -460,7 +460,7 @@ def mrdr_weight(sample: Sample) -> Floats:
 
 @estimator(
     value="weights closest to 1 that average 1",
-    use="For small logs without a model. Least error of those that need none.",
+    use="Use it for small logs without a model. It has the least error of those that need none.",
     source="Karampatziakis, Langford and Mineiro (2020)",
     rank=6,
     rows=Rows.DEPENDENT,

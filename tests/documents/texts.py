@@ -44,14 +44,16 @@ class Place:
 _WRITTEN = Fate.OVERWRITTEN
 
 _ID = Place(
-    "an id that a caller may choose: up to 128 of `A-Za-z0-9._:-`",
+    "an id that a caller may choose, up to 128 characters",
     Fate.KEPT,
-    "draws, joins and retries need it; choose ids that say nothing about people",
+    "draws and retries need it, so choose ids that say nothing about people",
 )
 
 _ARM = Place("a name of the configuration", Fate.NONE)
 
-_RATER = Place("a key, or a keyed digest of an address, with its project", Fate.KEPT, "joins need it")
+_RATER = Place(
+    "a key, or a keyed digest of an address, with its project", Fate.KEPT, "the limits on raters need it"
+)
 
 _MARKS = Place("the provider's ids of an answer and its calls, and digests of its reasoning", _WRITTEN)
 
@@ -76,22 +78,24 @@ _OPERATOR = Place("what an operator wrote", Fate.KEPT, "only keys with scope `op
 _KEY = Place("public id of a key", Fate.NONE)
 
 _REPORT = Place(
-    "numbers of an evaluation, and the names of the features that its request selects",
+    "the numbers of an evaluation, and the names of the features that its request selects",
     Fate.KEPT,
     "only keys with scope `operate` or `admin` write it",
 )
 
-_ERROR = Place("error message of a job, with ids and settings", Fate.KEPT, "jobs log no question or answer")
+_ERROR = Place(
+    "the error message of a job, with ids and settings", Fate.KEPT, "it contains no question or answer"
+)
 
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
         "words of the question, and names and texts of the context, as names of features",
         Fate.PSEUDONYM,
-        "what was learned does not change. Values and the embedding stay as numbers",
+        "the values and the embedding stay, and so does what was learned from them",
     ),
-    "decisions.request_digest": Place("SHA-256 of the request", _WRITTEN),
-    "decisions.user_digest": Place("keyed hash of the end user", _WRITTEN),
+    "decisions.request_digest": Place("the SHA-256 of the request", _WRITTEN),
+    "decisions.user_digest": Place("a keyed hash of the end user", _WRITTEN),
     "decisions.id": _ID,
     "decisions.episode_id": _ID,
     "decisions.draw_id": _ID,
@@ -107,7 +111,7 @@ COLUMNS: Mapping[str, Place] = {
     "executions.finish_reason": Place("why the language model stopped, a word of its provider", Fate.NONE),
     "answer_marks.mark": Place("a digest of each of `executions.marks`", Fate.NONE),
     "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
-    "executions.passages": Place("ids of passages", _WRITTEN),
+    "executions.passages": Place("the ids of the passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
     "executions.error": Place("why it failed, with the responses of other services", _WRITTEN),
     "executions.stages": Place("what an arm did, with queries made from the question", _WRITTEN),
@@ -116,7 +120,7 @@ COLUMNS: Mapping[str, Place] = {
     "executions.status": _WORD,
     "executions.index_version": _CONFIGURED,
     "executions.tokens_by_model": _NUMBERS,
-    "observations.passages": Place("ids of passages of the second answer", _WRITTEN),
+    "observations.passages": Place("the ids of the passages of the second answer", _WRITTEN),
     "observations.answer": Place("the second answer", _WRITTEN),
     "observations.error": Place("why there is no value, with the reply of the judge", _WRITTEN),
     "observations.decision_id": _ID,
@@ -124,15 +128,16 @@ COLUMNS: Mapping[str, Place] = {
     "observations.arm": _ARM,
     "observations.judge": _CONFIGURED,
     "feedback.id": Place(
-        "a text of up to 256 characters",
+        "the id of the feedback, up to 256 characters that a caller may choose",
         Fate.PSEUDONYM,
         "retries and retractions find the value by it",
     ),
     "feedback.content": Place(
-        "comment and correction. Labels, arms and ids of decisions stay",
+        "the comment and the correct answer (demonstration). Labels, and the arms and decisions that a "
+        "preference names, stay",
         _WRITTEN,
     ),
-    "feedback.tags": Place("names and texts", _WRITTEN),
+    "feedback.tags": Place("the texts that you sent as tags", _WRITTEN),
     "feedback.decision_id": _ID,
     "feedback.episode_id": _ID,
     "feedback.metric": _CONFIGURED,
@@ -143,9 +148,9 @@ COLUMNS: Mapping[str, Place] = {
     "erasures.scope": _WORD,
     "erasures.by": _KEY,
     "erasures.subject": Place(
-        "keyed hash of what was erased",
+        "a keyed hash of what was erased",
         _WRITTEN,
-        "two minutes later, once no earlier turn is running",
+        "it is cleared after two minutes, once all earlier turns have finished",
     ),
     "examples.join": _DIGEST,
     "examples.decision_id": _ID,
@@ -165,7 +170,7 @@ COLUMNS: Mapping[str, Place] = {
     "checkpoints.state": Place(
         "learned weights, by pseudonyms of names of features",
         Fate.KEPT,
-        "it is what was learned",
+        "a pseudonym can be checked with a guess",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -180,7 +185,7 @@ COLUMNS: Mapping[str, Place] = {
     "routers.unseen": Place(
         "scores, by a digest of the labelled questions",
         Fate.KEPT,
-        "it has no text, but a guess can be compared",
+        "it has no text, but a question can be checked with a guess",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -224,41 +229,43 @@ FILES: Mapping[str, Place] = {
     "`log.db` and `log.db-wal` of SQLite": Place(
         "the log",
         _WRITTEN,
-        "freed bytes are overwritten (`secure_delete`), and the write-ahead log is emptied. If a reader "
-        "is active, the next erasure does it",
+        "SQLite overwrites freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If a "
+        "reader is active, the next erasure empties it",
     ),
     "table pages of PostgreSQL": Place(
-        "overwritten rows",
+        "the rows as they were before",
         _WRITTEN,
-        "VACUUM removes the rows. Their bytes stay in free space until it is reused, or until `VACUUM FULL`",
+        "VACUUM removes them. Their bytes stay in free space until it is reused, or until `VACUUM FULL`",
     ),
     "write-ahead log of PostgreSQL": Place(
-        "overwritten rows",
+        "the rows as they were before",
         Fate.COPY,
-        "until the server recycles it, or as long as you keep an archive of it",
+        "they stay until the server recycles it, and as long as you keep an archive of it",
     ),
     "retrieval cache": Place(
         "passages, by a hash of the question", Fate.NONE, "the least recently used entries are removed first"
     ),
     "exports (`armwise export`, `GET /v1/export`)": Place(
-        "the training log, feedback", Fate.COPY, "yours to erase"
+        "the training log, feedback", Fate.COPY, "delete them yourself"
     ),
     "backups (`armwise backup`, `pg_dump`, base backups)": Place(
-        "the log", Fate.COPY, "yours to erase, by age"
+        "the log", Fate.COPY, "delete old ones yourself"
     ),
     "files of warm starts and labelling below `home`": Place(
-        "questions and answers from the log", Fate.COPY, "yours to erase, by age"
+        "questions and answers from the log", Fate.COPY, "delete old ones yourself"
     ),
     "rows of labels that a warm start made from traffic": Place(
-        "questions", Fate.COPY, "erased by age (`privacy.keep_texts_days`) and by id, not by user"
+        "questions",
+        Fate.COPY,
+        "they are erased by age (`privacy.keep_texts_days`) and by the id of the decision, but not by user",
     ),
     "log lines, files of Ray's session, `ray.log` in the home": Place(
         "ids and errors",
         Fate.NONE,
-        "With `telemetry.log_content` they include questions, for as long as you keep the lines",
+        "with `telemetry.log_content` they include questions, for as long as you keep the lines",
     ),
     "spans (`telemetry`)": Place(
-        "questions and answers, if `content` is on", Fate.COPY, "in your collector: yours to erase"
+        "questions and answers, if `content` is on", Fate.COPY, "delete them in your collector"
     ),
 }
 """What each kind of file holds."""
@@ -269,15 +276,15 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "This page lists every column and file that can hold a text of a user. It says what happens to each",
-        "text when you erase a user, an episode or a decision, or when texts are erased by age.",
-        "[The guide](../guide/data.md) says how to erase.",
+        "This page lists every column and file that can hold a text of a user, and what happens to it in an",
+        "erasure. You can erase a user, an episode or a decision, and let Armwise erase texts by age:",
+        "[the guide](../guide/data.md) says how.",
         "",
-        "Columns that are not listed never hold a text of a caller or a passage.",
+        "Columns that are not listed never hold a text of a caller or of a passage.",
         "",
         "## Overwritten",
         "",
-        "These columns become empty.",
+        "An erasure overwrites the text in these columns.",
         "",
         *_items(COLUMNS, Fate.OVERWRITTEN),
         "",
@@ -288,6 +295,8 @@ def page() -> str:
         *_items(COLUMNS, Fate.PSEUDONYM),
         "",
         "## Kept",
+        "",
+        "These columns stay as they are.",
         "",
         *_items(COLUMNS, Fate.KEPT),
         "",
