@@ -52,16 +52,12 @@ _ID = Place(
 _ARM = Place("a name of the configuration", Fate.NONE)
 
 _RATER = Place(
-    "a key, or a keyed digest of an address, with its project", Fate.KEPT, "the limits on raters need it"
+    "a key, or a keyed digest of an address, with its project",
+    Fate.KEPT,
+    "limits and continued conversations need it",
 )
 
 _MARKS = Place("the provider's ids of an answer and its calls, and digests of its reasoning", _WRITTEN)
-
-_ASKER = Place(
-    "a key, or a keyed digest of an address, with its project",
-    Fate.KEPT,
-    "only this caller may continue the conversation",
-)
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 
@@ -73,15 +69,11 @@ _DIGEST = Place("a digest of settings or bytes", Fate.NONE)
 
 _PROCESS = Place("name of a process", Fate.NONE)
 
-_OPERATOR = Place("what an operator wrote", Fate.KEPT, "only keys with scope `operate` or `admin` write it")
+_OPERATOR = Place(
+    "what an operator wrote or requested", Fate.KEPT, "this needs a key of scope `operate` or `admin`"
+)
 
 _KEY = Place("public id of a key", Fate.NONE)
-
-_REPORT = Place(
-    "the numbers of an evaluation, and the names of the features that its request selects",
-    Fate.KEPT,
-    "only keys with scope `operate` or `admin` write it",
-)
 
 _ERROR = Place(
     "the error message of a job, with ids and settings", Fate.KEPT, "it contains no question or answer"
@@ -94,12 +86,12 @@ COLUMNS: Mapping[str, Place] = {
         Fate.PSEUDONYM,
         "the values and the embedding stay, and so does what was learned from them",
     ),
-    "decisions.request_digest": Place("the SHA-256 of the request", _WRITTEN),
+    "decisions.request_digest": Place("SHA-256 of the request", _WRITTEN),
     "decisions.user_digest": Place("a keyed hash of the end user", _WRITTEN),
     "decisions.id": _ID,
     "decisions.episode_id": _ID,
     "decisions.draw_id": _ID,
-    "decisions.asked_by": _ASKER,
+    "decisions.asked_by": _RATER,
     **dict.fromkeys(("decisions.mode", "decisions.policy"), _WORD),
     "decisions.drawn": _ARM,
     "decisions.arms": _ARM,
@@ -204,8 +196,8 @@ COLUMNS: Mapping[str, Place] = {
     "evaluations.project": _OPERATOR,
     "evaluations.status": _WORD,
     "evaluations.worker": _PROCESS,
-    "evaluations.result": _REPORT,
-    "evaluations.html": _REPORT,
+    "evaluations.result": _OPERATOR,
+    "evaluations.html": _OPERATOR,
     "evaluations.error": _ERROR,
     "runs.configured": _DIGEST,
     **dict.fromkeys(("runs.trigger", "runs.status"), _WORD),
@@ -245,28 +237,20 @@ FILES: Mapping[str, Place] = {
     "retrieval cache": Place(
         "passages, by a hash of the question", Fate.NONE, "the least recently used entries are removed first"
     ),
-    "exports (`armwise export`, `GET /v1/export`)": Place(
-        "the training log, feedback", Fate.COPY, "delete them yourself"
-    ),
-    "backups (`armwise backup`, `pg_dump`, base backups)": Place(
-        "the log", Fate.COPY, "delete old ones yourself"
-    ),
-    "files of warm starts and labelling below `home`": Place(
-        "questions and answers from the log", Fate.COPY, "delete old ones yourself"
-    ),
+    "exports (`armwise export`, `GET /v1/export`)": Place("the training log, feedback", Fate.COPY),
+    "backups (`armwise backup`, `pg_dump`, base backups)": Place("the log", Fate.COPY),
+    "files of warm starts and labelling below `home`": Place("questions and answers from the log", Fate.COPY),
     "rows of labels that a warm start made from traffic": Place(
         "questions",
         Fate.COPY,
-        "they are erased by age (`privacy.keep_texts_days`) and by the id of the decision, but not by user",
+        "they are erased by age (`privacy.keep_texts_days`) and by id, but not by user",
     ),
     "log lines, files of Ray's session, `ray.log` in the home": Place(
         "ids and errors",
         Fate.NONE,
         "with `telemetry.log_content` they include questions, for as long as you keep the lines",
     ),
-    "spans (`telemetry`)": Place(
-        "questions and answers, if `content` is on", Fate.COPY, "delete them in your collector"
-    ),
+    "spans (`telemetry`)": Place("questions and answers, if `content` is on", Fate.COPY),
 }
 """What each kind of file holds."""
 
@@ -307,7 +291,7 @@ def page() -> str:
         "",
         "## Copies",
         "",
-        "An erasure does not reach these.",
+        "An erasure does not reach these copies, so delete them yourself.",
         "",
         *_items(FILES, Fate.COPY),
         "",
