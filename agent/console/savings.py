@@ -147,7 +147,7 @@ def state_savings(found: BaselineComparison) -> Statement | None:
     would = max(0.0, spent + saved)
     share = f" ({100.0 * abs(saved) / would:.0f} %)" if would else ""
     paid = f"The service cost {write_dollars(spent, would)} per 1,000 answers"
-    always = f"always using {one.reference}"
+    always = f'always using "{one.reference}"'
     if low > 0.0:
         sure = f"The saving is at least {write_dollars(low, saved)}."
         detail = f"{paid}; {always} would have cost {write_dollars(would, spent)}. {sure}"
@@ -167,18 +167,19 @@ def state_quality(found: BaselineComparison) -> Statement | None:
     if one is None or lead is None or one.served is None:
         return None
     value, low, high = lead
-    always = f"always using {one.reference}"
+    always = f'always using "{one.reference}"'
     rated = f"Rated {found.points(one.served):.1f} of 100"
-    on = f"From {one.decisions:,} rated answers. The range holds with 95 %, however often you look."
+    on = f"From {one.decisions:,} rated answers. This 95 % range stays valid however often you check."
     if low > 0.0:
-        ends = f"The rating is {low:.1f} to {high:.1f} points higher than with {always}."
+        ends = f"The rating is {value:.1f} points ({low:.1f} to {high:.1f}) higher than with {always}."
         return Statement(f"{rated}: better", f"{ends} {on}", "good")
     if high < 0.0:
-        ends = f"The rating is {-high:.1f} to {-low:.1f} points lower than with {always}."
+        ends = f"The rating is {-value:.1f} points ({-high:.1f} to {-low:.1f}) lower than with {always}."
         return Statement(f"{rated}: worse", f"{ends} {on}", "warn")
     if low <= -POINTS and high >= POINTS:
         return Statement(rated, f"There are too few ratings yet to compare that with {always}.")
-    ends = f"The rating is between {-low:.1f} points lower and {high:.1f} higher than with {always}"
+    about = f"{abs(value):.1f} points {'lower' if value < 0.0 else 'higher'}"
+    ends = f"The rating is about {about} than with {always} ({-low:.1f} lower to {high:.1f} higher)"
     if low >= -POINTS * MARGIN:
         return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
     more = forecast(value, low, high, one.decisions)
@@ -236,7 +237,7 @@ def state_waiting(
         return Statement("Nothing to compare with", "One arm answers everything. Add a second one.")
     n, baseline = found.drawn.get(found.baseline or "", 0), found.baseline
     if found.rated >= NEEDED and baseline is not None and n < noninferiority.ENOUGH:
-        often = f"Always using {baseline} cannot be judged: it was drawn {n:,} times so far."
+        often = f'Always using "{baseline}" cannot be judged: it was drawn {n:,} times so far.'
         return Statement("Too early to compare", f"{often} It takes {noninferiority.ENOUGH} draws.")
     waits = ""
     if n_open:

@@ -138,7 +138,7 @@ async def test_the_baseline_is_the_arm_that_the_operator_names(tmp_path: Path) -
     service = two_models(tmp_path, baseline="cheap")
     await asyncio.to_thread(play, service, 300)
     async with service.running(ready=False):
-        assert "than with always using cheap" in plain(await seen(service, ""))
+        assert 'than with always using "cheap"' in plain(await seen(service, ""))
 
 
 @pytest.mark.parametrize(
@@ -280,9 +280,9 @@ def stated(**changes: Ends | float | None) -> BaselineComparison:
 @pytest.mark.parametrize(
     ("quality", "tone", "said"),
     [
-        ((0.05, 0.01, 0.09), "good", "1.0 to 9.0 points higher"),
-        ((-0.05, -0.09, -0.01), "warn", "1.0 to 9.0 points lower"),
-        ((0.0, -0.02, 0.05), "good", "between 2.0 points lower and 5.0 higher"),
+        ((0.05, 0.01, 0.09), "good", "5.0 points (1.0 to 9.0) higher"),
+        ((-0.05, -0.09, -0.01), "warn", "5.0 points (1.0 to 9.0) lower"),
+        ((0.0, -0.02, 0.05), "good", "(2.0 lower to 5.0 higher)"),
         ((0.0, -0.04, 0.05), "", "takes about 2,700 more rated answers"),
         ((-0.03, -0.4, 0.5), "", "cannot be told apart yet. From 900"),
         ((0.0, -1.0, 1.0), "", "too few ratings"),
