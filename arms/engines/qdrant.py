@@ -72,7 +72,8 @@ class QdrantParams(EngineParams):
         if (self.url is None) == (self.path is None):
             raise ValueError("set either url or path")
         if self.url is not None and not re.fullmatch(r"https?://[^@/]+(/[^@]*)?", self.url):
-            raise ValueError(f"url {self.url!r} is not an address such as http://localhost:6333")
+            shown = re.sub(r"//.*@", "//...@", self.url)  # it may hold a password
+            raise ValueError(f"url {shown!r} is not an address such as http://localhost:6333")
         return self
 
 
