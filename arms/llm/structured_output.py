@@ -136,9 +136,11 @@ class StructuredCaller:
                 {"role": "user", "content": f"{wrong}. {form}"},
             )
         _warn(self._failure.summary, reason or "what it wrote is not in the requested form")
-        at_last = f"{reason}: {wrong}" if reason else wrong
+        why = f"{reason}: {wrong}" if reason else wrong
+        n = self.malformed - before
+        attempts = "1 attempt" if n == 1 else f"{n} attempts"
         raise self._failure(
-            f"{self._failure.summary} in {self.malformed - before} attempts, at last {at_last}",
+            f"{self._failure.summary} in {attempts}; in the last, {why}",
             self.tokens,
             self.malformed,
         )

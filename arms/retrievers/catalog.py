@@ -137,9 +137,12 @@ def _describe(problem: Mapping[str, Any], params: type[BaseModel]) -> str:
     where = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"unknown parameter {where!r}{did_you_mean(where, params.model_fields)}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not where:  # about several parameters together; all of them could include a password
+        return message
     given = repr(problem["input"])
     given = given if len(given) <= 200 else f"{given[:200]}..."
-    return f"{where}: {problem['msg'].removeprefix('Value error, ')}, got {given}"
+    return f"{where}: {message}, got {given}"
 
 
 def _kind(name: str, kind: str) -> Kind[Any]:

@@ -170,7 +170,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """Return the end of a message about a column that is missing.
 
     >>> nearest("rout", ["route", "score"])
-    "; did you mean 'route'? There are: route, score"
+    "; did you mean 'route'? Available: route, score"
     """
     columns = sorted(names)
     close = difflib.get_close_matches(name, columns, n=1)

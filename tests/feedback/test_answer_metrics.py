@@ -135,7 +135,7 @@ def test_a_score_needs_a_list_of_right_answers(score: object) -> None:
     assert callable(score)
     with pytest.raises(ValueError, match="golds is empty"):
         score("Paris", [])
-    with pytest.raises(TypeError, match="golds 'Paris' is one text"):
+    with pytest.raises(TypeError, match=r"golds must be a list .*'Paris'"):
         score("Paris", "Paris")
 
 
@@ -157,5 +157,5 @@ def test_recall_never_falls_with_k(found: list[str], gold: set[str]) -> None:
 def test_recall_is_not_defined_without_support_or_below_one_passage() -> None:
     with pytest.raises(ValueError, match="gold is empty"):
         recall_at_k(["p1"], [], k=1)
-    with pytest.raises(ValueError, match="k 0 is too small"):
+    with pytest.raises(ValueError, match=r"k is 0\b.* at least 1"):
         recall_at_k(["p1"], ["p1"], k=0)

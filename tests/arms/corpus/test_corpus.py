@@ -70,8 +70,8 @@ def test_the_order_of_ids_is_that_of_their_texts(tmp_path: Path) -> None:
     ("look", "named"),
     [
         (lambda corpus: corpus.positions(["d0", "d99", "d98"]), "'d99' in corpus 'docs'"),
-        (lambda corpus: corpus.passages([0, -1]), "position -1 .* 'docs' of 12"),
-        (lambda corpus: corpus.passages([0, 12]), "position 12 .* 'docs' of 12"),
+        (lambda corpus: corpus.passages([0, -1]), "position -1 .* 'docs' .*12"),
+        (lambda corpus: corpus.passages([0, 12]), "position 12 .* 'docs' .*12"),
     ],
 )
 def test_a_passage_that_is_not_there_is_named(
@@ -103,7 +103,7 @@ def test_readers_keep_what_they_opened_of_a_changed_source(tmp_path: Path, sourc
     new = ingest(source, tmp_path / "corpus")
     assert (len(new), len(list(old))) == (13, 12)
     assert new.digest != old.digest
-    with ThreadPoolExecutor(1) as pool, pytest.raises(CorpusError, match="replaced by a newer one"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(CorpusError, match="'docs' was replaced"):
         pool.submit(old.ids).result()
 
 
@@ -168,7 +168,7 @@ def test_a_bad_line_is_listed_or_publishes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "\n\n", "{oops\n"])
 def test_an_empty_corpus_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "docs.jsonl").write_text(content)
-    with pytest.raises(CorpusError, match="holds no passage"):
+    with pytest.raises(CorpusError, match=r"docs\.jsonl has no passages"):
         ingest(tmp_path / "docs.jsonl", tmp_path / "corpus")
 
 
@@ -176,7 +176,7 @@ def test_a_source_that_changes_meanwhile_is_not_published(tmp_path: Path, source
     def meddle(_what: str, _done: int, _total: int | None) -> None:
         write(source, 99)
 
-    with pytest.raises(CorpusError, match="changed while it was read"):
+    with pytest.raises(CorpusError, match=r"docs\.jsonl changed"):
         ingest(source, tmp_path / "corpus", progress=meddle)
     assert len(ingest(source, tmp_path / "corpus")) == 99
 
@@ -332,7 +332,7 @@ def test_opening_where_there_is_no_corpus_says_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(CorpusError, match=r"no corpus in .*: run ingest first"):
         Corpus.open(tmp_path)
     (tmp_path / corpus_module.PUBLISHED).write_text("not a database, though it has the name of one")
-    with pytest.raises(CorpusError, match=r"is not a corpus .*: `armwise serve --prepare-only`"):
+    with pytest.raises(CorpusError, match=r"is not a corpus .*`armwise serve --prepare-only`"):
         Corpus.open(tmp_path)
 
 

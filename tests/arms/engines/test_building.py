@@ -35,7 +35,7 @@ def postgres(**params: Any) -> ArmSpec:
 @pytest.mark.parametrize(
     ("kind", "params", "named"),
     [
-        ("postgres", {"url": "postgresql://me:secret@db/search"}, "url holds a password"),
+        ("postgres", {"url": "postgresql://me:secret@db/search"}, "url .* password .* key_env"),
         ("postgres", {"url": "mysql://db/search"}, "postgresql://"),
         ("postgres", {"url": DATABASE, "collection": 'a"; DROP TABLE b'}, "collection"),
         ("postgres", {"url": DATABASE, "language": "english'"}, "language"),
@@ -44,18 +44,19 @@ def postgres(**params: Any) -> ArmSpec:
         ("qdrant", {"url": "http://q", "path": "q"}, "url"),
         ("qdrant", {"url": "http://me:x@q"}, "url"),
         ("qdrant", {"url": "q"}, "url"),
-        ("opensearch", {"url": "http://x/?a=b"}, "not an address"),
+        ("opensearch", {"url": "http://x/?a=b"}, r"url .http://x/\?a=b. is not"),
     ],
 )
 def test_wrong_parameters_are_refused(kind: str, params: dict[str, Any], named: str) -> None:
-    with pytest.raises(ArmSpecError, match=named):
+    with pytest.raises(ArmSpecError, match=named) as refused:
         resolve_kind("arm", ArmSpec(kind=kind, params={"collection": "c", **params}))
+    assert "secret" not in str(refused.value)
 
 
 def test_a_missing_password_is_said(monkeypatch: pytest.MonkeyPatch, corpus: Any, tmp_path: Path) -> None:
     monkeypatch.delenv("SEARCH_KEY", raising=False)
     resources = Resources(corpus, tmp_path, {}, {"arm": postgres(key_env="SEARCH_KEY")})
-    with pytest.raises(ArmBuildError, match="set the variable SEARCH_KEY"):
+    with pytest.raises(ArmBuildError, match="SEARCH_KEY"):
         build_arm("arm", resources)
 
 
@@ -276,7 +277,7 @@ def test_a_collection_with_words_of_another_version_is_refused(
     monkeypatch.setattr(QdrantCollection, "row_format", 1)
     ingest(rivers, collection, None)
     monkeypatch.undo()
-    said = r"arm 'words': .* words of another version, \S+-words-1: `armwise ingest"
+    said = r"arm 'words': .* version, \S+-words-1: .*`armwise ingest --into`"
     with pytest.raises(ArmError, match=said):
         EngineArm("words", params, collection).search(Query("rivers"), 3)
     assert ingest(rivers, collection, None).written == 1

@@ -108,8 +108,8 @@ def test_every_damaged_index_is_removed_and_no_other(
     (tmp_path / "file").write_text("mine")
     discard_damaged(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"a", "d", ".d.part", "file"}
-    removed = [record.getMessage().partition(" is removed")[0] for record in caplog.records]
-    assert removed == ["index b", "index c"]
+    removed = [record.getMessage().partition(";")[0] for record in caplog.records]
+    assert removed == ["removed index b", "removed index c"]
     discard_damaged(tmp_path / "missing")
 
 

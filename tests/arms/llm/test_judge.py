@@ -73,7 +73,7 @@ def test_the_grade_in_a_text_is_read(text: str, expected: float) -> None:
     ],
 )
 def test_what_is_no_grade_is_refused_with_its_words(text: str) -> None:
-    with pytest.raises(ValueError, match=r'holds no \{"score": n\} with n from 0 to 10') as refused:
+    with pytest.raises(ValueError, match=r'no \{"score": n\} .*0 to 10') as refused:
         read_grade(text)
     assert repr(text) in str(refused.value)
 
@@ -88,7 +88,7 @@ def test_what_is_no_grade_is_refused_with_its_words(text: str) -> None:
 )
 def test_a_quoted_answer_does_not_grade_itself(text: str) -> None:
     assert grade(writing(text, '{"score": 2}'), ANSWER, HOW_TALL, [TOWER], "333 metres").grade == 0.2
-    with pytest.raises(JudgeError, match="holds different values"):
+    with pytest.raises(JudgeError, match="different values"):
         grade(writing(text, text), ANSWER, HOW_TALL, [TOWER], "333 metres")
 
 
@@ -97,7 +97,7 @@ def test_a_quoted_answer_does_not_grade_itself(text: str) -> None:
     [(read_better, 'The second one says {"better": 2}. {"better": 1}'), (FIVE_SCORES.read, FIVES_AND_TWOS)],
 )
 def test_what_a_judge_quotes_does_not_count(read: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ValueError, match="holds different values"):
+    with pytest.raises(ValueError, match="different values"):
         read(text)
 
 
@@ -107,7 +107,7 @@ def test_a_number_is_a_grade_where_it_is_in_range(number: float) -> None:
     if 0 <= number <= 10:
         assert read_grade(text) == number / 10
     else:
-        with pytest.raises(ValueError, match="holds no"):
+        with pytest.raises(ValueError, match=r'no {"score": n}'):
             read_grade(text)
 
 
@@ -159,7 +159,7 @@ def test_a_judge_without_a_grade_is_asked_again() -> None:
     assert prompts[1].messages[:-2] == prompts[0].messages
     assert prompts[1].messages[-2] == {"role": "assistant", "content": "A fine answer."}
     again = prompts[1].messages[-1]["content"]
-    assert again.startswith("'A fine answer.' holds no {\"score\": n}")
+    assert again.startswith("'A fine answer.' has no {\"score\": n}")
     assert again.endswith(GRADE_FORM)
 
 
@@ -167,7 +167,7 @@ def test_a_judge_without_a_grade_is_asked_again() -> None:
 def test_a_judge_that_never_grades_is_an_error_with_its_cost(retries: int) -> None:
     prompts: list[Prompt] = []
     write = writing(*["Well done!"] * 3, prompts=prompts)
-    told = rf"no grade in {retries + 1} attempts, at last 'Well done!'"
+    told = rf"no grade in {retries + 1} attempts?\b.*'Well done!'"
     with pytest.raises(JudgeError, match=told) as failed:
         grade(write, FIVE_SCORES, HOW_TALL, [TOWER], retries=retries)
     assert len(prompts) == retries + 1
@@ -184,7 +184,7 @@ def test_the_better_answer_is_read(n: str, expected: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "1", '{"better": 3}', '{"better": true}', '{"better": 1.5}'])
 def test_a_text_that_names_no_answer_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r'holds no {"better": n} with n 0, 1 or 2'):
+    with pytest.raises(ValueError, match=r'no {"better": n} .*0, 1 or 2'):
         read_better(text)
 
 
@@ -210,7 +210,7 @@ def test_a_verdict_in_thoughts_does_not_count() -> None:
 
 @pytest.mark.parametrize("text", ['<thinking>{"better": 2}', '{"better": 2}</think>', '<think>{"better": 2}'])
 def test_thoughts_alone_are_no_verdict(text: str) -> None:
-    with pytest.raises(ValueError, match="holds no"):
+    with pytest.raises(ValueError, match=r'no {"better": n}'):
         read_better(text)
 
 

@@ -189,9 +189,7 @@ def cut(*texts: str) -> tuple[list[Prompt], StructuredCaller]:
 
 def test_a_text_that_was_cut_is_asked_for_once_more_with_more_room() -> None:
     prompts, caller = cut("I shall count", "one two", "twelve")
-    with pytest.raises(
-        CountError, match="in 3 attempts, at last it ended at its limit of 20 tokens: 'twelve'"
-    ):
+    with pytest.raises(CountError, match=r"in 3 attempts.* limit of 20 tokens: 'twelve'"):
         caller.ask("", "", "", whole, max_tokens=5)
     assert [prompt.max_tokens for prompt in prompts] == [5, 20, 20]
     assert [len(prompt.messages) for prompt in prompts] == [2, 2, 4]

@@ -143,7 +143,7 @@ def test_torch_stays_out_of_a_process_with_a_graph(model: Path) -> None:
 @pytest.mark.slow
 def test_a_score_that_is_no_number_is_an_error(resources: Resources, tmp_path: Path) -> None:
     arm = build(resources, make_model(tmp_path / "broken", bias=float("nan")))
-    with pytest.raises(ArmError, match=r"arm 'keen': .*/broken scores 'vienna' as nan"):
+    with pytest.raises(ArmError, match=r"arm 'keen': .*/broken .*'vienna' .*\bnan"):
         arm.search(Query(QUESTION), 3)
 
 

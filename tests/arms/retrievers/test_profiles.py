@@ -91,7 +91,7 @@ def test_a_similarity_is_the_mean_of_the_five_nearest_passages(vectors: list[lis
 
 
 def test_a_question_of_another_backbone_is_refused() -> None:
-    with pytest.raises(ArmError, match=r"profile of vectors of 4 numbers .* shape \(3,\)"):
+    with pytest.raises(ArmError, match=r"profile .* 4 numbers.* \(3,\)"):
         similarities({"a": Profile(np.eye(4, dtype=np.float32))}, np.ones(3, dtype=np.float32))
 
 

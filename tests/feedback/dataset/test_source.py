@@ -80,7 +80,7 @@ def test_a_log_ends_where_it_ended_when_it_was_first_read(store: Store) -> None:
 
 
 def test_a_rule_that_joins_otherwise_is_refused(store: Store) -> None:
-    with pytest.raises(ValueError, match="must join alike"):
+    with pytest.raises(ValueError, match=r"joins .* only prices, weights and ranges"):
         LogSource(store, RULE).log(RewardRule(metrics={"right": Metric()}))
 
 

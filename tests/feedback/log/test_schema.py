@@ -120,6 +120,6 @@ def test_tables_of_another_armwise_are_refused(engine: sa.Engine) -> None:
 def test_tables_without_a_schema_number_are_refused_and_left_alone(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE versions (id int)")
-    with pytest.raises(SchemaError, match="has a table 'versions' and no schema number"):
+    with pytest.raises(SchemaError, match=r"table 'versions' .*no schema number"):
         prepare(engine)
     assert sa.inspect(engine).get_table_names() == ["versions"]

@@ -125,7 +125,7 @@ ROWS: Floats = np.full(4, 0.5)
         (lambda: bernstein(plain(5.0 * ROWS), 2.0, 0.0, 1.0), r"in \[0, 2\], got \[2.5, 2.5\]"),
         (lambda: bernstein(plain(ROWS), np.inf, 0.0, 1.0), "reach of ips must be finite, got inf"),
         (lambda: bernstein(plain(ROWS), 2.0, 0.0, 1.0, 1.0), r"level must be in \(0, 1\), got 1"),
-        (lambda: clopper_pearson(plain(ROWS)), "only what replay kept.*got ips"),
+        (lambda: clopper_pearson(plain(ROWS)), "such as replay, got ips"),
         (lambda: clopper_pearson(kept(ROWS, np.ones(4))), "must be 0 or 1, got 0.5"),
     ],
 )

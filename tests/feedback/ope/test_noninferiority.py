@@ -318,11 +318,11 @@ def test_a_difference_in_a_session_is_that_of_a_decision() -> None:
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (table(SCALE_SESSIONS), "in 100 decisions; the first 100 set the scale"),
-        (table(150, session=np.arange(150) // 2), "in 75 sessions; the first 100 set the scale"),
+        (table(SCALE_SESSIONS), "25 times in 100 decisions.* first 100 "),
+        (table(150, session=np.arange(150) // 2), "40 times in 75 sessions.* first 100 "),
         (table(400, reward=np.full(400, np.nan), usd=np.full(400, np.nan)), "neither feedback nor dollars"),
         (table(400, reward=np.full(400, np.nan), usd=np.zeros(400)), "neither feedback nor dollars"),
-        (table(400, propensity=np.ones(400), p=np.tile([0.0, 1.0], 400)), "a was never one of several arms"),
+        (table(400, propensity=np.ones(400), p=np.tile([0.0, 1.0], 400)), "a was never eligible"),
         (keyed(table(400), [*range(400)], drawn="b"), "a was drawn 0 times"),
     ],
 )

@@ -195,7 +195,7 @@ def test_the_active_policy_follows_from_the_actions_in_order(
 def test_a_promotion_that_rests_on_an_older_one_than_the_newest_is_refused(store: Store) -> None:
     ours, other = published(store), published(store, "other")
     promote(store, other, Action.PROMOTE, after=0)
-    with pytest.raises(ChangedMeanwhileError, match="active policy was changed meanwhile, by promotion 1"):
+    with pytest.raises(ChangedMeanwhileError, match="promotion 1 changed the active policy"):
         promote(store, ours, Action.PROMOTE, after=0)
     record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
     promote(store, ours, Action.PROMOTE, after=1)

@@ -331,7 +331,7 @@ def test_a_prediction_is_a_fraction_of_the_range() -> None:
 
 
 def test_nothing_to_learn_is_refused() -> None:
-    with pytest.raises(ValidationError, match="neither `shadow` nor `judge` is learned"):
+    with pytest.raises(ValidationError, match="`also` needs `shadow` or `judge`"):
         Also()
 
 

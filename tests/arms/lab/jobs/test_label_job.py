@@ -532,7 +532,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(corpus: Corpus, tmp_path
 
     gate.unlink()
     job = diary_job(corpus, tmp_path)
-    with pytest.raises(JobError, match=r"labels\.blocks was made with form 'short', but form 'reasoning'"):
+    with pytest.raises(JobError, match=r"labels\.blocks was made with form 'short', .*form 'reasoning'"):
         label(replace(job, form=prompts.Form.REASONING), tmp_path / "labels")
     told: list[tuple[str, int, int | None]] = []
     report = label(job, tmp_path / "labels", progress=lambda *news: told.append(news))
@@ -550,7 +550,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(corpus: Corpus, tmp_path
     again = label(job, tmp_path / "labels")
     assert again.resumed == 5
     np.testing.assert_array_equal(again.outcomes.scores["em"], report.outcomes.scores["em"])
-    with pytest.raises(JobError, match="labels was made with seed '0', but seed '1'"):
+    with pytest.raises(JobError, match=r"labels was made with seed '0', .*seed '1'"):
         label(replace(job, seed=1), tmp_path / "labels")
 
 

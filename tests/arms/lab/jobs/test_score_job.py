@@ -138,7 +138,7 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(
     # a second time there is nothing to do; another job is refused
     again = score(job, tmp_path / "scores")
     assert (again.resumed, again.unknown) == (5, report.unknown)
-    with pytest.raises(JobError, match="scores was made with seed '0', but seed '1'"):
+    with pytest.raises(JobError, match=r"scores was made with seed '0', .*seed '1'"):
         score(replace(job, seed=1), tmp_path / "scores")
 
 
@@ -166,7 +166,7 @@ def test_an_interrupted_job_does_nothing_again(
         score(job, output, progress=stop_after_two)
     first = files()
     assert sorted(first) == ["000000.block", "000001.block"]
-    with pytest.raises(JobError, match=r"scores\.blocks was made with seed '0', but seed '7'"):
+    with pytest.raises(JobError, match=r"scores\.blocks was made with seed '0', .*seed '7'"):
         score(replace(job, seed=7), output)
 
     with monkeypatch.context() as broken:
@@ -229,5 +229,5 @@ def test_nothing_is_begun_on_what_cannot_be_scored(
 
 def test_an_output_that_holds_something_else_is_left_alone(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path / "indexes")
-    with pytest.raises(JobError, match="indexes exists and is not the output of such a job"):
+    with pytest.raises(JobError, match="indexes exists"):
         score(job, tmp_path / "indexes")

@@ -264,7 +264,7 @@ EYE, ONES, NOTHING = np.eye(3, dtype=np.float32), np.ones(3), np.zeros((2, 2), n
 @pytest.mark.parametrize(
     ("choose", "named"),
     [
-        *((lambda k=k: greedy(EYE, k), f"k is {k}; of 3 arms") for k in (0, -1, 4)),
+        *((lambda k=k: greedy(EYE, k), rf"k is {k}\b.* arms, 3") for k in (0, -1, 4)),
         (lambda: greedy(EYE, 1, start=(0, 1)), "start names 2 arms, more than k = 1"),
         *((lambda s=s: greedy(EYE, 3, s), f"start holds {s[0]}") for s in ((3,), (-1,), (1, 1))),
         (lambda: knapsack(EYE, np.ones(2), 1.0), r"costs of shape \(3,\), got \(2,\)"),

@@ -270,7 +270,7 @@ def test_whatever_the_model_wants_every_place_is_filled_once(
 def test_a_model_that_fails_is_told_with_the_arm() -> None:
     failing = blocking(llm_base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
     arm = MultistepArm("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
-    with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query: out of memory"):
+    with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query .*: out of memory"):
         arm.search(Query("a"), 4)
 
 

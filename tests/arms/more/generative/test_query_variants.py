@@ -160,7 +160,7 @@ def test_a_model_that_fails_is_named_with_the_arm() -> None:
     failing = llm_base.ScriptedGenerator({}, error=GeneratorError("out of memory"))
     arm = over(Shelf(), "")
     arm._write = lambda prompt: asyncio.run(llm_base.complete(failing, prompt))  # noqa: SLF001
-    with pytest.raises(ArmError, match=r"arm 'variants' got no rewrite of the question: out of memory"):
+    with pytest.raises(ArmError, match=r"arm 'variants' got no rewrite .*: out of memory"):
         arm.search(Query("a"), 4)
 
 
