@@ -337,7 +337,7 @@ def make_home(config: AppConfig) -> list[str]:
     """
     lines = []
     if other := config.overridden_home:
-        lines = [f"the home is {config.home_path}, as ARMWISE_HOME has it, not {other} of the configuration"]
+        lines = [f"the home is {config.home_path} (from ARMWISE_HOME), not {other} (from the configuration)"]
     try:
         config.home_path.mkdir(mode=0o777 & ~UMASK, parents=True, exist_ok=True)
     except OSError as error:

@@ -165,7 +165,12 @@ async def test_a_page_says_what_is_known_and_what_is_missing(
 
 @pytest.mark.parametrize(
     ("rated", "observations", "hint"),
-    [(0.05, {}, True), (0.0, {}, False), (0.6, {}, False), (0.05, {"judge": 0.2, "also": {"judge": True}}, False)],
+    [
+        (0.05, {}, True),
+        (0.0, {}, False),
+        (0.6, {}, False),
+        (0.05, {"judge": 0.2, "also": {"judge": True}}, False),
+    ],
 )
 async def test_few_ratings_are_named_with_what_else_can_teach(
     tmp_path: Path, rated: float, observations: dict[str, Any], hint: bool
