@@ -44,20 +44,20 @@ class Place:
 _WRITTEN = Fate.OVERWRITTEN
 
 _ID = Place(
-    "an id that a caller may choose, up to 128 characters",
+    "an id of up to 128 characters that a caller may choose",
     Fate.KEPT,
-    "draws and retries need it, so choose ids that say nothing about people",
+    "draws and retries need it, so choose ids that reveal nothing about people",
 )
 
 _ARM = Place("a name of the configuration", Fate.NONE)
 
 _RATER = Place(
-    "a key, or a keyed digest of an address, with its project",
+    "a key or a keyed digest of an address, and its project",
     Fate.KEPT,
     "limits and continued conversations need it",
 )
 
-_MARKS = Place("the provider's ids of an answer and its calls, and digests of its reasoning", _WRITTEN)
+_MARKS = Place("the provider's ids for an answer and its calls, and digests of its reasoning", _WRITTEN)
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 
@@ -70,7 +70,7 @@ _DIGEST = Place("a digest of settings or bytes", Fate.NONE)
 _PROCESS = Place("name of a process", Fate.NONE)
 
 _OPERATOR = Place(
-    "what an operator wrote or requested", Fate.KEPT, "this needs a key of scope `operate` or `admin`"
+    "what an operator wrote or requested", Fate.KEPT, "only keys of scope `operate` or `admin` can do so"
 )
 
 _KEY = Place("public id of a key", Fate.NONE)
@@ -82,11 +82,11 @@ _ERROR = Place(
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "words of the question, and names and texts of the context, as names of features",
+        "words of the question, and names and texts of the context, all as feature names",
         Fate.PSEUDONYM,
         "the values and the embedding stay, and so does what was learned from them",
     ),
-    "decisions.request_digest": Place("SHA-256 of the request", _WRITTEN),
+    "decisions.request_digest": Place("the SHA-256 of the request", _WRITTEN),
     "decisions.user_digest": Place("a keyed hash of the end user", _WRITTEN),
     "decisions.id": _ID,
     "decisions.episode_id": _ID,
@@ -105,28 +105,28 @@ COLUMNS: Mapping[str, Place] = {
     "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
     "executions.passages": Place("the ids of the passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
-    "executions.error": Place("why it failed, with the responses of other services", _WRITTEN),
+    "executions.error": Place("why the turn failed, with responses from other services", _WRITTEN),
     "executions.stages": Place("what an arm did, with queries made from the question", _WRITTEN),
     "executions.decision_id": _ID,
     "executions.served": _ARM,
     "executions.status": _WORD,
     "executions.index_version": _CONFIGURED,
     "executions.tokens_by_model": _NUMBERS,
-    "observations.passages": Place("the ids of the passages of the second answer", _WRITTEN),
+    "observations.passages": Place("the ids of the second answer's passages", _WRITTEN),
     "observations.answer": Place("the second answer", _WRITTEN),
-    "observations.error": Place("why there is no value, with the reply of the judge", _WRITTEN),
+    "observations.error": Place("why there is no answer or grade, with the judge's reply", _WRITTEN),
     "observations.decision_id": _ID,
     "observations.source": _WORD,
     "observations.arm": _ARM,
     "observations.judge": _CONFIGURED,
     "feedback.id": Place(
-        "the id of the feedback, up to 256 characters that a caller may choose",
+        "the id of the feedback, which a caller may choose (up to 256 characters)",
         Fate.PSEUDONYM,
-        "retries and retractions find the value by it",
+        "retries and retractions still find the value by the pseudonym",
     ),
     "feedback.content": Place(
-        "the comment and the correct answer (demonstration). Labels, and the arms and decisions that a "
-        "preference names, stay",
+        "the comment and the correct answer (demonstration). Labels stay, and so do the arms and decisions "
+        "that a preference names",
         _WRITTEN,
     ),
     "feedback.tags": Place("the texts that you sent as tags", _WRITTEN),
@@ -160,9 +160,9 @@ COLUMNS: Mapping[str, Place] = {
     "versions.arithmetic": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
     "checkpoints.state": Place(
-        "learned weights, by pseudonyms of names of features",
+        "learned weights, keyed by pseudonymised feature names",
         Fate.KEPT,
-        "a pseudonym can be checked with a guess",
+        "someone who guesses a name can check it against the pseudonym",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -172,12 +172,12 @@ COLUMNS: Mapping[str, Place] = {
     "routers.digest": _DIGEST,
     "routers.about": _CONFIGURED,
     "routers.model": Place(
-        "weights of a model that was fitted to labelled questions", Fate.KEPT, "it has no text"
+        "weights of a model trained on labelled questions", Fate.KEPT, "they contain no text"
     ),
     "routers.unseen": Place(
-        "scores, by a digest of the labelled questions",
+        "scores, keyed by digests of the labelled questions",
         Fate.KEPT,
-        "it has no text, but a question can be checked with a guess",
+        "someone who guesses a question can check it against the digest",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -218,37 +218,40 @@ COLUMNS: Mapping[str, Place] = {
 """What each column of texts, JSON or bytes holds, by `table.column`."""
 
 FILES: Mapping[str, Place] = {
-    "`log.db` and `log.db-wal` of SQLite": Place(
+    "SQLite's `log.db` and `log.db-wal`": Place(
         "the log",
         _WRITTEN,
         "SQLite overwrites freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If a "
-        "reader is active, the next erasure empties it",
+        "reader prevents this, the next erasure does it",
     ),
-    "table pages of PostgreSQL": Place(
-        "the rows as they were before",
+    "PostgreSQL's table pages": Place(
+        "earlier versions of rows",
         _WRITTEN,
-        "VACUUM removes them. Their bytes stay in free space until it is reused, or until `VACUUM FULL`",
+        "`VACUUM` removes them, but their bytes stay in free space until PostgreSQL reuses it or you run "
+        "`VACUUM FULL`",
     ),
-    "write-ahead log of PostgreSQL": Place(
-        "the rows as they were before",
+    "PostgreSQL's write-ahead log": Place(
+        "earlier versions of rows",
         Fate.COPY,
-        "they stay until the server recycles it, and as long as you keep an archive of it",
+        "they stay until the server recycles the log, and in any archive for as long as you keep it",
     ),
     "retrieval cache": Place(
-        "passages, by a hash of the question", Fate.NONE, "the least recently used entries are removed first"
+        "passages, keyed by a hash of the question",
+        Fate.NONE,
+        "the least recently used entries are removed first",
     ),
     "exports (`armwise export`, `GET /v1/export`)": Place("the training log, feedback", Fate.COPY),
     "backups (`armwise backup`, `pg_dump`, base backups)": Place("the log", Fate.COPY),
-    "files of warm starts and labelling below `home`": Place("questions and answers from the log", Fate.COPY),
-    "rows of labels that a warm start made from traffic": Place(
+    "warm-start and labelling files below `home`": Place("questions and answers from the log", Fate.COPY),
+    "label rows that a warm start made from traffic": Place(
         "questions",
         Fate.COPY,
         "they are erased by age (`privacy.keep_texts_days`) and by id, but not by user",
     ),
-    "log lines, files of Ray's session, `ray.log` in the home": Place(
+    "log lines, Ray's session files, `ray.log` in `home`": Place(
         "ids and errors",
         Fate.NONE,
-        "with `telemetry.log_content` they include questions, for as long as you keep the lines",
+        "with `telemetry.log_content`, log lines also contain questions, for as long as you keep them",
     ),
     "spans (`telemetry`)": Place("questions and answers, if `content` is on", Fate.COPY),
 }
@@ -260,11 +263,9 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "This page lists every column and file that can hold a text of a user, and what happens to it in an",
-        "erasure. You can erase a user, an episode or a decision, and let Armwise erase texts by age:",
-        "[the guide](../guide/data.md) says how.",
-        "",
-        "Columns that are not listed never hold a text of a caller or of a passage.",
+        "This page lists every column and file that can hold a user's text, and what an erasure does to it.",
+        "You can erase a user, an episode or a decision, or have Armwise erase texts by age",
+        "([the guide](../guide/data.md)). Other columns never hold text from callers or passages.",
         "",
         "## Overwritten",
         "",
@@ -274,7 +275,7 @@ def page() -> str:
         "",
         "## Replaced by a pseudonym",
         "",
-        "A digest of 64 bits replaces the text. Someone who guesses the text can check the guess.",
+        "A 64-bit digest replaces the text. Someone who guesses the text can check it against the digest.",
         "",
         *_items(COLUMNS, Fate.PSEUDONYM),
         "",
