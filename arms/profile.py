@@ -32,12 +32,12 @@ class ProfileSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     backbone: str = Field(description="Backbone that embeds the sampled passages and the questions.")
-    passages: int = Field(default=700, ge=1, le=100_000, description="Passages that are sampled per source.")
+    passages: int = Field(default=700, ge=1, le=100_000, description="Passages sampled per source.")
     searches: int = Field(
         default=100,
         ge=0,
-        description="Most searches to sample a source that has no corpus. 0 does not sample such "
-        "sources, for example because a search costs money.",
+        description="Maximum searches to sample a source that has no corpus. Set 0 to skip such sources, "
+        "for example if searches cost money.",
     )
 
 

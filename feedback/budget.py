@@ -65,7 +65,8 @@ class Budget(BaseModel):
         default=200,
         ge=20,
         le=1_000_000,
-        description="Requests over which overspending is paid back, and the cost of each arm is averaged.",
+        description="Number of requests over which overspending is made up for, and each arm's cost is "
+        "averaged.",
     )
 
     @model_validator(mode="after")

@@ -86,8 +86,8 @@ class Metric(BaseModel):
     )
     range: tuple[Number, Number] = Field(
         default=(0.0, 1.0),
-        description="Smallest and largest value of a float. In quality, the worse end counts as 0 and "
-        "the better end as 1.",
+        description="Range of a float. It is rescaled for quality: the worse end counts as 0, the better "
+        "end as 1.",
     )
     values: dict[str, Number] | None = Field(
         default=None,
@@ -237,16 +237,16 @@ class Metric(BaseModel):
 
 
 class Prices(BaseModel):
-    """How much of each component of cost counts as one unit of priced cost."""
+    """Price of each component of cost, in units of priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: Number = Field(default=1.0, ge=0, description="Price of a round of retrieval.")
+    steps: Number = Field(default=1.0, ge=0, description="Price of each round of retrieval.")
     kilotokens: Number = Field(default=0.0, ge=0, description="Price of 1,000 tokens, read or written.")
     seconds: Number = Field(
-        default=0.0, ge=0, description="Price of a second in the arm or the language model."
+        default=0.0, ge=0, description="Price of each second in the arm or the language model."
     )
-    usd: Number = Field(default=0.0, ge=0, description="Price of a dollar charged by a provider.")
+    usd: Number = Field(default=0.0, ge=0, description="Price of each dollar that a provider charges.")
 
     def total(self, cost: Cost) -> float:
         """Return the priced sum of a raw cost vector.
@@ -354,47 +354,45 @@ class RewardRule(BaseModel):
     cost_weight: Number = Field(
         default=0.1,
         ge=0,
-        description="Quality that one unit of priced cost is worth. With 0, cost does not count.",
+        description="Reward lost per unit of priced cost. With 0, cost does not count.",
     )
     cost: Prices = Prices()
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
-        description="Current prices by language model, in USD per 1,000 tokens: read, written, read "
-        "from the cache and, if priced separately, written to it. If `cost.usd` is above 0, all "
-        "rewards count tokens at these prices instead of past ones. By default the prices of `llm` "
-        "and `llms`.",
+        description="Current prices by language model, in USD per 1,000 tokens: read, written, read from "
+        "the cache and, if priced separately, written to it. If `cost.usd` is above 0, all rewards count "
+        "tokens at these prices instead of past ones. The default is the prices under `llm` and `llms`.",
     )
     wait_time: str = Field(
         default="PT30M", description="How long after a decision feedback counts, as an ISO 8601 duration."
     )
     complete: Complete = Field(
         default=Complete.ANY,
-        description="When a decision is learned. `any`: at its first value. `all`: once all metrics "
-        "have a value or the wait time has passed (the default for several metrics). `deadline`: "
+        description="When the policy learns from a decision. `any`: at its first value. `all`: once all "
+        "metrics have a value or the wait time has passed (the default for several metrics). `deadline`: "
         "once the wait time has passed (required with `default` or `failed`).",
     )
     default: Number | None = Field(
         default=None,
-        description="Quality of a decision without feedback. Null leaves it out of learning. If set, "
-        "every decision is learned when its wait time has passed.",
+        description="Quality of a decision without feedback. If null, it is not learned. If set, the policy "
+        "learns from each decision only after the wait time.",
     )
     failed: Number | None = Field(
         default=None,
-        description="Quality of a decision whose arm failed. Null leaves it out of learning. If set, "
-        "every decision is learned when its wait time has passed.",
+        description="Quality of a decision whose arm failed. If null, it is not learned. If set, the policy "
+        "learns from each decision only after the wait time.",
     )
     rater_share: Number = Field(
         default=RATER_SHARE,
         gt=0,
         le=1,
-        description="Largest share of the newest 20 rated decisions that one rater may have, unless "
-        "the rater had more than half of this share of the 1,000 decisions before. The rest waits, "
-        "and is left out if there is still no room. Keys of judges and operators are not limited; 1 "
-        "limits nobody.",
+        description="Maximum share of the newest 20 rated decisions for one rater, or twice the rater's "
+        "share of the 1,000 before, if that is larger. Further ratings wait, and are dropped if there is "
+        "still no room. Judges and operators have no limit; 1 limits nobody.",
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),
-        description="Smallest and largest reward; others are clipped. With a narrower range the gate "
+        description="Range of the reward; values outside it are clipped. With a narrower range, the gate "
         "decides sooner.",
     )
 

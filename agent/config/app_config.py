@@ -78,12 +78,12 @@ class AppConfig(BaseModel):
     )
     fallback: str | None = Field(
         default=None,
-        description="Arm that answers when the chosen one fails. If null, a failure is answered with 502.",
+        description="Arm that answers when the chosen one fails. If null, the request then gets 502.",
     )
     baseline: str | None = Field(
         default=None,
         description="Arm that you would use without Armwise. The console and `armwise prove` compare "
-        "against always using it. If null, they take the most expensive arm. An `adaptive` policy uses it "
+        "against always using it. If null, they use the most expensive arm. An `adaptive` policy uses it "
         "until rewards show, with 95 % certainty, that another arm is better for a question.",
     )
     answering: writing.Answering = writing.Answering()
@@ -104,21 +104,20 @@ class AppConfig(BaseModel):
         default=None,
         gt=0,
         lt=1,
-        description="Least probability of each eligible arm, instead of `exploration`. Null is "
+        description="Minimum probability of each eligible arm, instead of `exploration`. Null means "
         "`exploration` divided by the number of eligible arms.",
     )
     reward: RewardRule
     budget: Budget | None = Field(
         default=None,
-        description="Ceiling on the mean cost per request that a policy decides.",
+        description="Ceiling on the mean cost of the requests that a policy decides.",
     )
     observations: Observations = Observations()
     sticky: Sticky = Field(
         default="off",
-        description="Which requests form a conversation and keep the arm of its first turn. `off`: "
-        "none; each request draws anew. `episode`: requests with the same `agent.episode_id`. "
-        "`session`: also requests without one that share `metadata.session_id` or "
-        "`prompt_cache_key`.",
+        description="Which requests form a conversation and keep the arm of its first turn. `off`: none; "
+        "every request gets its own draw. `episode`: requests with the same `agent.episode_id`. `session`: "
+        "also requests without one that share `metadata.session_id` or `prompt_cache_key`.",
     )
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
@@ -143,9 +142,9 @@ class AppConfig(BaseModel):
     )
     log_url: Annotated[str, InFolder(locate_url)] | None = Field(
         default=None,
-        description="Where the log is: `sqlite:////path/log.db`, or `postgresql://user@host/name` "
-        "(version 15 or later) with the password in the file that PGPASSFILE names. Null is an "
-        "SQLite file in `home`.",
+        description="Address of the log: `sqlite:////path/log.db`, or `postgresql://user@host/name` "
+        "(version 15 or later) with the password in the file that PGPASSFILE names. Null means an SQLite "
+        "file in `home`.",
     )
     log_away: Literal["refuse", "answer"] = Field(
         default="refuse",
@@ -166,8 +165,8 @@ class AppConfig(BaseModel):
     hosts: tuple[str, ...] = Field(
         default=(),
         description="Names under which clients reach the service, such as `api.example.com`, "
-        "`*.example.com` or `*` for any. `localhost` and IP addresses are always accepted. Browsers "
-        "may send requests from pages of these hosts and of this machine.",
+        "`*.example.com` or `*` for any. `localhost` and IP addresses are always accepted. Pages from these "
+        "hosts and from this machine may send requests from a browser.",
     )
     corpus: CorpusSpec = Field(
         default=CorpusSpec(), description="The passages to search, if there is one corpus."
@@ -180,16 +179,16 @@ class AppConfig(BaseModel):
     backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
-        description="Grids of further arms: each grid copies the arms that it names once for each way "
-        "to write an answer.",
+        description="Grids of arms. Each grid copies its arms once for every combination of model, prompt, "
+        "passages and reasoning.",
     )
     portfolio: str | None = Field(
         default=None,
-        description="File of `armwise lab portfolio`, whose arms and backbones are added.",
+        description="File written by `armwise lab portfolio`. Its arms and backbones are added.",
     )
     llm: LlmSpec = Field(description="Language model that writes answers. `engine` says how it runs.")
     llms: dict[str, LlmSpec] = Field(
-        default_factory=dict, description="Further language models by name, for `answering.llm` of an arm."
+        default_factory=dict, description="More language models by name, for an arm's `answering.llm`."
     )
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,
@@ -198,10 +197,10 @@ class AppConfig(BaseModel):
     aliases: dict[ModelName, str] = Field(
         default={"claude-*": "auto", "anthropic/claude-*": "auto"},
         max_length=1000,
-        description="What the `model` that clients send means, such as `gpt-4o: auto`. The meaning is "
-        "`auto`, `arm/<name>`, or a language model, so that the policy chooses only among the arms "
-        "that use it. A name may end in `*`; an exact name wins, then the longest match. Your "
-        "aliases replace the default ones.",
+        description="How to read the `model` that clients send, such as `gpt-4o: auto`. Map it to `auto`, "
+        "to `arm/<name>`, or to a language model, so that the policy chooses only among arms that use this "
+        "model. A name may end in `*`; an exact name wins, then the longest match. Your aliases replace the "
+        "default ones.",
     )
     limits: Limits = Limits()
     chat: ChatPage = ChatPage()

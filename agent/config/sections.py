@@ -133,38 +133,36 @@ class Limits(BaseModel):
     in_flight: int = Field(
         default=64,
         ge=1,
-        description="Most requests at once in one replica. More get 503, and nothing is drawn.",
+        description="Maximum concurrent requests per replica. Others get 503, and nothing is drawn.",
     )
     chats: int | None = Field(
         default=None,
         ge=1,
-        description="Most answers that a replica lets the language model write at once. Null is the "
-        "number of slots of an embedded model, otherwise `in_flight`.",
+        description="Maximum answers that the language model writes at once for a replica. Null means the "
+        "slots of an embedded model, otherwise `in_flight`.",
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description="Most requests that wait for one of the `chats`. More get 503, and nothing is drawn.",
+        description="Maximum requests waiting for one of the `chats`. Others get 503, and nothing is drawn.",
     )
     chat_queue_s: Number = Field(
         default=10.0,
         gt=0,
         description="Seconds that a request waits for one of the `chats` before it gets 503.",
     )
-    question_chars: int = Field(default=8000, ge=1, description="Most characters of a question.")
-    body_bytes: int = Field(default=16 << 20, ge=1024, description="Most bytes of a request body.")
-    passages: int = Field(default=50, ge=1, description="Largest `k` that a request may ask for.")
-    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Seconds that an arm may take.")
+    question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
+    body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")
+    passages: int = Field(default=50, ge=1, description="Maximum `k` that a request may ask for.")
+    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds for an arm.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
-        description="Most searches at once by arm, in one replica. An arm at its cap is not drawn; if "
-        "all arms are, the request gets 503.",
+        description="Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn; if "
+        "all arms are at theirs, the request gets 503.",
     )
-    llm_timeout_s: Number = Field(
-        default=120.0, gt=0, description="Seconds that the language model may take."
-    )
+    llm_timeout_s: Number = Field(default=120.0, gt=0, description="Maximum seconds for the language model.")
     completion_tokens: int = Field(
-        default=128_000, ge=1, description="Largest `max_tokens` that a request may ask for."
+        default=128_000, ge=1, description="Maximum `max_tokens` that a request may ask for."
     )
 
     @property
@@ -200,14 +198,13 @@ class Http(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    connections: int = Field(default=4096, ge=64, description="Most open connections of all clients.")
+    connections: int = Field(default=4096, ge=64, description="Maximum open connections of all clients.")
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Most open connections of one client address, or of one /64 network of IPv6. More "
-        "are closed. Half of all connections are reserved for addresses that sent an accepted key "
-        "within the last hour; any other address gets at most a quarter of what is free of the "
-        "rest.",
+        description="Maximum open connections of one client address, or of one IPv6 /64 network. Others are "
+        "closed. Half of all connections are reserved for addresses that sent an accepted key within the "
+        "last hour; any other address gets at most a quarter of what is free in the other half.",
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
@@ -258,13 +255,13 @@ class ChatPage(BaseModel):
         default=(),
         max_length=100,
         description="Sites whose pages may show the chat page in a frame, such as "
-        "`https://www.example.com`. Browsers refuse all others. If empty, any site may, or without "
-        "keys only this machine.",
+        "`https://www.example.com`. Browsers refuse all others. If empty, any site may. Without keys, only "
+        "this machine may.",
     )
     questions_per_minute: int = Field(
         default=10,
         ge=1,
-        description="Most questions per minute from one address (or IPv6 /64 network) with a key of "
+        description="Maximum questions per minute from one address (or IPv6 /64 network) with a key of "
         "scope `chat`, in one replica.",
     )
 
@@ -278,7 +275,7 @@ Sticky = Annotated[
 
 
 class Observations(BaseModel):
-    """Second answers and grades of sent answers, as evidence in addition to feedback; you pay for them."""
+    """Evidence in addition to feedback: second answers, and grades of sent answers. You pay for both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

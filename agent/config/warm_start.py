@@ -86,7 +86,7 @@ class Schedule(BaseModel):
     after_rated: int | None = Field(
         default=None,
         ge=1,
-        description="Number of decisions rated since the last run that starts a new one.",
+        description="Number of newly rated decisions that starts a run.",
     )
     on_alarm: bool = Field(default=True, description="Whether each drift alarm starts a run.")
 
@@ -127,13 +127,13 @@ class OutcomesSource(BaseModel):
 
     kind: Literal["outcomes"] = Field(description="Kind of the source.")
     path: LocalPath = Field(
-        description="Folder of `armwise lab label` or `armwise lab score`, or a file of outcomes."
+        description="Folder written by `armwise lab label` or `armwise lab score`, or a file of outcomes."
     )
     metrics: Metrics
 
 
 class QuestionsSource(BaseModel):
-    """Questions with known answers, on which every live arm is run."""
+    """Questions with known answers. Every live arm runs on them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -142,8 +142,8 @@ class QuestionsSource(BaseModel):
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Measure of the retrieved passages, as `--measure` of `armwise lab score`. Null "
-        "generates answers and scores them, as `armwise lab label` does.",
+        description="Measure of the retrieved passages, as in `armwise lab score --measure`. Null generates "
+        "answers and scores them, as `armwise lab label` does.",
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(
@@ -152,7 +152,7 @@ class QuestionsSource(BaseModel):
 
 
 class SyntheticSource(BaseModel):
-    """Questions made from the corpus by rules, on which every live arm is run. They need no traffic."""
+    """Questions that rules make from the corpus, without traffic. Every live arm runs on them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -172,20 +172,20 @@ class SyntheticSource(BaseModel):
 
 
 class JudgeSource(BaseModel):
-    """Questions of your traffic, on which every live arm is run and a language model grades the passages."""
+    """Questions from your traffic. Every live arm runs on them, and a language model grades the passages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["judge"] = Field(description="Kind of the source.")
     metrics: Metrics
     questions: int = Field(
-        default=50, ge=1, le=10_000, description="Most questions per run. No question is taken twice."
+        default=50, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
     )
-    within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
+    within: Age = Field(default="P7D", description="Maximum age of a question, as an ISO 8601 duration.")
 
 
 class HindsightSource(BaseModel):
-    """Answers of your traffic that feedback confirmed: does an arm find passages that contain the answer?
+    """Answers from your traffic that feedback confirmed: does an arm find passages that contain the answer?
 
     For portfolio and router alone: an answer is confirmed more often where the arm that was drawn finds it,
     so that as rewards of the others these labels would be biased.
@@ -206,9 +206,9 @@ class HindsightSource(BaseModel):
         "source has a score of this name, a portfolio and a router learn from both.",
     )
     questions: int = Field(
-        default=200, ge=1, le=10_000, description="Most questions per run. No question is taken twice."
+        default=200, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
     )
-    within: Age = Field(default="P7D", description="Greatest age of a question, as an ISO 8601 duration.")
+    within: Age = Field(default="P7D", description="Maximum age of a question, as an ISO 8601 duration.")
 
 
 class FeedbackSource(BaseModel):
@@ -243,15 +243,15 @@ class PortfolioPlan(BaseModel):
     budget: Number | None = Field(
         default=None,
         gt=0,
-        description="Largest total cost of the chosen arms, instead of `k`. Null chooses `k` arms.",
+        description="Maximum total cost of the chosen arms, instead of `k`. Null chooses `k` arms.",
     )
     cost: str | None = Field(
-        default=None, description="Cost that the budget limits. Null is seconds, if the labels have them."
+        default=None, description="Cost that the budget limits. Null means seconds, if the labels have them."
     )
     live: bool = Field(
         default=False,
-        description="Whether the promotion of the candidate makes these arms live. If false, they are "
-        "only proposed.",
+        description="Whether promoting the candidate makes these arms live. If false, they are only "
+        "proposed.",
     )
 
 
@@ -266,12 +266,11 @@ class RouterPlan(RouterSpec):
     )
     backbone: str | None = Field(
         default=None,
-        description="Backbone that embeds the questions. Null is the first one of the configuration.",
+        description="Backbone that embeds the questions. Null means the first one in the configuration.",
     )
     live: bool = Field(
         default=True,
-        description="Whether the promotion of the candidate makes this router live. If false, it is "
-        "only proposed.",
+        description="Whether promoting the candidate makes this router live. If false, it is only proposed.",
     )
 
 
@@ -284,12 +283,12 @@ class WarmStartSpec(Schedule):
 
     sources: dict[str, Source] = Field(min_length=1, description="Sources of labels by name.")
     portfolio: PortfolioPlan | None = Field(
-        default=None, description="How arms are chosen by the labels. Null keeps all arms."
+        default=None, description="How the labels choose arms. Null keeps all arms."
     )
     router: RouterPlan | None = Field(default=None, description="Which router is trained on the labels.")
     policy: PolicySpec | None = Field(
         default=None,
-        description="Policy of the candidates, such as one with `prior_feature: router`. Null is the "
+        description="Policy of the candidates, such as one with `prior_feature: router`. Null means the "
         "active one.",
     )
     promote: Literal["gate", "never"] = Field(

@@ -94,16 +94,15 @@ class Adaptive:
 
     Args:
         alpha: How much uncertainty counts: 1 explores as Thompson sampling does, 0 draws the arm with the
-            largest mean. Arms without a router score begin with 1.
-        dims: Columns that the named features of the question are hashed into; 0 leaves them out.
-        prior_feature: Feature of an arm that is its expected reward, such as the score of a router. If no
-            arm has it, the similarity of the question to the arm's source is used; None expects the same of
-            every arm.
-        run_length: Expected number of rewards between two restarts while nothing changes. A smaller number
-            follows a change sooner; None never restarts.
+            highest predicted reward. Arms without a router score start at 1.
+        dims: Number of columns that the question's named features are hashed into; 0 leaves them out.
+        prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
+            policy uses the question's similarity to the arm's source; None expects the same of every arm.
+        run_length: Expected number of rewards until learning restarts needlessly, if nothing changes. With a
+            smaller number, the policy follows changes sooner; None never restarts.
         baseline: Arm to use until rewards show, with 95 % certainty, that another arm is better for a
-            question. Exploration still tries the others; None does without. A service sets it from
-            `baseline` of its configuration.
+            question. Exploration still tries the others. A service takes it from `baseline` in its
+            configuration.
 
     Source: one ridge regression per arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being
     the best: Agrawal and Goyal 2013, arXiv:1209.3352; restarts: Liu et al. 2018, arXiv:1711.03539; noticed

@@ -127,7 +127,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always draws the same arm; if it is not eligible, every eligible arm with the same probability.
+    """Always draws the same arm, or any eligible arm with equal probability if it is not eligible.
 
     Args:
         arm: Name of that arm.

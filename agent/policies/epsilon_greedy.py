@@ -109,7 +109,7 @@ class _Regression:
 
 
 class EpsilonGreedy:
-    """Draws the arm with the best predicted reward, or with probability epsilon any arm.
+    """Draws the arm with the best predicted reward, or a random arm with probability epsilon.
 
     All arms, including the best, share epsilon evenly, and all arms tied for the best share the
     rest. Epsilon decays as in `EpsilonSchedule`.
@@ -117,7 +117,7 @@ class EpsilonGreedy:
     Args:
         epsilon: Probability of exploring at the start, from 0 to 1.
         decay: Number of rewards after which epsilon is halved; `log` divides it by
-            ln(1 + rewards); None keeps it.
+            ln(1 + rewards); None keeps it constant.
 
     Raises:
         PolicyError: A parameter out of its range.

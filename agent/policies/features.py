@@ -65,7 +65,7 @@ class FeatureSpec(BaseModel):
     words: int = Field(
         default=16,
         ge=0,
-        description='Most words of the question that become features, without words such as "the". 0 '
+        description='Maximum number of question words used as features, not counting words such as "the". 0 '
         "uses none.",
     )
     shape: bool = Field(
@@ -83,8 +83,8 @@ class FeatureSpec(BaseModel):
     )
     cost_weights: tuple[Number, Number] | None = Field(
         default=None,
-        description="Smallest and largest cost weight that a request may name; the weight is then a "
-        "feature. Null refuses cost weights in requests.",
+        description="Range of cost weights that a request may name; the weight is then a feature. Null "
+        "refuses cost weights in requests.",
     )
 
     @model_validator(mode="after")

@@ -301,16 +301,16 @@ class LinUCB(RidgePolicy):
     The bound is the mean of the reward plus `alpha` standard deviations. Tied arms share the mass.
 
     Args:
-        alpha: Standard deviations in the bound, at least 0; 0 does not explore.
-        ridge: Penalty on the square of a weight: about the number of rewards that outweigh the
-            prior; None is 100, or 3000 with `prior_feature`.
-        dims: Columns that the named features of the question are hashed into; 0 leaves them out.
+        alpha: Number of standard deviations in the bound, at least 0. With 0, the policy does not explore.
+        ridge: Penalty on squared weights: about the number of rewards that outweigh the prior;
+            None is 100, or 3000 with `prior_feature`.
+        dims: Number of columns that the question's named features are hashed into; 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
-            (disjoint). Features of arms are used only if they share.
-        prior_feature: Feature of an arm that is its expected reward, such as `router`, the
-            score of a trained router. It ranks the arms from the start, and only the residual
-            is learned. It must be in the unit of the reward, as the scores of a `calibrated`
-            router are. An arm without it is expected to earn 1.
+            (disjoint). Arm features are used only if they share.
+        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's
+            score. It ranks the arms from the start; the policy learns only the residual. It must be in the
+            unit of the reward, as the scores of a `calibrated` router are. An arm without it is expected to
+            earn 1.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -346,12 +346,11 @@ class LinearThompson(RidgePolicy):
     reward is the highest, and the rest is treated as independent.
 
     Args:
-        scale: Standard deviation of the noise of a reward, above 0. Larger explores more.
-        ridge: Penalty on the square of a weight, as in `linucb`; None is 10, or 3000 with
-            `prior_feature`.
-        dims: Columns that the named features of the question are hashed into.
+        scale: Standard deviation of reward noise, above 0. A larger value explores more.
+        ridge: Penalty on squared weights, as in `linucb`; None is 10, or 3000 with `prior_feature`.
+        dims: Number of columns that the question's named features are hashed into.
         shared: Whether arms share weights.
-        prior_feature: A feature of an arm that is its expected reward, as in `linucb`.
+        prior_feature: Arm feature to use as expected reward, as in `linucb`.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.

@@ -72,7 +72,7 @@ class Net(Protocol):
 
 
 class NeuralGreedy:
-    """Draws the arm with the best reward predicted by a neural network, or with probability epsilon any arm.
+    """Draws the arm that a neural network predicts to be best, or a random arm with probability epsilon.
 
     The network learns from each reward once: one step of AdamW on the squared error of the
     drawn arm. An arm gets an output at its first reward, which starts at 1 for every
@@ -94,7 +94,7 @@ class NeuralGreedy:
         learning_rate: Learning rate of AdamW; None is 5e-5 with an encoder and 0.005 without.
         epsilon: Probability of exploring at the start, from 0 to 1.
         decay: Number of rewards after which epsilon is halved; `log` divides it by
-            ln(1 + rewards); None keeps it.
+            ln(1 + rewards); None keeps it constant.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.

@@ -14,7 +14,7 @@ from armwise.feedback.texts import find_value
 
 
 class Routed(Uniform):
-    """Draws the arm with the best router score, or with probability epsilon any arm; it does not learn.
+    """Draws the arm with the best router score, or a random arm with probability epsilon; it does not learn.
 
     The scores are in the context, as a feature of each arm, so that a replay needs no router. To learn on
     top of a router, take a policy that uses the features of arms.
@@ -23,7 +23,7 @@ class Routed(Uniform):
     trained, gets the mean of the others; without any score, the distribution is uniform.
 
     Args:
-        epsilon: Probability of drawing any arm, each equally likely, from 0 to 1.
+        epsilon: Probability of drawing a random arm, from 0 to 1.
 
     Raises:
         PolicyError: A parameter out of its range.

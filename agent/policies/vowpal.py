@@ -134,7 +134,7 @@ BASELINE = 1.0
 
 
 class VowpalWabbit:
-    """Draws by any `--cb_explore_adf` learner of Vowpal Wabbit.
+    """Draws with any of Vowpal Wabbit's `--cb_explore_adf` learners.
 
     The default is SquareCB (Foster and Rakhlin 2020, arXiv:2002.04926). `--clip_p 1`
     gives it the unweighted regression of its theory: with inverse propensity weights, the

@@ -49,8 +49,8 @@ class RouterConfig(BaseModel):
     k: int | None = Field(
         default=None,
         ge=1,
-        description="Passages per arm that a router of stage `retrieved` or `answered` sees. Null is "
-        "the number in its training.",
+        description="Passages per arm that a router of stage `retrieved` or `answered` sees. Null means the "
+        "number used in training.",
     )
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:

@@ -24,7 +24,7 @@ class Chunking(BaseModel):
     words: int = Field(
         default=200,
         ge=20,
-        description="Words per passage, plus up to a fifth to end with its paragraph. A Chinese or "
+        description="Words per passage, plus up to a fifth to reach the end of a paragraph. A Chinese or "
         "Japanese character counts as a word.",
     )
     overlap: int = Field(

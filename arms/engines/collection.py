@@ -222,15 +222,15 @@ class EngineParams(BaseModel):
     collection: Name = Field(description="Name of the collection, index or table.")
     mode: Literal["lexical", "dense", "hybrid"] = Field(
         "lexical",
-        description="Search by words (`lexical`), by vectors (`dense`), or by both, fused by "
-        "reciprocal ranks (`hybrid`).",
+        description="Search by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal "
+        "rank (`hybrid`).",
     )
     backbone: str | None = Field(
         None,
-        description="Backbone of the vectors. Required for `dense` and `hybrid`, and to fill a "
-        "collection that has vectors.",
+        description="Backbone for the vectors. Required for `dense` and `hybrid`, and to fill a collection "
+        "with vectors.",
     )
-    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Seconds that a search may take.")
+    timeout_s: Number = Field(5.0, gt=0.0, le=600.0, description="Maximum seconds per search.")
     key_env: str | None = Field(
         None, description="Environment variable that holds the password or key of the engine."
     )

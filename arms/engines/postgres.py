@@ -85,7 +85,7 @@ class PostgresParams(ServerParams):
         description="Name of the table, with or without its schema.",
     )
     language: str = Field(
-        "english", pattern=r"^[a-z_]{1,63}$", description="Text search configuration of PostgreSQL."
+        "english", pattern=r"^[a-z_]{1,63}$", description="PostgreSQL's text search configuration."
     )
     fields: PostgresColumns = Field(
         PostgresColumns(), description="Columns, for a table that another program fills."

@@ -189,8 +189,9 @@ class IndexParams(BaseModel):
     backbone: str = Field(description="Backbone that embeds passages and questions.")
     index: Literal["flat", "ivf_pq"] = Field(
         "flat",
-        description="`flat` compares with every passage. `ivf_pq` compares with compressed vectors of "
-        f"the nearest cells and needs much less memory, from {LEAST_COMPRESSED:,} passages on.",
+        description="`flat` compares the question with every passage. `ivf_pq` reads compressed vectors of "
+        "the nearest cells, which need much less memory; it works as `flat` below "
+        f"{LEAST_COMPRESSED:,} passages.",
     )
 
 

@@ -72,9 +72,9 @@ class EmbeddedSpec(TokenPrices, _Spec):
     context_tokens: int = Field(
         default=4096,
         ge=64,
-        description="Most tokens of a prompt and its answer together, per slot.",
+        description="Maximum tokens in a prompt and its answer together, per slot.",
     )
-    slots: int = Field(default=4, ge=1, description="Most answers written at once. More are queued.")
+    slots: int = Field(default=4, ge=1, description="Maximum answers written at once. Others wait.")
     threads: int | None = Field(
         default=None,
         ge=1,
@@ -90,8 +90,8 @@ class EndpointSpec(CachePrices, _Spec):
     usd_per_kilotoken_in: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read, in USD. If you set none of these four prices, the "
-        "built-in price list applies; otherwise null is 0.",
+        description="Price of 1,000 tokens read, in USD. If you set none of `usd_per_kilotoken_in`, `_out`, "
+        "`_cached` and `_cache_write`, the built-in price list applies; otherwise null is 0.",
     )
     usd_per_kilotoken_out: Number | None = Field(
         default=None, ge=0, description="Price of 1,000 tokens written, in USD. Null: as for tokens read."
@@ -103,25 +103,23 @@ class EndpointSpec(CachePrices, _Spec):
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(description="Base URL of the API, mostly ending in `/v1`.")
+    base_url: HttpUrl = Field(description="Base URL of the API, usually ending in `/v1`.")
     model: str = Field(description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
         default=None,
         description="Environment variable that holds the API key.",
     )
-    timeout_s: Number = Field(
-        default=60.0, gt=0, description="Seconds to wait for the next byte of the endpoint."
-    )
+    timeout_s: Number = Field(default=60.0, gt=0, description="Seconds to wait for the endpoint's next byte.")
     max_retries: int = Field(
         default=2,
         ge=0,
         le=10,
-        description="Retries after a failed connection, 429 or 5xx, within the time that an answer may take.",
+        description="Retries after a failed connection, 429 or 5xx, within the answer's time limit.",
     )
     concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="Most answers at once in one replica. At this limit, arms of the model are not drawn.",
+        description="Maximum concurrent answers per replica. At this limit, the model's arms are not drawn.",
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
@@ -168,7 +166,7 @@ class ResponsesSpec(EndpointSpec):
     engine: Literal["responses"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(
         default=HttpUrl("https://api.openai.com/v1"),
-        description="Base URL of the API, mostly ending in `/v1`.",
+        description="Base URL of the API, usually ending in `/v1`.",
     )
 
 
@@ -181,7 +179,7 @@ class AnthropicSpec(EndpointSpec):
     engine: Literal["anthropic"] = Field(description=_ENGINE)
     base_url: HttpUrl = Field(
         default=HttpUrl("https://api.anthropic.com/v1"),
-        description="Base URL of the API, mostly ending in `/v1`.",
+        description="Base URL of the API, usually ending in `/v1`.",
     )
 
 
@@ -194,8 +192,8 @@ class LiteLLMSpec(EndpointSpec):
 
     engine: Literal["litellm"] = Field(description=_ENGINE)
     model: str = Field(
-        description="Name of the model in LiteLLM, with its provider, such as `bedrock/...`. LiteLLM "
-        "reads further keys from the variables that it documents."
+        description="Name of the model in LiteLLM, with its provider, such as `bedrock/...`. LiteLLM reads "
+        "other credentials from the variables that it documents."
     )
     base_url: HttpUrl | None = Field(  # type: ignore[assignment]
         default=None, description="Base URL, for providers that have several, such as Azure."

@@ -211,15 +211,15 @@ class CachePrices(BaseModel):
     usd_per_kilotoken_cache_write: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read that the engine writes to its cache, in USD. Null: as "
-        "for tokens read.",
+        description="Price of 1,000 tokens read that the engine adds to its cache, in USD. Null: as for "
+        "tokens read.",
     )
     cache_lifetime_s: Number = Field(
         default=300.0,
         gt=0,
         le=86_400,
         description="Seconds for which the engine caches a prompt after it was last read. Until then, "
-        "decisions count the next turn of a conversation at the price of cached tokens.",
+        "decisions price a conversation's next turn as cached tokens.",
     )
 
 

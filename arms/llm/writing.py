@@ -19,7 +19,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 class WritingSpec(BaseModel):
-    """How answers of this arm are generated. Null takes the value of `answering`."""
+    """How this arm's answers are generated. Null takes the value from `answering`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,10 +32,10 @@ class WritingSpec(BaseModel):
         default=None, ge=1, le=50, description="Number of passages, if a request names none."
     )
     word_budget: int | None = Field(
-        default=None, ge=10, description="Most words of passages that the model reads."
+        default=None, ge=10, description="Maximum number of passage words given to the model."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Most tokens of an answer, if a request names no limit."
+        default=None, ge=1, description="Maximum tokens per answer, if a request names no limit."
     )
     temperature: Number | None = Field(
         default=None, ge=0, le=2, description="Sampling temperature, if a request names none."
@@ -67,20 +67,21 @@ class Answering(BaseModel):
     )
     prompt: str = Field(
         default="direct",
-        description="`direct`: a short sentence. `short`: a few words. `reasoning`: a few words after "
-        "some sentences of reasoning, which you pay for and which are not sent. `as_sent`: the "
-        "conversation as the client sent it, with passages if there are any; this is the default "
-        "for arms that search nothing. Or a prompt of `prompts`. A request with tools, a response "
-        "format, several choices, log-probabilities or stop texts gets `direct` instead of "
-        "`reasoning`.",
+        description="`direct`: a short sentence. `short`: a few words. `reasoning`: a few words after some "
+        "sentences of reasoning, which you pay for but the client does not get. `as_sent`: the conversation "
+        "as the client sent it, with passages if there are any; this is the default for arms that search "
+        "nothing. Or name one of your `prompts`. A request with tools, a response format, several choices, "
+        "log-probabilities or stop sequences gets `direct` instead of `reasoning`.",
     )
     passages: int = Field(default=4, ge=1, description="Number of passages, if a request names none.")
-    word_budget: int = Field(default=400, ge=10, description="Most words of passages that the model reads.")
+    word_budget: int = Field(
+        default=400, ge=10, description="Maximum number of passage words given to the model."
+    )
     max_tokens: int = Field(
         default=512,
         ge=1,
-        description="Most tokens of an answer, if a request names no limit. With `as_sent`, an "
-        "endpoint gets a limit only if you set it here or for the arm.",
+        description="Maximum tokens per answer, if a request names no limit. With `as_sent`, an endpoint "
+        "gets a limit only if you set one here or for the arm.",
     )
     temperature: Number = Field(
         default=0.0,
@@ -101,10 +102,10 @@ class Answering(BaseModel):
     )
     quote: bool = Field(
         default=False,
-        description="Whether the best passage is quoted instead of an answer, if the model is only a "
-        "placeholder. If the passages share at most a quarter of the question's words, without stop words, "
-        "the answer says that nothing was found. The model still answers if the arm searches nothing, or if "
-        "a request has tools, a response format or a limit below 200 tokens.",
+        description="Whether to quote the best passage instead of generating an answer, for a model that is "
+        "only a placeholder. If the passages contain at most a quarter of the question's words (stop words "
+        "aside), the answer says that nothing was found. The model still answers if the arm searches "
+        "nothing, or if a request has tools, a response format or a limit below 200 tokens.",
     )
 
     @property
@@ -142,9 +143,7 @@ class PromptSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    with_passages: str = Field(
-        description=f"Instructions with passages, which are inserted for `{PASSAGES}`."
-    )
+    with_passages: str = Field(description=f"Instructions with passages, which replace `{PASSAGES}`.")
     without_passages: str = Field(min_length=1, description="Instructions for a question without passages.")
 
     @model_validator(mode="after")
@@ -171,7 +170,7 @@ class PipelineGrid(BaseModel):
     retrieval: Names = Field(description="Names of the arms that are copied.")
     llm: Names = Field(default=(DEFAULT,), description="Names of language models.")
     prompt: Names | None = Field(
-        default=None, description="Names of prompts. Here and below, null takes the value of `answering`."
+        default=None, description="Names of prompts. Here and below, null takes the value from `answering`."
     )
     passages: Counts | None = Field(default=None, description="Numbers of passages.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(

@@ -164,9 +164,11 @@ class DiscountedParams(DiverseParams):
     gamma: Number = Field(
         ge=0.0,
         le=100.0,
-        description="Discount of passages that are similar to one already chosen. 0 makes it a `dense` arm.",
+        description="Discount for passages similar to one already chosen. With 0, the arm works as `dense`.",
     )
-    threshold: Number = Field(ge=0.0, le=1.0, description="Cosine below which nothing is discounted.")
+    threshold: Number = Field(
+        ge=0.0, le=1.0, description="Cosine similarity below which nothing is discounted."
+    )
 
 
 def discounted_picks(
@@ -223,7 +225,7 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
 
 KIND = diverse_kind(
     "ds",
-    "picks nearest passages; each pick lowers the score of similar ones",
+    "picks the nearest passages; each pick lowers the scores of similar ones",
     DiscountedParams,
     pick,
     features=("gamma", "threshold"),

@@ -38,9 +38,9 @@ class FederatedParams(BaseModel):
 
     arms: MemberNames = Field(description="Arms to choose among, such as one per source.")
     profile: ProfileSpec = Field(
-        description="How each source is sampled. The sample of `features.similarity` is reused."
+        description="How each source is sampled. It reuses the sample of `features.similarity`."
     )
-    most: int = Field(2, ge=1, description="Most arms that are asked.")
+    most: int = Field(2, ge=1, description="Maximum number of arms to ask.")
     enough: Number | None = Field(
         None,
         gt=0.0,

@@ -29,13 +29,13 @@ class GraphParams(IndexParams):
         3,
         ge=1,
         le=9,
-        description="Most hops from the entities of the question. Odd hops lead from entities to "
-        "passages, even hops from passages to entities.",
+        description="Maximum hops from the question's entities. Odd hops lead from entities to passages, "
+        "even hops from passages to entities.",
     )
     max_entity_df: int = Field(
-        100, ge=1, description="Entities that occur in more passages are not followed."
+        100, ge=1, description="Entities that occur in more passages than this are not followed."
     )
-    max_candidates: int = Field(1000, ge=1, description="Most passages that are gathered and then ranked.")
+    max_candidates: int = Field(1000, ge=1, description="Maximum passages to gather and rank.")
 
 
 class Explorer:

@@ -17,8 +17,8 @@ PRETRAINED = "package:armwise/arms/relevance/pretrained"
 ModelFolder = Annotated[
     LocalModel,
     Field(
-        description="Folder that `armwise lab train --model relevance` wrote, or the built-in model. "
-        "Write a new training to a new folder, because the log identifies the arm by it.",
+        description="Folder that `armwise lab train --model relevance` wrote, or the built-in model. Use a "
+        "new folder each time you train, because the folder identifies the arm.",
     ),
 ]
 """The model of relevance of an arm."""

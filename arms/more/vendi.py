@@ -20,7 +20,7 @@ class VendiParams(DiverseParams):
     diversity: Number = Field(
         ge=0.0,
         le=1.0,
-        description="Weight of diversity (the Vendi score); the rest is the weight of relevance.",
+        description="Weight of diversity (the Vendi score); relevance gets the rest.",
     )
 
 
@@ -186,7 +186,7 @@ def pick(configurations: Sequence[VendiParams], candidates: Candidates, n: int) 
 
 KIND = diverse_kind(
     "vendi",
-    "picks nearest passages, balanced with diversity by the Vendi score",
+    "picks the nearest passages, balanced with diversity by the Vendi score",
     VendiParams,
     pick,
     features=("diversity",),

@@ -43,11 +43,11 @@ class BM25Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k1: Number = Field(1.2, gt=0.0, description="Saturation: the larger, the more a repeated word counts.")
+    k1: Number = Field(1.2, gt=0.0, description="Saturation: a larger value makes repeated words count more.")
     b: Number = Field(0.75, ge=0.0, le=1.0, description="How much the length of a passage lowers its score.")
     stop_words: StopWords = Field("english", description="Words to ignore.")
     title_weight: int = Field(
-        1, ge=0, le=1000, description="How often the title counts, compared with once for the text."
+        1, ge=0, le=1000, description="Weight of the title, relative to 1 for the text."
     )
 
 
@@ -236,7 +236,7 @@ def _build(name: str, params: BM25Params, have: Resources, _: Members) -> BM25Ar
 
 KIND = Kind(
     "bm25",
-    "ranks passages by the words of the question",
+    "ranks passages by the question's words",
     BM25Params,
     _build,
     _prepare,

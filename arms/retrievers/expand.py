@@ -135,7 +135,7 @@ def _bound(params: ExpandParams, member: BoundOf) -> Bound:
 
 KIND = Kind(
     "expand",
-    "searches, then searches again with words or a vector of the first passages (RM3, Rocchio)",
+    "searches, then searches again with words or a vector from the first passages (RM3, Rocchio)",
     ExpandParams,
     _build,
     members=lambda params: (params.arm,),

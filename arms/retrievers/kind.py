@@ -88,8 +88,8 @@ class ArmSpec(BaseModel):
 
     cache: bool = Field(
         default=False,
-        description="Whether passages that the arm found are kept in the `retrieval_cache`. Useful "
-        "for arms that take several milliseconds; refused for arms that draw at random.",
+        description="Whether to keep the arm's results in the `retrieval_cache`. Useful for arms that take "
+        "several milliseconds; refused for arms with random results.",
     )
     usd: Number = Field(
         default=0.0,
@@ -99,7 +99,7 @@ class ArmSpec(BaseModel):
     )
     answering: WritingSpec = Field(
         default=WritingSpec(),
-        description="How answers are generated from the arm's passages, if not as in `answering`.",
+        description="Settings that differ from `answering` for this arm.",
     )
 
     @field_validator("params")
@@ -348,7 +348,7 @@ class CheckedArms:
         first: Name of the arm that answers first, and whose passages both answer from.
         then: Name of the arm whose settings of the answer apply where the check fails.
         check: The check.
-        threshold: Smallest score with which the first answer is sent.
+        threshold: Minimum score for sending the first answer.
         explore: Share of the questions where a coin decides, and not the score.
     """
 
@@ -592,7 +592,7 @@ class ExternalParams(BaseModel):
 
 EXTERNAL = Kind(
     "external",
-    "stands for an arm of another system, which the caller carries out; see [the tap](tap.md)",
+    "stands for an arm of another system, which the caller runs; see [the tap](tap.md)",
     ExternalParams,
     lambda name, *_: NoRetrieval(name),
     steps=lambda _: 0.0,

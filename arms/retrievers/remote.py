@@ -56,16 +56,16 @@ class UnreadableResponseError(Exception):
 
 
 class Fields(BaseModel):
-    """Paths of the parts of a passage in a result, with dots, as in `_source.title`."""
+    """Paths to the parts of a passage in a result, with dots, as in `_source.title`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    id: str = Field(default="id", description="Path of the id, a string.")
-    title: str = Field(default="title", description="Path of the title. A result may lack it.")
-    text: str = Field(default="text", description="Path of the text.")
+    id: str = Field(default="id", description="Path to the id, a string.")
+    title: str = Field(default="title", description="Path to the title, which a result may lack.")
+    text: str = Field(default="text", description="Path to the text.")
     score: str | None = Field(
         default=None,
-        description="Path of the score; larger is better. Null scores the n-th result 1/n.",
+        description="Path to the score; larger is better. Null scores the n-th result 1/n.",
     )
 
 
@@ -75,7 +75,7 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
     Args:
         content: The response.
         path: Path of the list of results.
-        fields: Paths of the parts of a passage within a result.
+        fields: Paths to the parts of a passage in a result.
 
     Raises:
         UnreadableError: It is not JSON, lacks a list, or a result lacks a part.
@@ -180,13 +180,13 @@ class HttpParams(BaseModel):
         default_factory=dict,
         description="Headers, each with the environment variable that holds its whole value.",
     )
-    fields: Fields = Field(Fields(), description="Paths of the parts of a passage within a result.")
+    fields: Fields = Field(Fields(), description="Paths to the parts of a passage in a result.")
     timeout_s: Number = Field(
         8.0,
         gt=0.0,
         le=600.0,
-        description="Seconds that a search may take, including retries after a failed connection, 429 "
-        "or 5xx. Keep it below `limits.arm_timeout_s`.",
+        description="Maximum seconds per search, including retries after a failed connection, 429 or 5xx. "
+        "Keep it below `limits.arm_timeout_s`.",
     )
 
     @field_validator("url")
@@ -212,7 +212,7 @@ class RemoteParams(HttpParams):
         "in; a text that is only `{k}` becomes a number."
     )
     results: str = Field(
-        "results", description="Path of the list of results. Empty if the response is the list."
+        "results", description="Path to the list of results. Empty if the response itself is the list."
     )
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ class RerankParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arm: str = Field(description="Arm whose passages are reranked.")
-    depth: int = Field(50, ge=1, description="Passages of that arm; at least `k`.")
+    depth: int = Field(50, ge=1, description="Passages taken from that arm; at least `k`.")
 
 
 class RerankedArm:

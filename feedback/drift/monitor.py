@@ -75,7 +75,7 @@ class DriftSpec(BaseModel):
         default=None,
         gt=0,
         lt=1,
-        description="Least probability of each eligible arm after an alarm, instead of `exploration`.",
+        description="Minimum probability of each eligible arm after an alarm, instead of `exploration`.",
     )
     raised_for: str = Field(
         default="PT1H", description="How long an alarm raises exploration, as an ISO 8601 duration."

@@ -67,14 +67,14 @@ class GateSpec(BaseModel):
     )
     margin: Number = Field(
         default=0.0,
-        description="Mean reward per decision that a candidate must gain over what was served. A "
-        "negative margin also promotes a slightly worse candidate.",
+        description="Gain in mean reward, over what was served, that a candidate must exceed. A negative "
+        "margin also promotes a slightly worse candidate.",
     )
     least_checked: int = Field(
         default=100,
         ge=0,
-        description="Least number of decisions whose logged propensities were recomputed and agreed. "
-        "0 accepts a log whose propensities cannot be recomputed, such as an imported one.",
+        description="Minimum number of decisions whose recomputed propensities agree with the log. 0 "
+        "accepts a log whose propensities cannot be recomputed, such as an imported one.",
     )
 
 

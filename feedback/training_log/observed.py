@@ -62,11 +62,12 @@ class Also(BaseModel):
         default=None,
         gt=0,
         le=1,
-        description="How far the preference for a second answer moves the value of the first one, as "
-        "a share of each metric's range.",
+        description="How far a preference for the second answer changes the first one's value, as a share "
+        "of each metric's range.",
     )
     judge: bool = Field(
-        default=False, description="Whether a judge's grade is learned for decisions without feedback."
+        default=False,
+        description="Whether the policy learns from a judge's grade if a decision has no feedback.",
     )
 
     @model_validator(mode="after")

@@ -33,14 +33,14 @@ INDEX = "configuration.md"
 
 INTRODUCTION = """# Configuration
 
-You configure the service in one file, by default `serve_config.yaml`. It is a configuration file of Ray Serve
+You configure the service in one file, by default `serve_config.yaml`. It is a Ray Serve configuration file
 with one application. These pages list the keys under `args`. Keys outside `args`, such as the address and the
 number of replicas, belong to Ray Serve.
 
 ## Environment variables
 
-A variable overrides the file, and the file overrides the defaults. The name of a variable is `ARMWISE_` and
-the keys in capitals, with two underscores between levels:
+A variable overrides the file, and the file overrides the defaults. A variable's name is `ARMWISE_` plus the
+keys in capitals, with two underscores between levels:
 
 ```bash
 export ARMWISE_LIMITS__IN_FLIGHT=32            # limits: {in_flight: 32}
@@ -48,8 +48,8 @@ export ARMWISE_HOSTS='[api.example.com]'       # values are read as YAML
 export ARMWISE_LOG_URL_FILE=/run/secrets/url   # _FILE reads the value from a file
 ```
 
-Write a character that is not a letter or digit as one underscore. If the setting is a text, the value is
-taken as it is. An unknown variable is an error that names the closest known one.
+Replace each character that is not a letter or digit with one underscore. Text settings take the value
+unchanged. An unknown variable is an error that names the closest known one.
 
 ## Secrets
 
@@ -59,15 +59,15 @@ name a variable. If `NAME` is not set, the service reads the file that `NAME_FIL
 ## Relative paths
 
 Relative paths in the file are relative to its folder. Relative paths in environment variables are relative to
-the current folder. `serve run` and `serve deploy` of Ray do not know the file, so they use the current folder
-for both. Paths in the parameters of your own arm class are passed on as they are.
+the current folder. Ray's own `serve run` and `serve deploy` do not know the file, so they use the current
+folder for both. Paths in the parameters of your own arm class are passed on unchanged.
 
 ## Check the file
 
-A null switches a setting off, unless its description says otherwise. An unknown key is an error that names
-the closest valid one. `armwise doctor` checks the whole file. Editors with a YAML language server complete
-keys and check values if the first line of the file is
-`# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
+Null switches a setting off, unless its description says otherwise. An unknown key is an error that names the
+closest valid one. `armwise doctor` checks the whole file. Editors with a YAML language server complete keys
+and check values if the first line of the file is `# yaml-language-server: $schema=agent/config/schema.json`.
+`armwise schema` prints that JSON Schema.
 """
 
 SUBJECTS = {

@@ -84,6 +84,6 @@ class VarSim(Similarity):
 
 
 class Moran(Similarity):
-    """Scores an arm by Moran's I: whether similar passages are similarly near to the question."""
+    """Scores an arm by Moran's I: whether similar passages are about equally near the question."""
 
     kind = column = "moran"

@@ -99,7 +99,7 @@ class PointParameters(CentreParameters, IdentityParameters):
 
 
 class PointwiseFFN(Neural[PointParameters]):
-    """Predicts the utility of each arm with a small network, by the squared error.
+    """Predicts the utility of each arm with a small network trained on squared error.
 
     Unlike in the paper, a row may have the one-hot code of its arm, and utilities are centred by question;
     without `centre`, a score is the expected utility itself.
@@ -119,12 +119,12 @@ class ListParameters(IdentityParameters):
     """The parameters of a network with a listwise loss."""
 
     temperature: Number = Field(
-        1.0, gt=0.0, description="Divisor of the utilities: the smaller, the more the best arm counts."
+        1.0, gt=0.0, description="Divisor of the utilities. A smaller value gives the best arm more weight."
     )
 
 
 class ListNet(Neural[ListParameters]):
-    """Ranks arms as a list with a small network, by the cross-entropy of their softmax.
+    """Ranks arms as a list, with a small network trained on the cross-entropy of their softmax.
 
     The loss is the cross-entropy of the two: the probabilities of each arm to be first in the list.
 

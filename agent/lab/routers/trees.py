@@ -156,7 +156,7 @@ class BoostedTrees(Parametrised[B]):
 
 
 class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
-    """Predicts the utility of each arm with boosted trees, by the squared error.
+    """Predicts the utility of each arm with boosted trees trained on squared error.
 
     Unlike in the paper, a row has the one-hot code of its arm, and the mean utility of a question is
     subtracted first (`identity`, `centre`).
@@ -217,7 +217,7 @@ class PairwiseXGBoost(BoostedTrees[Boosting]):
 
 
 class LambdaMART(BoostedTrees[Boosting]):
-    """Ranks the arms of a question as a list with boosted trees, by the gradient of NDCG.
+    """Ranks the arms of a question as a list, with boosted trees trained on the gradient of NDCG.
 
     The relevance of an arm is its utility, scaled to [0, 1] between the worst and the best known arm of the
     question; it is the gain itself, so utilities need no grades. LTRR trains a network by the same gradient;

@@ -100,7 +100,7 @@ class PoolSpec(_Grid):
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),
         min_length=1,
-        description="Backbones of every family. The default is all of the pool file.",
+        description="Backbones of every family. By default, all in the pool file.",
     )
     index: Literal["flat", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."

@@ -27,22 +27,21 @@ class CheckedParams(BaseModel):
         "search as the first one does, or be of kind `none`."
     )
     check: Annotated[SchemaCheck | CommandCheck | JudgeCheck, Field(discriminator="by")] = Field(
-        description="Check that the first answer has to pass."
+        description="Check that the first answer must pass."
     )
     threshold: Number = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="Smallest score with which the first answer is sent. `armwise lab threshold` fits "
-        "it to the log.",
+        description="Minimum score for sending the first answer. `armwise lab threshold` fits it to the log.",
     )
     explore: Number = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of questions for which a coin, and not the score, decides which answer is "
-        "sent. Needed to evaluate other thresholds from the log. Keep 0 if an answer that fails the "
-        "check must never be sent.",
+        description="Share of questions for which chance, not the score, decides which answer is sent. You "
+        "need this to evaluate other thresholds from the log. Keep 0 if an answer that fails the check must "
+        "never be sent.",
     )
 
 

@@ -100,12 +100,12 @@ class CommandCheck(BaseModel):
     )
     scored: bool = Field(
         default=False,
-        description="Whether the last printed line is a score from 0 to 1. With another exit code "
-        "than 0, the score is 0.",
+        description="Whether the last printed line is a score from 0 to 1. If the exit code is not 0, the "
+        "score is 0.",
     )
-    seconds: Number = Field(default=5.0, gt=0, le=300, description="Seconds that it may run.")
+    seconds: Number = Field(default=5.0, gt=0, le=300, description="Maximum running time in seconds.")
     memory_mib: int = Field(
-        default=1024, ge=16, le=1 << 20, description="Most memory of each of its processes, in MiB."
+        default=1024, ge=16, le=1 << 20, description="Maximum memory of each process, in MiB."
     )
 
     @property

@@ -31,10 +31,10 @@ class RetrieverParams(BaseModel):
     )
     id_field: str | None = Field(
         None,
-        description="Metadata field with the id of a document. Null is the id of the document, or a "
-        "hash of its text if it has none.",
+        description="Metadata field with the document's id. Null means the document's own id, or a hash of "
+        "its text if it has none.",
     )
-    title_field: str = Field("title", description="Metadata field with the title of a document.")
+    title_field: str = Field("title", description="Metadata field with the document's title.")
 
 
 @dataclass(frozen=True, slots=True)

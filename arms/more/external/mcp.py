@@ -37,13 +37,13 @@ class McpParams(HttpParams):
     )
     results: str | None = Field(
         "results",
-        description="Path of the list of results in the JSON that the tool returns. Null takes each "
-        "returned text as a passage.",
+        description="Path to the list of results in the JSON that the tool returns. If null, each returned "
+        "text is a passage.",
     )
     fetch: str | None = Field(
         None,
-        description="Tool that returns the rest of a result, such as its text, by the argument `id`. "
-        "Null if results are complete.",
+        description="Tool that returns the rest of a result, such as its text, for its `id`. Null if "
+        "results are complete.",
     )
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ def _passage(text: str, place: int) -> Passage:
 
 KIND = Kind(
     "mcp",
-    "calls a tool of a server of the Model Context Protocol",
+    "calls a tool on a Model Context Protocol server",
     McpParams,
     lambda name, params, *_: McpArm(name, params),
     libraries=("mcp", "httpx2"),

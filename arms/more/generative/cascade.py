@@ -23,17 +23,17 @@ class CascadeParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stages: Stages = Field(
-        description="Names of arms per stage, cheap ones first, as in training. The arms of a stage "
-        "answer in parallel."
+        description="Names of arms per stage, cheap ones first, as in training. The arms in a stage run in "
+        "parallel."
     )
     decider: LocalName = Field(
         min_length=1,
-        description="Folder of a decider that `armwise lab train --model cascade` fitted to these "
-        "stages. Write a new training to a new folder, because the log identifies the arm by it.",
+        description="Folder of a decider that `armwise lab train --model cascade` trained on these stages. "
+        "Use a new folder each time you train, because the folder identifies the arm.",
     )
-    form: prompts.Form = Field(prompts.Form.SHORT, description="Form of a member's answer, as in training.")
-    word_budget: int = Field(400, ge=1, description="Most words of passages for an answer.")
-    max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
+    form: prompts.Form = Field(prompts.Form.SHORT, description="Form of each arm's answer, as in training.")
+    word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")
+    max_tokens: int = Field(32, ge=1, description="Maximum number of tokens in each arm's answer.")
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -82,26 +82,25 @@ class EnsembleParams(BaseModel):
     arms: MemberNames = Field(description="Arms that run in parallel.")
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
-        description="How an answer is selected. `vote`: the most frequent one; of several, the one of "
-        "the earliest arm. `llm`: the language model selects, with one more call. `learned`: a "
-        "trained router selects.",
+        description="How an answer is selected. `vote`: the most frequent one; in a tie, the earliest "
+        "arm's. `llm`: the language model selects, in one more call. `learned`: a trained router selects.",
     )
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description="Folder of a router of stage `answered`, trained on these arms, for `learned`. "
-        "Write a new training to a new folder, because the log identifies the arm by it.",
+        description="Folder of a router of stage `answered`, trained on these arms, for `learned`. Use a "
+        "new folder each time you train, because the folder identifies the arm.",
     )
     ranker: LocalName | None = Field(
         None,
         description="Folder of a router of stage `question`, trained on at least these arms. Only the "
-        "members that it ranks first are run; null runs all.",
+        "members that it ranks first run; null runs all.",
     )
     most: int | None = Field(
         None,
         ge=1,
         validate_default=True,
-        description=f"Members that are run if there is a ranker. Null is {MOST}, or all if there are fewer.",
+        description=f"Members to run if there is a ranker. Null means {MOST}, or all if there are fewer.",
     )
     backbone: str | None = Field(
         None,
@@ -112,8 +111,8 @@ class EnsembleParams(BaseModel):
         prompts.Form.DIRECT,
         description="Form of a member's answer. With a router, the form of its training.",
     )
-    word_budget: int = Field(400, ge=1, description="Most words of passages for an answer.")
-    max_tokens: int = Field(32, ge=1, description="Most tokens of a member's answer.")
+    word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")
+    max_tokens: int = Field(32, ge=1, description="Maximum number of tokens in each arm's answer.")
 
     @field_validator("router")
     @classmethod

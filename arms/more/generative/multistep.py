@@ -46,7 +46,9 @@ class MultistepParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arm: str = Field(description="Arm that is searched in each step.")
-    max_steps: int = Field(2, ge=1, le=100, description="Most rounds of retrieval. 1 uses no language model.")
+    max_steps: int = Field(
+        2, ge=1, le=100, description="Maximum rounds of retrieval. With 1, no language model is used."
+    )
 
 
 class MultistepArm(WritesQueries[MultistepParams]):

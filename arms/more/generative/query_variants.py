@@ -89,7 +89,7 @@ class QueryVariantsParams(BaseModel):
         "`decompose`: parts of the question. `hyde`: a passage that may answer it."
     )
     most: int = Field(
-        3, ge=1, le=10, description="Most variants in addition to the question; `hyde` has one."
+        3, ge=1, le=10, description="Maximum variants in addition to the question; `hyde` writes one."
     )
 
 
