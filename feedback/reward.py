@@ -374,13 +374,13 @@ class RewardRule(BaseModel):
     )
     default: Number | None = Field(
         default=None,
-        description="Quality of a decision without feedback. If null, it is not learned. If set, the policy "
-        "learns from each decision only after the wait time.",
+        description="Quality of a decision without feedback. If null, the policy does not learn from it. If "
+        "set, the policy learns from each decision only after the wait time.",
     )
     failed: Number | None = Field(
         default=None,
-        description="Quality of a decision whose arm failed. If null, it is not learned. If set, the policy "
-        "learns from each decision only after the wait time.",
+        description="Quality of a decision whose arm failed. If null, the policy does not learn from it. If "
+        "set, the policy learns from each decision only after the wait time.",
     )
     rater_share: Number = Field(
         default=RATER_SHARE,
@@ -388,7 +388,7 @@ class RewardRule(BaseModel):
         le=1,
         description="Maximum share of the newest 20 rated decisions for one rater, or twice the rater's "
         "share of the 1,000 before, if that is larger. Further ratings wait, and are dropped if there is "
-        "still no room. Judges and operators have no limit; 1 limits nobody.",
+        "still no room. Judges and operators have no limit. Set 1 to limit nobody.",
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),

@@ -164,9 +164,9 @@ class AppConfig(BaseModel):
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names under which clients reach the service, such as `api.example.com`, "
-        "`*.example.com` or `*` for any. `localhost` and IP addresses are always accepted. Pages from these "
-        "hosts and from this machine may send requests from a browser.",
+        description="Names that clients use to reach the service, such as `api.example.com`, `*.example.com` "
+        "or `*` for any. `localhost` and IP addresses are always accepted. Pages from these hosts and from "
+        "this machine may send requests from a browser.",
     )
     corpus: CorpusSpec = Field(
         default=CorpusSpec(), description="The passages to search, if there is one corpus."

@@ -121,7 +121,7 @@ Metrics = Annotated[
 
 
 class OutcomesSource(BaseModel):
-    """Labels that exist already: outcomes of arms."""
+    """Labels that already exist: outcomes of arms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -53,7 +53,9 @@ class EmbeddingSpec(BaseModel):
 
     backbone: str = Field(description="Backbone that embeds the question.")
     dims: int = Field(
-        default=32, ge=1, description="Dimensions that the policy sees, by fixed random projections."
+        default=32,
+        ge=1,
+        description="Number of dimensions that the policy sees, after a fixed random projection.",
     )
 
 

@@ -273,7 +273,9 @@ class StageParameters(Parameters):
     stage: Literal["question", "retrieved", "answered"] = Field(
         "retrieved", description="Latest stage whose features the router uses."
     )
-    dims: int = Field(32, ge=0, description="Principal components of the question's embedding that are kept.")
+    dims: int = Field(
+        32, ge=0, description="Number of principal components kept from the question's embedding."
+    )
     columns: Annotated[list[str], Field(min_length=1)] | None = Field(
         None,
         description="Names of the features to use, with wildcards. Null uses all.",

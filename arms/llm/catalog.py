@@ -128,8 +128,8 @@ class EndpointSpec(CachePrices, _Spec):
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
         default=("image", "file", "audio"),
-        description="What the model reads in addition to text. A request with such parts goes only to "
-        "arms whose model reads them, and is refused if there are none.",
+        description="What the model reads in addition to text. A request with such parts goes only to arms "
+        "whose model reads them. If there are none, it is refused.",
     )
 
     @property

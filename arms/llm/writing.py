@@ -87,8 +87,8 @@ class Answering(BaseModel):
         default=0.0,
         ge=0,
         le=2,
-        description="Sampling temperature, if a request names none. An endpoint gets one only if you, "
-        "the arm or the request set it.",
+        description="Sampling temperature, if a request names none. An endpoint gets one only if the "
+        "configuration or the request sets it.",
     )
     reasoning: Effort | None = Field(
         default=None,

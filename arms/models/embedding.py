@@ -69,7 +69,7 @@ class Backbone(BaseModel):
     batch_size: int = Field(
         32,
         ge=1,
-        description="Texts that the model reads at once. Set 1 for a model with quantised "
+        description="Number of texts that the model reads at once. Set 1 for a model with quantised "
         "activations, whose vectors depend on the batch.",
     )
     runtime: Literal["onnx", "torch"] = Field(

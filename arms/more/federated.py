@@ -1,4 +1,4 @@
-"""Federated search: the sources that fit a question best are asked in turn, until enough is found.
+"""Federated search: the sources that fit a question best are asked in turn, until it has found enough.
 
 It needs no label: sources are ordered by the score of the service's router where there is one, else by how
 near the question is to passages sampled from each (`armwise.arms.retrievers.profiles`); what is found is
@@ -142,7 +142,7 @@ def _build(name: str, params: FederatedParams, have: Resources, member: Members)
 
 KIND = Kind(
     "federated",
-    "asks the [sources that fit the question best](#federated-search), until enough is found",
+    "asks the [sources that fit the question best](#federated-search), until it has found enough",
     FederatedParams,
     _build,
     _prepare,

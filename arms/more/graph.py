@@ -202,7 +202,7 @@ def _batches(group: Mapping[str, GraphParams], have: Resources) -> Sequence[Batc
 
 KIND = Kind(
     "graph",
-    "follows the entities of the question through a graph, and ranks by embedding",
+    "follows the question's entities through a graph, and ranks passages by embedding",
     GraphParams,
     _build,
     _prepare,

@@ -205,7 +205,7 @@ def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedA
 
 KIND = Kind(
     "dense",
-    "finds the nearest passages by embedding, exactly or compressed",
+    "finds the nearest passages by embedding, exactly or with compressed vectors",
     DenseParams,
     _build,
     prepare_index,

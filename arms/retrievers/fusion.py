@@ -25,8 +25,8 @@ class FusionParams(BaseModel):
     depth: int = Field(
         DEPTH,
         ge=1,
-        description="Passages per member; at least `k`. With a larger depth, a passage in the middle "
-        "of all rankings can beat one that a single member ranks first.",
+        description="Passages taken from each member; at least `k`. With a larger depth, a passage in the "
+        "middle of all rankings can beat one that a single member ranks first.",
     )
 
 
@@ -77,7 +77,7 @@ def _build(name: str, params: FusionParams, _: Resources, member: Members) -> Fu
 
 KIND = Kind(
     "rrf",
-    "fuses the rankings of other arms by reciprocal ranks",
+    "fuses the rankings of other arms by reciprocal rank",
     FusionParams,
     _build,
     members=lambda params: params.arms,

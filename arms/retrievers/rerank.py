@@ -201,7 +201,7 @@ REGULARIZE = Kind(
 
 PLACKETT_LUCE = Kind(
     "plackett_luce",
-    "draws a random ranking from the scores of another arm",
+    "draws a random ranking from another arm's scores",
     RerankParams,
     _plackett_luce,
     members=lambda params: (params.arm,),

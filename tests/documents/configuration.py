@@ -183,8 +183,8 @@ def _index(places: Mapping[str, str]) -> str:
 
 def _arms() -> list[str]:
     lines = [
-        "The `kind` of an arm, with its `params`. For your own class, write `package.module:Class`. It is",
-        "built as `Class(name=name, **params)` and must satisfy `armwise.arms.base.Arm`.",
+        "The `kind` of an arm, with its `params`. For your own class, write `package.module:Class`.",
+        "Armwise builds it as `Class(name=name, **params)`. It must satisfy `armwise.arms.base.Arm`.",
         "",
     ]
     tables: Tables = {}

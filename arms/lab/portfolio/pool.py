@@ -73,7 +73,7 @@ class DiscountedGrid(_Grid):
         default=tuple(tenths / 10 for tenths in range(10)),
         description="Values of `threshold`.",
     )
-    depth: Count = Field(default=DEFAULT_DEPTH, description="Candidates of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Number of first-stage candidates.")
 
 
 class VendiGrid(_Grid):
@@ -83,7 +83,7 @@ class VendiGrid(_Grid):
         default=tuple(twentieths / 20 for twentieths in range(21)),
         description="Values of `diversity`.",
     )
-    depth: Count = Field(default=DEFAULT_DEPTH, description="Candidates of the first stage.")
+    depth: Count = Field(default=DEFAULT_DEPTH, description="Number of first-stage candidates.")
 
 
 class GraphGrid(_Grid):

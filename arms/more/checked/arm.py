@@ -64,7 +64,7 @@ def _build(name: str, params: CheckedParams, have: Resources, member: Members) -
 
 KIND = Kind(
     "checked",
-    "answers as one arm does, [checks the answer](checks.md), and asks another arm if the check fails",
+    "answers with one arm, [checks the answer](checks.md), and asks another arm if the check fails",
     CheckedParams,
     _build,
     members=lambda params: (params.first, params.then),

@@ -125,7 +125,7 @@ def _build(name: str, params: CascadeParams, have: Resources, member: Members) -
 
 KIND = Kind(
     "cascade",
-    "runs arms in stages until a [trained decider](#a-cascade-that-stops) stops",
+    "runs arms in stages until a [trained decider](#a-cascade-that-stops) expects no more gain",
     CascadeParams,
     _build,
     _prepare,

@@ -109,7 +109,7 @@ class EnsembleParams(BaseModel):
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
-        description="Form of a member's answer. With a router, the form of its training.",
+        description="Form of each member's answer. With a router, use the form from its training.",
     )
     word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")
     max_tokens: int = Field(32, ge=1, description="Maximum number of tokens in each arm's answer.")

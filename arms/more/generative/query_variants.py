@@ -193,8 +193,8 @@ def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
 
 KIND = Kind(
     "query_variants",
-    "also searches for what the language model makes of the question: other words, its parts, "
-    "or a passage that may answer it",
+    "also searches with what the language model makes of the question: a rewording, its parts, or a "
+    "passage that may answer it",
     QueryVariantsParams,
     _build,
     members=lambda params: (params.arm,),
