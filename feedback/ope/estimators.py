@@ -125,7 +125,7 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
 @estimator(
     value="mean of `r` over rows kept with probability `w / max w`",
     use="It is easy to explain. Use it for a uniform log and a deterministic target.",
-    source="Li, Chu, Langford and Wang (2011); by weight Dudik, Erhan, Langford and Li (2012)",
+    source="Li, Chu, Langford and Wang (2011); weighted: Dudik, Erhan, Langford and Li (2012)",
     rank=9,
     rows=Rows.KEPT,
     covers=True,
@@ -255,7 +255,8 @@ def snips(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e)`",
-    use="Use it if nothing else works. It is only as good as its model, whose bias its interval ignores.",
+    use="Use it if nothing else works. It is only as good as its model, and its interval ignores the "
+    "model's bias.",
     source="Dudik, Langford and Li (2011)",
     rank=10,
     rows=Rows.CORRECTED,
@@ -460,7 +461,7 @@ def mrdr_weight(sample: Sample) -> Floats:
 
 @estimator(
     value="weights closest to 1 that average 1",
-    use="Use it for small logs without a model. It has the least error of those that need none.",
+    use="Use it for small logs. It has the least error of the estimators without a model.",
     source="Karampatziakis, Langford and Mineiro (2020)",
     rank=6,
     rows=Rows.DEPENDENT,
