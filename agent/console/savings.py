@@ -242,7 +242,7 @@ def state_waiting(
     waits = ""
     if n_open:
         verb, they = ("answer is", "It counts") if n_open == 1 else ("answers are", "They count")
-        waits = f" {n_open:,} {verb} less than {window} old. {they} after that, and teach the policy already."
+        waits = f" {n_open:,} {verb} less than {window} old. {they} after that."
     return Statement("Too early to compare", f"{takes}, and {found.rated:,} are there.{waits}")
 
 

@@ -1,6 +1,6 @@
 """Delays of the feedback in a log, and the wait time that they suggest."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,17 +68,19 @@ class Delays:
         median, most = np.quantile(delays_s, (0.5, COVERED), method="inverted_cdf").tolist()
         return cls(len(delays_s), median, most, float((delays_s > wait_s).mean()))
 
-    @property
-    def suggested(self) -> str | None:
-        """The shortest of `WAIT_TIMES` that 99 % of the values meet, ISO 8601; None: too few values.
+    def suggest(self, beyond_s: float = 0.0) -> str | None:
+        """Return the shortest of `WAIT_TIMES` that 99 % of the values meet, ISO 8601; None: too few values.
 
-        >>> Delays(n=200, median_s=4.0, p99_s=61.0, late=0.0).suggested
+        Args:
+            beyond_s: Seconds that a wait time has to exceed, such as the longest turn.
+
+        >>> Delays(n=200, median_s=4.0, p99_s=61.0, late=0.0).suggest()
         'PT2M'
         """
         if self.n < ENOUGH:
             return None
         seconds: Sequence[float] = tuple(WAIT_TIMES)
-        at = bisect_left(seconds, self.p99_s)
+        at = max(bisect_left(seconds, self.p99_s), bisect_right(seconds, beyond_s))
         return WAIT_TIMES[seconds[min(at, len(seconds) - 1)]]
 
 

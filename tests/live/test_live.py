@@ -403,13 +403,13 @@ def test_the_console_is_served_by_the_service_and_counts_what_it_answers(each: L
         shown = each.client.get("/console/system").text
         if each.serving():
             return "All parts of the service run in one process" in shown
-        healthy = re.findall(r'<th scope="row">(\w+)</th><td class="text"><span class="good">well', shown)
+        healthy = re.findall(r'<th scope="row">(\w+)</th><td class="text"><span class="good">', shown)
         return {"Ingress", "Learner", "Jobs"} <= {*healthy}
 
     until(deployed, 30.0)
 
     def counted() -> bool:
-        shown = each.client.get("/console?window=1h").text
+        shown = each.client.get("/console/details?window=1h").text
         return "Share of each arm" in shown and "version" in shown
 
     until(counted, 30.0)

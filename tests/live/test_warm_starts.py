@@ -43,7 +43,11 @@ SETTINGS: dict[str, Any] = {
             "log": {"kind": "hindsight", "metric": "thumb", "measure": "R@4"},
         },
         "portfolio": {"pool": ["town_*", "farm_*"], "measure": "R@4", "k": 2, "live": True},
-        "router": {"kind": "ridge", "utility": {"measures": {"R@4": 1.0}}},
+        "router": {
+            "kind": "ridge",
+            "params": {"sees": "neighbors"},
+            "utility": {"measures": {"R@4": 1.0}},
+        },
     },
 }
 """A configuration that serves the town alone until the first run has chosen an arm for the farm."""

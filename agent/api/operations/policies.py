@@ -238,7 +238,7 @@ def _feedback(replica: Replica) -> FeedbackState:
         median_s=taken.median_s if taken.n else None,
         p99_s=taken.p99_s if taken.n else None,
         late=taken.late,
-        suggested_wait_time=taken.suggested,
+        suggested_wait_time=taken.suggest(beyond_s=replica.config.limits.answer_s),
     )
 
 

@@ -63,7 +63,7 @@ from armwise.feedback.training_log import StartingPoint, read_position, traffic
 
 HOW_IT_ENDED = {
     registry_runs.RunState.PROMOTED: "and was promoted",
-    registry_runs.RunState.HELD: "and was held back: `armwise status` says why",
+    registry_runs.RunState.HELD: "and was held back; its page under Warm starts in the console says why",
     registry_runs.RunState.NOTHING_NEW: "with nothing new to learn from",
 }
 """Ends of a run that did not fail."""

@@ -24,7 +24,7 @@ def test_delays_are_those_of_settled_decisions_and_late_ones_are_counted(store: 
 def test_no_delay_is_known_of_a_log_without_feedback(store: Store) -> None:
     looked(store, [*asked(1, 0.0), Tick(200.0)])
     found = read(store, RULE)
-    assert (found.n, found.late, found.suggested) == (0, 0.0, None)
+    assert (found.n, found.late, found.suggest()) == (0, 0.0, None)
     assert math.isnan(found.median_s)
     assert math.isnan(found.p99_s)
 
@@ -33,14 +33,19 @@ def test_no_delay_is_known_of_a_log_without_feedback(store: Store) -> None:
     ("p99_s", "suggested"), [(1.0, "PT1M"), (60.0, "PT1M"), (60.5, "PT2M"), (86400.0, "P1D"), (1e9, "P30D")]
 )
 def test_the_shortest_usual_wait_time_that_suffices_is_suggested(p99_s: float, suggested: str) -> None:
-    assert Delays(100, 1.0, p99_s, 0.0).suggested == suggested
-    assert Delays(99, 1.0, p99_s, 0.0).suggested is None, "too few"
+    assert Delays(100, 1.0, p99_s, 0.0).suggest() == suggested
+    assert Delays(99, 1.0, p99_s, 0.0).suggest() is None, "too few"
+
+
+def test_a_wait_time_is_suggested_that_is_longer_than_a_turn() -> None:
+    assert Delays(100, 1.0, 1.0, 0.0).suggest(beyond_s=60.0) == "PT2M"
+    assert Delays(100, 1.0, 1.0, 0.0).suggest(beyond_s=140.0) == "PT5M"
 
 
 def test_as_much_feedback_as_is_covered_comes_within_what_is_suggested() -> None:
     delays_s = np.random.default_rng(1).exponential(70.0, 1000)
     found = Delays.of(delays_s, wait_s=1800.0)
     within = {text: float((delays_s <= seconds).mean()) for seconds, text in WAIT_TIMES.items()}
-    assert within[found.suggested or ""] >= 0.99
+    assert within[found.suggest() or ""] >= 0.99
     shorter = [text for text, share in within.items() if share < 0.99]
-    assert [*WAIT_TIMES.values()].index(found.suggested or "") == len(shorter)
+    assert [*WAIT_TIMES.values()].index(found.suggest() or "") == len(shorter)
