@@ -22,7 +22,7 @@ from armwise.agent.policies import PolicySpec
 from armwise.arms.base import Progress
 from armwise.feedback.log import Store
 
-EVEN, MORE, LEARNED, STALE = 300, 100, 250, 350
+EVEN, MORE, LEARNED, STALE = 350, 100, 300, 350
 """Questions before the gate is asked, between two verdicts, after the promotion, and with a stale source."""
 
 VERDICTS = 3
@@ -39,7 +39,7 @@ POLL_S, PATIENCE_S = 0.1, 60.0
 
 CANDIDATE = PolicySpec(
     kind="vowpal",
-    params={"args": "--cb_explore_adf --squarecb --gamma_scale 30 --clip_p 1 --learning_rate 0.3 -q sa"},
+    params={"args": "--cb_explore_adf --squarecb --gamma_scale 20 --clip_p 1 --learning_rate 0.3 -q sa"},
 )
 """The policy that learns: SquareCB of Vowpal Wabbit."""
 

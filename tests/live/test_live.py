@@ -410,6 +410,6 @@ def test_the_console_is_served_by_the_service_and_counts_what_it_answers(each: L
 
     def counted() -> bool:
         shown = each.client.get("/console/details?window=1h").text
-        return "Share of each arm" in shown and "version" in shown
+        return "Requests per minute" in shown and "version" in shown
 
     until(counted, 30.0)
