@@ -167,8 +167,8 @@ def place_points(found: BaselineComparison) -> dict[str, Any] | None:
     rows = [("", 1000.0 * one.spent, served, served, served)]
     for arm, each in found.arms.items():
         lead = found.lead(each)
-        if lead is not None and each.served is not None and each.saved is not None and each.spent is not None:
-            usd, score = 1000.0 * max(0.0, each.spent + each.saved[0]), found.points(each.served)
+        if lead is not None and each.served is not None and arm in found.prices:
+            usd, score = 1000.0 * found.prices[arm], found.points(each.served)
             ends = (min(100.0, max(0.0, score - end)) for end in lead)
             value, high, low = ends
             rows.append((arm, usd, value, low, high))

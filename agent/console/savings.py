@@ -49,6 +49,7 @@ class BaselineComparison:
         drawn: How often each arm was drawn in these.
         baseline: The arm to compare with; None: no arm was drawn often enough.
         arms: The comparison with each arm that was drawn often enough.
+        prices: Estimated dollars of an answer if an arm always answered.
         course: Quality compared with the baseline, by position of the log.
         span: Smallest and largest possible rating.
     """
@@ -58,6 +59,7 @@ class BaselineComparison:
     drawn: Mapping[str, int] = field(default_factory=dict)
     baseline: str | None = None
     arms: Mapping[str, ArmComparison] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
     course: tuple[tuple[int, Ends], ...] = ()
     span: Interval = (0.0, 1.0)
 
@@ -118,7 +120,9 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
         found = noninferiority.trace_quality(sessions, baseline, span)
         course = [(int(sessions.rows.seq[row]), quality) for row, quality in found]
     rated = int((~np.isnan(sessions.rows.reward)).sum())
-    return BaselineComparison(len(sessions.rows), rated, drawn, baseline, arms, tuple(course), span)
+    return BaselineComparison(
+        len(sessions.rows), rated, drawn, baseline, arms, sessions.prices(), tuple(course), span
+    )
 
 
 def _choose(sessions: Sessions) -> str | None:

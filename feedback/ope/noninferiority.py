@@ -192,6 +192,10 @@ class Sessions:
         """Return the mean dollars of each arm that was drawn `ENOUGH` times at a known cost."""
         return self._means(self.usd, weighted=False)
 
+    def prices(self) -> dict[str, float]:
+        """Return the estimated dollars of an answer if an arm always answered, like `qualities`."""
+        return self._means(self.usd, weighted=True)
+
     def qualities(self) -> dict[str, float]:
         """Return the estimated quality of each arm that was drawn `ENOUGH` times with feedback (SNIPS)."""
         return self._means(self.rows.reward, weighted=True)

@@ -100,6 +100,7 @@ async def test_savings_quality_and_shares_are_those_of_the_world(tmp_path: Path)
     assert one.saved is not None
     assert one.quality is not None
     assert found.baseline == "dear", "the dearest"
+    assert found.prices == pytest.approx(USD, rel=0.03)
     assert 1000.0 * one.saved[0] == pytest.approx(usd, rel=0.05)
     assert one.saved[1] < usd / 1000.0 < one.saved[2]
     assert one.quality[1] < quality < one.quality[2]
