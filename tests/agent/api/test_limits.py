@@ -66,7 +66,7 @@ async def test_two_replicas_answer_the_requests_of_a_minute(two: list[Service]) 
     assert decisions(two[0]) == 12, "what is refused draws nothing"
     last = answers[-1]
     message = refused(last, 429, "rate_limit_exceeded")
-    assert "12 requests a minute" in message
+    assert "12 requests per minute" in message
     assert last.json()["error"]["type"] == "requests"
     assert last.json()["error"]["retryable"]
     assert last.headers["retry-after"] == "60"

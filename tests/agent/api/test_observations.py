@@ -204,7 +204,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         item(distribution={"large": 1.0}, propensity=1.0),
         "invalid_value",
         "propensity",
-        "combined with distribution",
+        "not both",
     ),
     (item(distribution=P, arms=["large", "small"]), "invalid_value", "distribution", "'tiny' has a prob"),
     (item(arms=["small", "tiny"]), "invalid_value", "arms", "'large' is not among: small, tiny"),

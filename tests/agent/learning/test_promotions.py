@@ -465,9 +465,7 @@ async def test_a_chosen_version_that_cannot_be_read_is_told_beside_the_one_that_
         True,
         "worse",
     )
-    assert f"version {newest} decides, although version {chosen} was chosen" in describe_serving(
-        await shown(service)
-    )
+    assert f"version {newest}, although version {chosen} was chosen" in describe_serving(await shown(service))
     monkeypatch.undo()
     await service.refresh()
     assert await deciding(service) == chosen

@@ -159,7 +159,7 @@ def test_versions_of_other_recipes_are_counted_and_looked_at_where_they_are_name
     assert named.sound
     assert named.notes == ()
     dear = RULE.model_copy(update={"cost_weight": 0.9})
-    with pytest.raises(RebuildError, match=r"version 1 is of recipe .*: give the configuration that it was"):
+    with pytest.raises(RebuildError, match=r"version 1 is of recipe .*: pass the configuration"):
         verified(store, configured(rule=dear), number=1)
     with pytest.raises(RebuildError, match="there is no version 9; the newest is 5"):
         verified(store, number=9)

@@ -196,7 +196,7 @@ async def test_a_full_lane_refuses_at_once_and_the_others_go_on(
         assert error_of(waiting)["message"] == "all replicas were busy for 0.2 s"
         both = await asyncio.gather(*(client.post("/v1/retrieve", json={}) for _ in range(2)))
         messages = {error_of(response)["message"] for response in both}
-        assert messages == {"1 requests are waiting already", "all replicas were busy for 0.2 s"}
+        assert messages == {"1 requests are already waiting", "all replicas were busy for 0.2 s"}
         assert (await client.get("/ready")).status_code == 200
         reported = asyncio.create_task(client.post("/v1/feedback", json={}))
         async with asyncio.timeout(5):
@@ -411,7 +411,7 @@ def test_a_proxy_that_ends_five_times_within_five_seconds_is_given_up(
         assert ended()
         now += pause_s
     if gives_up:
-        with pytest.raises(ProxyError, match=f"ends again and again; {folder}/haproxy.cfg has its"):
+        with pytest.raises(ProxyError, match=f"keeps stopping.*{folder}/haproxy.cfg"):
             ended()
     else:
         assert ended()

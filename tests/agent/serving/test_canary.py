@@ -115,7 +115,10 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
         assert verify(one, live, SALT, one.propensity, candidate).verified
         assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
     alone = verify(made[0], live, SALT)
-    assert alone.why[0] == "the policy has no distribution: 0.3 comes from version 9, which is not available"
+    assert (
+        alone.why[0]
+        == "the policy has no distribution: a share of 0.3 comes from version 9, which is not available"
+    )
 
 
 def test_the_draw_stays_one_hash_over_the_mixture() -> None:

@@ -181,7 +181,7 @@ async def _echo(request: Request) -> StreamingResponse:
         ("busy", GeneratorBusyError, "HTTP 429"),
         ("broken", GeneratorError, "HTTP 500"),
         ("refusing", PromptRefusedError, "HTTP 400$"),
-        ("long", PromptTooLongError, "HTTP 400: the conversation is longer than the context"),
+        ("long", PromptTooLongError, "HTTP 400: the conversation is longer than"),
         ("failing", GeneratorError, "sent an error instead of the answer"),
         ("torn", GeneratorError, r"the connection failed \(ClientPayloadError\)"),
         ("cut", GeneratorError, "no finish reason of choice 0"),

@@ -169,7 +169,7 @@ def test_an_old_server_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyP
 def test_a_database_of_another_encoding_is_refused(server: Server) -> None:
     with server.connect() as connection:
         connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
-    with pytest.raises(StoreError, match=r"in UTF8; this is version \d+, in LATIN1"):
+    with pytest.raises(StoreError, match=r"UTF8; this is version \d+, with LATIN1"):
         Store(server.fresh().replace("/postgres?", "/latin?"))
 
 

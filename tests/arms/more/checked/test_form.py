@@ -93,7 +93,7 @@ def test_answers_wait_for_a_slow_one_no_longer_than_the_limit(
         failures = [one.exception() for one in waiting]
     assert time.perf_counter() - started < 10.0, "and not 16 s"
     assert all(isinstance(failure, ArmError) for failure in failures)
-    assert any("others came before it" in str(failure) for failure in failures)
+    assert any("queued before it" in str(failure) for failure in failures)
     assert Validator().find_error(WHOLE, "3") == ""
 
 
