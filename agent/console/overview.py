@@ -40,15 +40,20 @@ async def overview(
     """What the service saves, at which quality, and what goes where."""
 
     async def make() -> tuple[Response, bool]:
-        comparison = await compared(request, replica)
         position = await asyncio.to_thread(_position, replica)
-        key, wait = ("routing", sight(caller), by), replica.store.log_seq() <= SHORT
-        routing = await background(request).value(
-            key, position, lambda: topics.read_routing(replica, caller, by), wait=wait
+        comparison = await _compare(request, replica, position)
+        made, seen, wait = background(request), sight(caller), position[0] <= SHORT
+        draws: topics.VisibleDraws | None = await made.value(
+            ("draws", seen), position, lambda: topics.read_draws(replica, caller), wait=wait
         )
-        if by and routing is not None and by not in routing.fields:
-            there = ", ".join(routing.fields) or "none"
-            raise ApiError("invalid_value", f"no question has a field {by!r}; there are: {there}", "by")
+        routing = None
+        if draws is not None:
+            if by and by not in draws.fields:
+                there = ", ".join(draws.fields) or "none"
+                raise ApiError("invalid_value", f"no question has a field {by!r}; there are: {there}", "by")
+            routing = await made.value(
+                ("routing", seen, by), draws, lambda: topics.group(draws, by), wait=wait
+            )
         values = await asyncio.to_thread(_read, replica, comparison, marked="read" in caller.scopes)
         values |= {"routing": routing, "command": write_command(request)}
         # an empty log is read at once; its page has an address that each viewer names for itself
@@ -60,21 +65,26 @@ async def overview(
 
 async def compared(request: Request, replica: Replica) -> BaselineComparison | None:
     """Return the comparison with each arm; None: it is still being computed."""
-    position = await asyncio.to_thread(_position, replica)
+    return await _compare(request, replica, await asyncio.to_thread(_position, replica))
+
+
+async def _compare(
+    request: Request, replica: Replica, position: tuple[Any, ...]
+) -> BaselineComparison | None:
     found: BaselineComparison | None = await background(request).value(
         "comparison",
         position,
         lambda: savings.read_comparison(replica.store, replica.config),
-        wait=replica.store.log_seq() <= SHORT,
+        wait=position[0] <= SHORT,
     )
     return found
 
 
 def _position(replica: Replica) -> tuple[Any, ...]:
-    """Return how far the log, its settled part and its training log reach, and its last erasure."""
+    """Return how far the log, its settled part, its training log and its erasures reach."""
     store, rule = replica.store, replica.config.reward
-    found, erased = settled.read(store, rule), erasures.erasures(store)[-1:]
-    return store.log_seq(), found.position, sources.length(store, rule.join), tuple(erased)
+    reach = settled.read(store, rule).position, sources.length(store, rule.join)
+    return store.log_seq(), *reach, erasures.find_newest(store)
 
 
 def write_command(request: Request) -> str:

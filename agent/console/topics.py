@@ -1,6 +1,6 @@
 """What goes where: the newest questions by topic or by a field, and the share of each arm in each group.
 
-    newest draws --vectors--> unit vectors --spherical k-means--> topics --shares--> Routing
+    draws --vectors--> unit vectors --spherical k-means--> topics --shares--> Routing
 
 Topics are clusters of the embeddings that the policy logged; without these, of the words of the questions.
 Questions whose texts were erased are in no topic.
@@ -9,6 +9,7 @@ Questions whose texts were erased are in no topic.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log, sqrt
 
 import numpy as np
@@ -76,6 +77,26 @@ class Group:
     score: float | None
 
 
+@dataclass(frozen=True, eq=False)
+class VisibleDraws:
+    """Decisions that a viewer may see, read at one time.
+
+    Attributes:
+        newest: The newest ones, the newest first.
+        oldest: The oldest ones, the oldest first.
+        ratings: Rating of decisions by position.
+    """
+
+    newest: Sequence[rollups.NewestDraw]
+    oldest: Sequence[rollups.NewestDraw]
+    ratings: Mapping[int, float]
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The fields by whose values they can be grouped, the most frequent first."""
+        return find_fields(self.newest)
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """What goes where.
@@ -95,37 +116,24 @@ class Routing:
     differs: bool
 
 
-def read_routing(replica: Replica, caller: Caller, by: str | None) -> Routing:
-    """Group the newest decisions that a caller may see.
-
-    Args:
-        replica: Has the log.
-        caller: The caller.
-        by: A field, or empty for topics; None: the most frequent field if there is one, else topics.
-    """
+def read_draws(replica: Replica, caller: Caller) -> VisibleDraws:
+    """Return the newest and the oldest decisions that a caller may see."""
     criteria = decisions.build_filter(caller, DecisionQuery())
     store, rule = replica.store, replica.config.reward.model_copy(update={"cost_weight": 0.0})
     newest = rollups.newest_draws(store, NEWEST, criteria)
     oldest = rollups.newest_draws(store, OLDEST, criteria, oldest=True)
     rated = rollups.newest_rewards(store, rule, NEWEST, criteria)
-    return group(newest, oldest, {one.seq: one.sums["reward"] for one in rated}, by)
+    return VisibleDraws(newest, oldest, {one.seq: one.sums["reward"] for one in rated})
 
 
-def group(
-    newest: Sequence[rollups.NewestDraw],
-    oldest: Sequence[rollups.NewestDraw],
-    ratings: Mapping[int, float],
-    by: str | None,
-) -> Routing:
+def group(draws: VisibleDraws, by: str | None) -> Routing:
     """Group decisions.
 
     Args:
-        newest: The newest decisions, the newest first.
-        oldest: The oldest decisions, the oldest first.
-        ratings: Rating of decisions by position.
-        by: As of `read_routing`.
+        draws: The decisions.
+        by: A field, or empty for topics; None: the most frequent field if there is one, else topics.
     """
-    fields = find_fields(newest)
+    newest, oldest, ratings, fields = draws.newest, draws.oldest, draws.ratings, draws.fields
     by = (fields[0] if fields else "") if by is None else by
     # a young log has changed within its newest decisions: its last quarter is what happens now
     recent = newest if len(newest) == NEWEST and oldest[-1].seq < newest[-1].seq else _last_quarter(newest)
@@ -207,8 +215,9 @@ def find_fields(draws: Sequence[rollups.NewestDraw]) -> tuple[str, ...]:
 def _by_value(draws: Sequence[rollups.NewestDraw], field: str) -> dict[int, str]:
     """Return the value of a field by position; rare ones are summed up."""
     values = {draw.seq: dict(select_kinds(draw.features)).get(field, OTHERS) for draw in draws}
-    frequent = Counter(value for value in values.values() if value != OTHERS).most_common(MOST_GROUPS)
-    return {seq: value if value in dict(frequent) else OTHERS for seq, value in values.items()}
+    counts = Counter(value for value in values.values() if value != OTHERS)
+    frequent = dict(counts.most_common(MOST_GROUPS))
+    return {seq: value if value in frequent else OTHERS for seq, value in values.items()}
 
 
 # -- topics ---------------------------------------------------------------------------------------

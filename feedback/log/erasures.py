@@ -203,6 +203,13 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     return due > end
 
 
+def find_newest(store: Store) -> int | None:
+    """Return the number of the newest erasure; None: there is none. Raises LogUnavailableError."""
+    with store.reading() as connection:
+        found: int | None = connection.scalar(sa.select(sa.func.max(t.erasures.c.seq)))
+    return found
+
+
 def erasures(store: Store) -> list[Erasure]:
     """Return the records of erasures, newest first. Raises LogUnavailableError."""
     with store.reading() as connection:
