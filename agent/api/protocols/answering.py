@@ -9,6 +9,7 @@ until the turn is in the log.
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
@@ -23,7 +24,7 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Response
@@ -403,8 +404,13 @@ async def _continued(
     return replace(ask, forced=arm, continues=first.decision_id)  # each round repeats the first search
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """Writes one answer in the protocol of a client.
+
+    Args:
+        decided: The decision.
+        config: Has the prices, and says how much of the passages the model was shown.
+        returns: Optional fields of `agent` that the client asked for.
 
     Attributes:
         protocol: The protocol.
@@ -414,41 +420,53 @@ class Writer(Protocol):
     protocol: ProtocolName
     ping: bytes
 
+    def __init__(self, decided: Decided, config: AppConfig, returns: Collection[str]) -> None:
+        self._decided, self._config, self._returns = decided, config, returns
+
+    @abstractmethod
     def begin(self) -> Iterator[Document]:
         """Yield the events before an answer that is written anew."""
-        ...
 
+    @abstractmethod
     def add(self, chunk: Chunk) -> Iterator[Document]:
         """Yield the events of a piece of an answer that is written anew."""
-        ...
 
+    @abstractmethod
     def end(self, finished: Finished) -> Iterator[Document]:
         """Yield the events after an answer that is written anew."""
-        ...
 
+    @abstractmethod
     def fail(self, failure: ApiError) -> Iterator[Document]:
         """Yield the events of a failure."""
-        ...
 
+    @abstractmethod
     def patch(self, event: Document) -> Document | None:
         """Return an event of a model of the same protocol as the client gets it; None: it does not."""
-        ...
 
+    @abstractmethod
     def close(self, held: list[Document], finished: Finished) -> Iterator[Document]:
         """Yield the patched events that end an answer, with what the turn has cost."""
-        ...
 
+    @abstractmethod
     def whole(self, written: Choices, finished: Finished) -> Any:
         """Return the reply of an answer that is written anew."""
-        ...
 
+    @abstractmethod
     def patch_whole(self, answer: Document, finished: Finished) -> Document:
         """Return the answer of a model of the same protocol as the client gets it."""
-        ...
 
+    @abstractmethod
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
-        ...
+
+    def _agent(self, finished: Finished | None) -> Any:
+        """Return the fields of a reply that its protocol does not have."""
+        return responses.agent(self._decided, finished, self._config.reward.cost, self._returns)
+
+    def _chosen(self, finished: Finished) -> dict[str, Any]:
+        """Return what the turn has cost, which is known only at its end."""
+        decided = self._decided
+        return responses.chosen(decided.decision, decided.served, finished, self._config.reward.cost)
 
 
 async def answer(
@@ -669,10 +687,3 @@ def write_event(event: Document, name: bytes = b"") -> bytes:
 def write_named_event(event: Document) -> bytes:
     """Return a server-sent event under the name of its type."""
     return write_event(event, str(event.get("type", "")).encode())
-
-
-def describe_agent(
-    decided: Decided, finished: Finished | None, config: AppConfig, returns: Collection[str]
-) -> Any:
-    """Return the fields of a reply beyond those of its protocol."""
-    return responses.agent(decided, finished, config.reward.cost, returns)

@@ -105,9 +105,7 @@ class ChatWriter(answering.Writer):
     """Writes a chat completion.
 
     Args:
-        decided: The decision.
-        config: Has the prices, and says how much of the passages the model was shown.
-        returns: What `agent` has besides.
+        decided, config, returns: As of `Writer`.
         include_usage: Whether a stream ends with the usage.
     """
 
@@ -117,7 +115,7 @@ class ChatWriter(answering.Writer):
     def __init__(
         self, decided: Decided, config: AppConfig, returns: Collection[str], *, include_usage: bool
     ) -> None:
-        self._decided, self._config, self._returns = decided, config, returns
+        super().__init__(decided, config, returns)
         self._include_usage = include_usage
         self._written, self._begun = Choices(), False
         self._frame = _frame(decided.decision, decided.served, "chat.completion.chunk")
@@ -211,13 +209,6 @@ class ChatWriter(answering.Writer):
         message = object_at(choice, "message")
         notes = self._cited(protocols.chat.read_text(message.get("content")))
         return choice | {"message": message | {"annotations": notes}} if notes else choice
-
-    def _agent(self, finished: Finished | None) -> Any:
-        return answering.describe_agent(self._decided, finished, self._config, self._returns)
-
-    def _chosen(self, finished: Finished) -> dict[str, Any]:
-        decided = self._decided
-        return responses.chosen(decided.decision, decided.served, finished, self._config.reward.cost)
 
     def _cited(self, text: str) -> list[Annotation]:
         return cited(text, self._decided, self._config)

@@ -191,9 +191,7 @@ class MessageWriter(answering.Writer):
     """Writes a message, and its events in the order of the protocol.
 
     Args:
-        decided: The decision.
-        config: Has the prices.
-        returns: What `agent` has besides.
+        decided, config, returns: As of `Writer`.
         prompt_tokens: Estimate of what is read, which is shown until the language model has counted.
     """
 
@@ -203,7 +201,7 @@ class MessageWriter(answering.Writer):
     def __init__(
         self, decided: Decided, config: AppConfig, returns: Collection[str], *, prompt_tokens: int
     ) -> None:
-        self._decided, self._config, self._returns = decided, config, returns
+        super().__init__(decided, config, returns)
         self._read = prompt_tokens
         self._index = -1  # of the block that is being written, or was
         self._open: int | None = None  # the call that it is
@@ -293,14 +291,6 @@ class MessageWriter(answering.Writer):
     @property
     def _named(self) -> dict[str, str]:
         return {"id": f"msg_{self._decided.decision.id}", "model": f"arm/{self._decided.served}"}
-
-    def _agent(self, finished: Finished | None) -> Agent:
-        agent: Agent = answering.describe_agent(self._decided, finished, self._config, self._returns)
-        return agent
-
-    def _chosen(self, finished: Finished) -> dict[str, Any]:
-        decided = self._decided
-        return responses.chosen(decided.decision, decided.served, finished, self._config.reward.cost)
 
     def _start(self, call: int | None, block: dict[str, Any]) -> Iterator[Document]:
         yield from self._stop()

@@ -90,9 +90,7 @@ class ResponseWriter(answering.Writer):
     """Writes a response, and its events in the order of OpenAI.
 
     Args:
-        decided: The decision.
-        config: Has the prices, and says how much of the passages the model was shown.
-        returns: What `agent` has besides.
+        decided, config, returns: As of `Writer`.
         request: The request, parts of which the response repeats.
     """
 
@@ -102,7 +100,7 @@ class ResponseWriter(answering.Writer):
     def __init__(
         self, decided: Decided, config: AppConfig, returns: Collection[str], *, request: Document
     ) -> None:
-        self._decided, self._config, self._returns = decided, config, returns
+        super().__init__(decided, config, returns)
         self._name = decided.decision.id
         self._tools = protocols.responses.find_tools(request)
         self._open: dict[str, Any] | None = None  # the item that is being written
@@ -218,10 +216,6 @@ class ResponseWriter(answering.Writer):
     @property
     def _named(self) -> dict[str, Any]:
         return {"id": f"{RESPONSE}{self._name}", "model": f"arm/{self._decided.served}"}
-
-    def _agent(self, finished: Finished | None) -> Agent:
-        agent: Agent = answering.describe_agent(self._decided, finished, self._config, self._returns)
-        return agent
 
     def _annotated(self, response: Document) -> Document:
         """Return a response of a model with citations of the passages that it was shown."""
