@@ -22,13 +22,14 @@ from armwise.agent.console.page import CONSOLE, KEY_COOKIE
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import base
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.events import Feedback
+from armwise.feedback.events import Feedback, Status
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from tests.agent.asking import QUESTION, record, refused, rows
 from tests.agent.browsing import CHROMIUM, browsing, listening
 from tests.agent.console.test_browser import assert_no_barrier
 from tests.agent.fakes import FakeArms, Service, failing
 from tests.agent.gateways.test_buttons import EVIL, an_app, press
+from tests.agent.serving.test_failures import Connection, Stuck
 
 ASK = "/chat/ask"
 
@@ -105,6 +106,17 @@ async def test_an_answer_is_rated_by_its_token_alone_and_each_visitor_is_a_rater
     assert len(raters) == 2
     other = tokens[0].partition(".")[0] + "." + tokens[1].partition(".")[2]
     refused(await press(service, other, "down"), 403, "forbidden", "token")
+
+
+async def test_a_visitor_that_leaves_ends_the_turn(tmp_path: Path) -> None:
+    async with Service(tmp_path, Stuck()).running() as service:
+        leaving = Connection(body(), leave_after=2, path=ASK)
+        await service.app(leaving.scope, leaving.receive, leaving.send)
+        (one,) = (await service.client.get("/v1/decisions")).json()["decisions"]
+        found = await record(service, one["decision_id"], lambda logged: logged.execution)
+        assert found.execution is not None
+        assert found.execution.status is Status.CANCELLED
+        assert not service.replica.under_way
 
 
 OWN = ("/chat/ask", "/v1/feedback/button")
