@@ -72,7 +72,8 @@ class QdrantParams(EngineParams):
         if (self.url is None) == (self.path is None):
             raise ValueError("set either url or path")
         if self.url is not None and not re.fullmatch(r"https?://[^@/]+(/[^@]*)?", self.url):
-            shown = re.sub(r"//.*@", "//...@", self.url)  # it may hold a password
+            before, _, host = self.url.rpartition("@")
+            shown = f"...@{host}" if before else self.url  # the part before the host may hold a password
             raise ValueError(f"url {shown!r} is not an address such as http://localhost:6333")
         return self
 
