@@ -33,7 +33,7 @@ class Place:
     Attributes:
         holds: Description of the content.
         fate: What an erasure does to it.
-        why: Why it is kept, or how long a copy lives; empty for other fates.
+        why: Why it is kept, or what an erasure does to a file; empty for other fates.
     """
 
     holds: str
@@ -46,18 +46,20 @@ _WRITTEN = Fate.OVERWRITTEN
 _ID = Place(
     "an id of up to 128 characters that a caller may choose",
     Fate.KEPT,
-    "draws and retries need it, so choose ids that reveal nothing about people",
+    "Armwise needs it to repeat draws and answer retries, so choose ids that reveal nothing about people",
 )
 
 _ARM = Place("a name of the configuration", Fate.NONE)
 
 _RATER = Place(
-    "a key or a keyed digest of an address, and its project",
+    "who asked or rated: a project, with a key's id or a keyed hash of an address",
     Fate.KEPT,
-    "limits and continued conversations need it",
+    "Armwise needs it for limits per rater and for continued conversations",
 )
 
-_MARKS = Place("the provider's ids for an answer and its calls, and digests of its reasoning", _WRITTEN)
+_MARKS = Place(
+    "the provider's ids for the answer and its function calls, and hashes of its reasoning", _WRITTEN
+)
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
 
@@ -70,23 +72,25 @@ _DIGEST = Place("a digest of settings or bytes", Fate.NONE)
 _PROCESS = Place("name of a process", Fate.NONE)
 
 _OPERATOR = Place(
-    "what an operator wrote or requested", Fate.KEPT, "only keys of scope `operate` or `admin` can do so"
+    "what an operator wrote or requested, with the results",
+    Fate.KEPT,
+    "it comes from an operator (scope `operate` or `admin`), not from a user",
 )
 
 _KEY = Place("public id of a key", Fate.NONE)
 
 _ERROR = Place(
-    "the error message of a job, with ids and settings", Fate.KEPT, "it contains no question or answer"
+    "the error message of a background job", Fate.KEPT, "it has ids and settings, but no question or answer"
 )
 
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "words of the question, and names and texts of the context, all as feature names",
+        "names of features, which contain words of the question and the names and texts of the context. The "
+        "features' values, the embedding, and everything learned from them stay",
         Fate.PSEUDONYM,
-        "the values and the embedding stay, and so does what was learned from them",
     ),
-    "decisions.request_digest": Place("the SHA-256 of the request", _WRITTEN),
+    "decisions.request_digest": Place("a SHA-256 hash of the request", _WRITTEN),
     "decisions.user_digest": Place("a keyed hash of the end user", _WRITTEN),
     "decisions.id": _ID,
     "decisions.episode_id": _ID,
@@ -103,10 +107,10 @@ COLUMNS: Mapping[str, Place] = {
     "executions.finish_reason": Place("why the language model stopped, a word of its provider", Fate.NONE),
     "answer_marks.mark": Place("a digest of each of `executions.marks`", Fate.NONE),
     "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
-    "executions.passages": Place("the ids of the passages", _WRITTEN),
+    "executions.passages": Place("the ids of the answer's passages", _WRITTEN),
     "executions.answer": Place("the answer", _WRITTEN),
-    "executions.error": Place("why the turn failed, with responses from other services", _WRITTEN),
-    "executions.stages": Place("what an arm did, with queries made from the question", _WRITTEN),
+    "executions.error": Place("why the turn failed, including responses from other services", _WRITTEN),
+    "executions.stages": Place("the steps of the arm, including queries made from the question", _WRITTEN),
     "executions.decision_id": _ID,
     "executions.served": _ARM,
     "executions.status": _WORD,
@@ -114,19 +118,21 @@ COLUMNS: Mapping[str, Place] = {
     "executions.tokens_by_model": _NUMBERS,
     "observations.passages": Place("the ids of the second answer's passages", _WRITTEN),
     "observations.answer": Place("the second answer", _WRITTEN),
-    "observations.error": Place("why there is no answer or grade, with the judge's reply", _WRITTEN),
+    "observations.error": Place(
+        "why the second answer or grade is missing, including the judge's reply", _WRITTEN
+    ),
     "observations.decision_id": _ID,
     "observations.source": _WORD,
     "observations.arm": _ARM,
     "observations.judge": _CONFIGURED,
     "feedback.id": Place(
-        "the id of the feedback, which a caller may choose (up to 256 characters)",
+        "the id of the feedback, up to 256 characters that a caller may choose. Retries and retractions "
+        "still find the rating",
         Fate.PSEUDONYM,
-        "retries and retractions still find the value by the pseudonym",
     ),
     "feedback.content": Place(
-        "the comment and the correct answer (demonstration). Labels stay, and so do the arms and decisions "
-        "that a preference names",
+        "the comment and the correct answer (demonstration). A label such as `good` stays, and so do the "
+        "arms and decisions that a preference names",
         _WRITTEN,
     ),
     "feedback.tags": Place("the texts that you sent as tags", _WRITTEN),
@@ -140,9 +146,9 @@ COLUMNS: Mapping[str, Place] = {
     "erasures.scope": _WORD,
     "erasures.by": _KEY,
     "erasures.subject": Place(
-        "a keyed hash of what was erased",
+        "a keyed hash of the erased user, episode or decision. Armwise clears it after two minutes, once all "
+        "earlier turns have finished",
         _WRITTEN,
-        "it is cleared after two minutes, once all earlier turns have finished",
     ),
     "examples.join": _DIGEST,
     "examples.decision_id": _ID,
@@ -160,9 +166,9 @@ COLUMNS: Mapping[str, Place] = {
     "versions.arithmetic": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
     "checkpoints.state": Place(
-        "learned weights, keyed by pseudonymised feature names",
+        "learned weights, stored under the pseudonyms of feature names",
         Fate.KEPT,
-        "someone who guesses a name can check it against the pseudonym",
+        "it has no text, but someone who guesses a feature name can check the guess",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -171,13 +177,11 @@ COLUMNS: Mapping[str, Place] = {
     "promotions.configured": _DIGEST,
     "routers.digest": _DIGEST,
     "routers.about": _CONFIGURED,
-    "routers.model": Place(
-        "weights of a model trained on labelled questions", Fate.KEPT, "they contain no text"
-    ),
+    "routers.model": Place("weights of a model trained on labelled questions", Fate.KEPT, "it has no text"),
     "routers.unseen": Place(
-        "scores, keyed by digests of the labelled questions",
+        "scores, stored under hashes of the labelled questions",
         Fate.KEPT,
-        "someone who guesses a question can check it against the digest",
+        "it has no text, but someone who guesses a question can check the guess",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -221,37 +225,37 @@ FILES: Mapping[str, Place] = {
     "SQLite's `log.db` and `log.db-wal`": Place(
         "the log",
         _WRITTEN,
-        "SQLite overwrites freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If a "
-        "reader prevents this, the next erasure does it",
+        "SQLite overwrites the freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If "
+        "another process is reading the log, the next erasure does this",
     ),
     "PostgreSQL's table pages": Place(
         "earlier versions of rows",
         _WRITTEN,
-        "`VACUUM` removes them, but their bytes stay in free space until PostgreSQL reuses it or you run "
-        "`VACUUM FULL`",
+        "`VACUUM` removes the earlier versions, but their bytes stay on disk until PostgreSQL reuses the "
+        "space or you run `VACUUM FULL`",
     ),
-    "PostgreSQL's write-ahead log": Place(
-        "earlier versions of rows",
-        Fate.COPY,
-        "they stay until the server recycles the log, and in any archive for as long as you keep it",
-    ),
-    "retrieval cache": Place(
-        "passages, keyed by a hash of the question",
+    "the retrieval cache": Place(
+        "passages, stored under a hash of the question",
         Fate.NONE,
-        "the least recently used entries are removed first",
-    ),
-    "exports (`armwise export`, `GET /v1/export`)": Place("the training log, feedback", Fate.COPY),
-    "backups (`armwise backup`, `pg_dump`, base backups)": Place("the log", Fate.COPY),
-    "warm-start and labelling files below `home`": Place("questions and answers from the log", Fate.COPY),
-    "label rows that a warm start made from traffic": Place(
-        "questions",
-        Fate.COPY,
-        "they are erased by age (`privacy.keep_texts_days`) and by id, but not by user",
+        "none. Armwise removes the least recently used entries first",
     ),
     "log lines, Ray's session files, `ray.log` in `home`": Place(
-        "ids and errors",
+        "ids and errors, and questions if you set `telemetry.log_content`",
         Fate.NONE,
-        "with `telemetry.log_content`, log lines also contain questions, for as long as you keep them",
+        "none. Log lines stay for as long as you keep them",
+    ),
+    "PostgreSQL's write-ahead log": Place(
+        "earlier versions of rows. They stay until the server recycles the log, and in an archive for as "
+        "long as you keep it",
+        Fate.COPY,
+    ),
+    "exports (`armwise export`, `GET /v1/export`)": Place("the training log or the feedback", Fate.COPY),
+    "backups (`armwise backup`, `pg_dump`, base backups)": Place("the whole log", Fate.COPY),
+    "files of warm starts and labelling in `home`": Place("questions and answers from the log", Fate.COPY),
+    "label rows that a warm start made from traffic": Place(
+        "questions. An erasure by age (`privacy.keep_texts_days`), episode or decision removes them. An "
+        "erasure of a user does not",
+        Fate.COPY,
     ),
     "spans (`telemetry`)": Place("questions and answers, if `content` is on", Fate.COPY),
 }
@@ -260,39 +264,46 @@ FILES: Mapping[str, Place] = {
 
 def page() -> str:
     """Return the page of the documentation."""
+    files = {name: place for name, place in FILES.items() if place.fate is not Fate.COPY}
     lines = [
         "# Texts, column by column",
         "",
-        "This page lists every column and file that can hold a user's text, and what an erasure does to it.",
-        "You can erase a user, an episode or a decision, or have Armwise erase texts by age",
-        "([the guide](../guide/data.md)). Other columns never hold text from callers or passages.",
+        "Use this page to check what an erasure removes. It lists every column of the log and every file",
+        "that can hold a user's text. The same rules apply whether you erase a user, an episode or a decision, or",
+        "have Armwise erase texts by age ([how to erase texts](../guide/data.md)).",
+        "",
+        "Columns are named `table.column`. `decisions` has one row per question, `executions` one per",
+        "answer, and `observations` one per [second answer or grade](../guide/feedback.md#learn-more-from-a-turn).",
+        "A column that this page does not name never holds text from callers or passages.",
         "",
         "## Overwritten",
         "",
-        "An erasure overwrites the text in these columns.",
+        "An erasure removes the text from these columns:",
         "",
         *_items(COLUMNS, Fate.OVERWRITTEN),
         "",
         "## Replaced by a pseudonym",
         "",
-        "A 64-bit digest replaces the text. Someone who guesses the text can check it against the digest.",
+        "An erasure replaces the text in these columns with a 64-bit digest. The digest does not show the",
+        "text, but someone who guesses the text can check the guess.",
         "",
         *_items(COLUMNS, Fate.PSEUDONYM),
         "",
         "## Kept",
         "",
-        "These columns stay as they are.",
+        "An erasure does not change these columns:",
         "",
-        *_items(COLUMNS, Fate.KEPT),
+        *_table(COLUMNS, Fate.KEPT, "content", "why it stays", "columns"),
         "",
         "## Files",
         "",
-        *_items(FILES, Fate.OVERWRITTEN),
-        *_items(FILES, Fate.NONE),
+        "An erasure affects a service's own files as follows:",
+        "",
+        *_table(files, None, "file", "content", "effect of an erasure"),
         "",
         "## Copies",
         "",
-        "An erasure does not reach these copies, so delete them yourself.",
+        "An erasure does not reach these copies, so delete them yourself:",
         "",
         *_items(FILES, Fate.COPY),
         "",
@@ -301,17 +312,28 @@ def page() -> str:
 
 
 def _items(places: Mapping[str, Place], fate: Fate) -> list[str]:
-    """Return an item for each content of a fate, with all columns or files that hold it."""
+    """Return an item for each place of a fate."""
+    return [f"- {_code(name)}: {place.holds}." for name, place in places.items() if place.fate is fate]
+
+
+def _table(places: Mapping[str, Place], fate: Fate | None, *heads: str) -> list[str]:
+    """Return a table with a row for each content of a fate (of any, if None), and all places that hold it.
+
+    The places come last if the first head is that of their content.
+    """
     names: dict[Place, list[str]] = {}
     for name, place in places.items():
-        if place.fate is fate:
-            names.setdefault(place, []).append(name if " " in name else f"`{name}`")
-    return [f"- {', '.join(held)}: {place.holds}.{_sentence(place.why)}" for place, held in names.items()]
+        if fate in (None, place.fate):
+            names.setdefault(place, []).append(_code(name))
+    rows = [[place.holds, place.why, ", ".join(held)] for place, held in names.items()]
+    if heads[0] != "content":
+        rows = [[held, *cells] for *cells, held in rows]
+    return [f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *rows)]
 
 
-def _sentence(text: str) -> str:
-    """Return a text as a further sentence; nothing for an empty one."""
-    return f" {text[0].upper()}{text[1:]}." if text else ""
+def _code(name: str) -> str:
+    """Return a name as a page shows it: a column as code, a kind of file as it is."""
+    return name if " " in name else f"`{name}`"
 
 
 if __name__ == "__main__":
