@@ -243,7 +243,7 @@ async def listed(
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
 ) -> StdlibJson[DecisionList]:
-    """Decisions of the caller's project, newest first; `next` is the `before` of the next page, or null.
+    """List the decisions of the caller's project, newest first; `next` is the next page's `before`, or null.
 
     A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
     """
@@ -306,7 +306,7 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
 async def decision(
     replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
-    """Everything known about a decision of the caller's project; observations with scope `read` only."""
+    """Return everything known about a decision of the caller's project; observations need scope `read`."""
     decision_record = _shown(await record(replica, caller, decision_id), caller)
     if "read" not in caller.scopes:
         decision_record = replace(decision_record, observations=())
@@ -439,7 +439,7 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
 async def verify(
     replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionVerification]:
-    """Compute a decision again from the log, and compare its distribution and its draw.
+    """Recompute a decision from the log, and compare its distribution and its draw.
 
     Probabilities count as equal up to `tolerance`, or to the bit if the same BLAS kernel computes them.
     `why` says what differs. The draw uses the secret of the log. A policy whose bytes were

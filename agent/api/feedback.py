@@ -259,7 +259,7 @@ plain.add_route(router, "/v1/feedback", _serve)
 async def feedback(
     replica: AppReplica, caller: RequestCaller, body: FeedbackRequest, key: IdempotencyKey = None
 ) -> Response:
-    """Keep feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
+    """Record feedback on a decision or an episode: one item, or {"items": [...]} with a status each.
 
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.

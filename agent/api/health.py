@@ -72,13 +72,13 @@ class Ready(Reply):
 
 @router.get("/health", **documented("health", Health))
 async def health() -> Response:
-    """Whether the process answers."""
+    """Check whether the process is alive."""
     return StdlibJson(construct(Health, status="ok"))
 
 
 @router.get("/health/decides", **documented("healthDecides", Deciding))
 async def decides(replica: AppReplica) -> Response:
-    """Whether this replica chooses arms. The log is not read: a load balancer may ask many times a second."""
+    """Check whether this replica chooses arms. The log is not read: a load balancer may poll often."""
     if not replica.decides:
         raise ApiError("not_ready", asking.LOADING)
     return StdlibJson(construct(Deciding, status="decides"))
@@ -86,7 +86,7 @@ async def decides(replica: AppReplica) -> Response:
 
 @router.get("/ready", **documented("ready", Ready))
 async def ready(request: Request, replica: AppReplica) -> Response:
-    """Whether questions can be answered and logged: a version is loaded, the log reads and writes.
+    """Check whether questions can be answered and logged: a version is loaded, the log reads and writes.
 
     With `log_away: answer` the service stays ready while the log is away, and `failed` says so.
     Work in the background that fails is listed under `failed`: the service answers without it. It needs no
@@ -140,7 +140,7 @@ def _may_read(request: Request, keyring: Keyring) -> bool:
     **documented("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
 )
 async def metrics(replica: AppReplica, caller: RequestCaller) -> Response:
-    """Counters and latencies for Prometheus, of all replicas on this machine.
+    """Return counters and latencies for Prometheus, of all replicas on this machine.
 
     You need no key. A key with the scope `read` adds the series of its project's keys; a key with the scope
     `admin` adds the series of all keys. While the log is unavailable, its metrics are left out.

@@ -33,7 +33,7 @@ class Models(Reply):
 
 @router.get("/v1/models", tags=["service"], **documented("listModels", Models, scopes=("decide", "read")))
 async def models(replica: AppReplica) -> Response:
-    """What a client can name: `auto`, an arm, or an alias; aliases that end with `*` are left out."""
+    """List what a client can send as `model`: `auto`, an arm, or an alias that does not end with `*`."""
     return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
 
 
@@ -45,7 +45,7 @@ async def models(replica: AppReplica) -> Response:
 async def model(
     replica: AppReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]
 ) -> Response:
-    """One of them, or a name that an alias with `*` accepts; an arm is `arm/<name>`."""
+    """Return one model, or a name that an alias with `*` accepts; an arm is `arm/<name>`."""
     names = _names(replica)
     if model not in names and replica.config.find_alias(model) is None:
         raise ApiError(

@@ -116,7 +116,7 @@ plain.add_route(router, "/v1/observations", _serve)
 async def observations(
     replica: AppReplica, caller: RequestCaller, body: ObservationBatch, key: IdempotencyKey = None
 ) -> Response:
-    """Keep decisions that another system made, each with a status; nothing is decided, and none is changed.
+    """Record decisions that another system made, each with a status; nothing is decided, and none is changed.
 
     An item is the same one when it is sent again under its `id`; one without gets the idempotency key of
     the request as its id, with its index from 0: `<key>:<index>`. Metrics may come at once, for which the

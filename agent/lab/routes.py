@@ -88,7 +88,7 @@ async def ask(replica: AppReplica) -> StdlibJson[WarmStart]:
 async def runs(
     replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[WarmStartList]:
-    """The warm starts, newest first, and when the `next` one is due.
+    """List the warm starts, newest first, and when the `next` one is due.
 
     `status` is `asked`, `running`, `promoted`, `held`, `nothing_new`, `failed`, or `abandoned` if its
     process died. `next` is null if none is scheduled, and while one is queued or running. A page ends
@@ -106,7 +106,7 @@ async def runs(
     **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
 async def run(replica: AppReplica, number: PathNumber) -> StdlibJson[WarmStartSteps]:
-    """One warm start: its inputs, as digests and positions, and each step with its result."""
+    """Return one warm start: its inputs, as digests and positions, and each step with its result."""
     state = await asyncio.to_thread(registry_runs.find, replica.store, number)
     if state is None:
         raise ApiError("warm_start_not_found", f"there is no warm start {number}", "number")

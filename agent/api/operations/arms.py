@@ -52,7 +52,7 @@ class ArmList(Reply):
 
 @router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
 async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
-    """The live arms, as configured and as switched, and the other arms of the configuration."""
+    """List the live arms, as configured and as switched, and the other arms of the configuration."""
     live, specs = replica.turns.arms, replica.config.arms
     described = [_described(name, specs[name], info) for name, info in live.items()]
     parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}

@@ -101,7 +101,7 @@ async def evaluations(
 async def evaluation(
     replica: AppReplica, caller: RequestCaller, number: PathNumber
 ) -> StdlibJson[EvaluationResult]:
-    """One evaluation: its progress, and its `result` once `status` is `done`.
+    """Return one evaluation: its progress, and its `result` once `status` is `done`.
 
     `status` is `queued`, `running`, `done` or `failed`; `error` says why it failed. `done` is the
     share of the work that is done, from 0 to 1.
@@ -123,7 +123,7 @@ async def read_result(replica: Replica, caller: Caller, number: int) -> Evaluati
     **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
 async def report(replica: AppReplica, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
-    """The result of an evaluation that is done, as one self-contained HTML page with plots."""
+    """Return the result of an evaluation that is done, as one self-contained HTML page with plots."""
     state = await _found(replica, caller, number)
     html = await asyncio.to_thread(registry_evaluations.read_html, replica.store, number)
     if html is None:

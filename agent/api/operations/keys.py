@@ -126,7 +126,7 @@ async def create(replica: AppReplica, body: NewKey) -> StdlibJson[NewKeyState]:
 
 @router.get("/v1/keys", **documented("listKeys", KeyList, scopes=("admin",)))
 async def listed(replica: AppReplica) -> StdlibJson[KeyList]:
-    """Every key, without its secret, with what it has used: today, this month and in total."""
+    """List the keys without their secrets, with what each has used: today, this month and in total."""
     await replica.quota.report()
     made = await asyncio.to_thread(keys.read, replica.store)
     spent = await asyncio.to_thread(usage.spend, replica.store, replica.clock())
@@ -145,7 +145,7 @@ async def listed(replica: AppReplica) -> StdlibJson[KeyList]:
     **documented("disableKey", KeyState, "key_not_found", scopes=("admin",)),
 )
 async def disable(replica: AppReplica, public_id: PublicId) -> StdlibJson[KeyState]:
-    """Disable a key for good; every replica refuses it within a second."""
+    """Disable a key permanently; every replica refuses it within a second."""
     key = await asyncio.to_thread(keys.disable, replica.store, public_id, replica.clock())
     if key is None:
         raise ApiError("key_not_found", f"there is no key {public_id!r} in the log", "public_id")

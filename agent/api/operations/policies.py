@@ -101,7 +101,7 @@ COMPARED = 1000
 
 @router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
 async def policy(replica: AppReplica) -> StdlibJson[Policy]:
-    """The policy that decides now, how much of the log it has learned, and its router.
+    """Return the policy that decides now, how much of the log it has learned, and its router.
 
     `serving` says whether it is pinned to a version, since when and why; `promotion` which version was
     promoted, and whether that was forced; `canaries` which candidates have a share of the traffic, and
@@ -271,7 +271,7 @@ def _judge(replica: Replica) -> JudgeState | None:
 async def policies(
     replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[PolicyVersions]:
-    """The versions of all policies, newest first, and the promotions, rollbacks and canaries.
+    """List the versions of all policies, newest first, and the promotions, rollbacks and canaries.
 
     A page ends with version N: get the next one with `before=N`. The policy of a version whose bytes
     are not `kept` is learned again from the log when it is needed.
