@@ -46,7 +46,7 @@ _WRITTEN = Fate.OVERWRITTEN
 _ID = Place(
     "an id of up to 128 characters that a caller may choose",
     Fate.KEPT,
-    "Armwise needs it to repeat draws and answer retries, so choose ids that reveal nothing about people",
+    "Draws and retries need it, so choose ids that reveal nothing about people",
 )
 
 _ARM = Place("a name of the configuration", Fate.NONE)
@@ -54,7 +54,7 @@ _ARM = Place("a name of the configuration", Fate.NONE)
 _RATER = Place(
     "who asked or rated: a project, with a key's id or a keyed hash of an address",
     Fate.KEPT,
-    "Armwise needs it for limits per rater and for continued conversations",
+    "Limits per rater and continued conversations need it",
 )
 
 _MARKS = Place(
@@ -74,13 +74,13 @@ _PROCESS = Place("name of a process", Fate.NONE)
 _OPERATOR = Place(
     "what an operator wrote or requested, with the results",
     Fate.KEPT,
-    "it comes from an operator (scope `operate` or `admin`), not from a user",
+    "It comes from an operator (scope `operate` or `admin`), not from a user",
 )
 
 _KEY = Place("public id of a key", Fate.NONE)
 
 _ERROR = Place(
-    "the error message of a background job", Fate.KEPT, "it has ids and settings, but no question or answer"
+    "the error message of a background job", Fate.KEPT, "It has ids and settings, but no question or answer"
 )
 
 COLUMNS: Mapping[str, Place] = {
@@ -168,7 +168,7 @@ COLUMNS: Mapping[str, Place] = {
     "checkpoints.state": Place(
         "learned weights, stored under the pseudonyms of feature names",
         Fate.KEPT,
-        "it has no text, but someone who guesses a feature name can check the guess",
+        "It has no text, but a guessed feature name can be checked",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -177,11 +177,11 @@ COLUMNS: Mapping[str, Place] = {
     "promotions.configured": _DIGEST,
     "routers.digest": _DIGEST,
     "routers.about": _CONFIGURED,
-    "routers.model": Place("weights of a model trained on labelled questions", Fate.KEPT, "it has no text"),
+    "routers.model": Place("weights of a model trained on labelled questions", Fate.KEPT, "It has no text"),
     "routers.unseen": Place(
         "scores, stored under hashes of the labelled questions",
         Fate.KEPT,
-        "it has no text, but someone who guesses a question can check the guess",
+        "It has no text, but a guessed question can be checked",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -235,14 +235,14 @@ FILES: Mapping[str, Place] = {
         "space or you run `VACUUM FULL`",
     ),
     "the retrieval cache": Place(
-        "passages, stored under a hash of the question",
+        "passages, under a hash of the question",
         Fate.NONE,
-        "none. Armwise removes the least recently used entries first",
+        "None. Armwise removes the least recently used entries first",
     ),
     "log lines, Ray's session files, `ray.log` in `home`": Place(
         "ids and errors, and questions if you set `telemetry.log_content`",
         Fate.NONE,
-        "none. Log lines stay for as long as you keep them",
+        "None. Log lines stay for as long as you keep them",
     ),
     "PostgreSQL's write-ahead log": Place(
         "earlier versions of rows. They stay until the server recycles the log, and in an archive for as "
@@ -268,9 +268,9 @@ def page() -> str:
     lines = [
         "# Texts, column by column",
         "",
-        "Use this page to check what an erasure removes. It lists every column of the log and every file",
-        "that can hold a user's text. The same rules apply if you erase a user, an episode or a decision,",
-        "or have Armwise erase texts by age ([how to erase texts](../guide/data.md)).",
+        "This page lists every column and file that can hold a user's text, and what an erasure does to it.",
+        "The rules are the same if you erase a user, an episode or a decision, or have Armwise erase texts",
+        "by age ([how to erase texts](../guide/data.md)).",
         "",
         "Columns are named `table.column`. `decisions` has one row per question, `executions` one per",
         "answer, and `observations` one per",
