@@ -36,8 +36,10 @@ class ProfileSpec(BaseModel):
     searches: int = Field(
         default=100,
         ge=0,
-        description="Maximum searches to sample a source that has no corpus. Set 0 to skip such sources, "
-        "for example if searches cost money.",
+        description=(
+            "Maximum searches to sample a source that has no corpus. Set to 0 to skip such sources, for "
+            "example if searches cost money."
+        ),
     )
 
 

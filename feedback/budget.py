@@ -65,8 +65,9 @@ class Budget(BaseModel):
         default=200,
         ge=20,
         le=1_000_000,
-        description="Number of requests over which overspending is made up for, and each arm's cost is "
-        "averaged.",
+        description=(
+            "Number of requests over which the policy averages each arm's cost and makes up for overspending."
+        ),
     )
 
     @model_validator(mode="after")

@@ -86,14 +86,13 @@ class Metric(BaseModel):
     )
     range: tuple[Number, Number] = Field(
         default=(0.0, 1.0),
-        description="Range of a float. It is rescaled for quality: the worse end counts as 0, the better "
-        "end as 1.",
+        description="Range of a float metric. In quality, the worse end counts as 0 and the better end as 1.",
     )
     values: dict[str, Number] | None = Field(
         default=None,
         min_length=2,
         max_length=100,
-        description="Number of each label of a categorical metric, such as `{good: 1, bad: 0}`.",
+        description="Number for each label of a categorical metric, such as `{good: 1, bad: 0}`.",
     )
     optimize: Literal["max", "min"] = Field(
         default="max", description="Whether larger (`max`) or smaller (`min`) values are better."
@@ -104,10 +103,12 @@ class Metric(BaseModel):
     )
     signal: Signal | None = Field(
         default=None,
-        description="What the service itself observes and reports as this metric: `check`, a score "
-        "from 0 to 1; or `retry`, `escalation`, `tool_error`, `schema_error`, `refused` or "
-        "`abandoned`, booleans for which false is best. It sets `type` and `optimize`. Null if "
-        "callers send the values.",
+        description=(
+            "Signal that the service itself observes and reports as this metric. `check` is a score from 0 "
+            "to 1. `retry`, `escalation`, `tool_error`, `schema_error`, `refused` and `abandoned` are "
+            "booleans for which false is best. The signal sets `type` and `optimize`. Null if callers send "
+            "the values."
+        ),
     )
 
     @model_validator(mode="before")
@@ -237,7 +238,7 @@ class Metric(BaseModel):
 
 
 class Prices(BaseModel):
-    """Price of each component of cost, in units of priced cost."""
+    """Prices that turn steps, tokens, seconds and dollars into one number, the priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -344,7 +345,7 @@ def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], price
 
 
 class RewardRule(BaseModel):
-    """How metrics and cost become a reward."""
+    """How metrics and cost become a reward: the quality computed from the metrics, minus `cost_weight` times the priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -359,36 +360,49 @@ class RewardRule(BaseModel):
     cost: Prices = Prices()
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
-        description="Current prices by language model, in USD per 1,000 tokens: read, written, read from "
-        "the cache and, if priced separately, written to it. If `cost.usd` is above 0, all rewards count "
-        "tokens at these prices instead of past ones. The default is the prices under `llm` and `llms`.",
+        description=(
+            "Current prices by language model, in USD per 1,000 tokens, in this order: input, output, read "
+            "from the cache and, if priced separately, written to the cache. If `cost.usd` is above 0, all "
+            "rewards count tokens at these prices, not at past prices. The default is the prices under `llm` "
+            "and `llms`."
+        ),
     )
     wait_time: str = Field(
-        default="PT30M", description="How long after a decision feedback counts, as an ISO 8601 duration."
+        default="PT30M", description=(
+            "How long after a decision its feedback still counts, as an ISO 8601 duration."
+        )
     )
     complete: Complete = Field(
         default=Complete.ANY,
-        description="When the policy learns from a decision. `any`: at its first value. `all`: once all "
-        "metrics have a value or the wait time has passed (the default for several metrics). `deadline`: "
-        "once the wait time has passed (required with `default` or `failed`).",
+        description=(
+            "When the policy learns from a decision. `any`: as soon as one metric has a value. `all`: once "
+            "all metrics have a value or the wait time has passed (the default for several metrics). "
+            "`deadline`: once the wait time has passed (required with `default` or `failed`)."
+        ),
     )
     default: Number | None = Field(
         default=None,
-        description="Quality of a decision without feedback. If null, the policy does not learn from it. If "
-        "set, the policy learns from each decision only after the wait time.",
+        description=(
+            "Quality to assume for a decision without feedback. If null, the policy does not learn from it. "
+            "If set, the policy learns from every decision only after the wait time."
+        ),
     )
     failed: Number | None = Field(
         default=None,
-        description="Quality of a decision whose arm failed. If null, the policy does not learn from it. If "
-        "set, the policy learns from each decision only after the wait time.",
+        description=(
+            "Quality to assume for a decision whose arm failed. If null, the policy does not learn from it. "
+            "If set, the policy learns from every decision only after the wait time."
+        ),
     )
     rater_share: Number = Field(
         default=RATER_SHARE,
         gt=0,
         le=1,
-        description="Maximum share of the newest 20 rated decisions for one rater, or twice the rater's "
-        "share of the 1,000 before, if that is larger. Further ratings wait, and are dropped if there is "
-        "still no room. Judges and operators have no limit. Set 1 to limit nobody.",
+        description=(
+            "Maximum share of the newest 20 rated decisions that one rater may have. The limit is twice the "
+            "rater's share of the previous 1,000, if that is larger. Ratings above the limit wait, and are "
+            "dropped if there is still no room. Judges and operators have no limit. Set to 1 to limit nobody."
+        ),
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),

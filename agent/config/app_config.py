@@ -78,13 +78,15 @@ class AppConfig(BaseModel):
     )
     fallback: str | None = Field(
         default=None,
-        description="Arm that answers when the chosen one fails. If null, the request then gets 502.",
+        description="Arm that answers if the chosen arm fails. If null, such a request gets 502.",
     )
     baseline: str | None = Field(
         default=None,
-        description="Arm that you would use without Armwise. The console and `armwise prove` compare "
-        "against always using it. If null, they use the most expensive arm. An `adaptive` policy uses it "
-        "until rewards show, with 95 % certainty, that another arm is better for a question.",
+        description=(
+            "Arm that you would use without Armwise. The console and `armwise prove` compare your results "
+            "with this arm or, if null, with the most expensive one. For each question, an `adaptive` policy "
+            "uses this arm until rewards show, with 95 % certainty, that another arm is better."
+        ),
     )
     answering: writing.Answering = writing.Answering()
     policy: PolicySpec = PolicySpec(kind="vowpal")
@@ -115,18 +117,20 @@ class AppConfig(BaseModel):
     observations: Observations = Observations()
     sticky: Sticky = Field(
         default="off",
-        description="Which requests form a conversation and keep the arm of its first turn. `off`: none; "
-        "every request gets its own draw. `episode`: requests with the same `agent.episode_id`. `session`: "
-        "also requests without one that share `metadata.session_id` or `prompt_cache_key`.",
+        description=(
+            "Which requests form a conversation, whose later turns use the arm of the first turn. `off`: "
+            "none, so every request gets its own draw. `episode`: requests with the same `agent.episode_id`. "
+            "`session`: also requests without that id that share `metadata.session_id` or `prompt_cache_key`."
+        ),
     )
     drift: DriftSpec | None = Field(
         default=DriftSpec(),
-        description="What happens when drift is detected.",
+        description="What Armwise does when it detects drift.",
     )
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
         default=None,
-        description="How labels become a candidate, and what promotes it.",
+        description="How labels become a candidate policy, and what promotes it.",
     )
     tap: Tap | None = Field(
         default=None,
@@ -137,20 +141,26 @@ class AppConfig(BaseModel):
     home: LocalName = Field(
         default="~/.armwise",
         validate_default=True,
-        description="Folder of corpora, indexes and the SQLite log. The variable ARMWISE_HOME takes "
-        "precedence; if the two differ, each verb prints which one it uses.",
+        description=(
+            "Folder for the corpora, the indexes and the SQLite log. The environment variable ARMWISE_HOME "
+            "overrides it. If the two differ, each command prints the folder that it uses."
+        ),
     )
     log_url: Annotated[str, InFolder(locate_url)] | None = Field(
         default=None,
-        description="Address of the log: `sqlite:////path/log.db`, or `postgresql://user@host/name` "
-        "(version 15 or later) with the password in the file that PGPASSFILE names. Null means an SQLite "
-        "file in `home`.",
+        description=(
+            "Address of the log: `sqlite:////path/log.db`, or `postgresql://user@host/name` for PostgreSQL "
+            "15 or later. Put PostgreSQL's password in the file that PGPASSFILE names. Null means an SQLite "
+            "file in `home`."
+        ),
     )
     log_away: Literal["refuse", "answer"] = Field(
         default="refuse",
-        description="What happens to questions while the log cannot be written. `refuse` answers 503, "
-        "and the service reports that it is not ready. `answer` lets `fallback` answer them; "
-        "nothing is logged or learned, and the reply says so.",
+        description=(
+            "What happens to questions while the log cannot be written. `refuse`: the service answers 503 "
+            "and reports that it is not ready. `answer`: the `fallback` arm answers. Armwise then logs and "
+            "learns nothing, and the reply says so."
+        ),
     )
     keys: tuple[Key, ...] = Field(
         default=(),
@@ -159,7 +169,9 @@ class AppConfig(BaseModel):
     )
     open: bool = Field(
         default=False,
-        description="Whether a service without keys may listen on addresses other than loopback.",
+        description=(
+            "Whether a service without API keys may listen on an address that other machines can reach."
+        ),
     )
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
@@ -184,11 +196,15 @@ class AppConfig(BaseModel):
     )
     portfolio: str | None = Field(
         default=None,
-        description="File written by `armwise lab portfolio`. Its arms and backbones are added.",
+        description=(
+            "File written by `armwise lab portfolio`. The service adds its arms and backbones to yours."
+        ),
     )
     llm: LlmSpec = Field(description="Language model that writes answers. `engine` says how it runs.")
     llms: dict[str, LlmSpec] = Field(
-        default_factory=dict, description="More language models by name, for an arm's `answering.llm`."
+        default_factory=dict, description=(
+            "Further language models by name. An arm selects one with `answering.llm`."
+        )
     )
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,
@@ -197,10 +213,12 @@ class AppConfig(BaseModel):
     aliases: dict[ModelName, str] = Field(
         default={"claude-*": "auto", "anthropic/claude-*": "auto"},
         max_length=1000,
-        description="How to read the `model` that clients send, such as `gpt-4o: auto`. Map it to `auto`, "
-        "to `arm/<name>`, or to a language model, so that the policy chooses only among arms that use this "
-        "model. A name may end in `*`; an exact name wins, then the longest match. Your aliases replace the "
-        "default ones.",
+        description=(
+            "What the `model` names that clients send mean, such as `gpt-4o: auto`. Map a name to `auto`, to "
+            "`arm/<name>`, or to a language model. For a language model, the policy chooses only among the "
+            "arms that use it. A name may end in `*`. An exact name wins, then the longest match. Your "
+            "aliases replace the default ones."
+        ),
     )
     limits: Limits = Limits()
     chat: ChatPage = ChatPage()

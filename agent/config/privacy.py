@@ -41,10 +41,12 @@ class Redaction(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=64, description="Name of the pattern in messages.")
+    name: str = Field(min_length=1, max_length=64, description="Name that messages use for the pattern.")
     pattern: re.Pattern[str] = Field(
-        description="Regular expression of Python's `re`. A pattern that is slow on a text of 1,000 "
-        "characters is refused.",
+        description=(
+            "Regular expression in the syntax of Python's `re`. Patterns that are slow on a text of 1,000 "
+            "characters are refused."
+        ),
     )
     replacement: str = Field(
         default="[redacted]",
@@ -75,20 +77,26 @@ class Privacy(BaseModel):
         default=None,
         gt=0,
         le=36_500,
-        description="Days after which questions, answers, passages and comments are erased. Features, "
-        "probabilities, costs and feedback values stay.",
+        description=(
+            "Days after which Armwise erases questions, answers, passages and comments. Features, "
+            "probabilities, costs and feedback values stay."
+        ),
     )
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=100,
-        description="Patterns that are replaced in questions, contexts, answers, comments and tags "
-        "before anything is computed or stored, in this order.",
+        description=(
+            "Patterns to replace in questions, contexts, answers, comments and tags before anything is "
+            "computed or stored. They apply in this order."
+        ),
     )
     hook: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="Function that runs after `redact`, as `module:function`; it takes a text and "
-        "returns one. If it raises, the request fails and nothing is stored.",
+        description=(
+            "Function that runs after `redact`, written as `module:function`. It receives a text and returns "
+            "its replacement. If it raises an exception, the request fails and nothing is stored."
+        ),
     )
 
     @model_validator(mode="after")

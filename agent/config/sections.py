@@ -41,11 +41,13 @@ class KeyBase(BaseModel):
     scopes: tuple[Scope, ...] = Field(
         default=("decide", "feedback"),
         min_length=1,
-        description="What the key may do. `chat`: only ask on the chat page and rate the answer. `decide`: "
-        "send requests and read their decisions, the arms and the policy. `feedback`: send feedback. "
-        "`read`: read decisions, arms, versions, evaluations and warm starts. `operate`: all of `read`, and "
-        "switch arms, promote versions, evaluate and warm-start. `admin`: everything, in all projects, and "
-        "make keys and export.",
+        description=(
+            "What the key may do. `chat`: ask questions on the chat page and rate the answers. `decide`: "
+            "send requests, and read their decisions, the arms and the policy. `feedback`: send feedback. "
+            "`read`: read decisions, arms, versions, evaluations and warm starts. `operate`: all that `read` "
+            "allows, and switch arms, promote versions, evaluate and warm-start. `admin`: everything in all "
+            "projects, and make keys and export."
+        ),
     )
     project: Project = Field(
         default="default",
@@ -57,8 +59,10 @@ class KeyBase(BaseModel):
     groups: tuple[Group, ...] = Field(
         default=(),
         max_length=256,
-        description="Groups of the callers. They see passages that name one of them in "
-        "`allowed_groups`, and passages without that field.",
+        description=(
+            "Groups that the callers belong to. Callers see the passages that name one of these groups in "
+            "`allowed_groups`, and the passages without that field."
+        ),
     )
 
     @model_validator(mode="after")
@@ -97,7 +101,7 @@ class CorpusSpec(BaseModel):
     name: Annotated[str, AfterValidator(checked_name)] = Field(
         default="stdlib",
         pattern=f"^{NAME.pattern}$",
-        description="Name of the folder of the corpus in `home`.",
+        description="Name of the corpus folder in `home`.",
     )
     source: LocalSource = Field(
         default="stdlib",
@@ -106,8 +110,10 @@ class CorpusSpec(BaseModel):
     )
     chunking: Chunking = Field(
         default=Chunking(),
-        description="How documents are cut into passages. Lines of JSONL are not cut. If you change "
-        "it, the corpus is read again and its indexes are rebuilt.",
+        description=(
+            "How documents are cut into passages. Each line of a JSONL file stays one passage. If you change "
+            "this setting, Armwise reads the corpus again and rebuilds its indexes."
+        ),
     )
 
     @classmethod
@@ -121,8 +127,10 @@ class SourceSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    source: LocalSource = Field(description="As `source` of `corpus`.")
-    chunking: Chunking = Field(default=Chunking(), description="As `chunking` of `corpus`.")
+    source: LocalSource = Field(description="Documents to read, as in `corpus.source`.")
+    chunking: Chunking = Field(default=Chunking(), description=(
+        "How documents are cut, as in `corpus.chunking`."
+    ))
 
 
 class Limits(BaseModel):
@@ -133,23 +141,28 @@ class Limits(BaseModel):
     in_flight: int = Field(
         default=64,
         ge=1,
-        description="Maximum concurrent requests per replica. Others get 503, and nothing is drawn.",
+        description="Maximum concurrent requests per replica. Further requests get 503, and no arm is drawn.",
     )
     chats: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum answers that the language model writes at once for a replica. Null means the "
-        "slots of an embedded model, otherwise `in_flight`.",
+        description=(
+            "Maximum answers that the language model generates at once for a replica. Null means the number "
+            "of slots for an embedded model, and `in_flight` for any other."
+        ),
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description="Maximum requests waiting for one of the `chats`. Others get 503, and nothing is drawn.",
+        description=(
+            "Maximum requests that wait while `chats` answers are being generated. Further requests get 503, "
+            "and no arm is drawn."
+        ),
     )
     chat_queue_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Seconds that a request waits for one of the `chats` before it gets 503.",
+        description="Seconds that a request waits in this queue before it gets 503.",
     )
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")
@@ -157,8 +170,10 @@ class Limits(BaseModel):
     arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds for an arm.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
-        description="Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn; if "
-        "all arms are at theirs, the request gets 503.",
+        description=(
+            "Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn. If every arm "
+            "is at its cap, the request gets 503."
+        ),
     )
     llm_timeout_s: Number = Field(default=120.0, gt=0, description="Maximum seconds for the language model.")
     completion_tokens: int = Field(
@@ -175,7 +190,7 @@ class Limits(BaseModel):
 
 
 class RetrievalCacheSpec(BaseModel):
-    """Cache of the passages that arms with `cache: true` found; the replicas of a machine share one file."""
+    """Cache of the passages that arms with `cache: true` found. All replicas on a machine share one file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -188,8 +203,10 @@ class RetrievalCacheSpec(BaseModel):
     ttl_s: Number | None = Field(
         default=None,
         gt=0,
-        description="Seconds after which an entry expires. Null keeps it until the index changes. "
-        "Required for arms without an index version, such as `remote` and `mcp`.",
+        description=(
+            "Seconds after which an entry expires. Null keeps an entry until the index changes. Arms without "
+            "an index version, such as `remote` and `mcp`, need a value here."
+        ),
     )
 
 
@@ -198,23 +215,29 @@ class Http(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    connections: int = Field(default=4096, ge=64, description="Maximum open connections of all clients.")
+    connections: int = Field(default=4096, ge=64, description="Maximum open connections, over all clients.")
     connections_per_address: int = Field(
         default=1024,
         ge=1,
-        description="Maximum open connections of one client address, or of one IPv6 /64 network. Others are "
-        "closed. Half of all connections are reserved for addresses that sent an accepted key within the "
-        "last hour; any other address gets at most a quarter of what is free in the other half.",
+        description=(
+            "Maximum open connections from one client address or one IPv6 /64 network. Further connections "
+            "are closed. Half of all connections are reserved for addresses that sent an accepted key within "
+            "the last hour. Any other address gets at most a quarter of what is free in the other half."
+        ),
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
         default=(),
-        description="Networks of the proxies in front of the service, such as `10.0.0.7` or "
-        "`10.0.0.0/24`. The client address is read from the X-Forwarded-For header that they send.",
+        description=(
+            "Addresses or networks of the proxies in front of the service, such as `10.0.0.7` or "
+            "`10.0.0.0/24`. The service reads the client's address from their X-Forwarded-For header."
+        ),
     )
     proxy_protocol: bool = Field(
         default=False,
-        description="Whether connections of `trusted_proxies` begin with a header of the PROXY "
-        "protocol, version 1 or 2, as TCP proxies send it.",
+        description=(
+            "Whether `trusted_proxies` begin each connection with a PROXY protocol header (version 1 or 2), "
+            "as TCP proxies do."
+        ),
     )
     request_s: Number = Field(
         default=10.0,
@@ -254,15 +277,18 @@ class ChatPage(BaseModel):
     origins: tuple[Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.*:\[\]-]{1,255}$")], ...] = Field(
         default=(),
         max_length=100,
-        description="Sites whose pages may show the chat page in a frame, such as "
-        "`https://www.example.com`. Browsers refuse all others. If empty, any site may. Without keys, only "
-        "this machine may.",
+        description=(
+            "Sites that may show the chat page in a frame, such as `https://www.example.com`. If empty, any "
+            "site may. If the service has no keys, only pages from this machine may."
+        ),
     )
     questions_per_minute: int = Field(
         default=10,
         ge=1,
-        description="Maximum questions per minute from one address (or IPv6 /64 network) with a key of "
-        "scope `chat`, in one replica.",
+        description=(
+            "Maximum questions per minute that one replica accepts with `chat` keys from the same address or "
+            "IPv6 /64 network."
+        ),
     )
 
 
@@ -275,7 +301,7 @@ Sticky = Annotated[
 
 
 class Observations(BaseModel):
-    """Evidence in addition to feedback: second answers, and grades of sent answers. You pay for both."""
+    """Evidence in addition to feedback: second answers, and grades of sent answers. You pay for the tokens of both."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -283,8 +309,10 @@ class Observations(BaseModel):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the answered questions that other arms answer too. The language model "
-        "then compares both answers.",
+        description=(
+            "Share of the answered questions that other arms answer too. The language model then compares "
+            "each second answer with the first."
+        ),
     )
     arms: int = Field(
         default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
@@ -318,19 +346,25 @@ class Tap(BaseModel):
         default=0.0,
         ge=0.0,
         le=1.0,
-        description="Share of these decisions that the policy makes. At 0 Armwise only observes and "
-        "returns the caller's choice; 0.05 is a canary; at 1 the policy decides all.",
+        description=(
+            "Share of these decisions that the policy makes. At 0, Armwise only observes and returns the "
+            "caller's choice. At 1, the policy makes all decisions. A small share such as 0.05 is a canary."
+        ),
     )
     incumbent: str | None = Field(
         default=None,
-        description="Arm that counts as the caller's choice if a request names none. If null, each "
-        "request has to name its choice while `share` is below 1.",
+        description=(
+            "Arm that counts as the caller's choice if a request names none. If null, each request must name "
+            "its choice while `share` is below 1."
+        ),
     )
     names: dict[Annotated[str, Field(min_length=1, max_length=256)], str] = Field(
         default_factory=dict,
         max_length=1000,
-        description="What other names in observations mean, such as `openai/gpt-4o: large`. `*` "
-        "stands for every other unknown name. Without it, unknown names are refused.",
+        description=(
+            "Arms that other names in observations stand for, such as `openai/gpt-4o: large`. `*` stands for "
+            "every other unknown name. If `*` is missing, unknown names are refused."
+        ),
     )
 
     def map_arm(self, name: str) -> str:

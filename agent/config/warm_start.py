@@ -76,12 +76,17 @@ class Schedule(BaseModel):
 
     every: str | None = Field(
         default=None,
-        description="Time from the start of one run to the start of the next, as an ISO 8601 duration "
-        "of PT1M or more.",
+        description=(
+            "Time from the start of one run to the start of the next, as an ISO 8601 duration of at least "
+            "PT1M."
+        ),
     )
     cron: str | None = Field(
         default=None,
-        description="Times of the runs as a cron line in UTC, instead of `every`; `0 3 * * *` is 3:00.",
+        description=(
+            "Times of the runs as a cron line in UTC, instead of `every`. For example, `0 3 * * *` means "
+            "daily at 3:00."
+        ),
     )
     after_rated: int | None = Field(
         default=None,
@@ -115,13 +120,13 @@ Metrics = Annotated[
     dict[str, str],
     Field(
         min_length=1,
-        description="Score that becomes the value of each declared metric.",
+        description="For each declared metric, the score that becomes its value.",
     ),
 ]
 
 
 class OutcomesSource(BaseModel):
-    """Labels that already exist: outcomes of arms."""
+    """Labels that already exist, as outcomes of arms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -142,8 +147,10 @@ class QuestionsSource(BaseModel):
     metrics: Metrics
     measure: str | None = Field(
         default=None,
-        description="Measure of the retrieved passages, as in `armwise lab score --measure`. Null generates "
-        "answers and scores them, as `armwise lab label` does.",
+        description=(
+            "Measure of the retrieved passages, as in `armwise lab score --measure`. If null, arms generate "
+            "answers, which are scored as `armwise lab label` does."
+        ),
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
     limit: int | None = Field(
@@ -161,13 +168,17 @@ class SyntheticSource(BaseModel):
     measure: str = Field(default="R@4", description="Measure of the retrieved passages.")
     balanced: bool = Field(
         default=True,
-        description="Whether to select the questions so that `bm25` and `dense` arms score the same "
-        "on average. Made questions share words with their passages, which favours `bm25`.",
+        description=(
+            "Whether to select the questions so that `bm25` and `dense` arms score the same on average. "
+            "Otherwise `bm25` has an advantage, because made questions share words with their passages."
+        ),
     )
     metrics: dict[str, str] = Field(
         default_factory=dict,
-        description="Score that becomes the value of each declared metric. The labels are then also "
-        "inserted as decisions; if empty, only a router learns from them.",
+        description=(
+            "For each declared metric, the score that becomes its value. Labels with metrics are also "
+            "inserted as decisions. If empty, only a router learns from them."
+        ),
     )
 
 
@@ -185,7 +196,7 @@ class JudgeSource(BaseModel):
 
 
 class HindsightSource(BaseModel):
-    """Answers from your traffic that feedback confirmed: does an arm find passages that contain the answer?
+    """Answers from your traffic that feedback confirmed. Arms that find passages with the answer score 1.
 
     For portfolio and router alone: an answer is confirmed more often where the arm that was drawn finds it,
     so that as rewards of the others these labels would be biased.
@@ -197,13 +208,17 @@ class HindsightSource(BaseModel):
     metric: str = Field(description="Declared metric that confirms an answer.")
     above: Number = Field(
         default=0.5,
-        description="Threshold: a larger value confirms the answer, or a smaller one if the metric is "
-        "minimised.",
+        description=(
+            "Threshold of the metric. A larger value confirms the answer, or a smaller one if the metric is "
+            "minimised."
+        ),
     )
     measure: str = Field(
         default="contains",
-        description="Name of the score, which is 1 if the passages contain the answer. If another "
-        "source has a score of this name, a portfolio and a router learn from both.",
+        description=(
+            "Name of the score, which is 1 if the passages contain the answer and 0 otherwise. If another "
+            "source uses the same name, a portfolio and a router learn from both."
+        ),
     )
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
@@ -212,13 +227,13 @@ class HindsightSource(BaseModel):
 
 
 class FeedbackSource(BaseModel):
-    """Feedback on your traffic, for the portfolio and the router; the policy learns from it anyway."""
+    """Feedback on your traffic, for the portfolio and the router. The policy learns from this feedback anyway."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["feedback"] = Field(description="Kind of the source.")
     measure: str = Field(
-        default=logged_labels.REWARD, description="Score of a label: a declared metric, or `reward`."
+        default=logged_labels.REWARD, description="Score that a label holds: a declared metric, or `reward`."
     )
 
 
@@ -229,16 +244,18 @@ Source = Annotated[
 
 
 class PortfolioPlan(BaseModel):
-    """Which of the labelled arms are chosen."""
+    """How the labels choose arms."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     pool: tuple[str, ...] = Field(
         default=(),
-        description="Patterns of further arms to choose among, which may have `action: false`. If "
-        "empty, the choice is among the live arms.",
+        description=(
+            "Patterns of further arms to choose from, which may have `action: false`. If empty, only the "
+            "live arms can be chosen."
+        ),
     )
-    measure: str = Field(description="Score of the labels that ranks the arms.")
+    measure: str = Field(description="Score in the labels by which the arms are ranked.")
     k: int = Field(default=5, ge=1, description="Number of arms to choose.")
     budget: Number | None = Field(
         default=None,
@@ -256,13 +273,15 @@ class PortfolioPlan(BaseModel):
 
 
 class RouterPlan(RouterSpec):
-    """Which router is trained."""
+    """The router to train on the labels."""
 
     utility: Utility = Field(default=Utility(), description="Utility of an answer.")
     quality: str | None = Field(
         default=None,
-        description="Score of the retrieved passages, such as `judge`, for routers that learn it "
-        "(`capability`).",
+        description=(
+            "Score of the retrieved passages, such as `judge`, for routers that learn this score "
+            "(`capability`)."
+        ),
     )
     backbone: str | None = Field(
         default=None,
@@ -285,7 +304,9 @@ class WarmStartSpec(Schedule):
     portfolio: PortfolioPlan | None = Field(
         default=None, description="How the labels choose arms. Null keeps all arms."
     )
-    router: RouterPlan | None = Field(default=None, description="Which router is trained on the labels.")
+    router: RouterPlan | None = Field(default=None, description=(
+        "Router to train on the labels. Null trains none."
+    ))
     policy: PolicySpec | None = Field(
         default=None,
         description="Policy of the candidates, such as one with `prior_feature: router`. Null means the "
@@ -293,18 +314,22 @@ class WarmStartSpec(Schedule):
     )
     promote: Literal["gate", "never"] = Field(
         default="gate",
-        description="What promotes a candidate: the gate (`gate`), or only an operator (`never`).",
+        description="Who promotes a candidate: the gate (`gate`), or only an operator (`never`).",
     )
     canary: Literal["auto", "off"] = Field(
         default="off",
-        description="Whether a candidate for which the gate lacks evidence automatically gets some of "
-        "the exploration traffic (`auto`), until the gate promotes or rejects it. Each of the two "
-        "judgements then uses half of the gate's error probability.",
+        description=(
+            "With `auto`, a candidate for which the gate lacks evidence gets some of the exploration traffic "
+            "until the gate promotes or rejects it. Each of the two judgements then uses half of the gate's "
+            "error probability."
+        ),
     )
     first: Literal["hold", "promote"] = Field(
         default="hold",
-        description="What happens to a candidate before there is any traffic to judge it on. "
-        "`promote` serves it from the first request; `hold` waits.",
+        description=(
+            "What happens to a candidate before there is any traffic to judge it on. `promote` serves the "
+            "candidate from the first request. `hold` waits for traffic."
+        ),
     )
 
     @property

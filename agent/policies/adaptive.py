@@ -93,15 +93,15 @@ class Adaptive:
     moves it by about 0.1 for other questions.
 
     Args:
-        alpha: How much uncertainty counts: 1 explores as Thompson sampling does, 0 draws the arm with the
-            highest predicted reward. Arms without a router score start at 1.
-        dims: Number of columns that the question's named features are hashed into; 0 leaves them out.
+        alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
+            draws the arm with the highest predicted reward. Arms without a router score start at 1.
+        dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
-            policy uses the question's similarity to the arm's source; None expects the same of every arm.
+            policy uses the question's similarity to the arm's source. None expects the same of every arm.
         run_length: Expected number of rewards until learning restarts needlessly, if nothing changes. With a
-            smaller number, the policy follows changes sooner; None never restarts.
-        baseline: Arm to use until rewards show, with 95 % certainty, that another arm is better for a
-            question. Exploration still tries the others. A service takes it from `baseline` in its
+            smaller number, the policy follows changes sooner. None never restarts.
+        baseline: Arm to use for a question until rewards show, with 95 % certainty, that another arm is
+            better. Exploration still tries the others. A service takes this arm from `baseline` in its
             configuration.
 
     Source: one ridge regression per arm: Li et al. 2010, arXiv:1003.0146; drawn by the probability of being

@@ -72,21 +72,27 @@ class FeatureSpec(BaseModel):
     )
     shape: bool = Field(
         default=True,
-        description="Whether length, form (keyword, question, statement), digits, quotes and capitals "
-        "are features.",
+        description=(
+            "Whether the question's length, form (keyword, question, statement), digits, quotes and capitals "
+            "are features."
+        ),
     )
     embedding: EmbeddingSpec | None = Field(
         default=None, description="Embedding of the question as features."
     )
     similarity: ProfileSpec | None = Field(
         default=None,
-        description="How similar the question is to sampled passages of each arm's source, as a "
-        "feature of the arm. Policies without router scores start from it.",
+        description=(
+            "How similar the question is to sampled passages of each arm's source, as a feature of the arm. "
+            "Policies that have no router scores start from this similarity."
+        ),
     )
     cost_weights: tuple[Number, Number] | None = Field(
         default=None,
-        description="Range of cost weights that a request may name; the weight is then a feature. Null "
-        "refuses cost weights in requests.",
+        description=(
+            "Range of cost weights that a request may set. The weight is then a feature. Null refuses "
+            "requests that set one."
+        ),
     )
 
     @model_validator(mode="after")

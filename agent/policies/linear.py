@@ -302,14 +302,14 @@ class LinUCB(RidgePolicy):
 
     Args:
         alpha: Number of standard deviations in the bound, at least 0. With 0, the policy does not explore.
-        ridge: Penalty on squared weights: about the number of rewards that outweigh the prior;
-            None is 100, or 3000 with `prior_feature`.
-        dims: Number of columns that the question's named features are hashed into; 0 leaves them out.
+        ridge: Penalty on squared weights: about the number of rewards that outweigh the prior.
+            None means 100, or 3000 with `prior_feature`.
+        dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
             (disjoint). Arm features are used only if they share.
         prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's
-            score. It ranks the arms from the start; the policy learns only the residual. It must be in the
-            unit of the reward, as the scores of a `calibrated` router are. An arm without it is expected to
+            score. It ranks the arms from the start, and the policy learns only the residual. It must have
+            the reward's unit, as the scores of a `calibrated` router do. An arm without it is expected to
             earn 1.
 
     Source: Li et al. 2010, arXiv:1003.0146.
@@ -347,7 +347,7 @@ class LinearThompson(RidgePolicy):
 
     Args:
         scale: Standard deviation of reward noise, above 0. A larger value explores more.
-        ridge: Penalty on squared weights, as in `linucb`; None is 10, or 3000 with `prior_feature`.
+        ridge: Penalty on squared weights, as in `linucb`. None means 10, or 3000 with `prior_feature`.
         dims: Number of columns that the question's named features are hashed into.
         shared: Whether arms share weights.
         prior_feature: Arm feature to use as expected reward, as in `linucb`.

@@ -89,12 +89,12 @@ class NeuralGreedy:
     that of its code, in which a wrong answer is worth 0 after any number of steps.
 
     Args:
-        encoder: Hub name such as `distilbert/distilbert-base-uncased`, folder, or
-            `package:NAME/PATH`; None uses a small network.
-        learning_rate: Learning rate of AdamW; None is 5e-5 with an encoder and 0.005 without.
+        encoder: Text encoder: a hub name such as `distilbert/distilbert-base-uncased`, a folder, or
+            `package:NAME/PATH`. None uses a small network instead.
+        learning_rate: Learning rate of AdamW. None means 5e-5 with an encoder and 0.005 without.
         epsilon: Probability of exploring at the start, from 0 to 1.
-        decay: Number of rewards after which epsilon is halved; `log` divides it by
-            ln(1 + rewards); None keeps it constant.
+        decay: Number of rewards after which epsilon is halved. `log` divides epsilon by
+            ln(1 + rewards). None keeps it constant.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.

@@ -286,7 +286,7 @@ class IdentityParameters(StageParameters):
     """The parameters of a router whose rows describe an arm each."""
 
     identity: bool = Field(
-        True, description="Whether the arm itself is a feature (one-hot). LTRR leaves it out."
+        True, description="Whether the arm itself is a (one-hot) feature. LTRR leaves this feature out."
     )
 
 

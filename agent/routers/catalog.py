@@ -25,7 +25,7 @@ ROUTERS: ClassCatalogue[Router] = ClassCatalogue(PACKAGES, GROUP, "router", Rout
 class RouterSpec(Spec):
     """The specification of a router: a kind of the catalogue, and the arguments of its class."""
 
-    kind: str = Field(description="Name of a router kind.")
+    kind: str = Field(description="Kind of the router.")
 
     catalogue = ROUTERS
 

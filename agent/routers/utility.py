@@ -15,7 +15,7 @@ PRIOR_MEASURE = "em"
 
 
 class Utility(BaseModel):
-    """The utility of an answer."""
+    """The utility of an answer: the number that a router learns to predict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +25,9 @@ class Utility(BaseModel):
     prior: Number = Field(
         default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
     )
-    cost_weight: Number = Field(default=0.0, ge=0, description="Utility lost per unit of priced cost.")
+    cost_weight: Number = Field(default=0.0, ge=0, description=(
+        "Utility lost per unit of priced cost (see `cost`)."
+    ))
     cost: Prices = Prices()
     over: str | None = Field(
         default=None,
@@ -33,8 +35,10 @@ class Utility(BaseModel):
     )
     scale: Literal["none", "minmax"] = Field(
         default="none",
-        description="How the utilities of a question are scaled. `minmax` maps them to 0 to 1, and "
-        "equal ones to 0.5.",
+        description=(
+            "How the utilities of each question are scaled. `minmax` maps them to the range from 0 to 1, and "
+            "equal utilities to 0.5."
+        ),
     )
 
     @model_validator(mode="after")

@@ -27,22 +27,25 @@ HIDDEN = 4
 
 
 class TelemetrySpec(BaseModel):
-    """Traces and logs. The variable OTEL_EXPORTER_OTLP_ENDPOINT says where traces are sent."""
+    """Traces and logs. The environment variable OTEL_EXPORTER_OTLP_ENDPOINT holds the address that receives the traces."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     openinference: bool = Field(
         default=False,
-        description="Whether spans also have the attributes of OpenInference, which Phoenix and "
-        "Langfuse show.",
+        description=(
+            "Whether trace spans also have OpenInference attributes, which Phoenix and Langfuse display."
+        ),
     )
     logs: Literal["plain", "json"] = Field(
         default="plain",
-        description="Format of the logs. `plain`: as Ray writes them. `json`: one object per line on "
-        "stderr, with the decision and trace, and one line per turn.",
+        description=(
+            "Format of the logs. `plain`: Ray's own format. `json`: one JSON object per line on stderr, with "
+            "the ids of the decision and the trace, and one line for each turn."
+        ),
     )
     log_content: bool = Field(
-        default=False, description="Whether JSON lines include questions and the public ids of keys."
+        default=False, description="Whether JSON log lines include questions and the public ids of keys."
     )
 
 

@@ -24,13 +24,15 @@ class Chunking(BaseModel):
     words: int = Field(
         default=200,
         ge=20,
-        description="Words per passage, plus up to a fifth to reach the end of a paragraph. A Chinese or "
-        "Japanese character counts as a word.",
+        description=(
+            "Words per passage. A passage may be up to a fifth longer to reach the end of a paragraph. Each "
+            "Chinese or Japanese character counts as a word."
+        ),
     )
     overlap: int = Field(
         default=40,
         ge=0,
-        description="Words that a passage repeats from the one before: at most a quarter of `words`.",
+        description="Words that a passage repeats from the previous passage, at most a quarter of `words`.",
     )
 
     @model_validator(mode="after")

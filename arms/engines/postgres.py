@@ -63,14 +63,18 @@ class PostgresColumns(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Column = Field(default="id", description="Column of the id, of any type.")
-    title: Column | None = Field(default="title", description="Column of the title. Null: no titles.")
+    title: Column | None = Field(default="title", description=(
+        "Column of the title. If null, passages have no titles."
+    ))
     text: Column = Field(default="text", description="Column of the text.")
     metadata: Column | None = Field(
         default="metadata",
-        description="Column of the metadata, of type jsonb. Null: no metadata, so every caller may "
-        "read every passage.",
+        description=(
+            "Column of the metadata, of type jsonb. If null, passages have no metadata, so every caller may "
+            "read all of them."
+        ),
     )
-    search: Column = Field(default="search", description="Column of the words, of type tsvector.")
+    search: Column = Field(default="search", description="Column of the indexed words, of type tsvector.")
     vector: Column = Field(default="embedding", description="Column of the vector, of type vector.")
 
 

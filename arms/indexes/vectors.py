@@ -189,9 +189,9 @@ class IndexParams(BaseModel):
     backbone: str = Field(description="Backbone that embeds passages and questions.")
     index: Literal["flat", "ivf_pq"] = Field(
         "flat",
-        description="`flat` compares the question with every passage. `ivf_pq` reads compressed vectors of "
-        "the nearest cells, which need much less memory; it works as `flat` below "
-        f"{LEAST_COMPRESSED:,} passages.",
+        description="`flat` compares the question with every passage. `ivf_pq` reads only the compressed "
+        "vectors in the nearest cells, which need much less memory. With fewer than "
+        f"{LEAST_COMPRESSED:,} passages, `ivf_pq` works as `flat` does.",
     )
 
 

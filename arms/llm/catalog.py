@@ -74,11 +74,13 @@ class EmbeddedSpec(TokenPrices, _Spec):
         ge=64,
         description="Maximum tokens in a prompt and its answer together, per slot.",
     )
-    slots: int = Field(default=4, ge=1, description="Maximum answers written at once. Others wait.")
+    slots: int = Field(default=4, ge=1, description=(
+        "Maximum answers generated at once. Further requests wait."
+    ))
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="Compute threads. Null leaves one core of the machine to the service.",
+        description="Number of compute threads. Null leaves one of the machine's cores to the service.",
     )
 
 
@@ -90,16 +92,21 @@ class EndpointSpec(CachePrices, _Spec):
     usd_per_kilotoken_in: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read, in USD. If you set none of `usd_per_kilotoken_in`, `_out`, "
-        "`_cached` and `_cache_write`, the built-in price list applies; otherwise null is 0.",
+        description=(
+            "Price of 1,000 input tokens, in USD. If you set none of `usd_per_kilotoken_in`, `_out`, "
+            "`_cached` and `_cache_write`, the built-in price list applies. If you set any of them, null "
+            "means 0."
+        ),
     )
     usd_per_kilotoken_out: Number | None = Field(
-        default=None, ge=0, description="Price of 1,000 tokens written, in USD. Null: as for tokens read."
+        default=None, ge=0, description="Price of 1,000 output tokens, in USD. Null means the input price."
     )
     usd: Literal[0] | None = Field(
         default=None,
-        description="Set 0 if the model costs nothing, such as one on your own machine. Null uses the "
-        "prices.",
+        description=(
+            "Set to 0 if the model costs nothing, such as one on your own machine. Null uses the token "
+            "prices."
+        ),
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
@@ -109,27 +116,39 @@ class EndpointSpec(CachePrices, _Spec):
         default=None,
         description="Environment variable that holds the API key.",
     )
-    timeout_s: Number = Field(default=60.0, gt=0, description="Seconds to wait for the endpoint's next byte.")
+    timeout_s: Number = Field(default=60.0, gt=0, description=(
+        "Maximum seconds to wait for the endpoint's next byte."
+    ))
     max_retries: int = Field(
         default=2,
         ge=0,
         le=10,
-        description="Retries after a failed connection, 429 or 5xx, within the answer's time limit.",
+        description=(
+            "Maximum retries after a failed connection or a 429 or 5xx response, within the answer's time "
+            "limit."
+        ),
     )
     concurrency: int | None = Field(
         default=None,
         ge=1,
-        description="Maximum concurrent answers per replica. At this limit, the model's arms are not drawn.",
+        description=(
+            "Maximum concurrent answers per replica. While the model is at this limit, its arms are not "
+            "drawn."
+        ),
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Fields merged into each request body. A null value removes a field that the "
-        "endpoint refuses.",
+        description=(
+            "Fields to add to each request body. Set a field to null to remove it, for example if the "
+            "endpoint refuses it."
+        ),
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
         default=("image", "file", "audio"),
-        description="What the model reads in addition to text. A request with such parts goes only to arms "
-        "whose model reads them. If there are none, it is refused.",
+        description=(
+            "What the model can read in addition to text. A request with an image, file or audio goes only "
+            "to arms whose model can read it. If there is no such arm, the request is refused."
+        ),
     )
 
     @property
@@ -192,16 +211,20 @@ class LiteLLMSpec(EndpointSpec):
 
     engine: Literal["litellm"] = Field(description=_ENGINE)
     model: str = Field(
-        description="Name of the model in LiteLLM, with its provider, such as `bedrock/...`. LiteLLM reads "
-        "other credentials from the variables that it documents."
+        description=(
+            "Name of the model in LiteLLM, including the provider, such as `bedrock/...`. LiteLLM reads "
+            "further credentials from its own environment variables."
+        )
     )
     base_url: HttpUrl | None = Field(  # type: ignore[assignment]
         default=None, description="Base URL, for providers that have several, such as Azure."
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
-        description="Arguments of LiteLLM's `acompletion`, such as `api_version` or "
-        "`aws_region_name`, and fields of the request. A null value removes a field.",
+        description=(
+            "Arguments for LiteLLM's `acompletion`, such as `api_version` or `aws_region_name`, and fields "
+            "of the request. Set a field to null to remove it."
+        ),
     )
 
 
@@ -211,9 +234,9 @@ class VllmSpec(TokenPrices, _Spec):
     options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
-    model: LocalModel = Field(description="Folder in Hugging Face layout, or a hub name.")
+    model: LocalModel = Field(description="A Hugging Face hub name, or a folder with the same layout.")
     engine_args: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments of vLLM's `AsyncEngineArgs`."
+        default_factory=dict, description="Arguments for vLLM's `AsyncEngineArgs`."
     )
 
 
@@ -235,11 +258,13 @@ class ScriptedSpec(TokenPrices, _Spec):
     hosted = False
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
-    replies: dict[str, str] = Field(default_factory=dict, description="Replies, by the last message.")
+    replies: dict[str, str] = Field(default_factory=dict, description=(
+        "Replies, each under the last message of the request that it answers."
+    ))
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description="Function calls, by the last message, if a request offers functions.",
+        description="Function calls, keyed in the same way, for requests that offer functions.",
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

@@ -206,29 +206,37 @@ class CachePrices(BaseModel):
     usd_per_kilotoken_cached: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read from the engine's cache, in USD. Null: as for tokens read.",
+        description=(
+            "Price of 1,000 input tokens read from the engine's cache, in USD. Null means the input price."
+        ),
     )
     usd_per_kilotoken_cache_write: Number | None = Field(
         default=None,
         ge=0,
-        description="Price of 1,000 tokens read that the engine adds to its cache, in USD. Null: as for "
-        "tokens read.",
+        description=(
+            "Price of 1,000 input tokens that the engine adds to its cache, in USD. Null means the input "
+            "price."
+        ),
     )
     cache_lifetime_s: Number = Field(
         default=300.0,
         gt=0,
         le=86_400,
-        description="Seconds for which the engine caches a prompt after it was last read. Until then, "
-        "decisions price a conversation's next turn as cached tokens.",
+        description=(
+            "Seconds for which the engine keeps a prompt in its cache after the last use. During this time, "
+            "Armwise prices a conversation's next turn as cached tokens."
+        ),
     )
 
 
 class TokenPrices(CachePrices):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
-    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="Price of 1,000 tokens read, in USD.")
+    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description=(
+        "Price of 1,000 input tokens, in USD."
+    ))
     usd_per_kilotoken_out: Number = Field(
-        default=0.0, ge=0, description="Price of 1,000 tokens written, in USD."
+        default=0.0, ge=0, description="Price of 1,000 output tokens, in USD."
     )
 
     @property

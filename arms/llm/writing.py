@@ -25,24 +25,26 @@ class WritingSpec(BaseModel):
 
     llm: str | None = Field(
         default=None,
-        description="A language model of `llms`, or `default`.",
+        description="Name of a language model in `llms`, or `default`.",
     )
-    prompt: str | None = Field(default=None, description="As in `answering`.")
+    prompt: str | None = Field(default=None, description=(
+        "Instructions for the model, as in `answering.prompt`."
+    ))
     passages: int | None = Field(
-        default=None, ge=1, le=50, description="Number of passages, if a request names none."
+        default=None, ge=1, le=50, description="Number of passages to retrieve, unless the request sets one."
     )
     word_budget: int | None = Field(
         default=None, ge=10, description="Maximum number of passage words given to the model."
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, description="Maximum tokens per answer, if a request names no limit."
+        default=None, ge=1, description="Maximum tokens per answer, unless the request sets a limit."
     )
     temperature: Number | None = Field(
-        default=None, ge=0, le=2, description="Sampling temperature, if a request names none."
+        default=None, ge=0, le=2, description="Sampling temperature, unless the request sets one."
     )
     reasoning: Effort | None = Field(
         default=None,
-        description="Reasoning effort, if a request names none and the engine supports it.",
+        description="Reasoning effort for engines that support it, unless the request sets one.",
     )
 
     def features(self) -> Iterator[tuple[str, float]]:
@@ -58,7 +60,7 @@ class WritingSpec(BaseModel):
 
 
 class Answering(BaseModel):
-    """How answers are generated from passages. An arm may override it."""
+    """How answers are generated from passages. An arm may override these settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,45 +69,59 @@ class Answering(BaseModel):
     )
     prompt: str = Field(
         default="direct",
-        description="`direct`: a short sentence. `short`: a few words. `reasoning`: a few words after some "
-        "sentences of reasoning, which you pay for but the client does not get. `as_sent`: the conversation "
-        "as the client sent it, with passages if there are any; this is the default for arms that search "
-        "nothing. Or name one of your `prompts`. A request with tools, a response format, several choices, "
-        "log-probabilities or stop sequences gets `direct` instead of `reasoning`.",
+        description=(
+            "Instructions for the model. `direct` asks for a short sentence, and `short` for a few words. "
+            "`reasoning` asks for some sentences of reasoning, which you pay for but the client does not "
+            "get, and then a few words. `as_sent` passes on the conversation as the client sent it, with "
+            "passages if there are any. It is the default for arms that search nothing. You can also name "
+            "one of your `prompts`. A request with tools, a response format, several choices, "
+            "log-probabilities or stop sequences gets `direct` instead of `reasoning`."
+        ),
     )
-    passages: int = Field(default=4, ge=1, description="Number of passages, if a request names none.")
+    passages: int = Field(default=4, ge=1, description=(
+        "Number of passages to retrieve, unless the request sets one."
+    ))
     word_budget: int = Field(
         default=400, ge=10, description="Maximum number of passage words given to the model."
     )
     max_tokens: int = Field(
         default=512,
         ge=1,
-        description="Maximum tokens per answer, if a request names no limit. With `as_sent`, an endpoint "
-        "gets a limit only if you set one here or for the arm.",
+        description=(
+            "Maximum tokens per answer, unless the request sets a limit. With `as_sent`, an endpoint gets a "
+            "limit only if you set one here or for the arm."
+        ),
     )
     temperature: Number = Field(
         default=0.0,
         ge=0,
         le=2,
-        description="Sampling temperature, if a request names none. An endpoint gets one only if the "
-        "configuration or the request sets it.",
+        description=(
+            "Sampling temperature, unless the request sets one. An endpoint gets a temperature only if the "
+            "configuration or the request sets it."
+        ),
     )
     reasoning: Effort | None = Field(
         default=None,
-        description="Reasoning effort (`reasoning_effort`), if a request names none and the engine "
-        "supports it. Null leaves it to the model.",
+        description=(
+            "Reasoning effort (`reasoning_effort`) for engines that support it, unless the request sets one. "
+            "Null leaves the effort to the model."
+        ),
     )
     cite: bool = Field(
         default=False,
-        description="Whether the model cites passages by number, such as [1]; the reply lists them as "
-        "citations.",
+        description=(
+            "Whether the model cites passages by number, such as [1]. The reply lists the cited passages."
+        ),
     )
     quote: bool = Field(
         default=False,
-        description="Whether to quote the best passage instead of generating an answer, for a model that is "
-        "only a placeholder. If the passages contain at most a quarter of the question's words (stop words "
-        "aside), the answer says that nothing was found. The model still answers if the arm searches "
-        "nothing, or if a request has tools, a response format or a limit below 200 tokens.",
+        description=(
+            "Whether to quote the best passage instead of generating an answer, for a model that is only a "
+            "placeholder. If the passages contain at most a quarter of the question's words (without stop "
+            "words), the answer says that nothing was found. The model still answers if the arm searches "
+            "nothing, or if a request has tools, a response format or a limit below 200 tokens."
+        ),
     )
 
     @property

@@ -57,8 +57,10 @@ class Backbone(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: LocalModel = Field(
-        description="Hub name, folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into "
-        "DIM dimensions and needs no model."
+        description=(
+            "Encoder to load: a Hugging Face hub name, a folder, `package:NAME/PATH` in an installed "
+            "package, or `hashing:DIM`, which hashes words into DIM dimensions and needs no model."
+        )
     )
     query_prefix: str = Field(
         "",

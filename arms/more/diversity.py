@@ -25,7 +25,7 @@ DECIMALS = 9
 class DiverseParams(IndexParams):
     """Parameters of an arm that selects among candidates."""
 
-    depth: int = Field(1000, ge=1, description="Candidates to choose among; at least `k`.")
+    depth: int = Field(1000, ge=1, description="Number of candidates to choose from, at least `k`.")
 
 
 P = TypeVar("P", bound=DiverseParams)
@@ -164,10 +164,13 @@ class DiscountedParams(DiverseParams):
     gamma: Number = Field(
         ge=0.0,
         le=100.0,
-        description="Discount for passages similar to one already chosen. With 0, the arm works as `dense`.",
+        description=(
+            "Discount for passages that are similar to a chosen passage. With 0, the arm works as `dense` "
+            "does."
+        ),
     )
     threshold: Number = Field(
-        ge=0.0, le=1.0, description="Cosine similarity below which nothing is discounted."
+        ge=0.0, le=1.0, description="Cosine similarity below which passages are not discounted."
     )
 
 

@@ -45,8 +45,10 @@ class FederatedParams(BaseModel):
         None,
         gt=0.0,
         lt=1.0,
-        description="Stop asking arms once the mean predicted relevance of the two best passages "
-        "reaches this. Null always asks `most`.",
+        description=(
+            "Stop asking arms once the mean predicted relevance of the two best passages reaches this value. "
+            "Null always asks `most` arms."
+        ),
     )
     model: ModelFolder = PRETRAINED
 

@@ -20,7 +20,7 @@ class VendiParams(DiverseParams):
     diversity: Number = Field(
         ge=0.0,
         le=1.0,
-        description="Weight of diversity (the Vendi score); relevance gets the rest.",
+        description="Weight of diversity (the Vendi score). Relevance gets the rest.",
     )
 
 

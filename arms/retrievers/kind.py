@@ -71,8 +71,10 @@ class ArmSpec(BaseModel):
     kind: str = Field(description="Kind of the arm, or `package.module:Class` for your own.")
     corpus: str | None = Field(
         default=None,
-        description="Corpus of `corpora` that the arm searches. Null if it searches none, or if there "
-        "is only one.",
+        description=(
+            "Name of the corpus in `corpora` that the arm searches. Null if it searches none, or if there is "
+            "only one."
+        ),
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of the kind.")
     action: bool = Field(
@@ -88,14 +90,18 @@ class ArmSpec(BaseModel):
 
     cache: bool = Field(
         default=False,
-        description="Whether to keep the arm's results in the `retrieval_cache`. Useful for arms that take "
-        "several milliseconds; refused for arms with random results.",
+        description=(
+            "Whether to keep the arm's results in the `retrieval_cache`. This helps if the arm takes several "
+            "milliseconds. Arms with random results cannot use the cache."
+        ),
     )
     usd: Number = Field(
         default=0.0,
         ge=0.0,
-        description="Dollars per search by this arm, such as the price of a search service. Members "
-        "have their own prices.",
+        description=(
+            "Dollars per search by this arm, such as the price of a search service. The arms that it "
+            "searches have their own prices."
+        ),
     )
     answering: WritingSpec = Field(
         default=WritingSpec(),
@@ -573,8 +579,10 @@ class ExternalParams(BaseModel):
     usd: Number = Field(
         default=0.0,
         ge=0.0,
-        description="Approximate dollars per use, as a feature for policies. The actual cost comes "
-        "with the observation.",
+        description=(
+            "Approximate dollars per use, a feature that policies see. The actual cost comes with the "
+            "observation."
+        ),
     )
     features: dict[Annotated[str, Field(min_length=1, max_length=100)], Number] = Field(
         default_factory=dict,

@@ -65,7 +65,7 @@ class Fields(BaseModel):
     text: str = Field(default="text", description="Path to the text.")
     score: str | None = Field(
         default=None,
-        description="Path to the score; larger is better. Null scores the n-th result 1/n.",
+        description="Path to the score. Larger scores are better. If null, the n-th result scores 1/n.",
     )
 
 
@@ -178,15 +178,17 @@ class HttpParams(BaseModel):
     url: str = Field(description="Address of the search, http or https.")
     header_env: dict[HeaderName, str] = Field(
         default_factory=dict,
-        description="Headers, each with the environment variable that holds its whole value.",
+        description="Headers to send. Each names the environment variable that holds its whole value.",
     )
     fields: Fields = Field(Fields(), description="Paths to the parts of a passage in a result.")
     timeout_s: Number = Field(
         8.0,
         gt=0.0,
         le=600.0,
-        description="Maximum seconds per search, including retries after a failed connection, 429 or 5xx. "
-        "Keep it below `limits.arm_timeout_s`.",
+        description=(
+            "Maximum seconds per search, including retries after a failed connection or a 429 or 5xx "
+            "response. Keep it below `limits.arm_timeout_s`."
+        ),
     )
 
     @field_validator("url")
@@ -208,11 +210,15 @@ class RemoteParams(HttpParams):
         "GET", description="`GET` sends the question in the URL, `POST` in a JSON body."
     )
     request: dict[str, JsonValue] = Field(
-        description="Parameters of the URL, or the body. `{question}` and `{k}` in texts are filled "
-        "in; a text that is only `{k}` becomes a number."
+        description=(
+            "Parameters of the URL, or the JSON body. Armwise fills in `{question}` and `{k}` in texts. A "
+            "text that is only `{k}` becomes a number."
+        )
     )
     results: str = Field(
-        "results", description="Path to the list of results. Empty if the response itself is the list."
+        "results", description=(
+            "Path to the list of results. Leave it empty if the response itself is the list."
+        )
     )
 
     @model_validator(mode="after")

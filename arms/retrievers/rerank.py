@@ -27,7 +27,7 @@ class RerankParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     arm: str = Field(description="Arm whose passages are reranked.")
-    depth: int = Field(50, ge=1, description="Passages taken from that arm; at least `k`.")
+    depth: int = Field(50, ge=1, description="Number of passages to take from that arm, at least `k`.")
 
 
 class RerankedArm:
@@ -58,8 +58,9 @@ class RegularizeParams(RerankParams):
     neighbors: int = Field(
         50,
         ge=1,
-        description="Number of most similar passages that a score is averaged over, including the "
-        "passage itself.",
+        description=(
+            "Number of similar passages that each score is averaged over, including the passage itself."
+        ),
     )
 
 

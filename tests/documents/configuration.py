@@ -33,9 +33,26 @@ INDEX = "configuration.md"
 
 INTRODUCTION = """# Configuration
 
-You configure the service in one file, by default `serve_config.yaml`. It is a Ray Serve configuration file
-with one application. These pages list the keys under `args`. Keys outside `args`, such as the address and the
-number of replicas, belong to Ray Serve.
+You configure Armwise in one file, by default `serve_config.yaml`. It is a Ray Serve configuration with one
+application. These pages describe the keys under that application's `args`:
+
+```yaml title="serve_config.yaml"
+applications:
+  - name: armwise
+    route_prefix: /
+    import_path: armwise.agent.app:build
+    args:
+      policy: {kind: adaptive}
+      limits: {in_flight: 32}
+```
+
+Keys outside `args`, such as the address and the number of replicas, belong to Ray Serve.
+
+## Read an entry
+
+Each entry shows a key with its default. The permitted values follow in parentheses. A heading such as
+`arms.*` describes the keys of each arm, because `*` stands for a name that you choose. Null switches a setting
+off, unless its description says otherwise.
 
 ## Environment variables
 
@@ -48,42 +65,43 @@ export ARMWISE_HOSTS='[api.example.com]'       # values are read as YAML
 export ARMWISE_LOG_URL_FILE=/run/secrets/url   # _FILE reads the value from a file
 ```
 
-Replace each character that is not a letter or digit with one underscore. Text settings take the value
-unchanged. An unknown variable is an error that names the closest known one.
+If a key contains a character that is not a letter or digit, write an underscore instead. Armwise uses the
+value of a text setting unchanged. It refuses unknown variables and names the closest known one.
 
 ## Secrets
 
 Keep secrets in environment variables or files, never in the configuration. Keys such as `llm.api_key_env`
-name a variable. If `NAME` is not set, the service reads the file that `NAME_FILE` names.
+hold the name of a variable, for example `OPENAI_API_KEY`. If that variable is not set, the service reads the
+file that `OPENAI_API_KEY_FILE` names.
 
 ## Relative paths
 
-Relative paths in the file are relative to its folder. Relative paths in environment variables are relative to
-the current folder. Ray's own `serve run` and `serve deploy` do not know the file, so they use the current
-folder for both. Paths in the parameters of your own arm class are passed on unchanged.
+Relative paths in the file start from the file's folder. Relative paths in environment variables start from
+the current folder. Ray's own `serve run` and `serve deploy` do not know where the file is, so with them both
+start from the current folder. Armwise does not change paths in the parameters of your own arm class.
 
 ## Check the file
 
-Null switches a setting off, unless its description says otherwise. An unknown key is an error that names the
-closest valid one. `armwise doctor` checks the whole file. Editors with a YAML language server complete keys
-and check values if the first line of the file is `# yaml-language-server: $schema=agent/config/schema.json`.
-`armwise schema` prints that JSON Schema.
+Run `armwise doctor` to check the whole file. An unknown key is an error that names the closest valid key.
+
+Editors with a YAML language server complete keys and check values if the first line of the file is
+`# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
 """
 
 SUBJECTS = {
     "service": (
         "The service",
-        "Access, privacy, corpora, limits, the chat page and telemetry.",
+        "access, privacy, corpora, limits, the chat page and telemetry",
         ("keys", "privacy", "corpus", "corpora", "limits", "chat", "retrieval_cache", "http", "telemetry"),
     ),
     "arms": (
         "Arms and language models",
-        "What the policy chooses among, which models answer, and how answers are generated.",
+        "what the policy chooses from, which models answer, and how answers are generated",
         ("backbones", "arms", "pipelines", "llm", "llms", "prompts", "answering"),
     ),
     "learning": (
         "Learning and deciding",
-        "How an arm is chosen, what counts as reward, and how the policy learns.",
+        "how an arm is chosen, what counts as reward, and how the policy learns",
         (
             "policy",
             "features",
@@ -99,11 +117,11 @@ SUBJECTS = {
     ),
     "warm-start": (
         "The warm start",
-        "How labels train a candidate, before or between traffic.",
+        "how labels train a candidate policy, before there is traffic or between requests",
         ("warm_start",),
     ),
 }
-"""Title, first sentence and keys of each page, by file."""
+"""Title, subject and keys of each page, by file."""
 
 KINDS = {
     "arm-kinds": "Kinds of arms",
@@ -143,7 +161,7 @@ def pages() -> dict[str, str]:
             if sections:
                 places[key] = f"configuration/{name}.md#{_anchor(sections[0].removeprefix('## '))}"
             lines += sections
-        contents[f"configuration/{name}.md"] = _page(title, about, lines)
+        contents[f"configuration/{name}.md"] = _page(title, f"These keys control {about}.", lines)
     described = {key for _, _, keys in SUBJECTS.values() for key in keys}
     left = {key for key, field in AppConfig.model_fields.items() if models_in(field.annotation)} - described
     if left:
@@ -174,23 +192,24 @@ def _index(places: Mapping[str, str]) -> str:
     lines = [INTRODUCTION, "## Pages", ""]
     for name, (title, about, keys) in SUBJECTS.items():
         links = ", ".join(f"[`{key}`]({places[key]})" for key in keys if key in places)
-        lines.append(f"- [{title}](configuration/{name}.md): {about[0].lower()}{about[1:]} {links}")
+        lines.append(f"- [{title}](configuration/{name}.md): {about}. Sections: {links}.")
     lines += [f"- [{title}](configuration/{name}.md)" for name, title in KINDS.items()]
-    lines += ["", "## args", "", "These keys have no section of their own:", ""]
+    lines += ["", "## args", "", "These keys of `args` are not described on another page:", ""]
     lines += [line for key, line in _lines(AppConfig).items() if key not in places]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _arms() -> list[str]:
     lines = [
-        "The `kind` of an arm, with its `params`. For your own class, write `package.module:Class`.",
-        "Armwise builds it as `Class(name=name, **params)`. It must satisfy `armwise.arms.base.Arm`.",
+        "An arm's `kind` says how it searches, and its `params` are listed under that kind. To use your own",
+        "class, write `kind: package.module:Class`. Armwise creates it with `Class(name=name, **params)`, and it",
+        "must satisfy `armwise.arms.base.Arm`.",
         "",
     ]
     tables: Tables = {}
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
-        light = " [Light](../../guide/arms.md#where-an-arm-runs)." if kind.light else ""
+        light = " It is [light](../../guide/arms.md#where-an-arm-runs)." if kind.light else ""
         lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.{light}", ""]
         lines += [*_example(kind.example), *_list(kind.params, name, tables)]
         for field, inner in kind.params.model_fields.items():
@@ -203,25 +222,27 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "Write `policy: {kind: KIND, params: {...}}`. The guide helps you to",
-        "[choose a policy](../../guide/policies.md#choose-a-policy). A package registers its own kinds under",
-        "the entry point group `armwise.policies`.",
+        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`, and",
+        "see [how to choose a policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the",
+        "entry point group `armwise.policies`.",
     ]
     return [*about, "", *_kinds(POLICIES)]
 
 
 def _routers() -> list[str]:
     about = [
-        "Train a router with `armwise lab train --router KIND`, or with `--spec FILE` for a `kind` and its",
-        "`params`. A package registers its own kinds under the entry point group `armwise.routers`.",
+        "A router is trained on labels to score each arm for a question. Train one with",
+        "`armwise lab train --router KIND`, or use `--spec FILE` to set `params` too. A package can add kinds",
+        "under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 
 
 def _pools() -> list[str]:
     lines = [
-        "A pool is a file of arms for `armwise lab score --pool`, such as `examples/pool.yaml`. Every arm of",
-        "its grids is scored. Write `backbones` as in the configuration.",
+        "A pool is a file of arms for `armwise lab score --pool`, such as `examples/pool.yaml`. The command",
+        "scores every arm in the pool's grids. The file has the keys `pool` and `backbones`, and `backbones` is",
+        "written as in the configuration.",
         "",
     ]
     return [*lines, *_section("pool", PoolSpec, {ArmSpec}, {}, _first_sentence(PoolSpec))]
@@ -286,7 +307,7 @@ def _list(model: type[BaseModel], title: str, tables: Tables) -> list[str]:
     """
     rows = _lines(model)
     if not rows:
-        return ["It has no parameters.", ""]
+        return ["This kind has no parameters.", ""]
     links = []
     while True:
         shared = {

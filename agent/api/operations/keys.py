@@ -46,8 +46,10 @@ class KeyBase(Reply):
     project: str
     source: str | None
     groups: list[str] = Field(
-        description="Groups of the callers. They see passages that name one of them in "
-        "`allowed_groups`, and passages without that field."
+        description=(
+            "Groups that the callers belong to. Callers see the passages that name one of these groups in "
+            "`allowed_groups`, and the passages without that field."
+        )
     )
 
 

@@ -18,8 +18,10 @@ class CalibratedParameters(Parameters):
     router: Spec = Field(description="Router whose scores are calibrated: `kind` and `params`.")
     held_out: Literal["questions", "kinds"] = Field(
         "questions",
-        description="What each fold holds out. `questions`: questions drawn at random. `kinds`: all "
-        "questions of one form, which suits labels of synthetic questions.",
+        description=(
+            "What each fold holds out. `questions`: random questions. `kinds`: all questions of one form, "
+            "which suits labels of synthetic questions."
+        ),
     )
 
 

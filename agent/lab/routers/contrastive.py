@@ -34,8 +34,10 @@ class ContrastiveParameters(Parameters):
 
     encoder: LocalModel | None = Field(
         None,
-        description="Frozen text encoder: hub name (the paper uses google/flan-t5-large), folder, "
-        "`package:NAME/PATH` or `hashing:DIM`. Null uses only the embedding of the question.",
+        description=(
+            "Frozen text encoder: a hub name (the paper uses google/flan-t5-large), a folder, "
+            "`package:NAME/PATH` or `hashing:DIM`. Null uses only the question's embedding."
+        ),
     )
     backbones: tuple[Backbone, ...] = Field(
         (),
@@ -44,9 +46,11 @@ class ContrastiveParameters(Parameters):
     )
     loss: Literal["any", "mean"] = Field(
         "any",
-        description="`any`: the network learns to choose any one of the tied best arms. `mean`: it "
-        "learns to choose all of them equally, as in the paper, on questions with a score above 0 "
-        "and at most three tied best arms.",
+        description=(
+            "Loss to train on. `any`: the network learns to choose any one of the tied best arms. `mean`: "
+            "the network learns to choose all of them equally, as in the paper, on questions with a score "
+            "above 0 and at most three tied best arms."
+        ),
     )
 
 

@@ -43,12 +43,14 @@ class CapabilityParameters(Parameters):
 
     encoder: LocalModel | None = Field(
         None,
-        description="Text model to start from: hub name (the paper uses Qwen/Qwen3-Embedding-0.6B), "
-        "folder or `package:NAME/PATH`. Null projects the embedding of the question instead.",
+        description=(
+            "Text model to start from: a hub name (the paper uses Qwen/Qwen3-Embedding-0.6B), a folder or "
+            "`package:NAME/PATH`. Null projects the question's embedding instead."
+        ),
     )
     without: Literal["attention", "quality", "utility"] | None = Field(
         None,
-        description="Part to leave out, as in the paper's ablations.",
+        description="Part of the router to leave out, as in the paper's ablations. Null keeps all parts.",
     )
 
 

@@ -26,7 +26,7 @@ class CentreParameters(Parameters):
 
     centre: bool = Field(
         True,
-        description="Whether to subtract the mean utility of a question, which does not distinguish arms.",
+        description="Whether to subtract the question's mean utility, which does not distinguish arms.",
     )
 
 

@@ -32,10 +32,12 @@ class RidgeParameters(Parameters):
 
     sees: Literal["words", "embedding", "features", "neighbors"] = Field(
         "words",
-        description="What the regression sees. `words`: TF-IDF of words and word pairs. `embedding`: "
-        "the embedding. `features`: named features and principal components of the embedding. "
-        "`neighbors`: the embedding, and how near the question is to the training questions that "
-        "each arm answers best.",
+        description=(
+            "What the regression sees. `words`: TF-IDF of words and word pairs. `embedding`: the question's "
+            "embedding. `features`: named features and the embedding's principal components. `neighbors`: "
+            "the embedding, and how near the question is to the training questions that each arm answers "
+            "best."
+        ),
     )
 
 

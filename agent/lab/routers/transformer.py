@@ -20,15 +20,19 @@ class TransformerParameters(IdentityParameters):
     """The text model, and the loss of the network over its output."""
 
     model: LocalModel = Field(
-        description="Hub name (LTRR uses microsoft/deberta-v3-base), folder, or `package:NAME/PATH`."
+        description=(
+            "Text model: a hub name (LTRR uses microsoft/deberta-v3-base), a folder, or `package:NAME/PATH`."
+        )
     )
     loss: Literal["listwise", "pointwise", "pairwise"] = Field(
         "listwise",
-        description="`listwise`: as `listnet`. `pointwise`: as `pointwise_ffn`. `pairwise`: as "
-        "`pairwise_ffn`.",
+        description=(
+            "Loss to train on. `listwise`: the loss of `listnet`. `pointwise`: the loss of `pointwise_ffn`. "
+            "`pairwise`: the loss of `pairwise_ffn`."
+        ),
     )
     dims: int = Field(
-        0, ge=0, description="Principal components of the embedding that the network also reads."
+        0, ge=0, description="Number of the embedding's principal components that the network also reads."
     )
 
 

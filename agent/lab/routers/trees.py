@@ -43,8 +43,10 @@ class Boosting(IdentityParameters):
 
     impute: bool = Field(
         False,
-        description="Whether missing features are replaced by the median, as in LTRR. Otherwise the "
-        "trees learn how to treat them.",
+        description=(
+            "Whether to replace missing features by the median, as in LTRR. Otherwise, the trees learn how "
+            "to treat them."
+        ),
     )
     rounds: int = Field(100, ge=1, description="Number of trees.")
 

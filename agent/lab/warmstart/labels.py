@@ -489,7 +489,7 @@ class InsertSettings(BaseModel):
         f"{QUESTION_LINE}.",
     )
     metrics: dict[str, str] = Field(
-        min_length=1, description="Score that becomes the value of each declared metric."
+        min_length=1, description="For each declared metric, the score that becomes its value."
     )
     limit: int | None = Field(default=None, ge=1, description="Insert this many of the shuffled questions.")
     draws: int | None = Field(default=None, ge=1, description="Arms to draw per question; null for all.")

@@ -63,11 +63,11 @@ class _Grid(BaseModel):
 
 
 class DiscountedGrid(_Grid):
-    """Arms of kind `ds`: each gamma with each threshold."""
+    """Arms of kind `ds`: one for each pair of gamma and threshold."""
 
     gammas: Gammas = Field(
         default=(0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0),
-        description="Values of `gamma`.",
+        description="Values of `gamma` to try.",
     )
     thresholds: Shares = Field(
         default=tuple(tenths / 10 for tenths in range(10)),
@@ -77,7 +77,7 @@ class DiscountedGrid(_Grid):
 
 
 class VendiGrid(_Grid):
-    """Arms of kind `vendi`: one per diversity."""
+    """Arms of kind `vendi`: one for each diversity."""
 
     diversities: Shares = Field(
         default=tuple(twentieths / 20 for twentieths in range(21)),
@@ -87,7 +87,7 @@ class VendiGrid(_Grid):
 
 
 class GraphGrid(_Grid):
-    """Arms of kind `graph`: each combination."""
+    """Arms of kind `graph`: one for each combination of values."""
 
     max_hops: Counts = Field(default=(1, 3, 5), description="Values of `max_hops`.")
     max_entity_df: Counts = Field(default=(100, 300, 500), description="Values of `max_entity_df`.")
@@ -95,7 +95,7 @@ class GraphGrid(_Grid):
 
 
 class PoolSpec(_Grid):
-    """The families of arms in a pool. A family that is null is left out."""
+    """The families of arms in a pool. A family that is null is left out of the pool."""
 
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),

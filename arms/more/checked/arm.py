@@ -21,10 +21,12 @@ class CheckedParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    first: str = Field(description="Arm that answers first: the cheap one.")
+    first: str = Field(description="Arm that answers first, usually the cheap one.")
     then: str = Field(
-        description="Arm that answers if the check fails, from the passages of the first one. It must "
-        "search as the first one does, or be of kind `none`."
+        description=(
+            "Arm that answers if the check fails, from the first arm's passages. It must search in the same "
+            "way as the first arm, or be of kind `none`."
+        )
     )
     check: Annotated[SchemaCheck | CommandCheck | JudgeCheck, Field(discriminator="by")] = Field(
         description="Check that the first answer must pass."

@@ -14,12 +14,14 @@ RETRIES = 1
 
 
 class JudgeCheck(BaseModel):
-    """A language model checks the answer; its grade from 0 to 10 becomes a score from 0 to 1."""
+    """A language model checks the answer. Its grade from 0 to 10 becomes a score from 0 to 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     by: Literal["judge"] = Field(description="A language model checks the answer.")
-    judge: str = Field(default=writing.DEFAULT, description="A language model of `llms`, or `default`.")
+    judge: str = Field(default=writing.DEFAULT, description=(
+        "Name of a language model in `llms`, or `default`."
+    ))
 
     @property
     def llm(self) -> str:

@@ -42,8 +42,10 @@ class McpParams(HttpParams):
     )
     fetch: str | None = Field(
         None,
-        description="Tool that returns the rest of a result, such as its text, for its `id`. Null if "
-        "results are complete.",
+        description=(
+            "Tool that returns the rest of a result, such as its text, when given its `id`. Null if the "
+            "search results are complete."
+        ),
     )
 
     @model_validator(mode="after")

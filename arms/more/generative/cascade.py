@@ -23,8 +23,10 @@ class CascadeParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     stages: Stages = Field(
-        description="Names of arms per stage, cheap ones first, as in training. The arms in a stage run in "
-        "parallel."
+        description=(
+            "Names of the arms in each stage, cheapest stage first, as in training. The arms in a stage run "
+            "in parallel."
+        )
     )
     decider: LocalName = Field(
         min_length=1,

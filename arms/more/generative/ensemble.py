@@ -82,25 +82,32 @@ class EnsembleParams(BaseModel):
     arms: MemberNames = Field(description="Arms that run in parallel.")
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
-        description="How an answer is selected. `vote`: the most frequent one; in a tie, the earliest "
-        "arm's. `llm`: the language model selects, in one more call. `learned`: a trained router selects.",
+        description=(
+            "How an answer is selected. `vote`: the most frequent answer wins; in a tie, the answer of the "
+            "arm listed first. `llm`: the language model selects, in one more call. `learned`: a trained "
+            "router selects."
+        ),
     )
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description="Folder of a router of stage `answered`, trained on these arms, for `learned`. Use a "
-        "new folder each time you train, because the folder identifies the arm.",
+        description=(
+            "Folder of the router for `learned`, of stage `answered` and trained on these arms. Use a new "
+            "folder each time you train, because the folder identifies the arm."
+        ),
     )
     ranker: LocalName | None = Field(
         None,
-        description="Folder of a router of stage `question`, trained on at least these arms. Only the "
-        "members that it ranks first run; null runs all.",
+        description=(
+            "Folder of a router of stage `question`, trained on at least these arms. Only the members that "
+            "it ranks first run. Null runs all members."
+        ),
     )
     most: int | None = Field(
         None,
         ge=1,
         validate_default=True,
-        description=f"Members to run if there is a ranker. Null means {MOST}, or all if there are fewer.",
+        description=f"Number of members to run if there is a ranker. Null means {MOST}, or all if there are fewer.",
     )
     backbone: str | None = Field(
         None,

@@ -85,8 +85,10 @@ class QueryVariantsParams(BaseModel):
 
     arm: str = Field(description="Arm that is searched with every variant.")
     way: Way = Field(
-        description="What the language model writes. `rewrite`: the question in other words. "
-        "`decompose`: parts of the question. `hyde`: a passage that may answer it."
+        description=(
+            "What the language model writes. `rewrite`: the question in other words. `decompose`: parts of "
+            "the question. `hyde`: a passage that may answer the question."
+        )
     )
     most: int = Field(
         3, ge=1, le=10, description="Maximum variants in addition to the question; `hyde` writes one."
