@@ -213,7 +213,8 @@ def _arguments_in(doc: str) -> dict[str, str]:
     for name, text in re.findall(
         r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
     ):
-        descriptions[name] = re.sub(r"\bNone\b", "null", " ".join(text.split()))
+        null = re.sub(r"\bNone\b", "null", " ".join(text.split()))
+        descriptions[name] = null.replace(". null ", ". Null ")
     return descriptions
 
 

@@ -389,10 +389,7 @@ class RewardRule(BaseModel):
     )
     failed: Number | None = Field(
         default=None,
-        description=(
-            "Quality to assume for a decision whose arm failed. If null, the policy does not learn from it. "
-            "If set, the policy learns from every decision only after the wait time."
-        ),
+        description="Quality to assume for a decision whose arm failed, with the same effects as `default`.",
     )
     rater_share: Number = Field(
         default=RATER_SHARE,

@@ -15,7 +15,7 @@ PRIOR_MEASURE = "em"
 
 
 class Utility(BaseModel):
-    """The utility of an answer: the number that a router learns to predict."""
+    """The utility of an answer, which a router learns to predict."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -93,13 +93,12 @@ class EndpointSpec(CachePrices, _Spec):
         default=None,
         ge=0,
         description=(
-            "Price of 1,000 input tokens, in USD. If you set none of `usd_per_kilotoken_in`, `_out`, "
-            "`_cached` and `_cache_write`, the built-in price list applies. If you set any of them, null "
-            "means 0."
+            "USD per 1,000 input tokens. If you set none of `usd_per_kilotoken_in`, `_out`, `_cached` and "
+            "`_cache_write`, the built-in price list applies. Otherwise, null means 0."
         ),
     )
     usd_per_kilotoken_out: Number | None = Field(
-        default=None, ge=0, description="Price of 1,000 output tokens, in USD. Null means the input price."
+        default=None, ge=0, description="USD per 1,000 output tokens. Null means the input price."
     )
     usd: Literal[0] | None = Field(
         default=None,
@@ -139,8 +138,8 @@ class EndpointSpec(CachePrices, _Spec):
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
         description=(
-            "Fields to add to each request body. Set a field to null to remove it, for example if the "
-            "endpoint refuses it."
+            "Fields to add to each request body. Null removes a field, for example one that the endpoint "
+            "refuses."
         ),
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
@@ -223,7 +222,7 @@ class LiteLLMSpec(EndpointSpec):
         default_factory=dict,
         description=(
             "Arguments for LiteLLM's `acompletion`, such as `api_version` or `aws_region_name`, and fields "
-            "of the request. Set a field to null to remove it."
+            "of the request. Null removes a field."
         ),
     )
 
@@ -234,7 +233,7 @@ class VllmSpec(TokenPrices, _Spec):
     options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
-    model: LocalModel = Field(description="A Hugging Face hub name, or a folder with the same layout.")
+    model: LocalModel = Field(description="A hub name, or a folder in Hugging Face layout.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="Arguments for vLLM's `AsyncEngineArgs`."
     )
@@ -259,12 +258,12 @@ class ScriptedSpec(TokenPrices, _Spec):
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(default_factory=dict, description=(
-        "Replies, each under the last message of the request that it answers."
+        "Replies, by the last message of the request."
     ))
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description="Function calls, keyed in the same way, for requests that offer functions.",
+        description="Function calls, by the last message, for requests that offer functions.",
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

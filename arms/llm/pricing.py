@@ -206,16 +206,13 @@ class CachePrices(BaseModel):
     usd_per_kilotoken_cached: Number | None = Field(
         default=None,
         ge=0,
-        description=(
-            "Price of 1,000 input tokens read from the engine's cache, in USD. Null means the input price."
-        ),
+        description="USD per 1,000 input tokens read from the engine's cache. Null means the input price.",
     )
     usd_per_kilotoken_cache_write: Number | None = Field(
         default=None,
         ge=0,
         description=(
-            "Price of 1,000 input tokens that the engine adds to its cache, in USD. Null means the input "
-            "price."
+            "USD per 1,000 input tokens that the engine adds to its cache. Null means the input price."
         ),
     )
     cache_lifetime_s: Number = Field(
@@ -232,11 +229,9 @@ class CachePrices(BaseModel):
 class TokenPrices(CachePrices):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
-    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description=(
-        "Price of 1,000 input tokens, in USD."
-    ))
+    usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="USD per 1,000 input tokens.")
     usd_per_kilotoken_out: Number = Field(
-        default=0.0, ge=0, description="Price of 1,000 output tokens, in USD."
+        default=0.0, ge=0, description="USD per 1,000 output tokens."
     )
 
     @property

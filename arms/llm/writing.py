@@ -27,9 +27,7 @@ class WritingSpec(BaseModel):
         default=None,
         description="Name of a language model in `llms`, or `default`.",
     )
-    prompt: str | None = Field(default=None, description=(
-        "Instructions for the model, as in `answering.prompt`."
-    ))
+    prompt: str | None = Field(default=None, description="As in `answering`.")
     passages: int | None = Field(
         default=None, ge=1, le=50, description="Number of passages to retrieve, unless the request sets one."
     )
@@ -70,12 +68,12 @@ class Answering(BaseModel):
     prompt: str = Field(
         default="direct",
         description=(
-            "Instructions for the model. `direct` asks for a short sentence, and `short` for a few words. "
-            "`reasoning` asks for some sentences of reasoning, which you pay for but the client does not "
-            "get, and then a few words. `as_sent` passes on the conversation as the client sent it, with "
-            "passages if there are any. It is the default for arms that search nothing. You can also name "
-            "one of your `prompts`. A request with tools, a response format, several choices, "
-            "log-probabilities or stop sequences gets `direct` instead of `reasoning`."
+            "Instructions for the model: one of your `prompts`, or a built-in one. `direct` asks for a short "
+            "sentence, `short` for a few words. `reasoning` asks for some sentences of reasoning, which you "
+            "pay for but the client does not get, and then a few words. `as_sent` passes on the conversation "
+            "as the client sent it, with any passages. It is the default for arms that search nothing. "
+            "Requests with tools, a response format, several choices, log-probabilities or stop sequences "
+            "get `direct` instead of `reasoning`."
         ),
     )
     passages: int = Field(default=4, ge=1, description=(

@@ -58,8 +58,8 @@ class Backbone(BaseModel):
 
     model: LocalModel = Field(
         description=(
-            "Encoder to load: a Hugging Face hub name, a folder, `package:NAME/PATH` in an installed "
-            "package, or `hashing:DIM`, which hashes words into DIM dimensions and needs no model."
+            "A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into DIM "
+            "dimensions and needs no model."
         )
     )
     query_prefix: str = Field(

@@ -17,8 +17,7 @@ PRETRAINED = "package:armwise/arms/relevance/pretrained"
 ModelFolder = Annotated[
     LocalModel,
     Field(
-        description="Folder that `armwise lab train --model relevance` wrote, or the built-in model. Use a "
-        "new folder each time you train, because the folder identifies the arm.",
+        description="Folder that `armwise lab train --model relevance` wrote, or the built-in model.",
     ),
 ]
 """The model of relevance of an arm."""

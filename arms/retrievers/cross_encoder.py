@@ -31,9 +31,7 @@ BATCH_SIZE = 32
 class CrossEncoderParams(RerankParams):
     """Parameters of a cross-encoder arm."""
 
-    model: LocalModel = Field(description=(
-        "Cross-encoder: a Hugging Face hub name, a folder, or `package:NAME/PATH`."
-    ))
+    model: LocalModel = Field(description="Cross-encoder: a hub name, a folder, or `package:NAME/PATH`.")
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
         description="What runs the model. `onnx`: onnxruntime if its files include an ONNX graph, "

@@ -117,7 +117,7 @@ SUBJECTS = {
     ),
     "warm-start": (
         "The warm start",
-        "how labels train a candidate policy, before there is traffic or between requests",
+        "how labels train a candidate policy, before or during traffic",
         ("warm_start",),
     ),
 }
@@ -136,6 +136,9 @@ HUGE = 10_000
 
 LEAST_SHARED = 2
 """Keys that two sections must share for the later one to link the earlier one instead."""
+
+MOST_NAMED = 6
+"""Keys that are named where they are linked; if there are more, and no other, "all other keys" stands for them."""
 
 Tables = dict[str, dict[str, str]]
 """The description of each key in a section of a page, by the heading of the section."""
@@ -200,17 +203,22 @@ def _index(places: Mapping[str, str]) -> str:
 
 
 def _arms() -> list[str]:
+    light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
-        "An arm's `kind` says how it searches, and its `params` are listed under that kind. To use your own",
-        "class, write `kind: package.module:Class`. Armwise creates it with `Class(name=name, **params)`, and it",
-        "must satisfy `armwise.arms.base.Arm`.",
+        "An arm's `kind` says how it searches. Its `params` are listed under the kind, if it has any. To use your",
+        "own class, write `kind: package.module:Class`. Armwise creates it with `Class(name=name, **params)`, and",
+        "it must satisfy `armwise.arms.base.Arm`.",
+        "",
+        "If a parameter names a folder that `armwise lab train` wrote, use a new folder each time you train,",
+        "because the folder identifies the arm.",
+        "",
+        f"These kinds are [light](../../guide/arms.md#where-an-arm-runs): {', '.join(light)}.",
         "",
     ]
     tables: Tables = {}
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
-        light = " It is [light](../../guide/arms.md#where-an-arm-runs)." if kind.light else ""
-        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.{light}", ""]
+        lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
         lines += [*_example(kind.example), *_list(kind.params, name, tables)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):
@@ -222,9 +230,10 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`, and",
-        "see [how to choose a policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the",
-        "entry point group `armwise.policies`.",
+        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`, with",
+        "the parameters listed under the kind, if any. See [how to choose a",
+        "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point group",
+        "`armwise.policies`.",
     ]
     return [*about, "", *_kinds(POLICIES)]
 
@@ -232,17 +241,16 @@ def _policies() -> list[str]:
 def _routers() -> list[str]:
     about = [
         "A router is trained on labels to score each arm for a question. Train one with",
-        "`armwise lab train --router KIND`, or use `--spec FILE` to set `params` too. A package can add kinds",
-        "under the entry point group `armwise.routers`.",
+        "`armwise lab train --router KIND`. To set parameters, if the kind has any, pass a `kind` and its `params`",
+        "with `--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 
 
 def _pools() -> list[str]:
     lines = [
-        "A pool is a file of arms for `armwise lab score --pool`, such as `examples/pool.yaml`. The command",
-        "scores every arm in the pool's grids. The file has the keys `pool` and `backbones`, and `backbones` is",
-        "written as in the configuration.",
+        "A pool is a file of arms, such as `examples/pool.yaml`. `armwise lab score --pool` scores every arm of",
+        "its grids. The key `backbones` works as in the configuration.",
         "",
     ]
     return [*lines, *_section("pool", PoolSpec, {ArmSpec}, {}, _first_sentence(PoolSpec))]
@@ -307,8 +315,8 @@ def _list(model: type[BaseModel], title: str, tables: Tables) -> list[str]:
     """
     rows = _lines(model)
     if not rows:
-        return ["This kind has no parameters.", ""]
-    links = []
+        return []
+    own, links = dict(rows), []
     while True:
         shared = {
             earlier: [key for key, line in rows.items() if shown.get(key) == line]
@@ -318,9 +326,11 @@ def _list(model: type[BaseModel], title: str, tables: Tables) -> list[str]:
         if not best or len(shared[best]) < LEAST_SHARED:
             break
         keys = ", ".join(f"`{key}`" for key in shared[best])
+        if len(shared[best]) > MOST_NAMED and tables[best].keys() <= own.keys():
+            keys = "All other keys"
         links.append(f"- {keys}: as in [{best}](#{_anchor(best)}).")
         rows = {key: line for key, line in rows.items() if key not in shared[best]}
-    tables[title] = rows
+    tables[title] = own
     return [*rows.values(), *links, ""]
 
 

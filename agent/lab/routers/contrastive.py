@@ -47,9 +47,8 @@ class ContrastiveParameters(Parameters):
     loss: Literal["any", "mean"] = Field(
         "any",
         description=(
-            "Loss to train on. `any`: the network learns to choose any one of the tied best arms. `mean`: "
-            "the network learns to choose all of them equally, as in the paper, on questions with a score "
-            "above 0 and at most three tied best arms."
+            "What the network learns to choose. `any`: any one of the tied best arms. `mean`: all of them "
+            "equally, as in the paper, on questions with a score above 0 and at most three tied best arms."
         ),
     )
 

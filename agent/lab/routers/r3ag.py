@@ -50,7 +50,7 @@ class CapabilityParameters(Parameters):
     )
     without: Literal["attention", "quality", "utility"] | None = Field(
         None,
-        description="Part of the router to leave out, as in the paper's ablations. Null keeps all parts.",
+        description="Part to leave out, as in the paper's ablations. Null keeps all.",
     )
 
 

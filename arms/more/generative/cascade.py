@@ -30,8 +30,7 @@ class CascadeParams(BaseModel):
     )
     decider: LocalName = Field(
         min_length=1,
-        description="Folder of a decider that `armwise lab train --model cascade` trained on these stages. "
-        "Use a new folder each time you train, because the folder identifies the arm.",
+        description="Folder of a decider that `armwise lab train --model cascade` trained on these stages.",
     )
     form: prompts.Form = Field(prompts.Form.SHORT, description="Form of each arm's answer, as in training.")
     word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")

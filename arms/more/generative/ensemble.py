@@ -91,10 +91,7 @@ class EnsembleParams(BaseModel):
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description=(
-            "Folder of the router for `learned`, of stage `answered` and trained on these arms. Use a new "
-            "folder each time you train, because the folder identifies the arm."
-        ),
+        description="Folder of the router for `learned`, of stage `answered` and trained on these arms.",
     )
     ranker: LocalName | None = Field(
         None,
