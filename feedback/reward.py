@@ -104,10 +104,9 @@ class Metric(BaseModel):
     signal: Signal | None = Field(
         default=None,
         description=(
-            "Signal that the service itself observes and reports as this metric. `check` is a score from 0 "
-            "to 1. `retry`, `escalation`, `tool_error`, `schema_error`, `refused` and `abandoned` are "
-            "booleans for which false is best. The signal sets `type` and `optimize`. Null if callers send "
-            "the values."
+            "What the service itself observes and reports as this metric, if callers do not send it. `check` "
+            "is a score from 0 to 1. `retry`, `escalation`, `tool_error`, `schema_error`, `refused` and "
+            "`abandoned` are booleans for which false is best. The signal sets `type` and `optimize`."
         ),
     )
 
@@ -345,7 +344,7 @@ def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], price
 
 
 class RewardRule(BaseModel):
-    """How metrics and cost become a reward: the quality computed from the metrics, minus `cost_weight` times the priced cost."""
+    """The reward: the quality that metrics measure, minus `cost_weight` times the priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -368,9 +367,7 @@ class RewardRule(BaseModel):
         ),
     )
     wait_time: str = Field(
-        default="PT30M", description=(
-            "How long after a decision its feedback still counts, as an ISO 8601 duration."
-        )
+        default="PT30M", description="How long after a decision its feedback still counts."
     )
     complete: Complete = Field(
         default=Complete.ANY,
@@ -396,9 +393,9 @@ class RewardRule(BaseModel):
         gt=0,
         le=1,
         description=(
-            "Maximum share of the newest 20 rated decisions that one rater may have. The limit is twice the "
-            "rater's share of the previous 1,000, if that is larger. Ratings above the limit wait, and are "
-            "dropped if there is still no room. Judges and operators have no limit. Set to 1 to limit nobody."
+            "Maximum share of the newest 20 rated decisions that one rater may have, or twice the rater's "
+            "share of the previous 1,000, if that is larger. Ratings above the limit wait, and are dropped "
+            "if there is still no room. Judges and operators have no limit. Set to 1 to limit nobody."
         ),
     )
     clip: tuple[Number, Number] = Field(

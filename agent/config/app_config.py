@@ -202,9 +202,8 @@ class AppConfig(BaseModel):
     )
     llm: LlmSpec = Field(description="Language model that writes answers. `engine` says how it runs.")
     llms: dict[str, LlmSpec] = Field(
-        default_factory=dict, description=(
-            "Further language models by name. An arm selects one with `answering.llm`."
-        )
+        default_factory=dict,
+        description=("Further language models by name. An arm selects one with `answering.llm`."),
     )
     prompts: dict[str, writing.PromptSpec] = Field(
         default_factory=dict,

@@ -128,36 +128,33 @@ class SourceSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: LocalSource = Field(description="Documents to read, as in `corpus.source`.")
-    chunking: Chunking = Field(default=Chunking(), description=(
-        "How documents are cut, as in `corpus.chunking`."
-    ))
+    chunking: Chunking = Field(
+        default=Chunking(), description=("How documents are cut, as in `corpus.chunking`.")
+    )
 
 
 class Limits(BaseModel):
-    """Limits of requests, arms and the language model."""
+    """Limits of requests, arms and the language model. A full replica answers 503 and draws no arm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     in_flight: int = Field(
         default=64,
         ge=1,
-        description="Maximum concurrent requests per replica. Further requests get 503, and no arm is drawn.",
+        description="Maximum concurrent requests per replica.",
     )
     chats: int | None = Field(
         default=None,
         ge=1,
         description=(
-            "Maximum answers that the language model generates at once for a replica. Null means the number "
-            "of slots for an embedded model, and `in_flight` for any other."
+            "Maximum answers that the language model generates at once for a replica. Null means the slots "
+            "of an embedded model, and otherwise `in_flight`."
         ),
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description=(
-            "Maximum requests that wait while `chats` answers are being generated. Further requests get 503, "
-            "and no arm is drawn."
-        ),
+        description="Maximum requests that wait while `chats` answers are being generated.",
     )
     chat_queue_s: Number = Field(
         default=10.0,
@@ -170,10 +167,7 @@ class Limits(BaseModel):
     arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds for an arm.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
-        description=(
-            "Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn. If every arm "
-            "is at its cap, the request gets 503."
-        ),
+        description="Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn.",
     )
     llm_timeout_s: Number = Field(default=120.0, gt=0, description="Maximum seconds for the language model.")
     completion_tokens: int = Field(
@@ -301,7 +295,7 @@ Sticky = Annotated[
 
 
 class Observations(BaseModel):
-    """Evidence in addition to feedback: second answers, and grades of sent answers. You pay for the tokens of both."""
+    """Evidence beyond feedback: second answers, and grades of sent answers. You pay for their tokens."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -348,7 +342,7 @@ class Tap(BaseModel):
         le=1.0,
         description=(
             "Share of these decisions that the policy makes. At 0, Armwise only observes and returns the "
-            "caller's choice. At 1, the policy makes all decisions. A small share such as 0.05 is a canary."
+            "caller's choice. A small share such as 0.05 is a canary."
         ),
     )
     incumbent: str | None = Field(

@@ -76,10 +76,7 @@ class Schedule(BaseModel):
 
     every: str | None = Field(
         default=None,
-        description=(
-            "Time from the start of one run to the start of the next, as an ISO 8601 duration of at least "
-            "PT1M."
-        ),
+        description="Time from the start of one run to the start of the next, at least `PT1M` (one minute).",
     )
     cron: str | None = Field(
         default=None,
@@ -169,8 +166,8 @@ class SyntheticSource(BaseModel):
     balanced: bool = Field(
         default=True,
         description=(
-            "Whether to select the questions so that `bm25` and `dense` arms score the same on average. "
-            "Otherwise `bm25` has an advantage, because made questions share words with their passages."
+            "Whether to select questions for which `bm25` and `dense` arms score the same on average. "
+            "Otherwise, `bm25` has an advantage, because these questions share words with their passages."
         ),
     )
     metrics: dict[str, str] = Field(
@@ -192,7 +189,7 @@ class JudgeSource(BaseModel):
     questions: int = Field(
         default=50, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
     )
-    within: Age = Field(default="P7D", description="Maximum age of a question, as an ISO 8601 duration.")
+    within: Age = Field(default="P7D", description="Maximum age of a question.")
 
 
 class HindsightSource(BaseModel):
@@ -223,11 +220,11 @@ class HindsightSource(BaseModel):
     questions: int = Field(
         default=200, ge=1, le=10_000, description="Maximum questions per run. No question is taken twice."
     )
-    within: Age = Field(default="P7D", description="Maximum age of a question, as an ISO 8601 duration.")
+    within: Age = Field(default="P7D", description="Maximum age of a question.")
 
 
 class FeedbackSource(BaseModel):
-    """Feedback on your traffic, for the portfolio and the router. The policy learns from this feedback anyway."""
+    """Feedback on your traffic, for the portfolio and the router. The policy learns from it anyway."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -304,9 +301,9 @@ class WarmStartSpec(Schedule):
     portfolio: PortfolioPlan | None = Field(
         default=None, description="How the labels choose arms. Null keeps all arms."
     )
-    router: RouterPlan | None = Field(default=None, description=(
-        "Router to train on the labels. Null trains none."
-    ))
+    router: RouterPlan | None = Field(
+        default=None, description=("Router to train on the labels. Null trains none.")
+    )
     policy: PolicySpec | None = Field(
         default=None,
         description="Policy of the candidates, such as one with `prior_feature: router`. Null means the "

@@ -93,8 +93,7 @@ class NeuralGreedy:
             `package:NAME/PATH`. None uses a small network instead.
         learning_rate: Learning rate of AdamW. None means 5e-5 with an encoder and 0.005 without.
         epsilon: Probability of exploring at the start, from 0 to 1.
-        decay: Number of rewards after which epsilon is halved. `log` divides epsilon by
-            ln(1 + rewards). None keeps it constant.
+        decay: How epsilon decreases, as in `epsilon_greedy`.
 
     Source: Tang et al. 2025, MBA-RAG: a bandit approach for adaptive retrieval-augmented
     generation through question complexity, arXiv:2412.01572.

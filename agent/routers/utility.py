@@ -25,9 +25,9 @@ class Utility(BaseModel):
     prior: Number = Field(
         default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
     )
-    cost_weight: Number = Field(default=0.0, ge=0, description=(
-        "Utility lost per unit of priced cost (see `cost`)."
-    ))
+    cost_weight: Number = Field(
+        default=0.0, ge=0, description=("Utility lost per unit of priced cost (see `cost`).")
+    )
     cost: Prices = Prices()
     over: str | None = Field(
         default=None,

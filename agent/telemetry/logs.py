@@ -27,7 +27,7 @@ HIDDEN = 4
 
 
 class TelemetrySpec(BaseModel):
-    """Traces and logs. The environment variable OTEL_EXPORTER_OTLP_ENDPOINT holds the address that receives the traces."""
+    """Traces and logs. Set OTEL_EXPORTER_OTLP_ENDPOINT to the address that receives the traces."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

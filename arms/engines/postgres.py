@@ -63,9 +63,9 @@ class PostgresColumns(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Column = Field(default="id", description="Column of the id, of any type.")
-    title: Column | None = Field(default="title", description=(
-        "Column of the title. If null, passages have no titles."
-    ))
+    title: Column | None = Field(
+        default="title", description=("Column of the title. If null, passages have no titles.")
+    )
     text: Column = Field(default="text", description="Column of the text.")
     metadata: Column | None = Field(
         default="metadata",

@@ -46,14 +46,14 @@ class PayloadFields(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str | None = Field(default="id", description="Field of the id. Null means the point's id.")
-    title: str | None = Field(default="title", description=(
-        "Field of the title. If null, passages have no titles."
-    ))
+    title: str | None = Field(
+        default="title", description=("Field of the title. If null, passages have no titles.")
+    )
     text: str = Field(default="text", description="Field of the text, such as `page_content` for LangChain.")
     metadata: str = Field(default="metadata", description="Field of the metadata object.")
-    vector: str = Field(default="dense", description=(
-        "Name of the vector. Leave it empty for the unnamed vector."
-    ))
+    vector: str = Field(
+        default="dense", description=("Name of the vector. Leave it empty for the unnamed vector.")
+    )
     words: str = Field(default="words", description="Name of the sparse word vector.")
 
 

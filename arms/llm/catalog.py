@@ -74,9 +74,9 @@ class EmbeddedSpec(TokenPrices, _Spec):
         ge=64,
         description="Maximum tokens in a prompt and its answer together, per slot.",
     )
-    slots: int = Field(default=4, ge=1, description=(
-        "Maximum answers generated at once. Further requests wait."
-    ))
+    slots: int = Field(
+        default=4, ge=1, description=("Maximum answers generated at once. Further requests wait.")
+    )
     threads: int | None = Field(
         default=None,
         ge=1,
@@ -115,9 +115,9 @@ class EndpointSpec(CachePrices, _Spec):
         default=None,
         description="Environment variable that holds the API key.",
     )
-    timeout_s: Number = Field(default=60.0, gt=0, description=(
-        "Maximum seconds to wait for the endpoint's next byte."
-    ))
+    timeout_s: Number = Field(
+        default=60.0, gt=0, description=("Maximum seconds to wait for the endpoint's next byte.")
+    )
     max_retries: int = Field(
         default=2,
         ge=0,
@@ -257,9 +257,9 @@ class ScriptedSpec(TokenPrices, _Spec):
     hosted = False
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
-    replies: dict[str, str] = Field(default_factory=dict, description=(
-        "Replies, by the last message of the request."
-    ))
+    replies: dict[str, str] = Field(
+        default_factory=dict, description=("Replies, by the last message of the request.")
+    )
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,

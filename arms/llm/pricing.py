@@ -230,9 +230,7 @@ class TokenPrices(CachePrices):
     """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
 
     usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="USD per 1,000 input tokens.")
-    usd_per_kilotoken_out: Number = Field(
-        default=0.0, ge=0, description="USD per 1,000 output tokens."
-    )
+    usd_per_kilotoken_out: Number = Field(default=0.0, ge=0, description="USD per 1,000 output tokens.")
 
     @property
     def per_kilotoken(self) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ class WritingSpec(BaseModel):
         default=None,
         description="Name of a language model in `llms`, or `default`.",
     )
-    prompt: str | None = Field(default=None, description="As in `answering`.")
+    prompt: str | None = Field(default=None, description="Instructions, as in `answering.prompt`.")
     passages: int | None = Field(
         default=None, ge=1, le=50, description="Number of passages to retrieve, unless the request sets one."
     )
@@ -76,9 +76,9 @@ class Answering(BaseModel):
             "get `direct` instead of `reasoning`."
         ),
     )
-    passages: int = Field(default=4, ge=1, description=(
-        "Number of passages to retrieve, unless the request sets one."
-    ))
+    passages: int = Field(
+        default=4, ge=1, description=("Number of passages to retrieve, unless the request sets one.")
+    )
     word_budget: int = Field(
         default=400, ge=10, description="Maximum number of passage words given to the model."
     )

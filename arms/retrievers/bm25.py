@@ -43,9 +43,9 @@ class BM25Params(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    k1: Number = Field(1.2, gt=0.0, description=(
-        "BM25's saturation. A larger value makes repeated words count more."
-    ))
+    k1: Number = Field(
+        1.2, gt=0.0, description=("BM25's saturation. A larger value makes repeated words count more.")
+    )
     b: Number = Field(0.75, ge=0.0, le=1.0, description="How much a passage's length lowers its score.")
     stop_words: StopWords = Field("english", description="Words to ignore.")
     title_weight: int = Field(

@@ -216,9 +216,8 @@ class RemoteParams(HttpParams):
         )
     )
     results: str = Field(
-        "results", description=(
-            "Path to the list of results. Leave it empty if the response itself is the list."
-        )
+        "results",
+        description=("Path to the list of results. Leave it empty if the response itself is the list."),
     )
 
     @model_validator(mode="after")

@@ -77,9 +77,7 @@ class DriftSpec(BaseModel):
         lt=1,
         description="Minimum probability of each eligible arm after an alarm, instead of `exploration`.",
     )
-    raised_for: str = Field(
-        default="PT1H", description="How long an alarm raises exploration, as an ISO 8601 duration."
-    )
+    raised_for: str = Field(default="PT1H", description="How long an alarm raises exploration.")
 
     @model_validator(mode="after")
     def _sound(self) -> "DriftSpec":

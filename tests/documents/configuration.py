@@ -23,6 +23,7 @@ from armwise.agent.policies import POLICIES
 from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import choices_in, find_params, list_tags
 from armwise.arms.lab.portfolio import PoolSpec
+from armwise.arms.llm.writing import WritingSpec
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.ope import estimators_table
 from tests.documents.tables import with_table
@@ -51,8 +52,9 @@ Keys outside `args`, such as the address and the number of replicas, belong to R
 ## Read an entry
 
 Each entry shows a key with its default. The permitted values follow in parentheses. A heading such as
-`arms.*` describes the keys of each arm, because `*` stands for a name that you choose. Null switches a setting
-off, unless its description says otherwise.
+`arms.*` describes the keys of each arm, because `*` stands for a name that you choose. Null switches a
+setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30 minutes, and
+`P7D` 7 days.
 
 ## Environment variables
 
@@ -137,8 +139,11 @@ HUGE = 10_000
 LEAST_SHARED = 2
 """Keys that two sections must share for the later one to link the earlier one instead."""
 
+OVERRIDES: dict[type[BaseModel], str] = {WritingSpec: "answering"}
+"""Sections, by the settings that override theirs under the same names."""
+
 MOST_NAMED = 6
-"""Keys that are named where they are linked; if there are more, and no other, "all other keys" stands for them."""
+"""Keys that a link names; if it stands for more, and for the whole section, it says "all other keys"."""
 
 Tables = dict[str, dict[str, str]]
 """The description of each key in a section of a page, by the heading of the section."""
@@ -205,9 +210,9 @@ def _index(places: Mapping[str, str]) -> str:
 def _arms() -> list[str]:
     light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
-        "An arm's `kind` says how it searches. Its `params` are listed under the kind, if it has any. To use your",
-        "own class, write `kind: package.module:Class`. Armwise creates it with `Class(name=name, **params)`, and",
-        "it must satisfy `armwise.arms.base.Arm`.",
+        "An arm's `kind` says how it searches. Its `params` are listed under the kind, if it has any. To use",
+        "your own class, write `kind: package.module:Class`. Armwise creates it with",
+        "`Class(name=name, **params)`, and it must satisfy `armwise.arms.base.Arm`.",
         "",
         "If a parameter names a folder that `armwise lab train` wrote, use a new folder each time you train,",
         "because the folder identifies the arm.",
@@ -230,10 +235,10 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`, with",
-        "the parameters listed under the kind, if any. See [how to choose a",
-        "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point group",
-        "`armwise.policies`.",
+        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`.",
+        "The `params` are listed under the kind, if it has any. See [how to choose a",
+        "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point",
+        "group `armwise.policies`.",
     ]
     return [*about, "", *_kinds(POLICIES)]
 
@@ -241,16 +246,16 @@ def _policies() -> list[str]:
 def _routers() -> list[str]:
     about = [
         "A router is trained on labels to score each arm for a question. Train one with",
-        "`armwise lab train --router KIND`. To set parameters, if the kind has any, pass a `kind` and its `params`",
-        "with `--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
+        "`armwise lab train --router KIND`. To set parameters, if the kind has any, pass a `kind` and its",
+        "`params` with `--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 
 
 def _pools() -> list[str]:
     lines = [
-        "A pool is a file of arms, such as `examples/pool.yaml`. `armwise lab score --pool` scores every arm of",
-        "its grids. The key `backbones` works as in the configuration.",
+        "A pool is a file of arms, such as `examples/pool.yaml`. `armwise lab score --pool` scores every arm",
+        "of its grids. The key `backbones` works as in the configuration.",
         "",
     ]
     return [*lines, *_section("pool", PoolSpec, {ArmSpec}, {}, _first_sentence(PoolSpec))]
@@ -316,6 +321,8 @@ def _list(model: type[BaseModel], title: str, tables: Tables) -> list[str]:
     rows = _lines(model)
     if not rows:
         return []
+    if overridden := OVERRIDES.get(model):
+        return [f"- {', '.join(f'`{key}`' for key in rows)}: as in [{overridden}](#{overridden}).", ""]
     own, links = dict(rows), []
     while True:
         shared = {

@@ -19,9 +19,9 @@ class JudgeCheck(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     by: Literal["judge"] = Field(description="A language model checks the answer.")
-    judge: str = Field(default=writing.DEFAULT, description=(
-        "Name of a language model in `llms`, or `default`."
-    ))
+    judge: str = Field(
+        default=writing.DEFAULT, description=("Name of a language model in `llms`, or `default`.")
+    )
 
     @property
     def llm(self) -> str:

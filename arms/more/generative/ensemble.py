@@ -104,7 +104,8 @@ class EnsembleParams(BaseModel):
         None,
         ge=1,
         validate_default=True,
-        description=f"Number of members to run if there is a ranker. Null means {MOST}, or all if there are fewer.",
+        description=f"Number of members to run if there is a ranker. Null means {MOST}, or all if there are "
+        "fewer.",
     )
     backbone: str | None = Field(
         None,
