@@ -400,8 +400,7 @@ class RewardRule(BaseModel):
     )
     clip: tuple[Number, Number] = Field(
         default=(-1.0, 1.0),
-        description="Range of the reward; values outside it are clipped. With a narrower range, the gate "
-        "decides sooner.",
+        description="Range to which the reward is clipped. With a narrower range, the gate decides sooner.",
     )
 
     @model_validator(mode="before")

@@ -93,7 +93,7 @@ class AppConfig(BaseModel):
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
         default=None,
-        description="Trained router that scores each arm for a question; the score is a feature of the arm.",
+        description="Trained router whose score of each arm for a question is a feature of the arm.",
     )
     exploration: Number = Field(
         default=0.02,
@@ -142,8 +142,8 @@ class AppConfig(BaseModel):
         default="~/.armwise",
         validate_default=True,
         description=(
-            "Folder for the corpora, the indexes and the SQLite log. The environment variable ARMWISE_HOME "
-            "overrides it. If the two differ, each command prints the folder that it uses."
+            "Folder for corpora, indexes and the SQLite log. The environment variable ARMWISE_HOME overrides "
+            "it. If the two differ, each command prints the folder that it uses."
         ),
     )
     log_url: Annotated[str, InFolder(locate_url)] | None = Field(

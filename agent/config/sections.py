@@ -54,7 +54,7 @@ class KeyBase(BaseModel):
         description="Project that owns the decisions, episodes and feedback of this key.",
     )
     source: Source = Field(
-        default="user", description="Who gives the feedback of this key. It is stored with each item."
+        default="user", description="Who gives this key's feedback. Each feedback item stores it."
     )
     groups: tuple[Group, ...] = Field(
         default=(),
@@ -305,7 +305,7 @@ class Observations(BaseModel):
         le=1,
         description=(
             "Share of the answered questions that other arms answer too. The language model then compares "
-            "each second answer with the first."
+            "both answers."
         ),
     )
     arms: int = Field(

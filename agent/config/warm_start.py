@@ -117,7 +117,7 @@ Metrics = Annotated[
     dict[str, str],
     Field(
         min_length=1,
-        description="For each declared metric, the score that becomes its value.",
+        description="Score to use for each declared metric.",
     ),
 ]
 
@@ -173,8 +173,8 @@ class SyntheticSource(BaseModel):
     metrics: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "For each declared metric, the score that becomes its value. Labels with metrics are also "
-            "inserted as decisions. If empty, only a router learns from them."
+            "Score to use for each declared metric. Labels with metrics are also inserted as decisions. If "
+            "empty, only a router learns from them."
         ),
     )
 
@@ -324,8 +324,8 @@ class WarmStartSpec(Schedule):
     first: Literal["hold", "promote"] = Field(
         default="hold",
         description=(
-            "What happens to a candidate before there is any traffic to judge it on. `promote` serves the "
-            "candidate from the first request. `hold` waits for traffic."
+            "What happens to a candidate before there is any traffic to judge it on. `promote` serves it "
+            "from the first request. `hold` waits."
         ),
     )
 

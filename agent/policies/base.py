@@ -99,7 +99,7 @@ def list_restarts(policy: Policy) -> Sequence[Restart]:
 
 
 class Uniform:
-    """Draws every arm with the same probability; it does not learn."""
+    """Draws every arm with the same probability, without learning."""
 
     kind = "uniform"
     resumes_exactly = True

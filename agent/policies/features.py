@@ -67,8 +67,7 @@ class FeatureSpec(BaseModel):
     words: int = Field(
         default=16,
         ge=0,
-        description='Maximum number of question words used as features, not counting words such as "the". 0 '
-        "uses none.",
+        description='Maximum question words used as features, not counting words such as "the". 0 uses none.',
     )
     shape: bool = Field(
         default=True,

@@ -348,9 +348,13 @@ class LinearThompson(RidgePolicy):
     Args:
         scale: Standard deviation of reward noise, above 0. A larger value explores more.
         ridge: Penalty on squared weights, as in `linucb`. None means 10, or 3000 with `prior_feature`.
-        dims: Number of columns that the question's named features are hashed into.
-        shared: Whether arms share weights.
-        prior_feature: Arm feature to use as expected reward, as in `linucb`.
+        dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
+        shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
+            (disjoint). Arm features are used only if they share.
+        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's
+            score. It ranks the arms from the start, and the policy learns only the residual. It must have
+            the reward's unit, as the scores of a `calibrated` router do. An arm without it is expected to
+            earn 1.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.

@@ -31,7 +31,7 @@ NEIGHBORS = 100
 class SearchServerParams(ServerParams):
     """Parameters of an arm over an engine that is asked over HTTP."""
 
-    url: str = Field(description="Address of the engine, such as https://search.example:9200.")
+    url: str = Field(description="Address of the engine.")
     key_env: str | None = Field(
         None,
         description="Environment variable that holds the whole `Authorization` header.",

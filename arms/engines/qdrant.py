@@ -60,9 +60,7 @@ class PayloadFields(BaseModel):
 class QdrantParams(EngineParams):
     """Parameters of an arm over a collection of Qdrant."""
 
-    url: str | None = Field(
-        None, description="Address of the server, such as http://localhost:6333. Null if you set `path`."
-    )
+    url: str | None = Field(None, description="Address of the server. Null if you set `path`.")
     path: LocalName | None = Field(
         None,
         description="Folder of a database inside the process, for small collections. Null if you set `url`.",

@@ -32,7 +32,7 @@ class WritingSpec(BaseModel):
         default=None, ge=1, le=50, description="Number of passages to retrieve, unless the request sets one."
     )
     word_budget: int | None = Field(
-        default=None, ge=10, description="Maximum number of passage words given to the model."
+        default=None, ge=10, description="Maximum passage words given to the model."
     )
     max_tokens: int | None = Field(
         default=None, ge=1, description="Maximum tokens per answer, unless the request sets a limit."
@@ -79,9 +79,7 @@ class Answering(BaseModel):
     passages: int = Field(
         default=4, ge=1, description=("Number of passages to retrieve, unless the request sets one.")
     )
-    word_budget: int = Field(
-        default=400, ge=10, description="Maximum number of passage words given to the model."
-    )
+    word_budget: int = Field(default=400, ge=10, description="Maximum passage words given to the model.")
     max_tokens: int = Field(
         default=512,
         ge=1,

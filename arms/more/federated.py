@@ -40,7 +40,7 @@ class FederatedParams(BaseModel):
     profile: ProfileSpec = Field(
         description="How each source is sampled. It reuses the sample of `features.similarity`."
     )
-    most: int = Field(2, ge=1, description="Maximum number of arms to ask.")
+    most: int = Field(2, ge=1, description="Maximum arms to ask.")
     enough: Number | None = Field(
         None,
         gt=0.0,

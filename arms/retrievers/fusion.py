@@ -25,8 +25,10 @@ class FusionParams(BaseModel):
     depth: int = Field(
         DEPTH,
         ge=1,
-        description="Passages taken from each member; at least `k`. With a larger depth, a passage in the "
-        "middle of all rankings can beat one that a single member ranks first.",
+        description=(
+            "Number of passages to take from each arm, at least `k`. With a larger depth, a passage in the "
+            "middle of all rankings can beat one that a single arm ranks first."
+        ),
     )
 
 

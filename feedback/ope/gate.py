@@ -74,8 +74,8 @@ class GateSpec(BaseModel):
         default=100,
         ge=0,
         description=(
-            "Minimum number of decisions whose recomputed propensities agree with the log. With 0, the gate "
-            "accepts a log whose propensities cannot be recomputed, such as an imported log."
+            "Minimum decisions whose recomputed propensities agree with the log. 0 accepts a log whose "
+            "propensities cannot be recomputed, such as an imported one."
         ),
     )
 

@@ -54,7 +54,7 @@ AGREEMENT = 0.3
 
 
 class Also(BaseModel):
-    """Observations that a policy learns from, in addition to feedback on its own answers."""
+    """Which observations the policy learns from, in addition to feedback."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -24,6 +24,7 @@ from armwise.agent.routers import ROUTERS
 from armwise.agent.spec import choices_in, find_params, list_tags
 from armwise.arms.lab.portfolio import PoolSpec
 from armwise.arms.llm.writing import WritingSpec
+from armwise.arms.profile import ProfileSpec
 from armwise.arms.retrievers import ArmSpec, catalog
 from armwise.feedback.ope import estimators_table
 from tests.documents.tables import with_table
@@ -79,8 +80,8 @@ file that `OPENAI_API_KEY_FILE` names.
 ## Relative paths
 
 Relative paths in the file start from the file's folder. Relative paths in environment variables start from
-the current folder. Ray's own `serve run` and `serve deploy` do not know where the file is, so with them both
-start from the current folder. Armwise does not change paths in the parameters of your own arm class.
+the current folder. With Ray's own `serve run` and `serve deploy`, both start from the current folder. Armwise
+does not change paths in the parameters of your own arm class.
 
 ## Check the file
 
@@ -142,6 +143,12 @@ LEAST_SHARED = 2
 OVERRIDES: dict[type[BaseModel], str] = {WritingSpec: "answering"}
 """Sections, by the settings that override theirs under the same names."""
 
+ELSEWHERE: dict[type[BaseModel], str] = {ProfileSpec: "[features.similarity](learning.md#featuressimilarity)"}
+"""Links to the settings that the page of learning has, for the page of arms."""
+
+LONGEST_LIST = 8
+"""Numbers of a default that are all shown, even if they are evenly spaced."""
+
 MOST_NAMED = 6
 """Keys that a link names; if it stands for more, and for the whole section, it says "all other keys"."""
 
@@ -199,8 +206,9 @@ def _index(places: Mapping[str, str]) -> str:
     """Return the first page; `places` has the section of each key that has one."""
     lines = [INTRODUCTION, "## Pages", ""]
     for name, (title, about, keys) in SUBJECTS.items():
-        links = ", ".join(f"[`{key}`]({places[key]})" for key in keys if key in places)
-        lines.append(f"- [{title}](configuration/{name}.md): {about}. Sections: {links}.")
+        links = [f"[`{key}`]({places[key]})" for key in keys if key in places]
+        more = f" Sections: {', '.join(links)}." if len(links) > 1 else ""
+        lines.append(f"- [{title}](configuration/{name}.md): {about}.{more}")
     lines += [f"- [{title}](configuration/{name}.md)" for name, title in KINDS.items()]
     lines += ["", "## args", "", "These keys of `args` are not described on another page:", ""]
     lines += [line for key, line in _lines(AppConfig).items() if key not in places]
@@ -221,6 +229,7 @@ def _arms() -> list[str]:
         "",
     ]
     tables: Tables = {}
+    places = dict(ELSEWHERE)
     for name, kind in sorted(catalog.KINDS.own.items()):
         summary = kind.summary.replace("](#", "](arms.md#").replace("](", "](../../guide/")
         lines += [f"## {name}", "", f"{summary[0].upper()}{summary[1:]}.", ""]
@@ -229,7 +238,11 @@ def _arms() -> list[str]:
             for model in models_in(inner.annotation):
                 tags = "".join(f", {key} {tag}" for key, tag in list_tags(model).items())
                 title = f"{name}.{field}{tags}"
-                lines += [f"### {title}", "", _first_sentence(model), "", *_list(model, title, tables)]
+                if model in places:
+                    lines += [f"### {title}", "", f"- All keys: as in {places[model]}.", ""]
+                else:
+                    places[model] = f"[{title}](#{_anchor(title)})"
+                    lines += [f"### {title}", "", _first_sentence(model), "", *_list(model, title, tables)]
     return lines
 
 
@@ -254,8 +267,8 @@ def _routers() -> list[str]:
 
 def _pools() -> list[str]:
     lines = [
-        "A pool is a file of arms, such as `examples/pool.yaml`. `armwise lab score --pool` scores every arm",
-        "of its grids. The key `backbones` works as in the configuration.",
+        "A pool is a file that describes many arms as grids of parameters, such as `examples/pool.yaml`.",
+        "`armwise lab score --pool` scores every arm. The key `backbones` works as in the configuration.",
         "",
     ]
     return [*lines, *_section("pool", PoolSpec, {ArmSpec}, {}, _first_sentence(PoolSpec))]
@@ -291,6 +304,8 @@ def _sections(key: str, field: FieldInfo, documented: set[type[BaseModel]], tabl
                 about = _first_sentence(model)
             else:
                 about = field.description
+            if "." in key and (field.description or "").startswith(about.removeprefix("The ").capitalize()):
+                about = ""  # the list that names the key begins with it
             yield from _section(f"{key}{many}{tags}", model, documented, tables, about)
 
 
@@ -368,9 +383,24 @@ def _key(name: str, field: FieldInfo, about: str) -> str:
     required = field.is_required()
     value: Any = None if required else field.get_default(call_default_factory=True, validated_data={})
     section = value is PydanticUndefined or isinstance(value, BaseModel)
-    shown = name if required or section else f"{name}: {json.dumps(value, default=str)}"
+    shown = name if required or section else f"{name}: {_default(value)}"
     more = ", ".join(filter(None, ("required" if required else "", _limits(field, about))))
     return f"`{shown}` ({more})" if more else f"`{shown}`"
+
+
+def _default(value: object) -> str:
+    """Return a value as JSON, and of a long list of evenly spaced numbers the first two and the last.
+
+    >>> _default([0.0, 0.1]), _default([n / 10 for n in range(11)])
+    ('[0.0, 0.1]', '[0.0, 0.1, ..., 1.0]')
+    """
+    text = json.dumps(value, default=str)
+    if isinstance(value, (list, tuple)) and len(value) > LONGEST_LIST:
+        first, *_, last = value
+        step = value[1] - first
+        if all(abs(first + n * step - item) < step / 100 for n, item in enumerate(value)):
+            return f"[{first}, {value[1]}, ..., {last}]"
+    return text
 
 
 def _limits(field: FieldInfo, about: str) -> str:

@@ -488,9 +488,7 @@ class InsertSettings(BaseModel):
         description="Insert only the labels of these questions: JSON lines, plain or .gz, each "
         f"{QUESTION_LINE}.",
     )
-    metrics: dict[str, str] = Field(
-        min_length=1, description="For each declared metric, the score that becomes its value."
-    )
+    metrics: dict[str, str] = Field(min_length=1, description="Score to use for each declared metric.")
     limit: int | None = Field(default=None, ge=1, description="Insert this many of the shuffled questions.")
     draws: int | None = Field(default=None, ge=1, description="Arms to draw per question; null for all.")
     seed: int = Field(default=0, ge=0, description="Seed that samples and shuffles questions and draws arms.")

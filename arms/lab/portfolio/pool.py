@@ -67,7 +67,7 @@ class DiscountedGrid(_Grid):
 
     gammas: Gammas = Field(
         default=(0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 4.0, 6.0, 8.0, 10.0),
-        description="Values of `gamma` to try.",
+        description="Values of `gamma`.",
     )
     thresholds: Shares = Field(
         default=tuple(tenths / 10 for tenths in range(10)),
@@ -95,12 +95,12 @@ class GraphGrid(_Grid):
 
 
 class PoolSpec(_Grid):
-    """The families of arms in a pool. A family that is null is left out of the pool."""
+    """The families of arms in a pool. A family that is null is left out."""
 
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),
         min_length=1,
-        description="Backbones of every family. By default, all in the pool file.",
+        description="Backbones of every family. By default, all backbones in the pool file.",
     )
     index: Literal["flat", "ivf_pq"] = Field(
         default="flat", description="Index of the first stage of every arm."
@@ -115,7 +115,7 @@ class PoolSpec(_Grid):
     )
     exclude: tuple[str, ...] = Field(
         default=(),
-        description="Names of arms to leave out of the grids, with wildcards, such as `ds-*-g10-*`.",
+        description="Names of arms to leave out, with wildcards, such as `ds-*-g10-*`.",
     )
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class McpParams(HttpParams):
     """Parameters of an arm of kind `mcp`."""
 
-    url: str = Field(description="Address of the server, such as https://search.example/mcp.")
+    url: str = Field(description="Address of the server.")
     tool: str = Field("search", min_length=1, description="Tool that searches.")
     query_argument: str = Field(
         "query", min_length=1, description="Argument of the tool that takes the question."

@@ -33,8 +33,8 @@ class CascadeParams(BaseModel):
         description="Folder of a decider that `armwise lab train --model cascade` trained on these stages.",
     )
     form: prompts.Form = Field(prompts.Form.SHORT, description="Form of each arm's answer, as in training.")
-    word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")
-    max_tokens: int = Field(32, ge=1, description="Maximum number of tokens in each arm's answer.")
+    word_budget: int = Field(400, ge=1, description="Maximum passage words per answer.")
+    max_tokens: int = Field(32, ge=1, description="Maximum tokens in each arm's answer.")
 
     @property
     def arms(self) -> tuple[str, ...]:

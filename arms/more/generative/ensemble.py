@@ -116,8 +116,8 @@ class EnsembleParams(BaseModel):
         prompts.Form.DIRECT,
         description="Form of each member's answer. With a router, use the form from its training.",
     )
-    word_budget: int = Field(400, ge=1, description="Maximum number of passage words per answer.")
-    max_tokens: int = Field(32, ge=1, description="Maximum number of tokens in each arm's answer.")
+    word_budget: int = Field(400, ge=1, description="Maximum passage words per answer.")
+    max_tokens: int = Field(32, ge=1, description="Maximum tokens in each arm's answer.")
 
     @field_validator("router")
     @classmethod

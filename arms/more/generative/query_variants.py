@@ -195,8 +195,7 @@ def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
 
 KIND = Kind(
     "query_variants",
-    "also searches with what the language model makes of the question: a rewording, its parts, or a "
-    "passage that may answer it",
+    "also searches with variants of the question that the language model writes",
     QueryVariantsParams,
     _build,
     members=lambda params: (params.arm,),

@@ -33,7 +33,7 @@ class VendiRagParams(vendi.VendiParams):
     """Parameters of Vendi-RAG: those of a Vendi arm, and those of the loop."""
 
     diversity: Number = Field(0.8, ge=0.0, le=1.0, description="Weight of diversity in the first round.")
-    rounds: int = Field(3, ge=1, le=100, description="Maximum number of rounds.")
+    rounds: int = Field(3, ge=1, le=100, description="Maximum rounds.")
 
 
 class VendiRagArm:
