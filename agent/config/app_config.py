@@ -188,11 +188,16 @@ class AppConfig(BaseModel):
         description="Several corpora by name, instead of `corpus`. Each arm names the one that it "
         "searches. The id of a passage is `corpus/id`.",
     )
-    backbones: dict[str, Backbone] = Field(default_factory=dict, description="Sentence encoders by name.")
+    backbones: dict[str, Backbone] = Field(
+        default_factory=dict,
+        description=("Sentence encoders by name. They turn questions and passages into vectors."),
+    )
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
-        description="Grids of arms. Each grid copies its arms once for every combination of model, prompt, "
-        "passages and reasoning.",
+        description=(
+            "Grids of arms. Each grid copies its arms once for every combination of model, prompt, passages "
+            "and reasoning."
+        ),
     )
     portfolio: str | None = Field(
         default=None,

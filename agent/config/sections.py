@@ -273,7 +273,7 @@ class ChatPage(BaseModel):
         max_length=100,
         description=(
             "Sites that may show the chat page in a frame, such as `https://www.example.com`. If empty, any "
-            "site may. If the service has no keys, only pages from this machine may."
+            "site may, or only this machine if the service has no keys."
         ),
     )
     questions_per_minute: int = Field(

@@ -252,7 +252,7 @@ class PortfolioPlan(BaseModel):
             "live arms can be chosen."
         ),
     )
-    measure: str = Field(description="Score in the labels by which the arms are ranked.")
+    measure: str = Field(description="Score in the labels that ranks the arms.")
     k: int = Field(default=5, ge=1, description="Number of arms to choose.")
     budget: Number | None = Field(
         default=None,

@@ -102,10 +102,7 @@ class EndpointSpec(CachePrices, _Spec):
     )
     usd: Literal[0] | None = Field(
         default=None,
-        description=(
-            "Set to 0 if the model costs nothing, such as one on your own machine. Null uses the token "
-            "prices."
-        ),
+        description="Set to 0 if the model costs nothing, such as your own. Null uses the token prices.",
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
@@ -146,7 +143,7 @@ class EndpointSpec(CachePrices, _Spec):
         default=("image", "file", "audio"),
         description=(
             "What the model can read in addition to text. A request with an image, file or audio goes only "
-            "to arms whose model can read it. If there is no such arm, the request is refused."
+            "to arms whose model can read it. If no arm can, the request is refused."
         ),
     )
 

@@ -116,7 +116,7 @@ class Answering(BaseModel):
             "Whether to quote the best passage instead of generating an answer, for a model that is only a "
             "placeholder. If the passages contain at most a quarter of the question's words (without stop "
             "words), the answer says that nothing was found. The model still answers if the arm searches "
-            "nothing, or if a request has tools, a response format or a limit below 200 tokens."
+            "nothing, or if the request has tools, a response format or a limit below 200 tokens."
         ),
     )
 

@@ -68,7 +68,7 @@ class ArmSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: str = Field(description="Kind of the arm, or `package.module:Class` for your own.")
+    kind: str = Field(description="Kind of the arm, or `package.module:Class` for your own class.")
     corpus: str | None = Field(
         default=None,
         description=(

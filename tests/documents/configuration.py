@@ -52,10 +52,9 @@ Keys outside `args`, such as the address and the number of replicas, belong to R
 
 ## Read an entry
 
-Each entry shows a key with its default. The permitted values follow in parentheses. A heading such as
-`arms.*` describes the keys of each arm, because `*` stands for a name that you choose. Null switches a
-setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30 minutes, and
-`P7D` 7 days.
+Each entry shows a key with its default, and then the permitted values in parentheses. In headings, `*`
+stands for a name that you choose, and `llm, engine openai` means `llm` with `engine: openai`. Null switches a
+setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30 minutes.
 
 ## Environment variables
 

@@ -129,7 +129,10 @@ class PoolSpec(_Grid):
 class PoolFile(_Grid):
     """A file with a pool and its backbones."""
 
-    backbones: dict[str, Backbone] = Field(min_length=1, description="Sentence encoders by name.")
+    backbones: dict[str, Backbone] = Field(
+        min_length=1,
+        description=("Sentence encoders by name. They turn questions and passages into vectors."),
+    )
     pool: PoolSpec
 
     @model_validator(mode="before")
