@@ -222,8 +222,10 @@ class EngineParams(BaseModel):
     collection: Name = Field(description="Name of the collection, index or table.")
     mode: Literal["lexical", "dense", "hybrid"] = Field(
         "lexical",
-        description="Search by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal "
-        "rank (`hybrid`).",
+        description=(
+            "How to search: by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal rank "
+            "(`hybrid`)."
+        ),
     )
     backbone: str | None = Field(
         None,
