@@ -124,8 +124,8 @@ def estimator(**entry: Any) -> Callable[[Function], Function]:
 
 @estimator(
     value="mean of `r` over rows kept with probability `w / max w`",
-    use="It is easy to explain. Use it for a uniform log and a deterministic target.",
-    source="Li, Chu, Langford and Wang (2011); weighted: Dudik, Erhan, Langford and Li (2012)",
+    use="Use it for a uniform log and a deterministic target. It is easy to explain.",
+    source="Li et al. (2011); weighted: Dudik et al. (2012)",
     rank=9,
     rows=Rows.KEPT,
     covers=True,
@@ -171,7 +171,7 @@ def replay(sample: Sample, *, bound: float | None = None, rng: np.random.Generat
 
 @estimator(
     value="`mean(w r)`",
-    use="It is simple and unbiased. Use it if weights are small.",
+    use="Use it if weights are small. It is simple and unbiased.",
     source="Horvitz and Thompson (1952)",
     rank=8,
     rows=Rows.WEIGHTED,
@@ -230,7 +230,7 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
 
 @estimator(
     value="`sum(w r) / sum(w)`",
-    use="It is the default without a model, with little bias and much less variance than `ips`.",
+    use="Use it without a model. It has little bias and much less variance than `ips`.",
     source="Swaminathan and Joachims (2015)",
     rank=5,
     rows=Rows.DEPENDENT,
@@ -257,7 +257,7 @@ def snips(sample: Sample) -> Terms:
     value="`mean(e)`",
     use="Use it if nothing else works. It is only as good as its model, and its interval ignores the "
     "model's bias.",
-    source="Dudik, Langford and Li (2011)",
+    source="Dudik et al. (2011)",
     rank=10,
     rows=Rows.CORRECTED,
     covers=False,
@@ -283,8 +283,8 @@ def dm(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e + w d)`",
-    use="It is the default with a model, and unbiased even if the model is bad.",
-    source="Dudik, Langford and Li (2011)",
+    use="Use it with a model. It is unbiased even if the model is bad.",
+    source="Dudik et al. (2011)",
     rank=0,
     rows=Rows.CORRECTED,
     covers=True,
@@ -308,7 +308,7 @@ def dr(sample: Sample) -> Terms:
 
 @estimator(
     value="`mean(e) + sum(w d) / sum(w)`",
-    use="It is like `dr`, with less variance if a few rows have large weights.",
+    use="Use it instead of `dr` if a few rows have large weights. It then has less variance.",
     source="Thomas and Brunskill (2016)",
     rank=1,
     rows=Rows.DEPENDENT,
@@ -346,7 +346,7 @@ def sndr(sample: Sample) -> Terms:
 @estimator(
     value="`mean(e + w d [w <= c])`",
     use="Use it with a good model, if a few weights are very large.",
-    source="Wang, Agarwal and Dudik (2017)",
+    source="Wang et al. (2017)",
     rank=3,
     rows=Rows.CORRECTED,
     covers=False,
@@ -381,8 +381,9 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
 
 @estimator(
     value="`mean(e + d w / (1 + w^2 / c))`",
-    use="It is like `switch_dr`, but smooth. On small logs it has the least error of the three with `c`.",
-    source="Su, Dimakopoulou, Krishnamurthy and Dudik (2020)",
+    use="Use it as a smooth version of `switch_dr`. On small logs it has the smallest error of the three "
+    "with `c`.",
+    source="Su, Dimakopoulou et al. (2020)",
     rank=2,
     rows=Rows.CORRECTED,
     covers=False,
@@ -418,7 +419,7 @@ def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
 @estimator(
     value="`dr` with a model fitted to minimize its variance",
     use="Use it if only one target matters.",
-    source="Farajtabar, Chow and Ghavamzadeh (2018)",
+    source="Farajtabar et al. (2018)",
     rank=4,
     rows=Rows.CORRECTED,
     covers=True,
@@ -461,8 +462,8 @@ def mrdr_weight(sample: Sample) -> Floats:
 
 @estimator(
     value="weights closest to 1 that average 1",
-    use="Use it for small logs. It has the least error of the estimators without a model.",
-    source="Karampatziakis, Langford and Mineiro (2020)",
+    use="Use it for small logs. It has the smallest error without a model.",
+    source="Karampatziakis et al. (2020)",
     rank=6,
     rows=Rows.DEPENDENT,
     covers=True,
@@ -554,4 +555,4 @@ def estimators_table() -> str:
     rows = (
         f"| `{entry.name}` | {entry.value} | {entry.use} | {entry.source} |" for entry in ESTIMATORS.values()
     )
-    return "\n".join(("| name | value | use | source |", "| --- | --- | --- | --- |", *rows))
+    return "\n".join(("| name | value | when to use it | source |", "| --- | --- | --- | --- |", *rows))
