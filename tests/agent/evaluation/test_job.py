@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -46,11 +47,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> AppConfig:
 
 
 def children() -> list[psutil.Process]:
-    return [
-        one
-        for one in psutil.Process().children()
-        if "armwise.agent.evaluation.job" in " ".join(one.cmdline())
-    ]
+    """The evaluations that run in processes of their own; those of another test may just end."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # which a zombie is, too
+            if "armwise.agent.evaluation.job" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def gone(pid: int) -> bool:
