@@ -80,13 +80,15 @@ _OPERATOR = Place(
 _KEY = Place("public id of a key", Fate.NONE)
 
 _ERROR = Place(
-    "the error message of a background job", Fate.KEPT, "It has ids and settings, but no question or answer"
+    "the error message of a background job",
+    Fate.KEPT,
+    "It contains ids and settings, but no question or answer",
 )
 
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "names of features, which contain words of the question and the names and texts of the context. The "
+        "the names of features, which contain words of the question, and names and texts of the context. The "
         "features' values, the embedding, and everything learned from them stay",
         Fate.PSEUDONYM,
     ),
@@ -168,7 +170,7 @@ COLUMNS: Mapping[str, Place] = {
     "checkpoints.state": Place(
         "learned weights, stored under the pseudonyms of feature names",
         Fate.KEPT,
-        "It has no text, but a guessed feature name can be checked",
+        "It has no text. But someone who guesses a feature's name can check the guess",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -181,7 +183,7 @@ COLUMNS: Mapping[str, Place] = {
     "routers.unseen": Place(
         "scores, stored under hashes of the labelled questions",
         Fate.KEPT,
-        "It has no text, but a guessed question can be checked",
+        "It has no text. But someone who guesses a question can check the guess",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -226,7 +228,7 @@ FILES: Mapping[str, Place] = {
         "the log",
         _WRITTEN,
         "SQLite overwrites the freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If "
-        "another process is reading the log, the next erasure does this",
+        "another process is reading the log, it is emptied by the next erasure",
     ),
     "PostgreSQL's table pages": Place(
         "earlier versions of rows",
@@ -237,7 +239,7 @@ FILES: Mapping[str, Place] = {
     "the retrieval cache": Place(
         "passages, under a hash of the question",
         Fate.NONE,
-        "None. Armwise removes the least recently used entries first",
+        "None. When the cache is full, Armwise removes the least recently used entries",
     ),
     "log lines, Ray's session files, `ray.log` in `home`": Place(
         "ids and errors, and questions if you set `telemetry.log_content`",
@@ -269,7 +271,7 @@ def page() -> str:
         "# Texts, column by column",
         "",
         "This page lists every column and file that can hold a user's text, and what an erasure does to it.",
-        "The rules are the same if you erase a user, an episode or a decision, or have Armwise erase texts",
+        "The same rules apply if you erase a user, an episode or a decision, and if Armwise erases texts",
         "by age ([how to erase texts](../guide/data.md)).",
         "",
         "Columns are named `table.column`. `decisions` has one row per question, `executions` one per",
@@ -292,13 +294,13 @@ def page() -> str:
         "",
         "## Kept",
         "",
-        "An erasure does not change these columns:",
+        "An erasure does not change the columns in this table. Each row names one kind of content:",
         "",
         *_table(COLUMNS, Fate.KEPT, "content", "why it stays", "columns"),
         "",
         "## Files",
         "",
-        "An erasure affects a service's own files as follows:",
+        "Texts are also in a service's own files. The table shows how an erasure affects each file:",
         "",
         *_table(files, None, "file", "content", "effect of an erasure"),
         "",
