@@ -88,7 +88,7 @@ _ERROR = Place(
 COLUMNS: Mapping[str, Place] = {
     "decisions.question": Place("the question", _WRITTEN),
     "decisions.features": Place(
-        "the names of features, which contain words of the question, and names and texts of the context. The "
+        "the names of features. They contain words of the question, and names and texts of the context. The "
         "features' values, the embedding, and everything learned from them stay",
         Fate.PSEUDONYM,
     ),
@@ -170,7 +170,7 @@ COLUMNS: Mapping[str, Place] = {
     "checkpoints.state": Place(
         "learned weights, stored under the pseudonyms of feature names",
         Fate.KEPT,
-        "It has no text. But someone who guesses a feature's name can check the guess",
+        "They contain no text, but someone who guesses a feature's name can check the guess",
     ),
     "prices.budget": _DIGEST,
     "prices.arms": _ARM,
@@ -179,11 +179,13 @@ COLUMNS: Mapping[str, Place] = {
     "promotions.configured": _DIGEST,
     "routers.digest": _DIGEST,
     "routers.about": _CONFIGURED,
-    "routers.model": Place("weights of a model trained on labelled questions", Fate.KEPT, "It has no text"),
+    "routers.model": Place(
+        "weights of a model trained on labelled questions", Fate.KEPT, "They contain no text"
+    ),
     "routers.unseen": Place(
         "scores, stored under hashes of the labelled questions",
         Fate.KEPT,
-        "It has no text. But someone who guesses a question can check the guess",
+        "They contain no text, but someone who guesses a question can check the guess",
     ),
     "router_scores.router": _DIGEST,
     "router_scores.decision_id": _ID,
@@ -228,7 +230,7 @@ FILES: Mapping[str, Place] = {
         "the log",
         _WRITTEN,
         "SQLite overwrites the freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If "
-        "another process is reading the log, it is emptied by the next erasure",
+        "another process is reading the log, the next erasure empties it",
     ),
     "PostgreSQL's table pages": Place(
         "earlier versions of rows",
@@ -255,8 +257,8 @@ FILES: Mapping[str, Place] = {
     "backups (`armwise backup`, `pg_dump`, base backups)": Place("the whole log", Fate.COPY),
     "files of warm starts and labelling in `home`": Place("questions and answers from the log", Fate.COPY),
     "label rows that a warm start made from traffic": Place(
-        "questions. An erasure by age (`privacy.keep_texts_days`), episode or decision removes them. An "
-        "erasure of a user does not",
+        "questions. They stay if you erase a user. An erasure by age (`privacy.keep_texts_days`), episode or "
+        "decision removes them",
         Fate.COPY,
     ),
     "spans (`telemetry`)": Place("questions and answers, if `content` is on", Fate.COPY),
@@ -300,7 +302,7 @@ def page() -> str:
         "",
         "## Files",
         "",
-        "Texts are also in a service's own files. The table shows how an erasure affects each file:",
+        "A service also keeps texts in files. The table shows how an erasure affects each of them:",
         "",
         *_table(files, None, "file", "content", "effect of an erasure"),
         "",
