@@ -302,7 +302,7 @@ def page() -> str:
         "",
         "## Files",
         "",
-        "A service also keeps texts in files. The table shows how an erasure affects each of them:",
+        "A service also keeps texts in files. An erasure affects them as follows:",
         "",
         *_table(files, None, "file", "content", "effect of an erasure"),
         "",
