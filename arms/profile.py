@@ -37,8 +37,8 @@ class ProfileSpec(BaseModel):
         default=100,
         ge=0,
         description=(
-            "Maximum searches to sample a source that has no corpus. Set to 0 to skip such sources, for "
-            "example if searches cost money."
+            "Maximum searches that Armwise makes to sample a source without a corpus. Set this to 0 to "
+            "skip such sources, for example because searches cost money."
         ),
     )
 

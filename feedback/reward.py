@@ -86,7 +86,10 @@ class Metric(BaseModel):
     )
     range: tuple[Number, Number] = Field(
         default=(0.0, 1.0),
-        description="Range of a float metric. In quality, the worse end counts as 0 and the better end as 1.",
+        description=(
+            "Range of a float metric. When Armwise computes quality, the worse end counts as 0 and the "
+            "better end as 1."
+        ),
     )
     values: dict[str, Number] | None = Field(
         default=None,
@@ -104,9 +107,10 @@ class Metric(BaseModel):
     signal: Signal | None = Field(
         default=None,
         description=(
-            "What the service itself observes and reports as this metric, if callers do not send it. `check` "
-            "is a score from 0 to 1. `retry`, `escalation`, `tool_error`, `schema_error`, `refused` and "
-            "`abandoned` are booleans for which false is best. The signal sets `type` and `optimize`."
+            "Signal that the service itself observes. The service reports it as this metric if callers do "
+            "not send the metric. The signal `check` is a score from 0 to 1. The signals `retry`, "
+            "`escalation`, `tool_error`, `schema_error`, `refused` and `abandoned` are booleans, and false "
+            "is best. The signal sets `type` and `optimize`."
         ),
     )
 
@@ -360,10 +364,10 @@ class RewardRule(BaseModel):
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
         description=(
-            "Current prices by language model, in USD per 1,000 tokens, in this order: input, output, read "
-            "from the cache and, if priced separately, written to the cache. If `cost.usd` is above 0, all "
-            "rewards count tokens at these prices, not at past prices. The default is the prices under `llm` "
-            "and `llms`."
+            "Current prices by language model, in USD per 1,000 tokens. List them in this order: input, "
+            "output, and read from the cache. If writing to the cache has its own price, add it as the "
+            "fourth. If `cost.usd` is above 0, all rewards count tokens at these prices, even if past "
+            "prices differed. By default, the prices under `llm` and `llms` apply."
         ),
     )
     wait_time: str = Field(
@@ -373,29 +377,35 @@ class RewardRule(BaseModel):
         default=Complete.ANY,
         description=(
             "When the policy learns from a decision. `any`: as soon as one metric has a value. `all`: once "
-            "all metrics have a value or the wait time has passed (the default for several metrics). "
-            "`deadline`: once the wait time has passed (required with `default` or `failed`)."
+            "all metrics have a value or the wait time has passed. This is the default for several "
+            "metrics. `deadline`: once the wait time has passed. You need this if you set `default` or "
+            "`failed`."
         ),
     )
     default: Number | None = Field(
         default=None,
         description=(
-            "Quality to assume for a decision without feedback. If null, the policy does not learn from it. "
-            "If set, the policy learns from every decision only after the wait time."
+            "Quality to assume for a decision without feedback. If null, the policy does not learn from "
+            "such a decision. If you set a value, the policy learns from every decision only after the "
+            "wait time."
         ),
     )
     failed: Number | None = Field(
         default=None,
-        description="Quality to assume for a decision whose arm failed, with the same effects as `default`.",
+        description=(
+            "Quality to assume for a decision whose arm failed. A value or null has the same effects as "
+            "for `default`."
+        ),
     )
     rater_share: Number = Field(
         default=RATER_SHARE,
         gt=0,
         le=1,
         description=(
-            "Maximum share of the newest 20 rated decisions that one rater may have, or twice the rater's "
-            "share of the previous 1,000, if that is larger. Ratings above the limit wait, and are dropped "
-            "if there is still no room. Judges and operators have no limit. Set to 1 to limit nobody."
+            "Maximum share of the newest 20 rated decisions that one rater may have. If twice the rater's "
+            "share of the previous 1,000 is larger, that is the limit instead. Ratings above the limit "
+            "wait, and Armwise drops them if there is still no room. Judges and operators have no limit. "
+            "Set this to 1 to limit nobody."
         ),
     )
     clip: tuple[Number, Number] = Field(

@@ -84,8 +84,9 @@ class AppConfig(BaseModel):
         default=None,
         description=(
             "Arm that you would use without Armwise. The console and `armwise prove` compare your results "
-            "with this arm or, if null, with the most expensive one. For each question, an `adaptive` policy "
-            "uses this arm until rewards show, with 95 % certainty, that another arm is better."
+            "with this arm. If null, they use the most expensive arm instead. An `adaptive` policy uses "
+            "the baseline for a question until rewards show, with 95 % certainty, that another arm is "
+            "better."
         ),
     )
     answering: writing.Answering = writing.Answering()
@@ -93,7 +94,9 @@ class AppConfig(BaseModel):
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
         default=None,
-        description="Trained router whose score of each arm for a question is a feature of the arm.",
+        description=(
+            "A trained router. It scores each arm for a question, and the score is a feature of the arm."
+        ),
     )
     exploration: Number = Field(
         default=0.02,
@@ -118,9 +121,10 @@ class AppConfig(BaseModel):
     sticky: Sticky = Field(
         default="off",
         description=(
-            "Which requests form a conversation, whose later turns use the arm of the first turn. `off`: "
-            "none, so every request gets its own draw. `episode`: requests with the same `agent.episode_id`. "
-            "`session`: also requests without that id that share `metadata.session_id` or `prompt_cache_key`."
+            "Which requests form a conversation. The later turns of a conversation use the arm of its "
+            "first turn. `off`: there are no conversations, so Armwise draws an arm for every request. "
+            "`episode`: requests with the same `agent.episode_id` form one. `session`: requests without "
+            "that id also form one if they share `metadata.session_id` or `prompt_cache_key`."
         ),
     )
     drift: DriftSpec | None = Field(
@@ -164,8 +168,10 @@ class AppConfig(BaseModel):
     )
     keys: tuple[Key, ...] = Field(
         default=(),
-        description="API keys in environment variables, in addition to the keys of `armwise key create`. "
-        "Without any key, anyone who can reach the service can use it.",
+        description=(
+            "API keys in environment variables, in addition to the keys that `armwise key create` makes. "
+            "Without any key, anyone who can reach the service can use it."
+        ),
     )
     open: bool = Field(
         default=False,
@@ -176,17 +182,21 @@ class AppConfig(BaseModel):
     privacy: Privacy = Privacy()
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names that clients use to reach the service, such as `api.example.com`, `*.example.com` "
-        "or `*` for any. `localhost` and IP addresses are always accepted. Pages from these hosts and from "
-        "this machine may send requests from a browser.",
+        description=(
+            "Names that clients use to reach the service, such as `api.example.com` or `*.example.com`. "
+            "`*` accepts any name. `localhost` and IP addresses are always accepted. Pages from these "
+            "hosts and from this machine may also send requests from a browser."
+        ),
     )
     corpus: CorpusSpec = Field(
         default=CorpusSpec(), description="The passages to search, if there is one corpus."
     )
     corpora: dict[str, SourceSpec] = Field(
         default_factory=dict,
-        description="Several corpora by name, instead of `corpus`. Each arm names the one that it "
-        "searches. The id of a passage is `corpus/id`.",
+        description=(
+            "Several corpora by name, instead of `corpus`. Each arm names the corpus that it searches. The "
+            "id of a passage then begins with the name of its corpus: `corpus/id`."
+        ),
     )
     backbones: dict[str, Backbone] = Field(
         default_factory=dict,
@@ -195,8 +205,8 @@ class AppConfig(BaseModel):
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
         description=(
-            "Grids of arms. Each grid copies its arms once for every combination of model, prompt, passages "
-            "and reasoning."
+            "Grids of arms. A grid copies each of its arms once for every combination of model, prompt, "
+            "number of passages and reasoning effort."
         ),
     )
     portfolio: str | None = Field(
@@ -218,10 +228,11 @@ class AppConfig(BaseModel):
         default={"claude-*": "auto", "anthropic/claude-*": "auto"},
         max_length=1000,
         description=(
-            "What the `model` names that clients send mean, such as `gpt-4o: auto`. Map a name to `auto`, to "
-            "`arm/<name>`, or to a language model. For a language model, the policy chooses only among the "
-            "arms that use it. A name may end in `*`. An exact name wins, then the longest match. Your "
-            "aliases replace the default ones."
+            "Meanings of the `model` names that clients send, such as `gpt-4o: auto`. Map a name to "
+            "`auto`, to `arm/<name>`, or to a language model. If you map it to a language model, the "
+            "policy chooses only among the arms that use that model. A name may end in `*`. If several "
+            "names match, an exact name wins, and otherwise the longest one. If you set `aliases`, yours "
+            "replace the default ones."
         ),
     )
     limits: Limits = Limits()

@@ -54,14 +54,18 @@ class KeyBase(BaseModel):
         description="Project that owns the decisions, episodes and feedback of this key.",
     )
     source: Source = Field(
-        default="user", description="Who gives this key's feedback. Each feedback item stores it."
+        default="user",
+        description=(
+            "Who gives the feedback that is sent with this key. Armwise stores this value with each "
+            "feedback item."
+        ),
     )
     groups: tuple[Group, ...] = Field(
         default=(),
         max_length=256,
         description=(
-            "Groups that the callers belong to. Callers see the passages that name one of these groups in "
-            "`allowed_groups`, and the passages without that field."
+            "Groups that the callers belong to. Callers see a passage if its `allowed_groups` names one of "
+            "these groups, or if it lacks that field."
         ),
     )
 
@@ -105,8 +109,10 @@ class CorpusSpec(BaseModel):
     )
     source: LocalSource = Field(
         default="stdlib",
-        description="A JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` is "
-        "the standard library of this Python, `language` its language reference.",
+        description=(
+            "What to read: a JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` "
+            "reads the standard library of this Python, and `language` reads its language reference."
+        ),
     )
     chunking: Chunking = Field(
         default=Chunking(),
@@ -134,7 +140,7 @@ class SourceSpec(BaseModel):
 
 
 class Limits(BaseModel):
-    """Limits of requests, arms and the language model. A full replica answers 503 and draws no arm."""
+    """Limits on requests, arms and the language model. A full replica answers with 503 and draws no arm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -147,19 +153,22 @@ class Limits(BaseModel):
         default=None,
         ge=1,
         description=(
-            "Maximum answers that the language model generates at once for a replica. Null means the slots "
-            "of an embedded model, and otherwise `in_flight`."
+            "Maximum answers that the language model generates at once for a replica. If the model is "
+            "embedded, null means the number of its slots. For any other model, null means `in_flight`."
         ),
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
-        description="Maximum requests that wait while `chats` answers are being generated.",
+        description=(
+            "Maximum requests that wait in a queue while the replica generates as many answers as `chats` "
+            "allows."
+        ),
     )
     chat_queue_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Seconds that a request waits in this queue before it gets 503.",
+        description="Maximum seconds that a request waits in this queue. After that, it gets status 503.",
     )
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")
@@ -214,9 +223,10 @@ class Http(BaseModel):
         default=1024,
         ge=1,
         description=(
-            "Maximum open connections from one client address or one IPv6 /64 network. Further connections "
-            "are closed. Half of all connections are reserved for addresses that sent an accepted key within "
-            "the last hour. Any other address gets at most a quarter of what is free in the other half."
+            "Maximum open connections from one client address or one IPv6 /64 network. The proxy closes "
+            "further connections. It reserves half of all connections for addresses that sent an accepted "
+            "key within the last hour. Any other address gets at most a quarter of the connections that "
+            "are free in the other half."
         ),
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
@@ -236,8 +246,10 @@ class Http(BaseModel):
     request_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Seconds in which the header, and then up to 64 KiB of the body, must arrive. A "
-        "slower client gets 408.",
+        description=(
+            "Seconds in which the header of a request must arrive. The first 64 KiB of the body must then "
+            "arrive within the same time. A slower client gets status 408."
+        ),
     )
     idle_s: Number = Field(
         default=20.0,
@@ -272,16 +284,16 @@ class ChatPage(BaseModel):
         default=(),
         max_length=100,
         description=(
-            "Sites that may show the chat page in a frame, such as `https://www.example.com`. If empty, any "
-            "site may, or only this machine if the service has no keys."
+            "Sites that may show the chat page in a frame, such as `https://www.example.com`. If the list "
+            "is empty, any site may. If the service also has no keys, only pages from this machine may."
         ),
     )
     questions_per_minute: int = Field(
         default=10,
         ge=1,
         description=(
-            "Maximum questions per minute that one replica accepts with `chat` keys from the same address or "
-            "IPv6 /64 network."
+            "Maximum questions per minute from the same address or IPv6 /64 network. This limits only "
+            "questions with `chat` keys, and each replica counts separately."
         ),
     )
 
@@ -317,12 +329,18 @@ class Observations(BaseModel):
     tokens_per_hour: int | None = Field(
         default=200_000,
         ge=1,
-        description="Tokens after which a replica pauses observations for the rest of the hour.",
+        description=(
+            "Tokens that a replica may spend on observations in an hour. It then pauses them for the rest "
+            "of the hour."
+        ),
     )
     usd_per_hour: Number | None = Field(
         default=1.0,
         gt=0,
-        description="Dollars after which a replica pauses observations for the rest of the hour.",
+        description=(
+            "Dollars that a replica may spend on observations in an hour. It then pauses them for the rest "
+            "of the hour."
+        ),
     )
     also: observed.Also | None = Field(
         default=None,
@@ -356,8 +374,8 @@ class Tap(BaseModel):
         default_factory=dict,
         max_length=1000,
         description=(
-            "Arms that other names in observations stand for, such as `openai/gpt-4o: large`. `*` stands for "
-            "every other unknown name. If `*` is missing, unknown names are refused."
+            "Other names for arms that observations may use, such as `openai/gpt-4o: large`. The name `*` "
+            "stands for every other unknown name. Without it, Armwise refuses unknown names."
         ),
     )
 

@@ -140,7 +140,9 @@ class QuestionsSource(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["questions"] = Field(description="Kind of the source.")
-    path: LocalPath = Field(description=f"JSON lines, plain or .gz, each {QUESTION_LINE}.")
+    path: LocalPath = Field(
+        description=f"File of JSON lines, plain or .gz. Each line has the form {QUESTION_LINE}."
+    )
     metrics: Metrics
     measure: str | None = Field(
         default=None,
@@ -166,15 +168,15 @@ class SyntheticSource(BaseModel):
     balanced: bool = Field(
         default=True,
         description=(
-            "Whether to select questions for which `bm25` and `dense` arms score the same on average. "
-            "Otherwise, `bm25` has an advantage, because these questions share words with their passages."
+            "Whether to select questions for which `bm25` and `dense` arms score the same on average. If "
+            "false, `bm25` has an advantage, because these questions share words with their passages."
         ),
     )
     metrics: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Score to use for each declared metric. Labels with metrics are also inserted as decisions. If "
-            "empty, only a router learns from them."
+            "Score to use for each declared metric. If you set this, Armwise also inserts the labels as "
+            "decisions. If empty, only a router learns from the labels."
         ),
     )
 
@@ -206,15 +208,15 @@ class HindsightSource(BaseModel):
     above: Number = Field(
         default=0.5,
         description=(
-            "Threshold of the metric. A larger value confirms the answer, or a smaller one if the metric is "
-            "minimised."
+            "Threshold of the metric. A larger value confirms the answer. If the metric is minimised, a "
+            "smaller value does."
         ),
     )
     measure: str = Field(
         default="contains",
         description=(
-            "Name of the score, which is 1 if the passages contain the answer and 0 otherwise. If another "
-            "source uses the same name, a portfolio and a router learn from both."
+            "Name of the score. The score is 1 if the passages contain the answer, and 0 otherwise. If "
+            "another source uses the same name, a portfolio and a router learn from both."
         ),
     )
     questions: int = Field(
@@ -248,8 +250,8 @@ class PortfolioPlan(BaseModel):
     pool: tuple[str, ...] = Field(
         default=(),
         description=(
-            "Patterns of further arms to choose from, which may have `action: false`. If empty, only the "
-            "live arms can be chosen."
+            "Name patterns of further arms to choose from. These arms may have `action: false`. If empty, "
+            "only the live arms can be chosen."
         ),
     )
     measure: str = Field(description="Score in the labels that ranks the arms.")
@@ -276,8 +278,8 @@ class RouterPlan(RouterSpec):
     quality: str | None = Field(
         default=None,
         description=(
-            "Score of the retrieved passages, such as `judge`, for routers that learn this score "
-            "(`capability`)."
+            "Score of the retrieved passages, such as `judge`. Only routers that learn this score "
+            "(`capability`) use it."
         ),
     )
     backbone: str | None = Field(
@@ -316,16 +318,16 @@ class WarmStartSpec(Schedule):
     canary: Literal["auto", "off"] = Field(
         default="off",
         description=(
-            "With `auto`, a candidate for which the gate lacks evidence gets some of the exploration traffic "
-            "until the gate promotes or rejects it. Each of the two judgements then uses half of the gate's "
-            "error probability."
+            "With `auto`, a candidate gets some of the exploration traffic if the gate lacks evidence "
+            "about it. This ends when the gate promotes or rejects the candidate. The gate then judges the "
+            "candidate twice, and each judgement uses half of the gate's error probability."
         ),
     )
     first: Literal["hold", "promote"] = Field(
         default="hold",
         description=(
-            "What happens to a candidate before there is any traffic to judge it on. `promote` serves it "
-            "from the first request. `hold` waits."
+            "What happens to a candidate before there is any traffic to judge it on. `promote`: it serves "
+            "from the first request. `hold`: it waits for traffic."
         ),
     )
 

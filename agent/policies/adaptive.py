@@ -94,12 +94,15 @@ class Adaptive:
 
     Args:
         alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
-            draws the arm with the highest predicted reward. Arms without a router score start at 1.
+            draws the arm with the highest predicted reward. For arms without a router score, alpha starts at
+            1 and falls to this value as rewards arrive.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
-            policy uses the question's similarity to the arm's source. None expects the same of every arm.
-        run_length: Expected number of rewards until learning restarts needlessly, if nothing changes. With a
-            smaller number, the policy follows changes sooner. None never restarts.
+            policy uses the question's similarity to the arm's source. If None, it expects the same reward
+            from every arm.
+        run_length: Expected number of rewards until a false alarm, if nothing changes. Each alarm restarts
+            learning. With a smaller number, the policy follows real changes sooner. If None, it never
+            restarts.
         baseline: Arm to use for a question until rewards show, with 95 % certainty, that another arm is
             better. Exploration still tries the others. A service takes this arm from `baseline` in its
             configuration.

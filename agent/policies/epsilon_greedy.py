@@ -116,8 +116,8 @@ class EpsilonGreedy:
 
     Args:
         epsilon: Probability of exploring at the start, from 0 to 1.
-        decay: Number of rewards after which epsilon is halved. `log` divides epsilon by
-            ln(1 + rewards). None keeps it constant.
+        decay: Number of rewards after which epsilon is halved. With `log`, epsilon is divided by ln(1 +
+            rewards) instead. With None, it stays constant.
 
     Raises:
         PolicyError: A parameter out of its range.

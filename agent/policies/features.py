@@ -55,7 +55,7 @@ class EmbeddingSpec(BaseModel):
     dims: int = Field(
         default=32,
         ge=1,
-        description="Number of dimensions that the policy sees, after a fixed random projection.",
+        description="Number of dimensions that the policy sees. A fixed random projection makes them.",
     )
 
 
@@ -67,7 +67,10 @@ class FeatureSpec(BaseModel):
     words: int = Field(
         default=16,
         ge=0,
-        description='Maximum question words used as features, not counting words such as "the". 0 uses none.',
+        description=(
+            'Maximum number of words of the question that are features. Words such as "the" do not count. '
+            "With 0, no words are features."
+        ),
     )
     shape: bool = Field(
         default=True,
@@ -82,15 +85,15 @@ class FeatureSpec(BaseModel):
     similarity: ProfileSpec | None = Field(
         default=None,
         description=(
-            "How similar the question is to sampled passages of each arm's source, as a feature of the arm. "
-            "Policies that have no router scores start from this similarity."
+            "How similar the question is to a sample of passages from each arm's source. This similarity "
+            "is a feature of the arm. Policies without router scores start from it."
         ),
     )
     cost_weights: tuple[Number, Number] | None = Field(
         default=None,
         description=(
-            "Range of cost weights that a request may set. The weight is then a feature. Null refuses "
-            "requests that set one."
+            "Range of cost weights from which a request may set its own. The weight is then a feature. If "
+            "null, Armwise refuses requests that set a weight."
         ),
     )
 

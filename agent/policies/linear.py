@@ -302,15 +302,15 @@ class LinUCB(RidgePolicy):
 
     Args:
         alpha: Number of standard deviations in the bound, at least 0. With 0, the policy does not explore.
-        ridge: Penalty on squared weights: about the number of rewards that outweigh the prior.
-            None means 100, or 3000 with `prior_feature`.
+        ridge: Penalty on squared weights. It is about the number of rewards that it takes to outweigh the
+            prior. None means 100, or 3000 with `prior_feature`.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
-        shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
-            (disjoint). Arm features are used only if they share.
-        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's
-            score. It ranks the arms from the start, and the policy learns only the residual. It must have
-            the reward's unit, as the scores of a `calibrated` router do. An arm without it is expected to
-            earn 1.
+        shared: Whether arms share weights, as in Li et al.'s hybrid model. If false, each arm learns
+            separately (the disjoint model), and the policy does not use arm features.
+        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's score. The
+            feature ranks the arms from the start, and the policy learns only how far rewards differ from it.
+            It must have the reward's unit, as the scores of a `calibrated` router do. The policy expects an
+            arm without the feature to earn 1.
 
     Source: Li et al. 2010, arXiv:1003.0146.
 
@@ -349,12 +349,12 @@ class LinearThompson(RidgePolicy):
         scale: Standard deviation of reward noise, above 0. A larger value explores more.
         ridge: Penalty on squared weights, as in `linucb`. None means 10, or 3000 with `prior_feature`.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
-        shared: Whether arms share weights (Li et al.'s hybrid model) or learn separately
-            (disjoint). Arm features are used only if they share.
-        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's
-            score. It ranks the arms from the start, and the policy learns only the residual. It must have
-            the reward's unit, as the scores of a `calibrated` router do. An arm without it is expected to
-            earn 1.
+        shared: Whether arms share weights, as in Li et al.'s hybrid model. If false, each arm learns
+            separately (the disjoint model), and the policy does not use arm features.
+        prior_feature: Arm feature to use as expected reward, such as `router`, a trained router's score. The
+            feature ranks the arms from the start, and the policy learns only how far rewards differ from it.
+            It must have the reward's unit, as the scores of a `calibrated` router do. The policy expects an
+            arm without the feature to earn 1.
 
     Source: Agrawal and Goyal 2013, Thompson sampling for contextual bandits with linear
     payoffs, arXiv:1209.3352.

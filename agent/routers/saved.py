@@ -49,8 +49,10 @@ class RouterConfig(BaseModel):
     k: int | None = Field(
         default=None,
         ge=1,
-        description="Passages per arm that a router of stage `retrieved` or `answered` sees. Null means the "
-        "number used in training.",
+        description=(
+            "Number of passages per arm that the router sees, if its stage is `retrieved` or `answered`. "
+            "Null means the number used in training."
+        ),
     )
 
     def check(self, backbones: Mapping[str, Backbone], arms: Collection[str]) -> None:

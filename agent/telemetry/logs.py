@@ -40,8 +40,8 @@ class TelemetrySpec(BaseModel):
     logs: Literal["plain", "json"] = Field(
         default="plain",
         description=(
-            "Format of the logs. `plain`: Ray's own format. `json`: one JSON object per line on stderr, with "
-            "the ids of the decision and the trace, and one line for each turn."
+            "Format of the logs. `plain`: Ray's own format. `json`: one JSON object per line on stderr, "
+            "with the ids of the decision and the trace. Each turn also gets its own line."
         ),
     )
     log_content: bool = Field(

@@ -223,8 +223,8 @@ class EngineParams(BaseModel):
     mode: Literal["lexical", "dense", "hybrid"] = Field(
         "lexical",
         description=(
-            "How to search: by words (`lexical`), by vectors (`dense`), or by both, fused by reciprocal rank "
-            "(`hybrid`)."
+            "How to search. `lexical`: by words. `dense`: by vectors. `hybrid`: by both, and the two "
+            "rankings are fused by reciprocal rank."
         ),
     )
     backbone: str | None = Field(

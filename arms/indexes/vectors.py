@@ -189,8 +189,8 @@ class IndexParams(BaseModel):
     backbone: str = Field(description="Backbone that embeds passages and questions.")
     index: Literal["flat", "ivf_pq"] = Field(
         "flat",
-        description="`flat` compares the question with every passage. `ivf_pq` reads only the compressed "
-        "vectors in the nearest cells, which need much less memory. With fewer than "
+        description="`flat` compares the question with every passage. `ivf_pq` compresses the vectors, so "
+        "that they need much less memory, and reads only those in the nearest cells. With fewer than "
         f"{LEAST_COMPRESSED:,} passages, `ivf_pq` works as `flat` does.",
     )
 

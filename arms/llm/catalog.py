@@ -80,7 +80,10 @@ class EmbeddedSpec(TokenPrices, _Spec):
     threads: int | None = Field(
         default=None,
         ge=1,
-        description="Number of compute threads. Null leaves one of the machine's cores to the service.",
+        description=(
+            "Number of compute threads. Null means all of the machine's cores except one, which is left to "
+            "the service."
+        ),
     )
 
 
@@ -93,8 +96,9 @@ class EndpointSpec(CachePrices, _Spec):
         default=None,
         ge=0,
         description=(
-            "USD per 1,000 input tokens. If you set none of `usd_per_kilotoken_in`, `_out`, `_cached` and "
-            "`_cache_write`, the built-in price list applies. Otherwise, null means 0."
+            "USD per 1,000 input tokens. If you set none of the four prices (`usd_per_kilotoken_in`, "
+            "`_out`, `_cached` and `_cache_write`), Armwise uses its built-in price list. If you set any "
+            "of them, null means 0 here."
         ),
     )
     usd_per_kilotoken_out: Number | None = Field(
@@ -102,7 +106,10 @@ class EndpointSpec(CachePrices, _Spec):
     )
     usd: Literal[0] | None = Field(
         default=None,
-        description="Set to 0 if the model costs nothing, such as your own. Null uses the token prices.",
+        description=(
+            "Set this to 0 if the model costs nothing, for example because it is your own. If null, the "
+            "token prices apply."
+        ),
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
@@ -120,23 +127,23 @@ class EndpointSpec(CachePrices, _Spec):
         ge=0,
         le=10,
         description=(
-            "Maximum retries after a failed connection or a 429 or 5xx response, within the answer's time "
-            "limit."
+            "Maximum retries after a connection fails, or after a response with status 429 or 5xx. All "
+            "retries count towards the answer's time limit."
         ),
     )
     concurrency: int | None = Field(
         default=None,
         ge=1,
         description=(
-            "Maximum concurrent answers per replica. While the model is at this limit, its arms are not "
-            "drawn."
+            "Maximum concurrent answers per replica. While the model is at this limit, the policy does not "
+            "draw its arms."
         ),
     )
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
         description=(
-            "Fields to add to each request body. Null removes a field, for example one that the endpoint "
-            "refuses."
+            "Fields to add to each request body. Set a field to null to remove it, for example because the "
+            "endpoint refuses it."
         ),
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
@@ -255,12 +262,15 @@ class ScriptedSpec(TokenPrices, _Spec):
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(
-        default_factory=dict, description=("Replies, by the last message of the request.")
+        default_factory=dict, description=("Replies. The key of each is the last message of the request.")
     )
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description="Function calls, by the last message, for requests that offer functions.",
+        description=(
+            "Function calls, for requests that offer functions. The key is again the last message of the "
+            "request."
+        ),
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

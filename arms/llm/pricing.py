@@ -220,8 +220,8 @@ class CachePrices(BaseModel):
         gt=0,
         le=86_400,
         description=(
-            "Seconds for which the engine keeps a prompt in its cache after the last use. During this time, "
-            "Armwise prices a conversation's next turn as cached tokens."
+            "Seconds for which the engine keeps a prompt in its cache after the last use. If the next turn "
+            "of a conversation comes within this time, Armwise prices it as cached tokens."
         ),
     )
 

@@ -19,7 +19,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high"]
 
 
 class WritingSpec(BaseModel):
-    """How this arm's answers are generated. Null takes the value from `answering`."""
+    """How this arm's answers are generated. If a key is null, its value comes from `answering`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -68,12 +68,13 @@ class Answering(BaseModel):
     prompt: str = Field(
         default="direct",
         description=(
-            "Instructions for the model: one of your `prompts`, or a built-in one. `direct` asks for a short "
-            "sentence, `short` for a few words. `reasoning` asks for some sentences of reasoning, which you "
-            "pay for but the client does not get, and then a few words. `as_sent` passes on the conversation "
-            "as the client sent it, with any passages. It is the default for arms that search nothing. "
-            "Requests with tools, a response format, several choices, log-probabilities or stop sequences "
-            "get `direct` instead of `reasoning`."
+            "Instructions for the model: the name of one of your `prompts`, or of a built-in one. `direct` "
+            "asks for a short sentence, and `short` asks for a few words. `reasoning` asks for some "
+            "sentences of reasoning, and then for a few words. You pay for the reasoning, but the client "
+            "does not get it. `as_sent` passes on the conversation as the client sent it, with any "
+            "passages. Arms that search nothing use `as_sent` by default. If a request has tools, a "
+            "response format, several choices, log-probabilities or stop sequences, it gets `direct` "
+            "instead of `reasoning`."
         ),
     )
     passages: int = Field(
@@ -84,8 +85,8 @@ class Answering(BaseModel):
         default=512,
         ge=1,
         description=(
-            "Maximum tokens per answer, unless the request sets a limit. With `as_sent`, an endpoint gets a "
-            "limit only if you set one here or for the arm."
+            "Maximum tokens per answer, unless the request sets a limit. With the prompt `as_sent`, "
+            "Armwise sends a limit to an endpoint only if you set one here or for the arm."
         ),
     )
     temperature: Number = Field(
@@ -93,8 +94,8 @@ class Answering(BaseModel):
         ge=0,
         le=2,
         description=(
-            "Sampling temperature, unless the request sets one. An endpoint gets a temperature only if the "
-            "configuration or the request sets it."
+            "Sampling temperature, unless the request sets one. Armwise sends a temperature to an endpoint "
+            "only if the configuration or the request sets one."
         ),
     )
     reasoning: Effort | None = Field(
@@ -113,10 +114,11 @@ class Answering(BaseModel):
     quote: bool = Field(
         default=False,
         description=(
-            "Whether to quote the best passage instead of generating an answer, for a model that is only a "
-            "placeholder. If the passages contain at most a quarter of the question's words (without stop "
-            "words), the answer says that nothing was found. The model still answers if the arm searches "
-            "nothing, or if the request has tools, a response format or a limit below 200 tokens."
+            "Whether to quote the best passage instead of generating an answer. This suits a model that is "
+            "only a placeholder. If the passages contain at most a quarter of the question's words, not "
+            "counting stop words, the answer says that nothing was found. The model still answers if the "
+            "arm searches nothing, or if the request has tools, a response format or a limit below 200 "
+            "tokens."
         ),
     )
 
@@ -182,7 +184,10 @@ class PipelineGrid(BaseModel):
     retrieval: Names = Field(description="Names of the arms that are copied.")
     llm: Names = Field(default=(DEFAULT,), description="Names of language models.")
     prompt: Names | None = Field(
-        default=None, description="Names of prompts. Here and below, null takes the value from `answering`."
+        default=None,
+        description=(
+            "Names of prompts. If this key or one of those below is null, its value comes from `answering`."
+        ),
     )
     passages: Counts | None = Field(default=None, description="Numbers of passages.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(

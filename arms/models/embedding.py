@@ -58,31 +58,39 @@ class Backbone(BaseModel):
 
     model: LocalModel = Field(
         description=(
-            "A hub name, a folder, `package:NAME/PATH`, or `hashing:DIM`, which hashes words into DIM "
-            "dimensions and needs no model."
+            "Model to use: a hub name, a folder, or `package:NAME/PATH`. With `hashing:DIM`, you need no "
+            "model, because words are hashed into DIM dimensions."
         )
     )
     query_prefix: str = Field(
         "",
-        description="Text put before each question, such as `query: `. Prompts in the model's own "
-        "files are not used.",
+        description=(
+            "Text put before each question, such as `query: `. Armwise does not use the prompts in the "
+            "model's own files."
+        ),
     )
     passage_prefix: str = Field("", description="Text put before each passage, such as `passage: `.")
     batch_size: int = Field(
         32,
         ge=1,
-        description="Number of texts that the model reads at once. Set 1 for a model with quantised "
-        "activations, whose vectors depend on the batch.",
+        description=(
+            "Number of texts that the model reads at once. Set this to 1 if the model has quantised "
+            "activations, because its vectors then depend on the batch."
+        ),
     )
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="What runs the model. `onnx`: onnxruntime if its files include an ONNX graph, "
-        "otherwise torch. `torch`: torch, on a GPU if there is one.",
+        description=(
+            "Library that runs the model. `onnx`: onnxruntime runs it if its files include an ONNX graph. "
+            "If not, torch does. `torch`: torch always runs it, on a GPU if there is one."
+        ),
     )
     host: Literal["ingress", "own"] = Field(
         "ingress",
-        description="Where questions are embedded. `ingress`: in every replica of the service. `own`: "
-        "in a shared deployment, `Embedder-<name>`, such as one on a GPU.",
+        description=(
+            "Where questions are embedded. `ingress`: in every replica of the service. `own`: in a "
+            "deployment called `Embedder-<name>`, which all replicas share and which may have a GPU."
+        ),
     )
 
     @property

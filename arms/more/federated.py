@@ -46,8 +46,8 @@ class FederatedParams(BaseModel):
         gt=0.0,
         lt=1.0,
         description=(
-            "Stop asking arms once the mean predicted relevance of the two best passages reaches this value. "
-            "Null always asks `most` arms."
+            "Relevance that is enough. Once the mean predicted relevance of the two best passages reaches "
+            "it, no further arm is asked. If null, `most` arms are always asked."
         ),
     )
     model: ModelFolder = PRETRAINED

@@ -29,11 +29,18 @@ class GraphParams(IndexParams):
         3,
         ge=1,
         le=9,
-        description="Maximum hops from the question's entities. Odd hops lead from entities to passages, "
-        "even hops from passages to entities.",
+        description=(
+            "Maximum hops from the question's entities. Odd hops lead from entities to passages, and even "
+            "hops lead from passages to entities."
+        ),
     )
     max_entity_df: int = Field(
-        100, ge=1, description="Entities that occur in more passages than this are not followed."
+        100,
+        ge=1,
+        description=(
+            "Maximum number of passages in which an entity may occur. The search does not follow entities "
+            "that occur in more."
+        ),
     )
     max_candidates: int = Field(1000, ge=1, description="Maximum passages to gather and rank.")
 

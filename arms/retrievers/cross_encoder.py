@@ -34,8 +34,10 @@ class CrossEncoderParams(RerankParams):
     model: LocalModel = Field(description="Cross-encoder: a hub name, a folder, or `package:NAME/PATH`.")
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="What runs the model. `onnx`: onnxruntime if its files include an ONNX graph, "
-        "otherwise torch. `torch`: torch, on a GPU if there is one.",
+        description=(
+            "Library that runs the model. `onnx`: onnxruntime runs it if its files include an ONNX graph. "
+            "If not, torch does. `torch`: torch always runs it, on a GPU if there is one."
+        ),
     )
 
 

@@ -26,8 +26,8 @@ class FusionParams(BaseModel):
         DEPTH,
         ge=1,
         description=(
-            "Number of passages to take from each arm, at least `k`. With a larger depth, a passage in the "
-            "middle of all rankings can beat one that a single arm ranks first."
+            "Number of passages to take from each arm, at least `k`. With a larger depth, a passage that "
+            "all arms rank in the middle can beat a passage that only one arm ranks first."
         ),
     )
 

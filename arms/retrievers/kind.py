@@ -72,8 +72,8 @@ class ArmSpec(BaseModel):
     corpus: str | None = Field(
         default=None,
         description=(
-            "Name of the corpus in `corpora` that the arm searches. Null if it searches none, or if there is "
-            "only one."
+            "Name of the corpus in `corpora` that the arm searches. Leave it null if the arm searches no "
+            "corpus, or if there is only one."
         ),
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of the kind.")
@@ -84,8 +84,10 @@ class ArmSpec(BaseModel):
     host: str = Field(
         default=DEFAULT_HOST,
         pattern=r"^[A-Za-z0-9_-]{1,100}$",
-        description="Ray Serve deployment that runs the arm. With the default, light arms run in "
-        "`Ingress` instead.",
+        description=(
+            "Ray Serve deployment that runs the arm. If you keep the default, light arms run in `Ingress` "
+            "instead."
+        ),
     )
 
     cache: bool = Field(
@@ -99,8 +101,8 @@ class ArmSpec(BaseModel):
         default=0.0,
         ge=0.0,
         description=(
-            "Dollars per search by this arm, such as the price of a search service. The arms that it "
-            "searches have their own prices."
+            "Dollars per search by this arm, such as the price of a search service. If it searches other "
+            "arms, those have their own prices."
         ),
     )
     answering: WritingSpec = Field(
@@ -580,7 +582,7 @@ class ExternalParams(BaseModel):
         default=0.0,
         ge=0.0,
         description=(
-            "Approximate dollars per use, a feature that policies see. The actual cost comes with the "
+            "Approximate dollars per use. Policies see this as a feature. The actual cost comes with each "
             "observation."
         ),
     )

@@ -178,7 +178,7 @@ class HttpParams(BaseModel):
     url: str = Field(description="Address of the search, http or https.")
     header_env: dict[HeaderName, str] = Field(
         default_factory=dict,
-        description="Headers to send. Each names the environment variable that holds its whole value.",
+        description="Headers to send. For each, name the environment variable that holds its whole value.",
     )
     fields: Fields = Field(Fields(), description="Paths to the parts of a passage in a result.")
     timeout_s: Number = Field(
@@ -186,8 +186,8 @@ class HttpParams(BaseModel):
         gt=0.0,
         le=600.0,
         description=(
-            "Maximum seconds per search, including retries after a failed connection or a 429 or 5xx "
-            "response. Keep it below `limits.arm_timeout_s`."
+            "Maximum seconds per search, including retries. Armwise retries if the connection fails, or if "
+            "the response has status 429 or 5xx. Keep it below `limits.arm_timeout_s`."
         ),
     )
 
@@ -211,8 +211,8 @@ class RemoteParams(HttpParams):
     )
     request: dict[str, JsonValue] = Field(
         description=(
-            "Parameters of the URL, or the JSON body. Armwise fills in `{question}` and `{k}` in texts. A "
-            "text that is only `{k}` becomes a number."
+            "Parameters of the URL, or the JSON body. In their texts, Armwise replaces `{question}` by the "
+            "question and `{k}` by the number of passages. A text that is only `{k}` becomes a number."
         )
     )
     results: str = Field(

@@ -62,20 +62,25 @@ class GateSpec(BaseModel):
         default=0.95,
         gt=0.5,
         lt=1,
-        description="Probability that a candidate whose gain is at most `margin` is never promoted, "
-        "however often the gate checks.",
+        description=(
+            "Certainty of the gate. If a candidate's gain is at most `margin`, this is the probability "
+            "that the gate never promotes it, however often it checks."
+        ),
     )
     margin: Number = Field(
         default=0.0,
-        description="Gain in mean reward, over what was served, that a candidate must exceed. A negative "
-        "margin also promotes a slightly worse candidate.",
+        description=(
+            "Gain that a candidate must exceed: its mean reward minus the mean reward of what was served. "
+            "With a negative margin, the gate also promotes a slightly worse candidate."
+        ),
     )
     least_checked: int = Field(
         default=100,
         ge=0,
         description=(
-            "Minimum decisions whose recomputed propensities agree with the log. 0 accepts a log whose "
-            "propensities cannot be recomputed, such as an imported one."
+            "Minimum number of decisions whose propensity Armwise can recompute and finds to agree with "
+            "the log. Set this to 0 to accept a log whose propensities cannot be recomputed, such as an "
+            "imported one."
         ),
     )
 

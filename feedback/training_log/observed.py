@@ -62,8 +62,10 @@ class Also(BaseModel):
         default=None,
         gt=0,
         le=1,
-        description="How far a preference for the second answer changes the first one's value, as a share "
-        "of each metric's range.",
+        description=(
+            "How far the value of the first answer changes if the second answer is preferred. This is a "
+            "share of each metric's range."
+        ),
     )
     judge: bool = Field(
         default=False,

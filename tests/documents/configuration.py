@@ -52,14 +52,18 @@ Keys outside `args`, such as the address and the number of replicas, belong to R
 
 ## Read an entry
 
-Each entry shows a key with its default, and then the permitted values in parentheses. In headings, `*`
-stands for a name that you choose, and `llm, engine openai` means `llm` with `engine: openai`. Null switches a
-setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30 minutes.
+Each entry begins with a key and its default. If only some values are permitted, they follow in parentheses.
+Null switches a setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30
+minutes.
+
+In headings, `*` stands for a name that you choose. A heading such as `llm, engine openai` means that the keys
+below it belong to an `llm` with `engine: openai`.
 
 ## Environment variables
 
-A variable overrides the file, and the file overrides the defaults. A variable's name is `ARMWISE_` plus the
-keys in capitals, with two underscores between levels:
+You can also set a key in an environment variable. The variable overrides the file, as the file overrides the
+defaults. To form the variable's name, write `ARMWISE_` and then the keys in capitals, with two underscores
+between levels:
 
 ```bash
 export ARMWISE_LIMITS__IN_FLIGHT=32            # limits: {in_flight: 32}
@@ -67,8 +71,9 @@ export ARMWISE_HOSTS='[api.example.com]'       # values are read as YAML
 export ARMWISE_LOG_URL_FILE=/run/secrets/url   # _FILE reads the value from a file
 ```
 
-If a key contains a character that is not a letter or digit, write an underscore instead. Armwise uses the
-value of a text setting unchanged. It refuses unknown variables and names the closest known one.
+If a key contains a character that is not a letter or digit, write an underscore instead. If the setting is a
+text, Armwise uses the variable's value unchanged. If a variable is unknown, Armwise refuses it and names the
+closest known one.
 
 ## Secrets
 
@@ -79,15 +84,15 @@ file that `OPENAI_API_KEY_FILE` names.
 ## Relative paths
 
 Relative paths in the file start from the file's folder. Relative paths in environment variables start from
-the current folder. With Ray's own `serve run` and `serve deploy`, both start from the current folder. Armwise
-does not change paths in the parameters of your own arm class.
+the current folder. If you start the service with Ray's own `serve run` or `serve deploy`, both start from the
+current folder. Armwise does not change paths in the parameters of your own arm class.
 
 ## Check the file
 
 Run `armwise doctor` to check the whole file. An unknown key is an error that names the closest valid key.
 
-Editors with a YAML language server complete keys and check values if the first line of the file is
-`# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
+An editor with a YAML language server can complete keys and check values. For this, the first line of the file
+must be `# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
 """
 
 SUBJECTS = {
@@ -126,12 +131,12 @@ SUBJECTS = {
 """Title, subject and keys of each page, by file."""
 
 KINDS = {
-    "arm-kinds": "Kinds of arms",
-    "policy-kinds": "Kinds of policies",
-    "router-kinds": "Kinds of routers",
-    "pools": "Pools",
+    "arm-kinds": ("Kinds of arms", "how each kind searches, and its parameters"),
+    "policy-kinds": ("Kinds of policies", "how each kind chooses an arm, and its parameters"),
+    "router-kinds": ("Kinds of routers", "how each kind scores the arms, and its parameters"),
+    "pools": ("Pools", "files that describe many arms at once"),
 }
-"""Titles of the pages of kinds, by file."""
+"""Title and subject of each page of kinds, by file."""
 
 HUGE = 10_000
 """Bound from which a range is left to the schema."""
@@ -181,7 +186,7 @@ def pages() -> dict[str, str]:
     if left:
         raise ValueError(f"{', '.join(sorted(left))}: name the page in SUBJECTS")
     for name, lines in zip(KINDS, (_arms(), _policies(), _routers(), _pools()), strict=True):
-        contents[f"configuration/{name}.md"] = _page(KINDS[name], "", lines)
+        contents[f"configuration/{name}.md"] = _page(KINDS[name][0], "", lines)
     contents["estimators.md"] = _with_table("estimators.md", estimators_table().splitlines())
     return {INDEX: _index(places), **contents}
 
@@ -208,7 +213,7 @@ def _index(places: Mapping[str, str]) -> str:
         links = [f"[`{key}`]({places[key]})" for key in keys if key in places]
         more = f" Sections: {', '.join(links)}." if len(links) > 1 else ""
         lines.append(f"- [{title}](configuration/{name}.md): {about}.{more}")
-    lines += [f"- [{title}](configuration/{name}.md)" for name, title in KINDS.items()]
+    lines += [f"- [{title}](configuration/{name}.md): {about}." for name, (title, about) in KINDS.items()]
     lines += ["", "## args", "", "These keys of `args` are not described on another page:", ""]
     lines += [line for key, line in _lines(AppConfig).items() if key not in places]
     return "\n".join(lines).rstrip() + "\n"
@@ -217,11 +222,11 @@ def _index(places: Mapping[str, str]) -> str:
 def _arms() -> list[str]:
     light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
-        "An arm's `kind` says how it searches. Its `params` are listed under the kind, if it has any. To use",
-        "your own class, write `kind: package.module:Class`. Armwise creates it with",
-        "`Class(name=name, **params)`, and it must satisfy `armwise.arms.base.Arm`.",
+        "An arm's `kind` says how it searches. Each section below describes one kind, and lists its `params`",
+        "if it has any. To use your own class, write `kind: package.module:Class`. Armwise creates an arm",
+        "with `Class(name=name, **params)`. The class must satisfy `armwise.arms.base.Arm`.",
         "",
-        "If a parameter names a folder that `armwise lab train` wrote, use a new folder each time you train,",
+        "Some parameters name a folder that `armwise lab train` wrote. Use a new folder each time you train,",
         "because the folder identifies the arm.",
         "",
         f"These kinds are [light](../../guide/arms.md#where-an-arm-runs): {', '.join(light)}.",
@@ -247,8 +252,9 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "A policy sets each arm's probability for a question. Write `policy: {kind: KIND, params: {...}}`.",
-        "The `params` are listed under the kind, if it has any. See [how to choose a",
+        "A policy decides with which probability each arm is drawn for a question. To select a kind, write",
+        "`policy: {kind: KIND, params: {...}}`. Each section below describes one kind, and lists its",
+        "`params` if it has any. The guide explains [how to choose a",
         "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point",
         "group `armwise.policies`.",
     ]
@@ -257,9 +263,10 @@ def _policies() -> list[str]:
 
 def _routers() -> list[str]:
     about = [
-        "A router is trained on labels to score each arm for a question. Train one with",
-        "`armwise lab train --router KIND`. To set parameters, if the kind has any, pass a `kind` and its",
-        "`params` with `--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
+        "A router scores each arm for a question. It learns this from labels when you run",
+        "`armwise lab train --router KIND`. Each section below describes one kind, and lists its parameters",
+        "if it has any. To set them, write the `kind` and its `params` to a file, and pass `--spec FILE`. A",
+        "package can add kinds under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 

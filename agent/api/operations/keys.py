@@ -47,8 +47,8 @@ class KeyBase(Reply):
     source: str | None
     groups: list[str] = Field(
         description=(
-            "Groups that the callers belong to. Callers see the passages that name one of these groups in "
-            "`allowed_groups`, and the passages without that field."
+            "Groups that the callers belong to. Callers see a passage if its `allowed_groups` names one of "
+            "these groups, or if it lacks that field."
         )
     )
 

@@ -19,8 +19,8 @@ class CalibratedParameters(Parameters):
     held_out: Literal["questions", "kinds"] = Field(
         "questions",
         description=(
-            "What each fold holds out. `questions`: random questions. `kinds`: all questions of one form, "
-            "which suits labels of synthetic questions."
+            "What each fold of the calibration holds out. `questions`: random questions. `kinds`: all "
+            "questions of one form. This suits labels of synthetic questions."
         ),
     )
 

@@ -47,8 +47,9 @@ class ContrastiveParameters(Parameters):
     loss: Literal["any", "mean"] = Field(
         "any",
         description=(
-            "What the network learns to choose. `any`: any one of the tied best arms. `mean`: all of them "
-            "equally, as in the paper, on questions with a score above 0 and at most three tied best arms."
+            "What the network learns to choose if several arms are tied for best. `any`: any one of them. "
+            "`mean`: all of them equally, as in the paper. With `mean`, the network learns only from "
+            "questions with a score above 0 and at most three tied best arms."
         ),
     )
 

@@ -45,7 +45,7 @@ class CapabilityParameters(Parameters):
         None,
         description=(
             "Text model to start from: a hub name (the paper uses Qwen/Qwen3-Embedding-0.6B), a folder or "
-            "`package:NAME/PATH`. Null projects the question's embedding instead."
+            "`package:NAME/PATH`. If null, it projects the question's embedding."
         ),
     )
     without: Literal["attention", "quality", "utility"] | None = Field(

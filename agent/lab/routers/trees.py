@@ -44,7 +44,7 @@ class Boosting(IdentityParameters):
     impute: bool = Field(
         False,
         description=(
-            "Whether to replace missing features by the median, as in LTRR. Otherwise, the trees learn how "
+            "Whether to replace missing features by the median, as in LTRR. If false, the trees learn how "
             "to treat them."
         ),
     )

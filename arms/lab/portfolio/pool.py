@@ -95,7 +95,7 @@ class GraphGrid(_Grid):
 
 
 class PoolSpec(_Grid):
-    """The families of arms in a pool. A family that is null is left out."""
+    """The families of arms in a pool. Set a family to null to leave it out."""
 
     backbones: tuple[str, ...] = Field(
         default=("minilm", "mpnet"),

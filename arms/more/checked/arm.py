@@ -24,8 +24,8 @@ class CheckedParams(BaseModel):
     first: str = Field(description="Arm that answers first, usually the cheap one.")
     then: str = Field(
         description=(
-            "Arm that answers if the check fails, from the first arm's passages. It must search in the same "
-            "way as the first arm, or be of kind `none`."
+            "Arm that answers if the check fails. It answers from the passages that the first arm found. "
+            "It must search in the same way as the first arm, or be of kind `none`."
         )
     )
     check: Annotated[SchemaCheck | CommandCheck | JudgeCheck, Field(discriminator="by")] = Field(
@@ -41,9 +41,11 @@ class CheckedParams(BaseModel):
         default=0.0,
         ge=0,
         le=1,
-        description="Share of questions for which chance, not the score, decides which answer is sent. You "
-        "need this to evaluate other thresholds from the log. Keep 0 if an answer that fails the check must "
-        "never be sent.",
+        description=(
+            "Share of questions for which chance decides which answer is sent, instead of the score. You "
+            "need some chance to evaluate other thresholds from the log. Keep 0 if an answer that fails "
+            "the check must never be sent."
+        ),
     )
 
 

@@ -20,9 +20,11 @@ class SchemaCheck(BaseModel):
 
     by: Literal["schema"] = Field(description="A JSON schema checks the answer.")
     satisfies: dict[str, Any] = Field(
-        description="JSON schema (2020-12, unless `$schema` names another draft). The answer must be "
-        "one JSON value that satisfies it, without other text. References must point into the "
-        "schema itself."
+        description=(
+            "JSON schema. Its draft is 2020-12, unless `$schema` names another one. The answer must be one "
+            "JSON value that satisfies the schema, without other text. References must point into the "
+            "schema itself."
+        )
     )
 
     @field_validator("satisfies")

@@ -83,29 +83,33 @@ class EnsembleParams(BaseModel):
     select: Literal["vote", "llm", "learned"] = Field(
         "vote",
         description=(
-            "How an answer is selected. `vote`: the most frequent answer wins; in a tie, the answer of the "
-            "arm listed first. `llm`: the language model selects, in one more call. `learned`: a trained "
-            "router selects."
+            "How an answer is selected. `vote`: the most frequent answer wins. In a tie, the arm that you "
+            "listed first decides. `llm`: the language model selects, which takes one more call. "
+            "`learned`: a trained router selects."
         ),
     )
     router: LocalName | None = Field(
         None,
         validate_default=True,
-        description="Folder of the router for `learned`, of stage `answered` and trained on these arms.",
+        description=(
+            "Folder of the router that `learned` uses. The router must have stage `answered` and be "
+            "trained on these arms."
+        ),
     )
     ranker: LocalName | None = Field(
         None,
         description=(
-            "Folder of a router of stage `question`, trained on at least these arms. Only the members that "
-            "it ranks first run. Null runs all members."
+            "Folder of a router that ranks these arms, so that only the arms that it ranks first run. The "
+            "router must have stage `question` and be trained on at least these arms. If null, all arms "
+            "run."
         ),
     )
     most: int | None = Field(
         None,
         ge=1,
         validate_default=True,
-        description=f"Number of members to run if there is a ranker. Null means {MOST}, or all if there are "
-        "fewer.",
+        description=f"Number of arms that run if there is a ranker. Null means {MOST}, or all arms if "
+        "there are fewer.",
     )
     backbone: str | None = Field(
         None,
@@ -114,7 +118,7 @@ class EnsembleParams(BaseModel):
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
-        description="Form of each member's answer. With a router, use the form from its training.",
+        description="Form of each arm's answer. If you use a router, set the form that it was trained with.",
     )
     word_budget: int = Field(400, ge=1, description="Maximum passage words per answer.")
     max_tokens: int = Field(32, ge=1, description="Maximum tokens in each arm's answer.")

@@ -91,7 +91,10 @@ class QueryVariantsParams(BaseModel):
         )
     )
     most: int = Field(
-        3, ge=1, le=10, description="Maximum variants in addition to the question; `hyde` writes one."
+        3,
+        ge=1,
+        le=10,
+        description="Maximum number of variants, in addition to the question itself. `hyde` writes only one.",
     )
 
 
