@@ -107,10 +107,10 @@ class Metric(BaseModel):
     signal: Signal | None = Field(
         default=None,
         description=(
-            "Signal that the service itself observes. The service reports it as this metric if callers do "
-            "not send the metric. The signal `check` is a score from 0 to 1. The signals `retry`, "
-            "`escalation`, `tool_error`, `schema_error`, `refused` and `abandoned` are booleans, and false "
-            "is best. The signal sets `type` and `optimize`."
+            "Signal that the service observes itself, and reports as this metric if callers do not send "
+            "it. `check` is a score from 0 to 1. The others are booleans for which false is best: `retry`, "
+            "`escalation`, `tool_error`, `schema_error`, `refused` and `abandoned`. A signal sets `type` "
+            "and `optimize`."
         ),
     )
 
@@ -378,7 +378,7 @@ class RewardRule(BaseModel):
         description=(
             "When the policy learns from a decision. `any`: as soon as one metric has a value. `all`: once "
             "all metrics have a value or the wait time has passed. This is the default for several "
-            "metrics. `deadline`: once the wait time has passed. You need this if you set `default` or "
+            "metrics. `deadline`: once the wait time has passed. This is required with `default` or "
             "`failed`."
         ),
     )
@@ -393,8 +393,7 @@ class RewardRule(BaseModel):
     failed: Number | None = Field(
         default=None,
         description=(
-            "Quality to assume for a decision whose arm failed. A value or null has the same effects as "
-            "for `default`."
+            "Quality to assume for a decision whose arm failed. It has the same effects as `default`."
         ),
     )
     rater_share: Number = Field(

@@ -195,7 +195,7 @@ class AppConfig(BaseModel):
         default_factory=dict,
         description=(
             "Several corpora by name, instead of `corpus`. Each arm names the corpus that it searches. The "
-            "id of a passage then begins with the name of its corpus: `corpus/id`."
+            "id of a passage is then `corpus/id`."
         ),
     )
     backbones: dict[str, Backbone] = Field(
@@ -205,8 +205,8 @@ class AppConfig(BaseModel):
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
         description=(
-            "Grids of arms. A grid copies each of its arms once for every combination of model, prompt, "
-            "number of passages and reasoning effort."
+            "Grids of arms. A grid copies each of its arms for every combination of model, prompt, "
+            "passages and reasoning."
         ),
     )
     portfolio: str | None = Field(
@@ -231,8 +231,7 @@ class AppConfig(BaseModel):
             "Meanings of the `model` names that clients send, such as `gpt-4o: auto`. Map a name to "
             "`auto`, to `arm/<name>`, or to a language model. If you map it to a language model, the "
             "policy chooses only among the arms that use that model. A name may end in `*`. If several "
-            "names match, an exact name wins, and otherwise the longest one. If you set `aliases`, yours "
-            "replace the default ones."
+            "match, an exact name wins, and then the longest one. Your aliases replace the default ones."
         ),
     )
     limits: Limits = Limits()

@@ -140,7 +140,7 @@ class SourceSpec(BaseModel):
 
 
 class Limits(BaseModel):
-    """Limits on requests, arms and the language model. A full replica answers with 503 and draws no arm."""
+    """Limits on requests, arms and the language model. A full replica answers 503 and draws no arm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -247,8 +247,8 @@ class Http(BaseModel):
         default=10.0,
         gt=0,
         description=(
-            "Seconds in which the header of a request must arrive. The first 64 KiB of the body must then "
-            "arrive within the same time. A slower client gets status 408."
+            "Seconds in which a request's header must arrive. Up to 64 KiB of its body must then arrive in "
+            "the same time. A slower client gets 408."
         ),
     )
     idle_s: Number = Field(
@@ -292,8 +292,8 @@ class ChatPage(BaseModel):
         default=10,
         ge=1,
         description=(
-            "Maximum questions per minute from the same address or IPv6 /64 network. This limits only "
-            "questions with `chat` keys, and each replica counts separately."
+            "Maximum questions per minute from the same address or IPv6 /64 network. It applies to `chat` "
+            "keys, and each replica counts separately."
         ),
     )
 
@@ -330,16 +330,16 @@ class Observations(BaseModel):
         default=200_000,
         ge=1,
         description=(
-            "Tokens that a replica may spend on observations in an hour. It then pauses them for the rest "
-            "of the hour."
+            "Tokens that a replica may spend on observations per hour. It then pauses them until the hour "
+            "ends."
         ),
     )
     usd_per_hour: Number | None = Field(
         default=1.0,
         gt=0,
         description=(
-            "Dollars that a replica may spend on observations in an hour. It then pauses them for the rest "
-            "of the hour."
+            "Dollars that a replica may spend on observations per hour. It then pauses them until the hour "
+            "ends."
         ),
     )
     also: observed.Also | None = Field(

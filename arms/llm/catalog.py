@@ -107,8 +107,7 @@ class EndpointSpec(CachePrices, _Spec):
     usd: Literal[0] | None = Field(
         default=None,
         description=(
-            "Set this to 0 if the model costs nothing, for example because it is your own. If null, the "
-            "token prices apply."
+            "Set this to 0 if the model costs nothing, such as your own. If null, the token prices apply."
         ),
     )
 
@@ -142,8 +141,8 @@ class EndpointSpec(CachePrices, _Spec):
     request: dict[str, JsonValue] = Field(
         default_factory=dict,
         description=(
-            "Fields to add to each request body. Set a field to null to remove it, for example because the "
-            "endpoint refuses it."
+            "Fields to add to each request body. To remove a field, such as one that the endpoint refuses, "
+            "set it to null."
         ),
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
@@ -262,15 +261,12 @@ class ScriptedSpec(TokenPrices, _Spec):
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(
-        default_factory=dict, description=("Replies. The key of each is the last message of the request.")
+        default_factory=dict, description=("Replies, by the last message of the request.")
     )
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description=(
-            "Function calls, for requests that offer functions. The key is again the last message of the "
-            "request."
-        ),
+        description=("Function calls for requests that offer functions, also by the last message."),
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

@@ -185,9 +185,7 @@ class PipelineGrid(BaseModel):
     llm: Names = Field(default=(DEFAULT,), description="Names of language models.")
     prompt: Names | None = Field(
         default=None,
-        description=(
-            "Names of prompts. If this key or one of those below is null, its value comes from `answering`."
-        ),
+        description=("Names of prompts. Here and below, null means the value from `answering`."),
     )
     passages: Counts | None = Field(default=None, description="Numbers of passages.")
     reasoning: Annotated[tuple[Effort, ...], Field(min_length=1)] | None = Field(

@@ -58,8 +58,8 @@ class Backbone(BaseModel):
 
     model: LocalModel = Field(
         description=(
-            "Model to use: a hub name, a folder, or `package:NAME/PATH`. With `hashing:DIM`, you need no "
-            "model, because words are hashed into DIM dimensions."
+            "Model to use: a hub name, a folder, or `package:NAME/PATH`. `hashing:DIM` needs no model: it "
+            "hashes words into DIM dimensions."
         )
     )
     query_prefix: str = Field(
@@ -81,8 +81,8 @@ class Backbone(BaseModel):
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
         description=(
-            "Library that runs the model. `onnx`: onnxruntime runs it if its files include an ONNX graph. "
-            "If not, torch does. `torch`: torch always runs it, on a GPU if there is one."
+            "Library that runs the model. `onnx`: onnxruntime if the model's files include an ONNX graph, "
+            "and torch if not. `torch`: always torch, on a GPU if there is one."
         ),
     )
     host: Literal["ingress", "own"] = Field(

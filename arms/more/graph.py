@@ -31,7 +31,7 @@ class GraphParams(IndexParams):
         le=9,
         description=(
             "Maximum hops from the question's entities. Odd hops lead from entities to passages, and even "
-            "hops lead from passages to entities."
+            "hops lead back."
         ),
     )
     max_entity_df: int = Field(

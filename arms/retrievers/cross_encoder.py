@@ -35,8 +35,8 @@ class CrossEncoderParams(RerankParams):
     runtime: Literal["onnx", "torch"] = Field(
         "onnx",
         description=(
-            "Library that runs the model. `onnx`: onnxruntime runs it if its files include an ONNX graph. "
-            "If not, torch does. `torch`: torch always runs it, on a GPU if there is one."
+            "Library that runs the model. `onnx`: onnxruntime if the model's files include an ONNX graph, "
+            "and torch if not. `torch`: always torch, on a GPU if there is one."
         ),
     )
 

@@ -72,8 +72,8 @@ class ArmSpec(BaseModel):
     corpus: str | None = Field(
         default=None,
         description=(
-            "Name of the corpus in `corpora` that the arm searches. Leave it null if the arm searches no "
-            "corpus, or if there is only one."
+            "Name of the corpus in `corpora` that the arm searches. Null if the arm searches no corpus, or "
+            "if there is only one."
         ),
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Parameters of the kind.")

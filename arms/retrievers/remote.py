@@ -211,7 +211,7 @@ class RemoteParams(HttpParams):
     )
     request: dict[str, JsonValue] = Field(
         description=(
-            "Parameters of the URL, or the JSON body. In their texts, Armwise replaces `{question}` by the "
+            "Parameters of the URL, or the JSON body. In texts, Armwise replaces `{question}` by the "
             "question and `{k}` by the number of passages. A text that is only `{k}` becomes a number."
         )
     )

@@ -131,9 +131,9 @@ SUBJECTS = {
 """Title, subject and keys of each page, by file."""
 
 KINDS = {
-    "arm-kinds": ("Kinds of arms", "how each kind searches, and its parameters"),
-    "policy-kinds": ("Kinds of policies", "how each kind chooses an arm, and its parameters"),
-    "router-kinds": ("Kinds of routers", "how each kind scores the arms, and its parameters"),
+    "arm-kinds": ("Kinds of arms", "how each kind searches"),
+    "policy-kinds": ("Kinds of policies", "how each kind chooses an arm"),
+    "router-kinds": ("Kinds of routers", "how each kind scores the arms for a question"),
     "pools": ("Pools", "files that describe many arms at once"),
 }
 """Title and subject of each page of kinds, by file."""

@@ -27,8 +27,8 @@ class TransformerParameters(IdentityParameters):
     loss: Literal["listwise", "pointwise", "pairwise"] = Field(
         "listwise",
         description=(
-            "Loss to train with. `listwise`: the loss of `listnet`. `pointwise`: the loss of "
-            "`pointwise_ffn`. `pairwise`: the loss of `pairwise_ffn`."
+            "Loss to train with. `listwise`: as in `listnet`. `pointwise`: as in `pointwise_ffn`. "
+            "`pairwise`: as in `pairwise_ffn`."
         ),
     )
     dims: int = Field(

@@ -43,8 +43,8 @@ class McpParams(HttpParams):
     fetch: str | None = Field(
         None,
         description=(
-            "Tool that returns the rest of a result, such as its text. It gets the result's `id`. Leave it "
-            "null if the search results are complete."
+            "Tool that returns the rest of a result, such as its text. It gets the result's `id`. Null if "
+            "the search results are complete."
         ),
     )
 
