@@ -38,7 +38,7 @@ class ProfileSpec(BaseModel):
         ge=0,
         description=(
             "Maximum searches that Armwise makes to sample a source without a corpus. Set this to 0 to "
-            "skip such sources, for example because searches cost money."
+            "skip such sources, for example if searches cost money."
         ),
     )
 

@@ -386,8 +386,7 @@ class RewardRule(BaseModel):
         default=None,
         description=(
             "Quality to assume for a decision without feedback. If null, the policy does not learn from "
-            "such a decision. If you set a value, the policy learns from every decision only after the "
-            "wait time."
+            "such a decision. If set, the policy learns from every decision only after the wait time."
         ),
     )
     failed: Number | None = Field(

@@ -55,10 +55,7 @@ class KeyBase(BaseModel):
     )
     source: Source = Field(
         default="user",
-        description=(
-            "Who gives the feedback that is sent with this key. Armwise stores this value with each "
-            "feedback item."
-        ),
+        description=("Who gives the feedback sent with this key. Each feedback item stores this value."),
     )
     groups: tuple[Group, ...] = Field(
         default=(),
@@ -110,8 +107,8 @@ class CorpusSpec(BaseModel):
     source: LocalSource = Field(
         default="stdlib",
         description=(
-            "What to read: a JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` "
-            "reads the standard library of this Python, and `language` reads its language reference."
+            "What to read: a JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` is "
+            "the standard library of this Python, and `language` is its language reference."
         ),
     )
     chunking: Chunking = Field(
@@ -153,16 +150,15 @@ class Limits(BaseModel):
         default=None,
         ge=1,
         description=(
-            "Maximum answers that the language model generates at once for a replica. If the model is "
-            "embedded, null means the number of its slots. For any other model, null means `in_flight`."
+            "Maximum answers that the language model generates at once for a replica. Null means the "
+            "number of slots if the model is embedded, and `in_flight` if not."
         ),
     )
     chat_queue: int = Field(
         default=8,
         ge=0,
         description=(
-            "Maximum requests that wait in a queue while the replica generates as many answers as `chats` "
-            "allows."
+            "Maximum requests that wait while a replica generates as many answers as `chats` allows."
         ),
     )
     chat_queue_s: Number = Field(

@@ -68,8 +68,7 @@ class FeatureSpec(BaseModel):
         default=16,
         ge=0,
         description=(
-            'Maximum number of words of the question that are features. Words such as "the" do not count. '
-            "With 0, no words are features."
+            'Maximum question words that become features. Words such as "the" do not count. 0 uses none.'
         ),
     )
     shape: bool = Field(

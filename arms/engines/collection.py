@@ -223,8 +223,8 @@ class EngineParams(BaseModel):
     mode: Literal["lexical", "dense", "hybrid"] = Field(
         "lexical",
         description=(
-            "How to search. `lexical`: by words. `dense`: by vectors. `hybrid`: by both, and the two "
-            "rankings are fused by reciprocal rank."
+            "How to search. `lexical`: by words. `dense`: by vectors. `hybrid`: by both, fused by "
+            "reciprocal rank."
         ),
     )
     backbone: str | None = Field(

@@ -81,7 +81,7 @@ class EmbeddedSpec(TokenPrices, _Spec):
         default=None,
         ge=1,
         description=(
-            "Number of compute threads. Null means all of the machine's cores except one, which is left to "
+            "Number of compute threads. Null means all cores of the machine except one, which is left to "
             "the service."
         ),
     )
@@ -126,8 +126,8 @@ class EndpointSpec(CachePrices, _Spec):
         ge=0,
         le=10,
         description=(
-            "Maximum retries after a connection fails, or after a response with status 429 or 5xx. All "
-            "retries count towards the answer's time limit."
+            "Maximum retries after a connection fails, or after a response with status 429 or 5xx. They "
+            "count towards the answer's time limit."
         ),
     )
     concurrency: int | None = Field(

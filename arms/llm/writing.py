@@ -85,8 +85,8 @@ class Answering(BaseModel):
         default=512,
         ge=1,
         description=(
-            "Maximum tokens per answer, unless the request sets a limit. With the prompt `as_sent`, "
-            "Armwise sends a limit to an endpoint only if you set one here or for the arm."
+            "Maximum tokens per answer, unless the request sets a limit. With the prompt `as_sent`, an "
+            "endpoint gets a limit only if you set one here or for the arm."
         ),
     )
     temperature: Number = Field(

@@ -47,7 +47,7 @@ class FederatedParams(BaseModel):
         lt=1.0,
         description=(
             "Relevance that is enough. Once the mean predicted relevance of the two best passages reaches "
-            "it, no further arm is asked. If null, `most` arms are always asked."
+            "it, no further arm is asked. Null always asks `most` arms."
         ),
     )
     model: ModelFolder = PRETRAINED

@@ -38,8 +38,7 @@ class GraphParams(IndexParams):
         100,
         ge=1,
         description=(
-            "Maximum number of passages in which an entity may occur. The search does not follow entities "
-            "that occur in more."
+            "Maximum passages in which an entity may occur. More frequent entities are not followed."
         ),
     )
     max_candidates: int = Field(1000, ge=1, description="Maximum passages to gather and rank.")

@@ -186,8 +186,8 @@ class HttpParams(BaseModel):
         gt=0.0,
         le=600.0,
         description=(
-            "Maximum seconds per search, including retries. Armwise retries if the connection fails, or if "
-            "the response has status 429 or 5xx. Keep it below `limits.arm_timeout_s`."
+            "Maximum seconds per search, including retries. Armwise retries after a failed connection, or "
+            "a response with status 429 or 5xx. Keep it below `limits.arm_timeout_s`."
         ),
     )
 

@@ -78,9 +78,8 @@ class GateSpec(BaseModel):
         default=100,
         ge=0,
         description=(
-            "Minimum number of decisions whose propensity Armwise can recompute and finds to agree with "
-            "the log. Set this to 0 to accept a log whose propensities cannot be recomputed, such as an "
-            "imported one."
+            "Minimum decisions whose recomputed propensities agree with the log. Set this to 0 to accept a "
+            "log whose propensities cannot be recomputed, such as an imported one."
         ),
     )
 

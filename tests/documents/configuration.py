@@ -61,9 +61,8 @@ below it belong to an `llm` with `engine: openai`.
 
 ## Environment variables
 
-You can also set a key in an environment variable. The variable overrides the file, as the file overrides the
-defaults. To form the variable's name, write `ARMWISE_` and then the keys in capitals, with two underscores
-between levels:
+You can also set a key in an environment variable. It overrides the file, as the file overrides the defaults.
+The variable's name is `ARMWISE_` plus the keys in capitals, with two underscores between levels:
 
 ```bash
 export ARMWISE_LIMITS__IN_FLIGHT=32            # limits: {in_flight: 32}
@@ -133,7 +132,7 @@ SUBJECTS = {
 KINDS = {
     "arm-kinds": ("Kinds of arms", "how each kind searches"),
     "policy-kinds": ("Kinds of policies", "how each kind chooses an arm"),
-    "router-kinds": ("Kinds of routers", "how each kind scores the arms for a question"),
+    "router-kinds": ("Kinds of routers", "how each kind scores arms"),
     "pools": ("Pools", "files that describe many arms at once"),
 }
 """Title and subject of each page of kinds, by file."""

@@ -92,16 +92,15 @@ class EnsembleParams(BaseModel):
         None,
         validate_default=True,
         description=(
-            "Folder of the router that `learned` uses. The router must have stage `answered` and be "
-            "trained on these arms."
+            "Folder of the router that `learned` uses. It must have stage `answered` and be trained on "
+            "these arms."
         ),
     )
     ranker: LocalName | None = Field(
         None,
         description=(
-            "Folder of a router that ranks these arms, so that only the arms that it ranks first run. The "
-            "router must have stage `question` and be trained on at least these arms. If null, all arms "
-            "run."
+            "Folder of a router. Only the arms that it ranks first run. It must have stage `question` and "
+            "be trained on at least these arms. If null, all arms run."
         ),
     )
     most: int | None = Field(
@@ -118,7 +117,7 @@ class EnsembleParams(BaseModel):
     )
     form: prompts.Form = Field(
         prompts.Form.DIRECT,
-        description="Form of each arm's answer. If you use a router, set the form that it was trained with.",
+        description="Form of each arm's answer. With a router, use the form from its training.",
     )
     word_budget: int = Field(400, ge=1, description="Maximum passage words per answer.")
     max_tokens: int = Field(32, ge=1, description="Maximum tokens in each arm's answer.")
