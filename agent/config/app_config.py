@@ -122,9 +122,9 @@ class AppConfig(BaseModel):
         default="off",
         description=(
             "Which requests form a conversation. The later turns of a conversation use the arm of its "
-            "first turn. `off`: there are no conversations, so Armwise draws an arm for every request. "
-            "`episode`: requests with the same `agent.episode_id` form one. `session`: requests without "
-            "that id also form one if they share `metadata.session_id` or `prompt_cache_key`."
+            "first turn. `off`: none, so Armwise draws an arm for every request. `episode`: requests with "
+            "the same `agent.episode_id` form one. `session`: requests without that id also form one if "
+            "they share `metadata.session_id` or `prompt_cache_key`."
         ),
     )
     drift: DriftSpec | None = Field(
@@ -169,8 +169,8 @@ class AppConfig(BaseModel):
     keys: tuple[Key, ...] = Field(
         default=(),
         description=(
-            "API keys in environment variables, in addition to the keys that `armwise key create` makes. "
-            "Without any key, anyone who can reach the service can use it."
+            "API keys in environment variables, in addition to the keys of `armwise key create`. Without "
+            "any key, anyone who can reach the service can use it."
         ),
     )
     open: bool = Field(

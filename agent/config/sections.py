@@ -164,7 +164,7 @@ class Limits(BaseModel):
     chat_queue_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Maximum seconds that a request waits in this queue. After that, it gets status 503.",
+        description="Seconds that a request waits in this queue. After that, it gets 503.",
     )
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")

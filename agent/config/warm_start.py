@@ -250,8 +250,8 @@ class PortfolioPlan(BaseModel):
     pool: tuple[str, ...] = Field(
         default=(),
         description=(
-            "Name patterns of further arms to choose from. These arms may have `action: false`. If empty, "
-            "only the live arms can be chosen."
+            "Patterns of further arms to choose from. These arms may have `action: false`. If empty, only "
+            "the live arms can be chosen."
         ),
     )
     measure: str = Field(description="Score in the labels that ranks the arms.")

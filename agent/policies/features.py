@@ -55,7 +55,7 @@ class EmbeddingSpec(BaseModel):
     dims: int = Field(
         default=32,
         ge=1,
-        description="Number of dimensions that the policy sees. A fixed random projection makes them.",
+        description="Number of dimensions that the policy sees, after a fixed random projection.",
     )
 
 

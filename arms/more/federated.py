@@ -46,8 +46,8 @@ class FederatedParams(BaseModel):
         gt=0.0,
         lt=1.0,
         description=(
-            "Relevance that is enough. Once the mean predicted relevance of the two best passages reaches "
-            "it, no further arm is asked. Null always asks `most` arms."
+            "Once the mean predicted relevance of the two best passages reaches this value, no further arm "
+            "is asked. Null always asks `most` arms."
         ),
     )
     model: ModelFolder = PRETRAINED

@@ -94,7 +94,7 @@ class QueryVariantsParams(BaseModel):
         3,
         ge=1,
         le=10,
-        description="Maximum number of variants, in addition to the question itself. `hyde` writes only one.",
+        description="Maximum variants, in addition to the question. `hyde` writes only one.",
     )
 
 
