@@ -221,7 +221,7 @@ def _index(places: Mapping[str, str]) -> str:
 def _arms() -> list[str]:
     light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
-        "An arm's `kind` says how it searches. Each section describes a kind and its `params`, if it has any.",
+        "An arm's `kind` says how it searches. Each section describes a kind and its `params`, if any.",
         "To use your own class, write `kind: package.module:Class`. Armwise creates an arm with",
         "`Class(name=name, **params)`. The class must satisfy `armwise.arms.base.Arm`.",
         "",
@@ -252,8 +252,8 @@ def _arms() -> list[str]:
 def _policies() -> list[str]:
     about = [
         "A policy decides with which probability each arm is drawn for a question. To select a kind, write",
-        "`policy: {kind: KIND, params: {...}}`. Each section describes a kind and its `params`, if it has",
-        "any. The guide explains [how to choose a",
+        "`policy: {kind: KIND, params: {...}}`. Each section describes a kind and its `params`, if any.",
+        "The guide explains [how to choose a",
         "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point",
         "group `armwise.policies`.",
     ]
@@ -263,7 +263,7 @@ def _policies() -> list[str]:
 def _routers() -> list[str]:
     about = [
         "A router scores each arm for a question. It learns this from labels when you run",
-        "`armwise lab train --router KIND`. Each section describes a kind and its parameters, if it has any.",
+        "`armwise lab train --router KIND`. Each section describes a kind and its parameters, if any.",
         "To set them, write the `kind` and its `params` to a file, and pass `--spec FILE`. A",
         "package can add kinds under the entry point group `armwise.routers`.",
     ]
