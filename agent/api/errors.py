@@ -65,13 +65,14 @@ _KINDS = (
     ErrorKind(
         "invalid_request",
         400,
-        "The body is not UTF-8 JSON, is not declared as JSON, lacks a field or has an unknown one.",
+        "The body is not declared as JSON, is not UTF-8 JSON, lacks a field or has an unknown "
+        "one. Correct what the message names.",
         framework=True,
     ),
     ErrorKind(
         "invalid_value",
         400,
-        "A field has a value of the wrong type or outside its range.",
+        "A field has the wrong type or is outside its range. Correct the field that `param` names.",
         raised_by={
             ask.InvalidAskError: None,
             RewardError: "value",
@@ -83,178 +84,240 @@ _KINDS = (
     ErrorKind(
         "unsupported_parameter",
         400,
-        "The request asks for something that the language model cannot do.",
+        "The language model cannot do what a parameter asks for. Remove the parameter that `param` names.",
     ),
     ErrorKind(
         "unknown_arm",
         400,
-        "The request names an arm that is not configured.",
+        "The request names an arm that is not configured. Choose one from `GET /v1/arms`.",
         raised_by={ask.UnknownArmError: None},
     ),
     ErrorKind(
         "no_eligible_arm",
         400,
-        "The named arm, or every arm, is switched off or excluded. Nothing was decided.",
+        "The named arm, or every arm, is switched off or excluded, so nothing was decided. "
+        "Allow another arm or switch one on.",
         raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind(
         "unknown_metric",
         400,
-        "Feedback names a metric that the configuration does not declare.",
+        "The feedback names a metric that the configuration does not declare. Correct the name, "
+        "or declare the metric.",
         raised_by={UnknownMetricError: "metric_name"},
     ),
-    ErrorKind("empty_window", 400, "There is no decision to evaluate."),
+    ErrorKind(
+        "empty_window",
+        400,
+        "There is no decision to evaluate. Choose an earlier `since`, or wait for decisions.",
+    ),
     ErrorKind(
         "context_length_exceeded",
         400,
-        "The prompt is longer than the language model can read.",
+        "The prompt is longer than the language model can read. Shorten it, or use a model that reads more.",
         raised_by={base.PromptTooLongError: "messages"},
     ),
     ErrorKind(
         "invalid_api_key",
         401,
-        "The service requires a key. The request has none, or one that is unknown, disabled or expired.",
+        "The service requires a key, but the request has none, or its key is unknown, disabled "
+        "or expired. Send a valid one as `Authorization: Bearer <key>`.",
         raised_by={UnauthorizedError: None},
     ),
     ErrorKind(
         "forbidden",
         403,
-        "The key lacks the scope of the route or a group of the request, or a page of "
-        "another site sent the request.",
+        "The key lacks the scope of the route or a group that the request names, or a page of "
+        "another site sent the request. Use a key with more rights, or add the site to `hosts`.",
         raised_by={ask.ForeignGroupError: None, ForbiddenError: None},
     ),
-    ErrorKind("not_found", 404, "The route does not exist.", framework=True),
+    ErrorKind(
+        "not_found", 404, "The route does not exist. Find the right one in `/openapi.json`.", framework=True
+    ),
     ErrorKind(
         "model_not_found",
         404,
-        "The model is neither `auto` nor a configured arm nor an alias.",
+        "The model is neither `auto` nor a configured arm nor an alias. Choose one from `GET /v1/models`.",
         raised_by={ask.UnknownModelError: None},
     ),
-    ErrorKind("decision_not_found", 404, "The log has no decision with this id."),
-    ErrorKind("arm_not_found", 404, "No live arm has this name."),
-    ErrorKind("key_not_found", 404, "No key has this public id."),
-    ErrorKind("version_not_found", 404, "The log has no policy version with this number."),
-    ErrorKind("evaluation_not_found", 404, "The log has no evaluation with this number."),
-    ErrorKind("warm_start_not_found", 404, "The log has no warm start with this number."),
-    ErrorKind("method_not_allowed", 405, "The route does not support the method.", framework=True),
+    ErrorKind(
+        "decision_not_found", 404, "Your project has no decision with this id. Check the id and the key."
+    ),
+    ErrorKind("arm_not_found", 404, "No live arm has this name. Choose one from `GET /v1/arms`."),
+    ErrorKind("key_not_found", 404, "No key has this public id. Choose one from `GET /v1/keys`."),
+    ErrorKind(
+        "version_not_found",
+        404,
+        "The log has no policy version with this number. Choose one from `GET /v1/policies`.",
+    ),
+    ErrorKind(
+        "evaluation_not_found",
+        404,
+        "The log has no evaluation with this number. Choose one from `GET /v1/evaluations`.",
+    ),
+    ErrorKind(
+        "warm_start_not_found",
+        404,
+        "The log has no warm start with this number. Choose one from `GET /v1/warm-starts`.",
+    ),
+    ErrorKind(
+        "method_not_allowed",
+        405,
+        "The route does not support the method. Find the right one in `/openapi.json`.",
+        framework=True,
+    ),
     ErrorKind(
         "deadline_exceeded",
         408,
-        "The deadline in `X-Request-Timeout-Seconds` has passed.",
+        "The time limit in `X-Request-Timeout-Seconds` has passed. Retry with a longer one.",
         retryable=True,
         raised_by={ask.DeadlineExceededError: None},
     ),
     ErrorKind(
         "request_timeout",
         408,
-        "The client sent its request too slowly. The header must arrive within "
-        "`http.request_s`, the body within 20 s.",
+        "The client sent its request too slowly. Send the header within `http.request_s` and "
+        "the body within 20 s.",
         retryable=True,
     ),
     ErrorKind(
         "idempotency_conflict",
         409,
-        "The idempotency key or the feedback id was used for another request, or its turn failed.",
+        "The idempotency key or feedback id was used for another request or for a turn that "
+        "failed. Use a new one.",
         raised_by={ask.KeyReusedError: None, ConflictError: None},
     ),
     ErrorKind(
         "not_logged",
         409,
-        "The decision was made while the log could not be written (`log_away: "
-        "answer`), so it takes no feedback.",
+        "The decision was made while the log could not be written (`log_away: answer`). Do not "
+        "send feedback on answers that have the header `x-armwise-log: away`.",
         raised_by={UnloggedIdError: None},
     ),
     ErrorKind(
         "too_much_feedback",
         409,
-        "A decision or an episode already has 1,000 feedback values or retractions. "
-        "They are kept, and sending them again succeeds.",
+        "The decision or episode already has 1,000 feedback values or retractions. Send no new "
+        "ones. You can safely repeat the stored ones.",
         raised_by={TooMuchFeedbackError: None},
     ),
     ErrorKind(
         "project_taken",
         409,
-        "Ids in the log would clash with ids of the new project.",
+        "Ids in the log would clash with ids of the new project. Choose another project name.",
         raised_by={ProjectTakenError: "project"},
     ),
-    ErrorKind("promotion_refused", 409, "This configuration cannot serve the version."),
-    ErrorKind("promotion_gate_failed", 409, "The gate holds the version. `reasons` says why."),
-    ErrorKind("changed_meanwhile", 409, "Another promotion or rollback came first."),
-    ErrorKind("version_unavailable", 409, "The policy of the version can neither be read nor rebuilt."),
-    ErrorKind("not_drawn", 409, "The decision is a label. No policy drew it, so it cannot be verified."),
-    ErrorKind("not_done", 409, "The evaluation is not done, so it has no report yet."),
-    ErrorKind("not_configured", 409, "The configuration has no section `warm_start`."),
-    ErrorKind("under_way", 409, "A warm start is already queued or running."),
+    ErrorKind(
+        "promotion_refused",
+        409,
+        "The service cannot serve this version. Change what the message names, or choose another version.",
+    ),
+    ErrorKind(
+        "promotion_gate_failed",
+        409,
+        "The gate holds the version back, and `reasons` says why. Wait for more evidence, or "
+        "skip the gate with `force`.",
+    ),
+    ErrorKind(
+        "changed_meanwhile",
+        409,
+        "Another promotion or rollback came first. Check `GET /v1/policy` before you send yours again.",
+    ),
+    ErrorKind(
+        "version_unavailable",
+        409,
+        "The policy of the version can be neither read nor rebuilt. Choose another version.",
+    ),
+    ErrorKind(
+        "not_drawn",
+        409,
+        "The decision is a label. No policy drew it, so there is nothing to verify. Choose a "
+        "decision that was drawn.",
+    ),
+    ErrorKind(
+        "not_done",
+        409,
+        "The evaluation is not done, so it has no report yet. Check its status with `GET "
+        "/v1/evaluations/{number}`.",
+    ),
+    ErrorKind("not_configured", 409, "The configuration has no section `warm_start`. Add one."),
+    ErrorKind("under_way", 409, "A warm start is already queued or running. Wait until it has finished."),
     ErrorKind(
         "payload_too_large",
         413,
-        "The body is larger than `limits.body_bytes`, or has more than 100,000 fields and items.",
+        "The body is larger than `limits.body_bytes`, or has more than 100,000 fields and "
+        "items. Send less, or raise `limits.body_bytes`.",
     ),
     ErrorKind(
         "unknown_host",
         421,
-        "The request names a host that is not listed in `hosts`.",
+        "The request's `Host` is not listed in `hosts`. Add it if it is a name of your service.",
         raised_by={UnknownHostError: "Host"},
     ),
     ErrorKind(
         "header_too_large",
         431,
-        "The header is larger than 16,384 bytes or has more than 100 lines.",
+        "The header is larger than 16,384 bytes or has more than 100 lines. Send less in it.",
     ),
     ErrorKind(
         "too_many_evaluations",
         429,
-        "The queue of evaluations, or the project's share of it, is full.",
+        "The queue of evaluations, or your project's share of it, is full. Retry when an "
+        "evaluation has finished.",
         retryable=True,
         raised_by={QueueFullError: None},
     ),
     ErrorKind(
         "rate_limit_exceeded",
         429,
-        "The key has used its requests or tokens per minute. Nothing was decided. "
-        "`Retry-After` says when to retry.",
+        "The key has used its requests or tokens per minute, so nothing was decided. Wait for "
+        "the time in `Retry-After`.",
         retryable=True,
         raised_by={RateLimitedError: None},
     ),
     ErrorKind(
         "model_busy",
         429,
-        "The provider of the language model accepts no more requests for now, and no "
-        "other arm may answer. `Retry-After` says when to retry.",
+        "The provider of the language model accepts no more requests for now, and no other arm "
+        "may answer. Wait for the time in `Retry-After`.",
         retryable=True,
     ),
     ErrorKind(
         "insufficient_quota",
         429,
-        "The key has spent its budget for the day or month. Nothing was decided.",
+        "The key has spent its budget for the day or month, so nothing was decided. Wait until "
+        "the period ends, or use another key.",
         raised_by={SpentError: None},
     ),
     ErrorKind(
         "internal_error",
         500,
-        "An unexpected exception. The log of the service has its traceback.",
+        "Armwise raised an unexpected exception. Read its traceback in the service's log.",
         raised_by={Exception: None},
     ),
     ErrorKind(
         "arm_failed",
         502,
-        "The chosen arm failed and no fallback could replace it, or new arms could not be built.",
+        "The chosen arm failed and no fallback could replace it, or new arms could not be "
+        "built. Retry. If the error remains, read the service's log.",
         retryable=True,
         ends=Status.ARM_FAILED,
     ),
     ErrorKind(
         "llm_failed",
         502,
-        "The language model failed. Do not retry if its endpoint refuses the key, the "
-        "account or the model (`retryable` is false).",
+        "The language model failed. Retry if `retryable` is true. It is false if the model's "
+        "endpoint refuses the key, the account or the model. In this case, correct the "
+        "configuration.",
         retryable=True,
         ends=Status.LLM_FAILED,
     ),
     ErrorKind(
         "not_ready",
         503,
-        "The arms, the language model or a policy are not loaded yet or cannot be "
-        "reached, or an encoder, a router or the search of a repeated request failed.",
+        "Arms, models or policies are not loaded or cannot be reached, or an encoder, a router "
+        "or the search of a repeated request failed. If waiting does not help, read the "
+        "service's log.",
         retryable=True,
         raised_by={
             ask.NotReadyError: None,
@@ -264,43 +327,46 @@ _KINDS = (
     ErrorKind(
         "overloaded",
         503,
-        "Too many requests are in progress, every eligible arm is at its limit, or "
-        "too many exports or reads of earlier policies are running. Nothing new was decided.",
+        "Too many requests, exports or reads of earlier policies are in progress, or every "
+        "eligible arm is at its limit. Nothing new was decided. Wait, or add replicas.",
         retryable=True,
         raised_by={OverloadedError: None},
     ),
     ErrorKind(
         "in_progress",
         503,
-        "Another request with the same idempotency key is in progress.",
+        "Another request with the same idempotency key is in progress. Wait, then send yours "
+        "again to get the same answer.",
         retryable=True,
         raised_by={ask.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
     ),
     ErrorKind(
         "log_unavailable",
         503,
-        "The log cannot be read or written. It cannot be reached or is full, its "
-        "tables or rows are missing or have another schema, or this machine's clock is behind it.",
+        "The log cannot be read or written. It cannot be reached or is full, its tables or rows "
+        "are missing or have another schema, or this machine's clock is behind it. If waiting "
+        "does not help, run `armwise doctor`.",
         retryable=True,
         raised_by=dict.fromkeys(LOG_UNUSABLE),
     ),
     ErrorKind(
         "replica_lost",
         503,
-        "The replica that was answering ended or does not respond. What it committed is kept.",
+        "The replica that was answering ended or does not respond. What it committed is kept. "
+        "Send the request again with the same idempotency key.",
         retryable=True,
     ),
     ErrorKind(
         "evaluation_under_way",
         503,
-        "The evaluation on which the promotion depends is not done yet.",
+        "The evaluation on which the promotion depends is not done. When it is, request the promotion again.",
         retryable=True,
         raised_by={UndecidedError: None},
     ),
     ErrorKind(
         "llm_timeout",
         504,
-        "The language model took longer than `limits.llm_timeout_s`.",
+        "The language model took longer than `limits.llm_timeout_s`. Retry, or raise the limit.",
         retryable=True,
         ends=Status.LLM_TIMEOUT,
     ),
