@@ -95,8 +95,8 @@ _KINDS = (
     ErrorKind(
         "no_eligible_arm",
         400,
-        "The named arm, or every arm, is switched off or excluded, so nothing was decided. "
-        "Allow another arm or switch one on.",
+        "The named arm, or every arm, is switched off or excluded. Nothing was decided. Allow "
+        "another arm or switch one on.",
         raised_by={ask.ArmExcludedError: None, NoEligibleArmError: "agent.excluded_arms"},
     ),
     ErrorKind(
@@ -120,8 +120,8 @@ _KINDS = (
     ErrorKind(
         "invalid_api_key",
         401,
-        "The service requires a key, but the request has none, or its key is unknown, disabled "
-        "or expired. Send a valid one as `Authorization: Bearer <key>`.",
+        "The service requires a key. Yours is missing, unknown, disabled or expired. Send a "
+        "valid one as `Authorization: Bearer <key>`.",
         raised_by={UnauthorizedError: None},
     ),
     ErrorKind(
@@ -198,7 +198,7 @@ _KINDS = (
         "too_much_feedback",
         409,
         "The decision or episode already has 1,000 feedback values or retractions. Send no new "
-        "ones. You can safely repeat the stored ones.",
+        "ones. You can repeat the stored ones.",
         raised_by={TooMuchFeedbackError: None},
     ),
     ErrorKind(
@@ -231,8 +231,8 @@ _KINDS = (
     ErrorKind(
         "not_drawn",
         409,
-        "The decision is a label. No policy drew it, so there is nothing to verify. Choose a "
-        "decision that was drawn.",
+        "The decision is a label, which no policy drew, so there is nothing to verify. Choose "
+        "another decision.",
     ),
     ErrorKind(
         "not_done",
@@ -251,13 +251,13 @@ _KINDS = (
     ErrorKind(
         "unknown_host",
         421,
-        "The request's `Host` is not listed in `hosts`. Add it if it is a name of your service.",
+        "The request's `Host` is not listed in `hosts`. If it is a name of your service, add it.",
         raised_by={UnknownHostError: "Host"},
     ),
     ErrorKind(
         "header_too_large",
         431,
-        "The header is larger than 16,384 bytes or has more than 100 lines. Send less in it.",
+        "The header is larger than 16,384 bytes or has more than 100 lines. Send fewer or shorter headers.",
     ),
     ErrorKind(
         "too_many_evaluations",
@@ -299,24 +299,22 @@ _KINDS = (
         "arm_failed",
         502,
         "The chosen arm failed and no fallback could replace it, or new arms could not be "
-        "built. Retry. If the error remains, read the service's log.",
+        "built. If the error remains, read the service's log.",
         retryable=True,
         ends=Status.ARM_FAILED,
     ),
     ErrorKind(
         "llm_failed",
         502,
-        "The language model failed. Retry if `retryable` is true. It is false if the model's "
-        "endpoint refuses the key, the account or the model. In this case, correct the "
-        "configuration.",
+        "The language model failed. If `retryable` is false, its endpoint refused the key, the "
+        "account or the model: correct the configuration.",
         retryable=True,
         ends=Status.LLM_FAILED,
     ),
     ErrorKind(
         "not_ready",
         503,
-        "Arms, models or policies are not loaded or cannot be reached, or an encoder, a router "
-        "or the search of a repeated request failed. If waiting does not help, read the "
+        "The service, an arm, a model or a policy is not ready. If the error remains, read the "
         "service's log.",
         retryable=True,
         raised_by={
@@ -327,25 +325,22 @@ _KINDS = (
     ErrorKind(
         "overloaded",
         503,
-        "Too many requests, exports or reads of earlier policies are in progress, or every "
-        "eligible arm is at its limit. Nothing new was decided. Wait, or add replicas.",
+        "The service is busy, so nothing new was decided. If this happens often, add replicas "
+        "or raise the limit.",
         retryable=True,
         raised_by={OverloadedError: None},
     ),
     ErrorKind(
         "in_progress",
         503,
-        "Another request with the same idempotency key is in progress. Wait, then send yours "
-        "again to get the same answer.",
+        "Another request with the same idempotency key is in progress. Wait, then retry to get its answer.",
         retryable=True,
         raised_by={ask.InProgressError: None, AnsweredElsewhereError: "Idempotency-Key"},
     ),
     ErrorKind(
         "log_unavailable",
         503,
-        "The log cannot be read or written. It cannot be reached or is full, its tables or rows "
-        "are missing or have another schema, or this machine's clock is behind it. If waiting "
-        "does not help, run `armwise doctor`.",
+        "The log cannot be read or written. If the error remains, run `armwise doctor`.",
         retryable=True,
         raised_by=dict.fromkeys(LOG_UNUSABLE),
     ),
@@ -353,13 +348,14 @@ _KINDS = (
         "replica_lost",
         503,
         "The replica that was answering ended or does not respond. What it committed is kept. "
-        "Send the request again with the same idempotency key.",
+        "Retry with the same idempotency key.",
         retryable=True,
     ),
     ErrorKind(
         "evaluation_under_way",
         503,
-        "The evaluation on which the promotion depends is not done. When it is, request the promotion again.",
+        "The evaluation on which the promotion depends is not done. Wait for it, then request "
+        "the promotion again.",
         retryable=True,
         raised_by={UndecidedError: None},
     ),

@@ -10,10 +10,8 @@ def page() -> Iterator[str]:
     """Yield the lines of a Markdown page of the table."""
     yield "# Errors"
     yield ""
-    yield 'Every unsuccessful response has the body `{"error": {...}}` with a `code` from this page. Each'
-    yield "entry says what happened and what to do. The field `retryable` says whether the same request may"
-    yield "succeed later. It is false if the failure is recorded under your idempotency key. [Every"
-    yield "503](failures.md#every-503) lists the causes of a 503."
+    yield "Every unsuccessful response has [a body](http.md#errors) with a `code` from this page. Each entry"
+    yield "says what happened and what to do. [Every 503](failures.md#every-503) lists the causes of each 503."
     for title, retryable in (("Do not retry", False), ("Retry later", True)):
         yield ""
         yield f"## {title}"
