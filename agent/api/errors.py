@@ -127,8 +127,8 @@ _KINDS = (
     ErrorKind(
         "forbidden",
         403,
-        "The key lacks the scope of the route or a group that the request names, or a page of "
-        "another site sent the request. Use a key with more rights, or add the site to `hosts`.",
+        "The key lacks the route's scope or a requested group, or a page of another site sent "
+        "the request. Use a key with more rights, or add the site to `hosts`.",
         raised_by={ask.ForeignGroupError: None, ForbiddenError: None},
     ),
     ErrorKind(
@@ -190,8 +190,8 @@ _KINDS = (
     ErrorKind(
         "not_logged",
         409,
-        "The decision was made while the log could not be written (`log_away: answer`). Do not "
-        "send feedback on answers that have the header `x-armwise-log: away`.",
+        "The decision was made while the log could not be written (`log_away: answer`). Send no "
+        "feedback on answers with the header `x-armwise-log: away`.",
         raised_by={UnloggedIdError: None},
     ),
     ErrorKind(
@@ -278,8 +278,8 @@ _KINDS = (
     ErrorKind(
         "model_busy",
         429,
-        "The provider of the language model accepts no more requests for now, and no other arm "
-        "may answer. Wait for the time in `Retry-After`.",
+        "The language model's provider accepts no more requests for now, and no other arm may "
+        "answer. Wait for the time in `Retry-After`.",
         retryable=True,
     ),
     ErrorKind(
@@ -354,8 +354,7 @@ _KINDS = (
     ErrorKind(
         "evaluation_under_way",
         503,
-        "The evaluation on which the promotion depends is not done. Wait for it, then request "
-        "the promotion again.",
+        "The evaluation for the promotion is not done. When it is, request the promotion again.",
         retryable=True,
         raised_by={UndecidedError: None},
     ),

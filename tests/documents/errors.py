@@ -11,7 +11,7 @@ def page() -> Iterator[str]:
     yield "# Errors"
     yield ""
     yield "Every unsuccessful response has [a body](http.md#errors) with a `code` from this page. Each entry"
-    yield "says what happened and what to do. [Every 503](failures.md#every-503) lists the causes of each 503."
+    yield "says what happened and what to do. [Every 503](failures.md#every-503) lists the causes of a 503."
     for title, retryable in (("Do not retry", False), ("Retry later", True)):
         yield ""
         yield f"## {title}"
