@@ -348,7 +348,7 @@ def usd_today(paid: float, tokens_by_model: Mapping[str, Sequence[float]], price
 
 
 class RewardRule(BaseModel):
-    """The reward: the quality that metrics measure, minus `cost_weight` times the priced cost."""
+    """The reward is the quality, computed from `metrics`, minus `cost_weight` times the priced cost."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -364,10 +364,10 @@ class RewardRule(BaseModel):
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
         description=(
-            "Current prices by language model, in USD per 1,000 tokens. List them in this order: input, "
-            "output, and read from the cache. If writing to the cache has its own price, add it as the "
-            "fourth. If `cost.usd` is above 0, all rewards count tokens at these prices, even if past "
-            "prices differed. By default, the prices under `llm` and `llms` apply."
+            "Current prices by language model, in USD per 1,000 tokens. List the prices of input, output "
+            "and cached input, in this order. If writing to the cache has its own price, add it as the "
+            "fourth. If `cost.usd` is above 0, Armwise computes all rewards with these prices, even if "
+            "past prices differed. By default, the prices under `llm` and `llms` apply."
         ),
     )
     wait_time: str = Field(
@@ -392,7 +392,8 @@ class RewardRule(BaseModel):
     failed: Number | None = Field(
         default=None,
         description=(
-            "Quality to assume for a decision whose arm failed. It has the same effects as `default`."
+            "Quality to assume for a decision whose arm failed. As with `default`, the policy then learns "
+            "only after the wait time."
         ),
     )
     rater_share: Number = Field(
@@ -400,10 +401,10 @@ class RewardRule(BaseModel):
         gt=0,
         le=1,
         description=(
-            "Maximum share of the newest 20 rated decisions that one rater may have. If twice the rater's "
-            "share of the previous 1,000 is larger, that is the limit instead. Ratings above the limit "
-            "wait, and Armwise drops them if there is still no room. Judges and operators have no limit. "
-            "Set this to 1 to limit nobody."
+            "Maximum share of the newest 20 rated decisions that one rater may have. Regular raters may "
+            "have more: up to twice their share of the previous 1,000. Ratings above the limit wait. If "
+            "they still exceed it later, Armwise drops them. Judges and operators have no limit. Set this "
+            "to 1 to limit nobody."
         ),
     )
     clip: tuple[Number, Number] = Field(

@@ -78,7 +78,7 @@ class AppConfig(BaseModel):
     )
     fallback: str | None = Field(
         default=None,
-        description="Arm that answers if the chosen arm fails. If null, such a request gets 502.",
+        description="Arm that answers if the chosen arm fails. If null, the request gets status 502.",
     )
     baseline: str | None = Field(
         default=None,
@@ -121,10 +121,10 @@ class AppConfig(BaseModel):
     sticky: Sticky = Field(
         default="off",
         description=(
-            "Which requests form a conversation. The later turns of a conversation use the arm of its "
-            "first turn. `off`: none, so Armwise draws an arm for every request. `episode`: requests with "
-            "the same `agent.episode_id` form one. `session`: requests without that id also form one if "
-            "they share `metadata.session_id` or `prompt_cache_key`."
+            "Which requests form a conversation. Later turns of a conversation use the arm of its first "
+            "turn. `off`: Armwise draws an arm for every request. `episode`: requests with the same "
+            "`agent.episode_id` form a conversation. `session`: so do requests without that id that share "
+            "`metadata.session_id` or `prompt_cache_key`."
         ),
     )
     drift: DriftSpec | None = Field(
@@ -134,12 +134,17 @@ class AppConfig(BaseModel):
     gate: GateSpec = GateSpec()
     warm_start: WarmStartSpec | None = Field(
         default=None,
-        description="How labels become a candidate policy, and what promotes it.",
+        description=(
+            "How labels train a candidate policy, and what promotes it. A label says how well an arm "
+            "answers a question."
+        ),
     )
     tap: Tap | None = Field(
         default=None,
-        description="How another system sends its decisions to `POST /v1/observations` and shares "
-        "them with the policy.",
+        description=(
+            "How the policy watches or shares the decisions that another system sends to `POST "
+            "/v1/observations`."
+        ),
     )
 
     home: LocalName = Field(
@@ -169,8 +174,8 @@ class AppConfig(BaseModel):
     keys: tuple[Key, ...] = Field(
         default=(),
         description=(
-            "API keys in environment variables, in addition to the keys of `armwise key create`. Without "
-            "any key, anyone who can reach the service can use it."
+            "API keys that the service reads from environment variables, in addition to keys made with "
+            "`armwise key create`. Without any key, anyone who can reach the service can use it."
         ),
     )
     open: bool = Field(
@@ -189,7 +194,7 @@ class AppConfig(BaseModel):
         ),
     )
     corpus: CorpusSpec = Field(
-        default=CorpusSpec(), description="The passages to search, if there is one corpus."
+        default=CorpusSpec(), description="The corpus to search. If you have several, use `corpora` instead."
     )
     corpora: dict[str, SourceSpec] = Field(
         default_factory=dict,
@@ -205,8 +210,8 @@ class AppConfig(BaseModel):
     pipelines: tuple[writing.PipelineGrid, ...] = Field(
         default=(),
         description=(
-            "Grids of arms. A grid copies each of its arms for every combination of model, prompt, "
-            "passages and reasoning."
+            "Generates arms in bulk: one copy of each listed arm for every combination of model, prompt, "
+            "number of passages and reasoning effort."
         ),
     )
     portfolio: str | None = Field(
@@ -228,10 +233,10 @@ class AppConfig(BaseModel):
         default={"claude-*": "auto", "anthropic/claude-*": "auto"},
         max_length=1000,
         description=(
-            "Meanings of the `model` names that clients send, such as `gpt-4o: auto`. Map a name to "
-            "`auto`, to `arm/<name>`, or to a language model. If you map it to a language model, the "
-            "policy chooses only among the arms that use that model. A name may end in `*`. If several "
-            "match, an exact name wins, and then the longest one. Your aliases replace the default ones."
+            "What the `model` names that clients send mean, such as `gpt-4o: auto`. Map a name to `auto`, "
+            "to `arm/<name>`, or to a language model. With a language model, the policy chooses only among "
+            "the arms that use it. A name may end in `*`. If several names match, an exact name wins, and "
+            "then the longest one. Your aliases replace the default ones."
         ),
     )
     limits: Limits = Limits()

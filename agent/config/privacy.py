@@ -87,7 +87,7 @@ class Privacy(BaseModel):
         max_length=100,
         description=(
             "Patterns to replace in questions, contexts, answers, comments and tags before anything is "
-            "computed or stored. Armwise applies them in this order."
+            "computed or stored. Armwise applies them in the listed order."
         ),
     )
     hook: str | None = Field(

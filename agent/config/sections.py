@@ -44,9 +44,9 @@ class KeyBase(BaseModel):
         description=(
             "What the key may do. `chat`: ask questions on the chat page and rate the answers. `decide`: "
             "send requests, and read their decisions, the arms and the policy. `feedback`: send feedback. "
-            "`read`: read decisions, arms, versions, evaluations and warm starts. `operate`: all that `read` "
-            "allows, and switch arms, promote versions, evaluate and warm-start. `admin`: everything in all "
-            "projects, and make keys and export."
+            "`read`: read decisions, arms, versions, evaluations and warm starts. `operate`: do all that "
+            "`read` allows, and switch arms, promote versions, evaluate and warm-start. `admin`: do "
+            "everything in all projects, make keys and export."
         ),
     )
     project: Project = Field(
@@ -62,7 +62,7 @@ class KeyBase(BaseModel):
         max_length=256,
         description=(
             "Groups that the callers belong to. Callers see a passage if its `allowed_groups` names one of "
-            "these groups, or if it lacks that field."
+            "these groups, or if the passage lacks that field."
         ),
     )
 
@@ -107,8 +107,9 @@ class CorpusSpec(BaseModel):
     source: LocalSource = Field(
         default="stdlib",
         description=(
-            "What to read: a JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` is "
-            "the standard library of this Python, and `language` is its language reference."
+            "What to read: a JSONL file, a BEIR folder, a document or a folder of documents. `stdlib` "
+            "means the standard library of the running Python, and `language` means its language "
+            "reference."
         ),
     )
     chunking: Chunking = Field(
@@ -151,7 +152,7 @@ class Limits(BaseModel):
         ge=1,
         description=(
             "Maximum answers that the language model generates at once for a replica. Null means the "
-            "number of slots if the model is embedded, and `in_flight` if not."
+            "number of slots for an embedded model, and `in_flight` for others."
         ),
     )
     chat_queue: int = Field(
@@ -169,12 +170,14 @@ class Limits(BaseModel):
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")
     passages: int = Field(default=50, ge=1, description="Maximum `k` that a request may ask for.")
-    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds for an arm.")
+    arm_timeout_s: Number = Field(default=10.0, gt=0, description="Maximum seconds that an arm may take.")
     arm_caps: dict[str, PositiveInt] = Field(
         default_factory=dict,
         description="Maximum concurrent searches per replica, by arm. An arm at its cap is not drawn.",
     )
-    llm_timeout_s: Number = Field(default=120.0, gt=0, description="Maximum seconds for the language model.")
+    llm_timeout_s: Number = Field(
+        default=120.0, gt=0, description="Maximum seconds that the language model may take."
+    )
     completion_tokens: int = Field(
         default=128_000, ge=1, description="Maximum `max_tokens` that a request may ask for."
     )
@@ -243,8 +246,8 @@ class Http(BaseModel):
         default=10.0,
         gt=0,
         description=(
-            "Seconds in which a request's header must arrive. Up to 64 KiB of its body must then arrive in "
-            "the same time. A slower client gets 408."
+            "Seconds in which a request's header must arrive. After that, up to 64 KiB of its body must "
+            "arrive in the same time. A slower client gets status 408."
         ),
     )
     idle_s: Number = Field(
@@ -272,7 +275,7 @@ class Http(BaseModel):
 
 
 class ChatPage(BaseModel):
-    """The chat page, `/chat`, and who may show it."""
+    """The chat page, `/chat`: which sites may show it, and how many questions it accepts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -281,7 +284,7 @@ class ChatPage(BaseModel):
         max_length=100,
         description=(
             "Sites that may show the chat page in a frame, such as `https://www.example.com`. If the list "
-            "is empty, any site may. If the service also has no keys, only pages from this machine may."
+            "is empty, any site may. If the service has no keys either, only pages from this machine may."
         ),
     )
     questions_per_minute: int = Field(
@@ -303,7 +306,7 @@ Sticky = Annotated[
 
 
 class Observations(BaseModel):
-    """Evidence beyond feedback: second answers, and grades of sent answers. You pay for their tokens."""
+    """Evidence in addition to feedback: other arms' answers and a model's grades. You pay for the tokens."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -340,8 +343,10 @@ class Observations(BaseModel):
     )
     also: observed.Also | None = Field(
         default=None,
-        description="Which observations the policy learns from, in addition to feedback. Null learns "
-        "only from feedback.",
+        description=(
+            "Which observations the policy learns from, in addition to feedback. If null, it learns only "
+            "from feedback."
+        ),
     )
 
 

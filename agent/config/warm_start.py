@@ -117,7 +117,7 @@ Metrics = Annotated[
     dict[str, str],
     Field(
         min_length=1,
-        description="Score to use for each declared metric.",
+        description="Score that gives the value of each declared metric.",
     ),
 ]
 
@@ -147,8 +147,8 @@ class QuestionsSource(BaseModel):
     measure: str | None = Field(
         default=None,
         description=(
-            "Measure of the retrieved passages, as in `armwise lab score --measure`. If null, arms generate "
-            "answers, which are scored as `armwise lab label` does."
+            "Measure of the retrieved passages, as in `armwise lab score --measure`. If null, arms "
+            "generate answers, and Armwise scores them as `armwise lab label` does."
         ),
     )
     form: prompts.Form = Field(default=prompts.Form.SHORT, description="Form of the generated answers.")
@@ -175,8 +175,8 @@ class SyntheticSource(BaseModel):
     metrics: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Score to use for each declared metric. If you set this, Armwise also inserts the labels as "
-            "decisions. If empty, only a router learns from the labels."
+            "Score that gives the value of each declared metric. If you set this, Armwise also inserts the "
+            "labels as decisions. If empty, only a router learns from the labels."
         ),
     )
 

@@ -100,9 +100,8 @@ class Adaptive:
         prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
             policy uses the question's similarity to the arm's source. If None, it expects the same reward
             from every arm.
-        run_length: Expected number of rewards until a false alarm, if nothing changes. Each alarm restarts
-            learning. With a smaller number, the policy follows real changes sooner. If None, it never
-            restarts.
+        run_length: Expected number of rewards until a false drift alarm. Each alarm restarts learning. With a
+            smaller number, the policy follows real changes sooner. If None, it never restarts.
         baseline: Arm to use for a question until rewards show, with 95 % certainty, that another arm is
             better. Exploration still tries the others. A service takes this arm from `baseline` in its
             configuration.

@@ -127,7 +127,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always draws the same arm, or any eligible arm with equal probability if it is not eligible.
+    """Always draws the same arm. If it is not eligible, draws an eligible arm with equal probabilities.
 
     Args:
         arm: Name of that arm.

@@ -91,8 +91,8 @@ class FeatureSpec(BaseModel):
     cost_weights: tuple[Number, Number] | None = Field(
         default=None,
         description=(
-            "Range of cost weights from which a request may set its own. The weight is then a feature. If "
-            "null, Armwise refuses requests that set a weight."
+            "Range within which a request may set its own cost weight. The weight is then also a feature. "
+            "If null, Armwise refuses requests that set a weight."
         ),
     )
 

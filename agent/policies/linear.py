@@ -302,8 +302,8 @@ class LinUCB(RidgePolicy):
 
     Args:
         alpha: Number of standard deviations in the bound, at least 0. With 0, the policy does not explore.
-        ridge: Penalty on squared weights. It is about the number of rewards that it takes to outweigh the
-            prior. None means 100, or 3000 with `prior_feature`.
+        ridge: Penalty on squared weights. It takes about this many rewards to outweigh the prior. None means
+            100, or 3000 with `prior_feature`.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         shared: Whether arms share weights, as in Li et al.'s hybrid model. If false, each arm learns
             separately (the disjoint model), and the policy does not use arm features.

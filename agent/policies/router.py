@@ -14,7 +14,7 @@ from armwise.feedback.texts import find_value
 
 
 class Routed(Uniform):
-    """Draws the arm with the best router score, or a random arm with probability epsilon; it does not learn.
+    """Draws the arm with the best router score, or a random arm with probability epsilon. Does not learn.
 
     The scores are in the context, as a feature of each arm, so that a replay needs no router. To learn on
     top of a router, take a policy that uses the features of arms.

@@ -23,7 +23,7 @@ class Utility(BaseModel):
         default={"f1": 1.0}, min_length=1, description="Scores of the outcomes, each with its weight."
     )
     prior: Number = Field(
-        default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions (R3AG)."
+        default=0.0, ge=0, description="Weight of the arm's mean exact match over all questions, as in R3AG."
     )
     cost_weight: Number = Field(
         default=0.0, ge=0, description=("Utility lost per unit of priced cost (see `cost`).")

@@ -107,7 +107,8 @@ class EndpointSpec(CachePrices, _Spec):
     usd: Literal[0] | None = Field(
         default=None,
         description=(
-            "Set this to 0 if the model costs nothing, such as your own. If null, the token prices apply."
+            "Set this to 0 if the model costs nothing, for example because you run it. If null, the token "
+            "prices apply."
         ),
     )
 
@@ -261,12 +262,12 @@ class ScriptedSpec(TokenPrices, _Spec):
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
     replies: dict[str, str] = Field(
-        default_factory=dict, description=("Replies, by the last message of the request.")
+        default_factory=dict, description=("Maps the last message of the request to the reply.")
     )
     default: str = Field(default="I do not know.", description="Reply to any other message.")
     tool_calls: dict[str, list[ScriptedCall]] = Field(
         default_factory=dict,
-        description=("Function calls for requests that offer functions, also by the last message."),
+        description=("Maps the last message to a function call, for requests that offer functions."),
     )
 
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:

@@ -63,18 +63,18 @@ class Answering(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     llm: str = Field(
-        default=DEFAULT, description="A language model of `llms`, or `default` for the one under `llm`."
+        default=DEFAULT,
+        description="Name of a language model in `llms`, or `default` for the model under `llm`.",
     )
     prompt: str = Field(
         default="direct",
         description=(
-            "Instructions for the model: the name of one of your `prompts`, or of a built-in one. `direct` "
-            "asks for a short sentence, and `short` asks for a few words. `reasoning` asks for some "
-            "sentences of reasoning, and then for a few words. You pay for the reasoning, but the client "
-            "does not get it. `as_sent` passes on the conversation as the client sent it, with any "
-            "passages. Arms that search nothing use `as_sent` by default. If a request has tools, a "
-            "response format, several choices, log-probabilities or stop sequences, it gets `direct` "
-            "instead of `reasoning`."
+            "Instructions for the model: one of your `prompts`, or a built-in one. `direct`: answer in a "
+            "short sentence. `short`: answer in a few words. `reasoning`: reason in some sentences, and "
+            "then answer in a few words. You pay for the reasoning, but the client does not get it. "
+            "`as_sent`: pass on the conversation as the client sent it, with any passages. This is the "
+            "default for arms that search nothing. A request with tools, a response format, several "
+            "choices, log-probabilities or stop sequences gets `direct` instead of `reasoning`."
         ),
     )
     passages: int = Field(
@@ -114,11 +114,11 @@ class Answering(BaseModel):
     quote: bool = Field(
         default=False,
         description=(
-            "Whether to quote the best passage instead of generating an answer. This suits a model that is "
-            "only a placeholder. If the passages contain at most a quarter of the question's words, not "
-            "counting stop words, the answer says that nothing was found. The model still answers if the "
-            "arm searches nothing, or if the request has tools, a response format or a limit below 200 "
-            "tokens."
+            "Whether to quote the best passage instead of generating an answer. Use this if the model is "
+            "only a placeholder. The answer says that nothing was found if the passages contain at most a "
+            "quarter of the question's words. Stop words do not count. The model still answers if the arm "
+            "searches nothing. It also answers if the request has tools, a response format or a limit "
+            "below 200 tokens."
         ),
     )
 
@@ -157,7 +157,9 @@ class PromptSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    with_passages: str = Field(description=f"Instructions with passages, which replace `{PASSAGES}`.")
+    with_passages: str = Field(
+        description=f"Instructions for a question with passages, inserted at `{PASSAGES}`."
+    )
     without_passages: str = Field(min_length=1, description="Instructions for a question without passages.")
 
     @model_validator(mode="after")

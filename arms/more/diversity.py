@@ -228,7 +228,7 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
 
 KIND = diverse_kind(
     "ds",
-    "picks the nearest passages; each pick lowers the scores of similar ones",
+    "picks the nearest passages one by one, and lowers the scores of those similar to a pick",
     DiscountedParams,
     pick,
     features=("gamma", "threshold"),

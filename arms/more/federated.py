@@ -38,7 +38,7 @@ class FederatedParams(BaseModel):
 
     arms: MemberNames = Field(description="Arms to choose among, such as one per source.")
     profile: ProfileSpec = Field(
-        description="How each source is sampled. It reuses the sample of `features.similarity`."
+        description="How to sample each source. The arm reuses the sample of `features.similarity`."
     )
     most: int = Field(2, ge=1, description="Maximum arms to ask.")
     enough: Number | None = Field(

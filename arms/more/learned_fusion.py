@@ -93,7 +93,7 @@ def _build(name: str, params: LearnedFusionParams, _: Resources, member: Members
 
 KIND = Kind(
     "learned_fusion",
-    "keeps the passages of other arms that a [model of relevance](#learned-fusion) ranks highest",
+    "ranks other arms' passages with a [model of relevance](#learned-fusion), and keeps the best",
     LearnedFusionParams,
     _build,
     _prepare,

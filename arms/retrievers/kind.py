@@ -101,8 +101,7 @@ class ArmSpec(BaseModel):
         default=0.0,
         ge=0.0,
         description=(
-            "Dollars per search by this arm, such as the price of a search service. If it searches other "
-            "arms, those have their own prices."
+            "Price of one search by this arm, in dollars. Arms that it searches have their own prices."
         ),
     )
     answering: WritingSpec = Field(
@@ -602,7 +601,7 @@ class ExternalParams(BaseModel):
 
 EXTERNAL = Kind(
     "external",
-    "stands for an arm of another system, which the caller runs; see [the tap](tap.md)",
+    "stands for an arm that the caller runs in another system, as with [the tap](tap.md)",
     ExternalParams,
     lambda name, *_: NoRetrieval(name),
     steps=lambda _: 0.0,

@@ -187,7 +187,7 @@ class HttpParams(BaseModel):
         le=600.0,
         description=(
             "Maximum seconds per search, including retries. Armwise retries after a failed connection, or "
-            "a response with status 429 or 5xx. Keep it below `limits.arm_timeout_s`."
+            "a response with status 429 or 5xx. Keep this time below `limits.arm_timeout_s`."
         ),
     )
 

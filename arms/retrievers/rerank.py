@@ -187,7 +187,7 @@ def _plackett_luce(name: str, params: RerankParams, _: Resources, member: Member
 
 REGULARIZE = Kind(
     "regularize",
-    "averages each score over similar passages",
+    "replaces each passage's score by the mean score of similar passages",
     RegularizeParams,
     _regularize,
     _prepare,

@@ -70,8 +70,8 @@ class GateSpec(BaseModel):
     margin: Number = Field(
         default=0.0,
         description=(
-            "Gain that a candidate must exceed: its mean reward minus the mean reward of what was served. "
-            "With a negative margin, the gate also promotes a slightly worse candidate."
+            "Gain that a candidate must exceed. The gain is its mean reward minus the mean reward of what "
+            "was served. With a negative margin, the gate also promotes a slightly worse candidate."
         ),
     )
     least_checked: int = Field(

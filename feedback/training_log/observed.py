@@ -63,8 +63,8 @@ class Also(BaseModel):
         gt=0,
         le=1,
         description=(
-            "How far the value of the first answer changes if the second answer is preferred. This is a "
-            "share of each metric's range."
+            "How much the first answer's value changes if the second answer is preferred, as a share of "
+            "each metric's range."
         ),
     )
     judge: bool = Field(

@@ -56,13 +56,13 @@ Each entry begins with a key and its default. If only some values are permitted,
 Null switches a setting off, unless its description says otherwise. Durations follow ISO 8601: `PT30M` is 30
 minutes.
 
-In headings, `*` stands for a name that you choose. A heading such as `llm, engine openai` means that the keys
-below it belong to an `llm` with `engine: openai`.
+In headings, `*` stands for a name that you choose. The section `llm, engine openai` describes the keys of an
+`llm` with `engine: openai`.
 
 ## Environment variables
 
-You can also set a key in an environment variable. It overrides the file, as the file overrides the defaults.
-The variable's name is `ARMWISE_` plus the keys in capitals, with two underscores between levels:
+You can also set a key in an environment variable, which takes precedence over the file. The variable's name
+is `ARMWISE_` plus the keys in capitals, with two underscores between levels:
 
 ```bash
 export ARMWISE_LIMITS__IN_FLIGHT=32            # limits: {in_flight: 32}
@@ -71,7 +71,7 @@ export ARMWISE_LOG_URL_FILE=/run/secrets/url   # _FILE reads the value from a fi
 ```
 
 If a key contains a character that is not a letter or digit, write an underscore instead. If the setting is a
-text, Armwise uses the variable's value unchanged. If a variable is unknown, Armwise refuses it and names the
+string, Armwise uses the variable's value unchanged. Armwise refuses an unknown variable and suggests the
 closest known one.
 
 ## Secrets
@@ -82,16 +82,16 @@ file that `OPENAI_API_KEY_FILE` names.
 
 ## Relative paths
 
-Relative paths in the file start from the file's folder. Relative paths in environment variables start from
-the current folder. If you start the service with Ray's own `serve run` or `serve deploy`, both start from the
-current folder. Armwise does not change paths in the parameters of your own arm class.
+A path in the file is relative to the file's folder. A path in an environment variable is relative to the
+current folder. If you start the service with Ray's own `serve run` or `serve deploy`, both are relative to
+the current folder. Armwise does not change paths in the parameters of your own arm class.
 
 ## Check the file
 
-Run `armwise doctor` to check the whole file. An unknown key is an error that names the closest valid key.
+Run `armwise doctor` to check the whole file. It reports each unknown key, and suggests the closest valid one.
 
-An editor with a YAML language server can complete keys and check values. For this, the first line of the file
-must be `# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
+An editor with a YAML language server can complete keys and check values. To set this up, begin the file with
+`# yaml-language-server: $schema=agent/config/schema.json`. `armwise schema` prints that JSON Schema.
 """
 
 SUBJECTS = {
@@ -213,7 +213,7 @@ def _index(places: Mapping[str, str]) -> str:
         more = f" Sections: {', '.join(links)}." if len(links) > 1 else ""
         lines.append(f"- [{title}](configuration/{name}.md): {about}.{more}")
     lines += [f"- [{title}](configuration/{name}.md): {about}." for name, (title, about) in KINDS.items()]
-    lines += ["", "## args", "", "These keys of `args` are not described on another page:", ""]
+    lines += ["", "## args", "", "These keys of `args` are described only here:", ""]
     lines += [line for key, line in _lines(AppConfig).items() if key not in places]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -222,8 +222,8 @@ def _arms() -> list[str]:
     light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
         "An arm's `kind` says how it searches. Each section describes a kind and its `params`, if any.",
-        "To use your own class, write `kind: package.module:Class`. Armwise creates an arm with",
-        "`Class(name=name, **params)`. The class must satisfy `armwise.arms.base.Arm`.",
+        "To use your own class, write `kind: package.module:Class`. The class must satisfy",
+        "`armwise.arms.base.Arm`. Armwise creates an arm with `Class(name=name, **params)`.",
         "",
         "Some parameters name a folder that `armwise lab train` wrote. Use a new folder each time you train,",
         "because the folder identifies the arm.",
@@ -251,8 +251,8 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "A policy decides with which probability each arm is drawn for a question. To select a kind, write",
-        "`policy: {kind: KIND, params: {...}}`. Each section describes a kind and its `params`, if any.",
+        "For each question, a policy gives every arm a probability, with which Armwise draws it. To select a",
+        "kind, write `policy: {kind: KIND, params: {...}}`. Each section describes a kind and its `params`.",
         "The guide explains [how to choose a",
         "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point",
         "group `armwise.policies`.",
@@ -262,10 +262,10 @@ def _policies() -> list[str]:
 
 def _routers() -> list[str]:
     about = [
-        "A router scores each arm for a question. It learns this from labels when you run",
-        "`armwise lab train --router KIND`. Each section describes a kind and its parameters, if any.",
-        "To set them, write the `kind` and its `params` to a file, and pass `--spec FILE`. A",
-        "package can add kinds under the entry point group `armwise.routers`.",
+        "A router predicts how well each arm would answer a question, and gives the arm a score. To train a",
+        "router on labels, run `armwise lab train --router KIND`. Each section describes a kind and its",
+        "parameters, if any. To set parameters, write the `kind` and its `params` to a file, and pass",
+        "`--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 

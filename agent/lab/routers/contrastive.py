@@ -48,8 +48,8 @@ class ContrastiveParameters(Parameters):
         "any",
         description=(
             "What the network learns to choose if several arms are tied for best. `any`: any one of them. "
-            "`mean`: all of them equally, as in the paper. It learns only from questions with a score "
-            "above 0 and at most three tied best arms."
+            "`mean`: all of them equally, as in the paper. `mean` learns only from questions with a "
+            "score above 0 and at most three tied best arms."
         ),
     )
 

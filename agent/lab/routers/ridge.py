@@ -42,7 +42,7 @@ class RidgeParameters(Parameters):
 
 
 class RidgeRouter(Parametrised[RidgeParameters]):
-    """Predicts the utility of each arm by a ridge regression per arm.
+    """Predicts the utility of each arm with its own ridge regression.
 
     All arms have the same penalty, and their intercepts are free: with a stronger one, the scores approach
     the mean utilities of the arms, and the choice the best single arm. On few or noisy questions a weak

@@ -42,9 +42,9 @@ class CheckedParams(BaseModel):
         ge=0,
         le=1,
         description=(
-            "Share of questions for which chance decides which answer is sent, instead of the score. You "
-            "need some chance to evaluate other thresholds from the log. Keep 0 if an answer that fails "
-            "the check must never be sent."
+            "Share of questions for which chance, not the score, decides which answer is sent. You need "
+            "such questions to evaluate other thresholds from the log. Keep 0 if an answer that fails the "
+            "check must never be sent."
         ),
     )
 

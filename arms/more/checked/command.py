@@ -95,8 +95,10 @@ class CommandCheck(BaseModel):
 
     by: Literal["command"] = Field(description="A command of the operator checks the answer.")
     command: Annotated[tuple[Annotated[str, Field(pattern=r"^[^\x00]+$")], ...], Field(min_length=1)] = Field(
-        description="Program and arguments, without a shell. It reads the answer from standard input; "
-        "exit code 0 means that the answer passes."
+        description=(
+            "Program and arguments, without a shell. It reads the answer from standard input. Exit code 0 "
+            "means that the answer passes."
+        )
     )
     scored: bool = Field(
         default=False,

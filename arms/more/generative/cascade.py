@@ -32,7 +32,9 @@ class CascadeParams(BaseModel):
         min_length=1,
         description="Folder of a decider that `armwise lab train --model cascade` trained on these stages.",
     )
-    form: prompts.Form = Field(prompts.Form.SHORT, description="Form of each arm's answer, as in training.")
+    form: prompts.Form = Field(
+        prompts.Form.SHORT, description="Form of each arm's answer, the same as in training."
+    )
     word_budget: int = Field(400, ge=1, description="Maximum passage words per answer.")
     max_tokens: int = Field(32, ge=1, description="Maximum tokens in each arm's answer.")
 
