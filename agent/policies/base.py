@@ -127,7 +127,7 @@ class Uniform:
 
 
 class Fixed(Uniform):
-    """Always draws the same arm. If it is not eligible, draws an eligible arm with equal probabilities.
+    """Always draws the same arm. If it is not eligible, draws a random eligible arm instead.
 
     Args:
         arm: Name of that arm.

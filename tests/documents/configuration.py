@@ -251,8 +251,9 @@ def _arms() -> list[str]:
 
 def _policies() -> list[str]:
     about = [
-        "For each question, a policy gives every arm a probability, with which Armwise draws it. To select a",
-        "kind, write `policy: {kind: KIND, params: {...}}`. Each section describes a kind and its `params`.",
+        "For each question, a policy gives every arm a probability, and Armwise draws an arm accordingly. To",
+        "select a kind, write `policy: {kind: KIND, params: {...}}`. Each section describes a kind and its",
+        "`params`.",
         "The guide explains [how to choose a",
         "policy](../../guide/policies.md#choose-a-policy). A package can add kinds under the entry point",
         "group `armwise.policies`.",
