@@ -53,13 +53,13 @@ class Budget(BaseModel):
         default=None,
         ge=1e-9,
         le=1e9,
-        description="Ceiling in dollars per request. Null if the ceiling is in steps.",
+        description="Ceiling in dollars per request.",
     )
     steps_per_request: Number | None = Field(
         default=None,
         ge=1e-9,
         le=1e9,
-        description="Ceiling in rounds of retrieval per request. Null if the ceiling is in dollars.",
+        description="Ceiling in rounds of retrieval per request, instead of dollars.",
     )
     window: int = Field(
         default=200,

@@ -84,9 +84,8 @@ class AppConfig(BaseModel):
         default=None,
         description=(
             "Arm that you would use without Armwise. The console and `armwise prove` compare your results "
-            "with this arm. If null, they use the most expensive arm instead. An `adaptive` policy uses "
-            "the baseline for a question until rewards show, with 95 % certainty, that another arm is "
-            "better."
+            "with this arm. If null, they use the most expensive arm instead. The policy `adaptive` starts "
+            "from it."
         ),
     )
     answering: writing.Answering = writing.Answering()
@@ -151,8 +150,8 @@ class AppConfig(BaseModel):
         default="~/.armwise",
         validate_default=True,
         description=(
-            "Folder for corpora, indexes and the SQLite log. The environment variable ARMWISE_HOME overrides "
-            "it. If the two differ, each command prints the folder that it uses."
+            "Folder for corpora, indexes and the SQLite log. The environment variable ARMWISE_HOME "
+            "overrides it."
         ),
     )
     log_url: Annotated[str, InFolder(locate_url)] | None = Field(
@@ -174,8 +173,8 @@ class AppConfig(BaseModel):
     keys: tuple[Key, ...] = Field(
         default=(),
         description=(
-            "API keys that the service reads from environment variables, in addition to keys made with "
-            "`armwise key create`. Without any key, anyone who can reach the service can use it."
+            "API keys from environment variables, in addition to keys made with `armwise key create`. "
+            "Without any key, anyone who can reach the service can use it."
         ),
     )
     open: bool = Field(

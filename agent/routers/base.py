@@ -285,9 +285,7 @@ class StageParameters(Parameters):
 class IdentityParameters(StageParameters):
     """The parameters of a router whose rows describe an arm each."""
 
-    identity: bool = Field(
-        True, description="Whether the arm itself is a (one-hot) feature. LTRR leaves this feature out."
-    )
+    identity: bool = Field(True, description="Whether the arm itself is a (one-hot) feature.")
 
 
 P = TypeVar("P", bound=Parameters)

@@ -150,7 +150,7 @@ class EndpointSpec(CachePrices, _Spec):
         default=("image", "file", "audio"),
         description=(
             "What the model can read in addition to text. A request with an image, file or audio goes only "
-            "to arms whose model can read it. If no arm can, the request is refused."
+            "to arms whose model can read it. Without such an arm, it is refused."
         ),
     )
 

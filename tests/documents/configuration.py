@@ -221,7 +221,7 @@ def _index(places: Mapping[str, str]) -> str:
 def _arms() -> list[str]:
     light = [f"`{name}`" for name, kind in sorted(catalog.KINDS.own.items()) if kind.light]
     lines = [
-        "An arm's `kind` says how it searches. Each section describes a kind and its `params`, if any.",
+        "An arm's `kind` says how it searches. Each section describes a kind and its `params`.",
         "To use your own class, write `kind: package.module:Class`. The class must satisfy",
         "`armwise.arms.base.Arm`. Armwise creates an arm with `Class(name=name, **params)`.",
         "",
@@ -263,10 +263,10 @@ def _policies() -> list[str]:
 
 def _routers() -> list[str]:
     about = [
-        "A router predicts how well each arm would answer a question, and gives the arm a score. To train a",
-        "router on labels, run `armwise lab train --router KIND`. Each section describes a kind and its",
-        "parameters, if any. To set parameters, write the `kind` and its `params` to a file, and pass",
-        "`--spec FILE`. A package can add kinds under the entry point group `armwise.routers`.",
+        "A router scores how well each arm would answer a question. To train one on labels, run",
+        "`armwise lab train --router KIND`. Each section describes a kind and its parameters. To set",
+        "parameters, write the `kind` and its `params` to a file, and pass `--spec FILE`. A package can add",
+        "kinds under the entry point group `armwise.routers`.",
     ]
     return [*about, "", *_kinds(ROUTERS)]
 

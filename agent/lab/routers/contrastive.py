@@ -42,7 +42,7 @@ class ContrastiveParameters(Parameters):
     backbones: tuple[Backbone, ...] = Field(
         (),
         strict=False,
-        description="Further sentence encoders, each with its `query_prefix`. The paper uses MPNet and E5.",
+        description="Further sentence encoders, each with its `query_prefix`.",
     )
     loss: Literal["any", "mean"] = Field(
         "any",
