@@ -50,6 +50,6 @@ def test_blocks_have_the_heading_above_them_and_their_title() -> None:
     blocks = blocks_of("docs/tutorials/production-logs.md")
     assert blocks[0].part == ""
     saved = next(block for block in blocks if block.title == "make_log.py")
-    assert saved == Block("A log (2 minutes)", "python", "make_log.py", saved.text)
+    assert saved == Block("Make a log (2 minutes)", "python", "make_log.py", saved.text)
     assert saved.text.startswith("import csv")
-    assert blocks[-1].part.startswith("Tap")
+    assert blocks[-1].part.startswith("Let")

@@ -313,7 +313,7 @@ class WarmStartSpec(Schedule):
     )
     promote: Literal["gate", "never"] = Field(
         default="gate",
-        description="Who promotes a candidate: the gate (`gate`), or only an operator (`never`).",
+        description="Who promotes a candidate. `gate`: the gate. `never`: only an operator.",
     )
     canary: Literal["auto", "off"] = Field(
         default="off",
