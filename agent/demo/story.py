@@ -14,7 +14,7 @@ from typing import Any
 
 from armwise.agent.client import AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.config import AppConfig
-from armwise.agent.demo.world import ALONE, BEST, RULE, World
+from armwise.agent.demo.world import ALONE, BEST, RIGHT_ARMS, RULE, World
 from armwise.agent.evaluation import EvaluationRequest, evaluate_here, run_evaluation, verdict_on
 from armwise.agent.jobs import this_process
 from armwise.agent.learning import Recipe, publish_candidate
@@ -80,7 +80,9 @@ class Story:
     took_s: float = 0.0
     stale_at: int | None = None
     promotion: Chapter = field(default_factory=lambda: Chapter("The gate promotes a policy that learns"))
-    choice: Chapter = field(default_factory=lambda: Chapter("Each kind of question goes to its best arm"))
+    choice: Chapter = field(
+        default_factory=lambda: Chapter("Each kind of question goes to an arm that answers it right")
+    )
     stale: Chapter = field(default_factory=lambda: Chapter("The policy leaves a stale source"))
     money: Chapter = field(default_factory=lambda: Chapter("It costs less than the large model"))
 
@@ -132,9 +134,11 @@ class Narrator:
         story = self._story
         await self._promote()
         await self._ask("the policy chooses", LEARNED)
-        before, kinds = story.turns[-WINDOW:], BEST.items()
-        shares = {kind: share(before, kind, arm) for kind, arm in kinds}
-        parts = ", ".join(f"{shares[kind]:.0%} of the {kind} to {arm}" for kind, arm in kinds)
+        before = story.turns[-WINDOW:]
+        shares = {kind: sum(share(before, kind, arm) for arm in arms) for kind, arms in RIGHT_ARMS.items()}
+        parts = ", ".join(
+            f"{shares[kind]:.0%} of the {kind} to {' or '.join(arms)}" for kind, arms in RIGHT_ARMS.items()
+        )
         story.choice.said = (
             f"In the last {WINDOW} questions before the change, the policy sent {parts}. "
             f"{count_right(before):.0%} of the answers were right, up from "

@@ -23,6 +23,13 @@ LOOKUP, COMPARISON, RULE = "library look-ups", "library comparisons", "language 
 BEST = {LOOKUP: "library-small", COMPARISON: "library-large", RULE: "language-small"}
 """The arm that is worth most for each kind of question."""
 
+RIGHT_ARMS = {
+    LOOKUP: ("library-small", "library-large"),
+    COMPARISON: ("library-large",),
+    RULE: ("language-small",),
+}
+"""The arms that answer nearly all questions of a kind right; the first one is the cheapest."""
+
 ALONE = "large-alone"
 """The arm that is worth most for rules once the search API is stale."""
 
