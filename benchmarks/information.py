@@ -275,7 +275,7 @@ async def replayed(
                 if isinstance(event, Finished):
                     at = questions.arms.index(event.execution.served or "none")
             earned.append(questions.f1[row, at] - STEP * questions.steps[row, at])
-            await replica.observer.drain()
+            await replica.find_step("second_answers").drain()
             if sampling.uniform_from(ask.decision_id, "feedback") < answered:
                 f1 = float(questions.f1[row, at])
                 await replica.log.append(Feedback(f"f-{n}", ask.decision_id, "f1", f1, clock()))

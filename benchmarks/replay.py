@@ -88,7 +88,7 @@ def turns(n: int) -> Iterator[list[Fact]]:
         yield [
             Decision(
                 name, context, ARMS, tuple(p.tolist()), ARMS[drawn], "vowpal", 1 + number // 5000,
-                decided_at=at, deadline=at + RULE.wait_s, floor=0.02,
+                decided_at=at, deadline=at + RULE.wait_s, steps={"floor": {"least": 0.02}},
             ),
             Execution(name, ARMS[drawn], Status.OK, cost, ("p1", "p2", "p3"), "words " * 30, "", at + 0.5),
             Feedback(f"{name}:r", name, "right", right, at + 1.0),

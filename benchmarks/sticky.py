@@ -20,7 +20,7 @@ conversation, and the best model for each turn. Intervals are of 95 % over seeds
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -31,7 +31,10 @@ from rich.table import Table
 from scipy.stats import t as student
 
 from armwise.agent.policies import Exploration, Policy, PolicySpec, build_policy
-from armwise.agent.turn import NO_MISSES, Ask, CacheMisses, Decider, Keeping, Serving
+from armwise.agent.turn import ArmInfo, Ask, Decider, Serving
+from armwise.agent.turn.steps.cache import CacheStep
+from armwise.agent.turn.steps.floor import FloorStep
+from armwise.agent.turn.steps.sticky import StickyStep
 from armwise.arms.llm import TokenPrices
 from armwise.feedback.events import Context, Cost, Decision, Example, KeptDraw, Mode
 from armwise.feedback.reward import Metric, Prices, RewardRule
@@ -171,7 +174,7 @@ def best_of(turns: Sequence[Turn]) -> float:
     return max(greedy, *fixed_rewards)
 
 
-def expect(cached: Mapping[str, int], turns: float) -> CacheMisses:
+def expect(cached: Mapping[str, int], turns: float) -> dict[str, Any] | None:
     """Return what a draw counts of what each model lacks in its cache, over so many turns."""
     usd = {
         arm: TokenPrices(usd_per_kilotoken_in=read / 1000, usd_per_kilotoken_cached=kept / 1000).compute_miss(
@@ -179,21 +182,25 @@ def expect(cached: Mapping[str, int], turns: float) -> CacheMisses:
         )
         for arm, (read, _, kept) in PRICES.items()
     }
-    return CacheMisses(RULE.weigh_usd(None), {arm: more / turns for arm, more in usd.items() if more})
+    found = {arm: more / turns for arm, more in usd.items() if more}
+    return {"usd_weight": RULE.weigh_usd(None), "usd": found} if found else None
 
 
 def run(policy: Policy, setting: str, seed: int, n: int, world: tuple[float, float, int]) -> Outcome:
     """Let a policy learn through conversations in one of the settings."""
     most = SETTINGS[setting]
     clock = count(1.0)
-    decider = Decider(
-        Serving(policy, 1),
-        explores=Exploration(0.02),
-        salt=f"benchmark-{seed}",
-        wait_s=1e9,
-        clock=lambda: next(clock),
-    )
-    decider.keeping = Keeping(most, 1e9) if most else None
+
+    def get_time() -> float:
+        return next(clock)
+
+    async def find(_: str) -> Any:
+        raise AssertionError("what the log has is handed in")
+
+    sticky = StickyStep(most, 1e9, find, get_time)
+    cache, floor = CacheStep({}, find, RULE.weigh_usd, get_time), FloorStep(Exploration(0.02))
+    steps = (*([sticky] if most else ()), floor, cache)
+    decider = Decider(Serving(policy, 1), steps, f"benchmark-{seed}", wait_s=1e9, clock=get_time)
     outcome = Outcome()
     for number, turns in enumerate(conversations(np.random.default_rng(seed), n, *world)):
         cached = dict.fromkeys(ARMS, 0)
@@ -202,9 +209,13 @@ def run(policy: Policy, setting: str, seed: int, n: int, world: tuple[float, flo
         for place, turn in enumerate(turns):
             context = Context("", {f"kind={turn.shown}": 1.0}, arms={arm: {} for arm in ARMS})
             ask = Ask(f"{seed}-{number}-{place}", "?", episode_id=f"talk-{number}")
-            draw = kept if kept is not None and decider.is_kept(kept, ARMS) else None
-            misses = expect(cached, CACHE_TURNS[setting]) if setting in CACHE_TURNS else NO_MISSES
-            decision = decider.decide(ask, ARMS, context, draw=draw, misses=misses)
+            infos = {arm: ArmInfo() for arm in ARMS}
+            draft = decider.draft(ask, infos, context, decider.serving, restricted=False)
+            if most:
+                draft.found[sticky.name] = sticky.keep(draft, kept)
+            if setting in CACHE_TURNS:
+                draft.found[cache.name] = expect(cached, CACHE_TURNS[setting])
+            decision = decider.decide(draft)
             arm = decision.drawn
             tokens = tokens_of(turn, cached[arm])
             cached[arm] = turn.length

@@ -78,7 +78,7 @@ def write(folder: Path, questions: int) -> Path:
                     version.version,
                     decided_at=at,
                     deadline=at + config.reward.wait_s,
-                    floor=config.explores.among(len(arms)),
+                    steps={"floor": {"least": config.explores.among(len(arms))}},
                 )
                 cost = Cost(steps=STEPS[drawn])
                 facts += [

@@ -4,7 +4,7 @@ Facts are frozen and append-only. A decision is committed before its answer is s
 fact.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from math import nan
@@ -40,6 +40,9 @@ SIMILARITY = "similarity"
 
 LEAST_PROPENSITY = 1e-9
 """Smallest propensity that a weight divides by: rarer draws do not occur in practice."""
+
+SIGNAL = "signal:"
+"""What the id of a signal begins with, which no caller may use."""
 
 QUOTES_PASSAGES = "may quote passages"
 """Marks fields whose text was written after reading the passages: by a language model, its server, an arm, a
@@ -153,29 +156,6 @@ class Context:
         return {}
 
 
-def penalise(
-    price: float, costs: Sequence[float], usd_weight: float, miss_costs: Sequence[float]
-) -> tuple[float, ...]:
-    """Return the reduction of the score of each arm in a draw; empty if no cost is known.
-
-    Args:
-        price: Reward that a unit of cost has to be worth under a budget.
-        costs: Expected cost of each arm in the unit of the budget; empty without one.
-        usd_weight: Reward of a dollar.
-        miss_costs: Dollars that each arm costs more for what its language model lacks in its cache; empty if
-            none does.
-
-    >>> penalise(2.0, (1.0, 3.0), 10.0, ()), penalise(2.0, (1.0, 3.0), 10.0, (0.0, 0.5))
-    ((2.0, 6.0), (2.0, 11.0))
-    >>> penalise(0.0, (), 10.0, (0.0, 0.5))
-    (0.0, 5.0)
-    """
-    if not miss_costs:
-        return tuple(price * cost for cost in costs)
-    costs = costs or (0.0,) * len(miss_costs)
-    return tuple(price * cost + usd_weight * usd for cost, usd in zip(costs, miss_costs, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One decision: the context, the eligible arms with their probabilities, and the arm that was drawn.
@@ -195,38 +175,19 @@ class Decision:
         deadline: Until when feedback counts for the caller, seconds since the epoch, UTC; what is
             learned depends on the reward rule.
         episode_id: Groups the decisions of one conversation.
-        request_digest: Distinguishes a retry from another request under the same id; empty when unused.
-        floor: Exploration floor, needed to recompute the distribution; None: unknown, as in
-            imported logs.
-        deferred: Whether it counts only once its answer was shown, as `ACTIVATION` feedback reports.
-        shadow: For a decision of the tap, what the policy of `version` would have drawn from, in the order
-            of `arms`; else empty.
-        candidate: The candidate version that got a share of the traffic; 0: none did.
-        share: Share of the candidate, in [0, 1): `probabilities` are (1 - share) times the distribution of
-            `version` plus share times that of `candidate`, the floor mixed into both.
-        price: Reward that one unit of cost had to earn under the budget; 0 without a budget.
-        costs: Expected cost of each arm, in the unit of the budget and in the order of `arms`; empty if the
-            price is 0.
-        cost_weight: Quality that the request gives up for one unit of priced cost; None: as the rule says.
-        candidate_scores: Scores of the arms by the router of `candidate`, which replaced those in `context`
-            for it; None: both saw the same context.
-        masked: Why each live arm that was not eligible was left out; empty for a forced arm or a label.
-        trace: The trace span, as in the header `traceparent`; empty without a trace.
         draw_id: The draw whose arm the conversation keeps: this decision, or the earlier one that it
             continues.
-        user_digest: Keyed hash of the end user, used to erase texts; written, never read back.
-        erased: Whether its texts were erased; the numbers computed from them remain.
-        incumbent: The distribution of the caller's own decider, in the order of `arms`; empty without one.
-        incumbent_share: Share of the incumbent, in [0, 1]: `probabilities` are this share times `incumbent`
-            plus the rest times the distribution of `version` with the floor mixed in.
-        quoted_groups: Groups of the user whose passages the earlier messages of the request may quote; empty
-            without earlier messages.
-        miss_costs: Extra dollars that each arm is expected to cost because its language model lacks the
-            conversation in its cache, as counted in the draw, in the order of `arms`; empty if no arm
-            does.
-        usd_weight: Reward that a dollar of `miss_costs` costs in the draw.
+        request_digest: Distinguishes a retry from another request under the same id; empty when unused.
+        deferred: Whether it counts only once its answer was shown, as `ACTIVATION` feedback reports.
+        cost_weight: Quality that the request gives up for one unit of priced cost; None: as the rule says.
+        masked: Why each live arm that was not eligible was left out; empty for a forced arm or a label.
+        steps: What each optional step of the turn did, by its name: a JSON object that the same step reads
+            again to recompute the distribution.
+        trace: The trace span, as in the header `traceparent`; empty without a trace.
         asked_by: Who asked: the id of a key, after `<project>~` in other projects than the default, or
             `address-` and a keyed digest of an address without a key; None: unknown.
+        user_digest: Keyed hash of the end user, used to erase texts; written, never read back.
+        erased: Whether its texts were erased; the numbers computed from them remain.
     """
 
     id: str
@@ -241,43 +202,50 @@ class Decision:
     deadline: float = 0.0
     episode_id: str | None = None
     request_digest: str = ""
-    floor: float | None = 0.0
     deferred: bool = False
-    shadow: tuple[float, ...] = ()
-    candidate: int = 0
-    share: float = 0.0
-    price: float = 0.0
-    costs: tuple[float, ...] = ()
     cost_weight: float | None = None
-    candidate_scores: Mapping[str, float] | None = None
     masked: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     trace: str = ""
     draw_id: str | None = None
     user_digest: str | None = field(default=None, compare=False, repr=False)
     erased: bool = False
-    incumbent: tuple[float, ...] = ()
-    incumbent_share: float = 0.0
-    quoted_groups: tuple[str, ...] = ()
-    miss_costs: tuple[float, ...] = ()
-    usd_weight: float = 0.0
     asked_by: str | None = None
+
+    @property
+    def floor(self) -> float | None:
+        """Least probability of an arm by the policy; None: unknown, or none was set."""
+        return self.steps.get("floor", {}).get("least")
+
+    @property
+    def shadow(self) -> tuple[float, ...]:
+        """What the policy alone would have drawn from, in the order of `arms`.
+
+        Empty unless another system decided or took part.
+        """
+        shadow = self.steps.get(INCUMBENT, {}).get("shadow", {})
+        return tuple(shadow.get(arm, 0.0) for arm in self.arms) if shadow else ()
+
+    @property
+    def candidate(self) -> int:
+        """The candidate version that took a share of the draw; 0: none did."""
+        return int(self.steps.get("canary", {}).get("version", 0))
+
+    @property
+    def share(self) -> float:
+        """Share of the candidate, in [0, 1)."""
+        return float(self.steps.get("canary", {}).get("share", 0.0))
 
     @property
     def candidate_context(self) -> Context:
         """The input of the candidate's policy."""
-        return (
-            self.context if self.candidate_scores is None else self.context.with_scores(self.candidate_scores)
-        )
-
-    @property
-    def penalty(self) -> tuple[float, ...]:
-        """How much a budget and cache misses reduce each arm's score; empty without either."""
-        return penalise(self.price, self.costs, self.usd_weight, self.miss_costs)
+        scores = self.steps.get("canary", {}).get("scores")
+        return self.context if scores is None else self.context.with_scores(scores)
 
     @property
     def miss_usd(self) -> float:
         """Extra dollars that the drawn arm is expected to cost because of cache misses."""
-        return self.miss_costs[self.arms.index(self.drawn)] if self.miss_costs else 0.0
+        return float(self.steps.get("cache", {}).get("usd", {}).get(self.drawn, 0.0))
 
     @property
     def propensity(self) -> float:

@@ -17,19 +17,20 @@ continue those of the earlier one.
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.clock import require_date
-from armwise.feedback.events import LEAST_PROPENSITY, Decision, Example
+from armwise.feedback.events import INCUMBENT, LEAST_PROPENSITY, Decision, Example
 from armwise.feedback.reward import RewardRule
 
 SCHEMA = 1
@@ -232,6 +233,48 @@ def explain(error: ValidationError) -> str:
     return f"{place} is {shown if len(shown) <= 80 else shown[:77] + '...'}: {message}"
 
 
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Floor(TypedDict, total=False):
+    least: Share
+
+
+class _Canary(TypedDict, total=False):
+    version: Annotated[int, Field(ge=0)]
+    share: Annotated[float, Field(ge=0.0, lt=1.0)]
+    scores: dict[str, float]
+
+
+class _Incumbent(TypedDict, total=False):
+    share: Share
+    pmf: dict[str, Share]
+    shadow: dict[str, Share]
+
+
+class _Cache(TypedDict, total=False):
+    usd_weight: Annotated[float, Field(ge=0.0)]
+    usd: dict[str, Annotated[float, Field(ge=0.0)]]
+
+
+class _Budget(TypedDict, total=False):
+    price: Annotated[float, Field(ge=0.0)]
+    costs: dict[str, Annotated[float, Field(ge=0.0)]]
+
+
+class _StepRecords(TypedDict, total=False):
+    """The records of steps that evaluations read; others may have any fields."""
+
+    floor: _Floor
+    canary: _Canary
+    incumbent: _Incumbent
+    cache: _Cache
+    budget: _Budget
+
+
+_STEPS = TypeAdapter(_StepRecords)
+
+
 # -- checks of examples whose fields have the right types ------------------------------------------
 
 
@@ -239,6 +282,7 @@ def problems(example: Example) -> Iterator[str]:
     """Yield the problems of an example, the worst first; each names the field and the value."""
     if example.seq < 1:
         yield f"seq is {example.seq}; positions begin with 1"
+    yield from _misread_steps(example.decision)
     yield from _misfits(example.decision)
     yield from unlikely(example.decision)
     yield from _out_of_range(example)
@@ -275,32 +319,34 @@ def _misfits(d: Decision) -> Iterator[str]:
             f"decision.probabilities has {len(d.probabilities)} numbers for {len(d.arms)} arms; expected "
             "one per arm, one if the drawn arm is first, or none if they are unknown"
         )
-    if d.shadow and len(d.shadow) != len(d.arms):
-        yield f"decision.shadow has {len(d.shadow)} numbers for {len(d.arms)} arms"
-    if d.incumbent and len(d.incumbent) != len(d.arms):
-        yield f"decision.incumbent has {len(d.incumbent)} numbers for {len(d.arms)} arms"
-    if d.costs and len(d.costs) != len(d.arms):
-        yield f"decision.costs has {len(d.costs)} numbers for {len(d.arms)} arms"
-    if d.miss_costs and len(d.miss_costs) != len(d.arms):
-        yield f"decision.miss_costs has {len(d.miss_costs)} numbers for {len(d.arms)} arms"
+    for name in ("shadow", "pmf"):
+        named = d.steps.get(INCUMBENT, {}).get(name, {})
+        if named and named.keys() != {*d.arms}:
+            yield f"decision.steps.incumbent.{name} has other arms than decision.arms: {', '.join(named)}"
 
 
-def _shares_out_of_range(d: Decision) -> Iterator[str]:
-    if not 0.0 <= d.share < 1.0:
-        yield f"decision.share is {d.share}; it must be in [0, 1)"
-    for name, share in (("floor", d.floor or 0.0), ("incumbent_share", d.incumbent_share)):
-        if not 0.0 <= share <= 1.0:
-            yield f"decision.{name} is {share}; it must be in [0, 1]"
+def _misread_steps(d: Decision) -> Iterator[str]:
+    try:
+        _STEPS.validate_python(d.steps)
+    except ValidationError as error:
+        yield f"decision.steps.{explain(error)}"
+
+
+def _list_numbers(document: Any) -> Iterator[float]:
+    """Yield the numbers in a JSON document."""
+    if isinstance(document, Mapping):
+        document = [*document.values()]
+    if isinstance(document, Sequence) and not isinstance(document, str):
+        for part in document:
+            yield from _list_numbers(part)
+    elif isinstance(document, float):
+        yield document
 
 
 def _out_of_range(example: Example) -> Iterator[str]:
     d, cost = example.decision, example.cost
-    yield from _shares_out_of_range(d)
-    amounts = (("price", (d.price,)), ("costs", d.costs), ("cost_weight", (d.cost_weight or 0.0,)))
-    for name, values in (*amounts, ("miss_costs", d.miss_costs), ("usd_weight", (d.usd_weight,))):
-        for value in values:
-            if not 0.0 <= value < math.inf:
-                yield f"decision.{name} has {value}; it must be finite and not below 0"
+    if not 0.0 <= (d.cost_weight or 0.0) < math.inf:
+        yield f"decision.cost_weight is {d.cost_weight}; it must be finite and not below 0"
     for name in cost.__slots__:
         if not 0.0 <= (spent := getattr(cost, name)) < math.inf:
             yield f"cost.{name} is {spent}; it must be finite and not below 0"
@@ -321,8 +367,7 @@ def _not_finite(example: Example) -> Iterator[str]:
     numbers = [
         ("metrics", example.metrics.values()),
         ("decision.decided_at and deadline", (d.decided_at, d.deadline)),
-        ("decision.shadow", d.shadow),
-        ("decision.candidate_scores", (d.candidate_scores or {}).values()),
+        ("decision.steps", [*_list_numbers(d.steps)]),
         ("decision.context.features", context.features.values()),
         ("decision.context.embedding", context.embedding),
         *((f"decision.context.arms.{arm}", features.values()) for arm, features in context.arms.items()),

@@ -608,7 +608,8 @@ class RewardRule(BaseModel):
         count it twice.
 
         >>> from armwise.feedback.events import Context, Decision
-        >>> decision = Decision("d", Context("?"), ("a",), (1.0,), "a", "uniform", 1, miss_costs=(0.5,))
+        >>> steps = {"cache": {"usd": {"a": 0.5}}}
+        >>> decision = Decision("d", Context("?"), ("a",), (1.0,), "a", "uniform", 1, steps=steps)
         >>> rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0, usd=1.0), cost_weight=1.0)
         >>> example = Example(1, decision, Cost(usd=0.75), {"right": 1.0})
         >>> rule.compute_reward(example), rule.compute_learned_reward(example)

@@ -392,7 +392,9 @@ def read_decisions(
         )
         wanted += [
             *(_text(d.features).label("features"), d.question.label("text")),
-            *(d.floor, d.share, d.deadline),
+            sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
+            sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")).label("share"),
+            d.deadline,
             received.scalar_subquery().label("rewarded_at"),
         ]
     query = (

@@ -3,7 +3,6 @@
 from .hosts import Hosts, UnknownHostError, is_loopback, local_url, require_closed
 from .keyring import (
     OPEN,
-    SIGNAL,
     Caller,
     ForbiddenError,
     ForeignIdError,
@@ -20,7 +19,6 @@ from .quota import Quota, RateLimitedError, SpentError
 
 __all__ = [
     "OPEN",
-    "SIGNAL",
     "Caller",
     "ForbiddenError",
     "ForeignIdError",

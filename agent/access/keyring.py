@@ -26,6 +26,7 @@ from pydantic import (
 from armwise.agent.config import Key, KeyBase, Scope
 from armwise.arms.secrets import read_secret
 from armwise.feedback.clock import require_date
+from armwise.feedback.events import SIGNAL
 from armwise.feedback.log import DrawSecret, Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 
@@ -36,10 +37,6 @@ IMPLIED: dict[Scope, tuple[Scope, ...]] = {"operate": ("read",), "admin": SCOPES
 
 LONGEST = {"feedback": 256}
 """Most characters of an id in the log, if other than 128, by kind."""
-
-
-SIGNAL = "signal:"
-"""Beginning of the ids of feedback that the service writes by itself; no request may use it."""
 
 
 _ANSWER = re.compile(r"(?:chatcmpl-|msg_|resp_)(.+)")

@@ -30,7 +30,7 @@ from armwise.agent.replies import (
     construct,
 )
 from armwise.agent.serving import Replica
-from armwise.agent.turn import Choices, Finished, is_text
+from armwise.agent.turn import BUILT_IN, Choices, Finished, is_text, weigh_arms
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.filters import permits
 from armwise.feedback.events import (
@@ -335,7 +335,7 @@ async def _permitted(
 
     What is not in the corpus any more counts as such, where any passage is for some groups alone.
     """
-    if not replica.turns.restricted:
+    if not replica.turns.searcher.restricted:
         return decision_record, False
     execution, observations = decision_record.execution, decision_record.observations
     read = {name for run in (execution, *observations) if run is not None for name in run.passages}
@@ -343,7 +343,8 @@ async def _permitted(
         permitted_ids = (await permitted(replica, caller, read)).keys()
     except ArmError:
         permitted_ids = {}.keys()
-    of_earlier_turns = not caller.groups >= {*decision_record.decision.quoted_groups}
+    quoted = decision_record.decision.steps.get("groups", {}).get("quoted", ())
+    of_earlier_turns = not caller.groups >= {*quoted}
 
     def shown(run: Run) -> Run:
         if of_earlier_turns or not permitted_ids >= {*run.passages}:
@@ -406,7 +407,8 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
         raise ApiError("version_unavailable", f"the version that made {name!r} is gone", "decision_id")
 
     def distributions(*policies: Policy) -> list[dict[str, float]]:
-        case = logged.context, logged.arms, logged.floor or 0.0, logged.penalty
+        penalty = weigh_arms(logged.steps, replica.decider.steps, logged.arms)
+        case = logged.context, logged.arms, logged.floor or 0.0, penalty
         return [dict(zip(logged.arms, served_distribution(p, *case).tolist(), strict=True)) for p in policies]
 
     comparable = decided.recipe == served.recipe
@@ -451,19 +453,21 @@ async def verify(
     decision_id = caller.shown(logged.id)
     salt = replica.store.draw_secret.salt
 
-    draw: Decision | None = None
+    draw, versions = None, list[Version]()
     if logged.mode is Mode.CONTINUED and logged.draw_id is not None:
         of_draw = await asyncio.to_thread(replica.store.record, logged.draw_id)
         draw = None if of_draw is None else of_draw.decision
 
-    def recompute(policy: Policy | None, candidate: Policy | None = None) -> Verification:
-        return verify_decision(logged, policy, salt, decision_record.propensity, candidate, draw)
+    own = [step for step in replica.decider.steps if step.name not in BUILT_IN]
+
+    def recompute(*policies: Policy) -> Verification:
+        by_version = {version.version: policy for version, policy in zip(versions, policies, strict=True)}
+        return verify_decision(logged, by_version, salt, decision_record.propensity, draw, own)
 
     if logged.policy == LABELS:
         raise ApiError("not_drawn", f"no policy drew {decision_id!r}: it is a label", "decision_id")
     if logged.mode in (Mode.FORCED, Mode.CONTINUED):  # no policy took part
-        return StdlibJson(recompute(None).reply(decision_id))
-    versions = []
+        return StdlibJson(recompute().reply(decision_id))
     for number in (logged.version, logged.candidate) if logged.share else (logged.version,):
         version = await asyncio.to_thread(registry_versions.find, replica.store, number)
         if version is None:
@@ -535,14 +539,7 @@ def document(
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
-    budget = None
-    if logged.costs:
-        expected = dict(zip(logged.arms, logged.costs, strict=True))
-        budget = construct(DecisionBudget, price=logged.price, expected_costs=expected)
-    misses = None
-    if logged.miss_costs:
-        usd = dict(zip(logged.arms, logged.miss_costs, strict=True))
-        misses = construct(CacheMissRecord, usd=usd, usd_weight=logged.usd_weight)
+    budget, misses, incumbent = (logged.steps.get(name) for name in ("budget", "cache", "incumbent"))
     return construct(
         DecisionRecord,
         **chosen(logged, served, Finished(execution, ()) if execution else None, rule.cost),
@@ -559,11 +556,17 @@ def document(
         cost_weight=logged.cost_weight,
         deferred=logged.deferred,
         activated=any(item.kind is FeedbackKind.ACTIVATION for item in record.feedback),
-        budget=budget,
-        cache_misses=misses,
+        budget=construct(DecisionBudget, price=budget["price"], expected_costs=dict(budget["costs"]))
+        if budget
+        else None,
+        cache_misses=construct(CacheMissRecord, usd=dict(misses["usd"]), usd_weight=misses["usd_weight"])
+        if misses
+        else None,
         shadow=dict(zip(logged.arms, logged.shadow, strict=False)) or None,
         canary=construct(Share, version=logged.candidate, share=logged.share) if logged.share else None,
-        incumbent=_incumbent(logged),
+        incumbent=construct(IncumbentShare, share=incumbent["share"], pmf=dict(incumbent["pmf"]))
+        if incumbent and "pmf" in incumbent
+        else None,
         status=execution.status.value if execution else None,
         error=execution.error if execution else None,
         finish_reason=(execution and execution.finish_reason) or None,
@@ -582,14 +585,6 @@ def document(
         state=_state(record, now <= fold.closing(fact)),
         withheld=withheld,
     )
-
-
-def _incumbent(logged: Decision) -> IncumbentShare | None:
-    """Return the part of the caller's own decider; None where it took none."""
-    if not logged.incumbent:
-        return None
-    pmf = dict(zip(logged.arms, logged.incumbent, strict=False))
-    return construct(IncumbentShare, share=logged.incumbent_share, pmf=pmf)
 
 
 def _item(item: Feedback) -> Item:

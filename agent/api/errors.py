@@ -512,7 +512,7 @@ def translate(error: Exception) -> ApiError:
 
 
 def _of_turn(error: TurnError) -> ApiError:
-    cause, kept = error.__cause__, error.decision_id
+    cause, kept = error.__cause__, error.execution.decision_id
     said = cause.refusal if isinstance(cause, base.GeneratorError) else base.Refusal()
     if isinstance(cause, base.PromptRefusedError):
         code, param = _CODE_OF_EXCEPTION[type(cause)]
@@ -524,7 +524,7 @@ def _of_turn(error: TurnError) -> ApiError:
         return ApiError("model_busy", text, None, kept, retry_after_s=wait, provider=provider)
     text = f"{error}: {said.message}" if said.message else str(error)
     final = isinstance(cause, base.GeneratorRefusedError)
-    return ApiError(_CODE_OF_ENDING[error.status], text, decision_id=kept, final=final)
+    return ApiError(_CODE_OF_ENDING[error.execution.status], text, decision_id=kept, final=final)
 
 
 def find_native(error: Exception) -> base.Native | None:

@@ -71,7 +71,7 @@ async def choose(
         )
     question = asking.checked_question(body.question, replica, "question")
     incumbent, tap = asking.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
-    if incumbent is None and tap is not None and tap.incumbent is None and tap.share < 1.0:
+    if not incumbent and tap is not None and tap.incumbent is None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
         )
@@ -87,7 +87,7 @@ async def choose(
         deferred=body.defer_activation,
         request_digest=asking.digest_request(body) if key else "",
         user_digest=asking.user_digest(replica, caller, body.user),
-        incumbent=incumbent,
+        steps=incumbent,
         external=True,
     )
     events = asking.stream_turn(replica, caller, ask, key, timeout_s)

@@ -171,7 +171,7 @@ def _state(replica: Replica) -> ScrapedState:
     state = ScrapedState(
         version=replica.versions.version,
         alarms=replica.versions.alarms.count,
-        canaries={canary.version: canary.share for canary in replica.decider.canaries},
+        canaries={canary.version: canary.share for canary in replica.canaries},
         failed=_attempts(recorded()),
     )
     if replica.outage.since is not None:

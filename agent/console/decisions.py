@@ -89,7 +89,7 @@ async def found(
                 "reward": row.reward,
                 "models": [name_model(replica.config, name) for name in row.models],
                 # where groups restrict passages, an answer may quote what a key must not see
-                "answer": "" if replica.turns.restricted else row.answer,
+                "answer": "" if replica.turns.searcher.restricted else row.answer,
             }
             for row in listed.decisions
         ],
@@ -154,7 +154,7 @@ async def passages(
         permitted_passages = await api.permitted(replica, caller, ids)
         without = [name for name in ids if name not in permitted_passages]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
-        if without and replica.turns.restricted:
+        if without and replica.turns.searcher.restricted:
             ids = tuple(permitted_passages)
             missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:

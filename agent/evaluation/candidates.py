@@ -28,9 +28,10 @@ from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_pol
 from armwise.agent.policies import POLICIES, Policy, PolicyError, PolicySpec, sampling, served_distribution
 from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
+from armwise.agent.turn import load_built_in, weigh_arms
 from armwise.arms.models import ModelNotFoundError, build_embedder
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource, penalise
+from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
@@ -330,13 +331,11 @@ class LearnedTarget(Candidate):
             raise LeftOutError("it has learned from a grade of the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("it may have learned from a label made of the decision")
-        if self.pacer is None:
-            logged = dict(zip(decision.arms, decision.penalty, strict=False))
-            penalty = [logged[arm] for arm in arms if arm in logged]
-        else:
-            known = dict(zip(decision.arms, decision.miss_costs, strict=False))
-            misses = [known[arm] for arm in arms] if known else ()
-            penalty = [*penalise(self.pacer.price, self.pacer.costs(arms), decision.usd_weight, misses)]
+        records = dict(decision.steps)
+        if self.pacer is not None:
+            costs = dict(zip(arms, self.pacer.costs(arms), strict=True))
+            records["budget"] = {"price": self.pacer.price, "costs": costs}
+        penalty = weigh_arms(records, load_built_in(), arms)
         floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.explores, len(arms))
         if self.canary:
             self.largest_share = max(self.largest_share, decision.share)

@@ -55,7 +55,7 @@ from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
 from armwise.feedback.decisions import Selection, shown
-from armwise.feedback.events import OBSERVED, Cost, Decision, Example
+from armwise.feedback.events import FOREIGN, Cost, Decision, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import (
     WITHOUT_PROPENSITIES,
@@ -480,21 +480,21 @@ def recompute(
         LogUnavailableError: Try again later.
     """
     checked = mismatched = lost = 0
-    policies = _Policies(store, config)
+    policies, own = _Policies(store, config), [step.build() for step in config.steps]
     decisions = sorted(
         _some(store, config, log, rng), key=lambda decision: (decision.version, decision.candidate)
     )
     for done, decision in enumerate(decisions, start=1):
         try:
-            policy = policies.of(decision.version)
-            candidate = policies.of(decision.candidate) if decision.share else None
+            versions = {decision.version, *([decision.candidate] if decision.share else ())}
+            recalled = {version: policies.of(version) for version in versions}
         except PolicyError:
-            policy = None
-        if policy is None or decision.floor is None or decision.policy == OBSERVED:
+            recalled = {}
+        if not recalled or decision.policy in FOREIGN:
             lost += 1
         else:
             checked += 1
-            recomputed = verify(decision, policy, salt="", candidate=candidate)
+            recomputed = verify(decision, recalled, salt="", steps=own)
             mismatched += not recomputed.distribution.same  # only distributions are compared
         on_progress("computing propensities again", done, len(decisions))
     return RecomputedCheck(checked, mismatched, lost)

@@ -9,22 +9,24 @@ decision drawn from a mixture with the caller's own decider is recomputed comple
 distribution of that decider.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import Policy, choose, sampling, served_distribution
+from armwise.agent.policies import Policy, choose, sampling
 from armwise.agent.replies import DecisionVerification, Draw, Recomputed, construct
+from armwise.agent.turn import StepRecord, TurnStep, compute_distribution, load_built_in
 from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Mode
 
 TOLERANCE = 1e-9
 """Largest difference of two probabilities that count as equal; with the same kernel of BLAS it is 0."""
 
-Floats = tuple[float, ...]
-
 Array = NDArray[np.float64]
+
+Floats = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,112 +110,92 @@ class Verification:
 
 def verify(
     decision: Decision,
-    policy: Policy | None,
+    policies: Mapping[int, Policy],
     salt: str,
     propensity: float | None = None,
-    candidate: Policy | None = None,
     draw: Decision | None = None,
+    steps: Sequence[TurnStep | type[TurnStep]] = (),
 ) -> Verification:
     """Recompute a decision, and compare it with the log.
 
     A drawn arm is drawn again with the secret of the log. A
     greedy decision takes the most probable arm again. A forced arm must be the only one, with probability 1.
-    A turn that continues a draw must have the arm of that draw, with probability 1.
+    A turn that continues a draw must have the arm of that draw, with probability 1. Of a decision that
+    another system has made, only the policy's part is recomputed.
 
     Args:
         decision: The row of the log, other than a label, which has no policy.
-        policy: Policy of the version that decided; None for a forced arm.
+        policies: Policies of the versions that took part, by number; none of a forced or a kept arm.
         salt: Enters the hash of the draw.
         propensity: The column `propensity` of the row.
-        candidate: Policy of the canary that had a share of the decision.
         draw: The draw that the decision continues, if it is in the log.
+        steps: The service's own steps, besides the built-in ones.
     """
-    why = []
-    if decision.policy == OBSERVED:
-        return _verify_shadow(decision, policy)
+    is_elsewhere, why = decision.policy == OBSERVED, list[str]()
+    records = {name: dict(record) for name, record in decision.steps.items()}
+    p = np.zeros(0)
     try:
-        p, shadow = _distributions(decision, policy, candidate, draw)
+        p = _distribute(decision, records, policies, draw, [*load_built_in(), *steps])
     except (ArithmeticError, LookupError, ValueError) as error:  # it no longer fits this policy
-        p, shadow = np.zeros(0), np.zeros(0)
         why.append(f"the policy has no distribution: {error}")
+        records.get(INCUMBENT, {}).pop("shadow", None)
+    shadow = ComparedDistribution(decision.shadow, replace(decision, steps=records).shadow)
     distribution = ComparedDistribution(decision.probabilities, tuple(p.tolist()))
-    in_shadow = ComparedDistribution(decision.shadow, tuple(shadow.tolist()))
-    u = sampling.uniform_from(decision.id, salt, decision.arms) if decision.mode is Mode.EXPLORE else None
-    arm = None
-    if p.size:
-        arm = decision.arms[int(p.argmax()) if u is None else choose(p, u)]
-    if policy is not None and decision.policy not in (policy.kind, INCUMBENT):
-        why.append(f"version {decision.version} is of policy {policy.kind!r}, not {decision.policy!r}")
+    u, arm = None, decision.drawn if is_elsewhere else None
+    if is_elsewhere:
+        distribution = ComparedDistribution((), ())
+    else:
+        if decision.mode is Mode.EXPLORE:
+            u = sampling.uniform_from(decision.id, salt, decision.arms)
+        if p.size:
+            arm = decision.arms[int(p.argmax()) if u is None else choose(p, u)]
+        policy = policies.get(decision.version)
+        if policy is not None and decision.policy not in (policy.kind, INCUMBENT):
+            why.append(f"version {decision.version} is of policy {policy.kind!r}, not {decision.policy!r}")
     if not distribution.same:
         why.append(
             f"a probability differs by {distribution.max_difference:.3g}: what the policy saw, the arms, "
-            "the floor, the versions, the share, the price or the probabilities were changed"
+            "the versions, what the steps recorded or the probabilities were changed"
         )
     on_record = dict(zip(decision.arms, decision.probabilities, strict=False)).get(decision.drawn)
-    if propensity is not None and propensity != on_record:
+    if propensity is not None and not is_elsewhere and propensity != on_record:
         why.append(f"the propensity on record is {propensity!r}, and among the probabilities {on_record!r}")
-    if not in_shadow.same:
-        why.append(f"a probability of the policy in the shadow differs by {in_shadow.max_difference:.3g}")
+    if not shadow.same:
+        why.append(
+            f"a probability of the policy in the shadow differs by {shadow.max_difference:.3g}: what the "
+            "policy saw, the arms, the version or what the steps recorded were changed"
+        )
     if arm != decision.drawn:
         salted = ", or the log had another secret when it was drawn" if u is not None else ""
         why.append(f"arm {decision.drawn!r} is on record, {arm!r} comes out: it was changed{salted}")
-    return Verification(decision, distribution, in_shadow, u, arm, tuple(why))
+    return Verification(decision, distribution, shadow, u, arm, tuple(why))
 
 
-def _verify_shadow(decision: Decision, policy: Policy | None) -> Verification:
-    """Recompute the shadow distribution of a decision of another system, whose draw was made there."""
-    why, shadow = [], np.zeros(0)
-    try:
-        shadow = _would_have_served(decision, policy)
-    except (ArithmeticError, LookupError, ValueError) as error:
-        why.append(f"the policy has no distribution: {error}")
-    compared = ComparedDistribution(decision.shadow, tuple(shadow.tolist()))
-    if not compared.same:
-        why.append(
-            f"a probability of the policy in the shadow differs by {compared.max_difference:.3g}: what the "
-            "policy saw, the arms, the floor, the version or the shadow were changed"
-        )
-    return Verification(decision, ComparedDistribution((), ()), compared, None, decision.drawn, tuple(why))
-
-
-def _would_have_served(decision: Decision, policy: Policy | None) -> Array:
-    """Return the distribution of the version's policy. Raises ValueError if it cannot be computed."""
-    if policy is None or decision.floor is None:
-        raise ValueError("the log lacks its policy or its floor")
-    _refuse_erased(decision, policy)
-    return served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
-
-
-def _refuse_erased(decision: Decision, *policies: Policy | None) -> None:
-    """Raise ValueError if a policy reads the text of a question that was erased."""
-    if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies):
-        raise ValueError("its policy reads the text of the question, which was erased")
-
-
-def _distributions(
-    decision: Decision, policy: Policy | None, candidate: Policy | None, draw: Decision | None
-) -> tuple[Array, Array]:
-    """Return the distribution, and that of the policy beside an incumbent, empty without one."""
+def _distribute(
+    decision: Decision,
+    records: dict[str, StepRecord],
+    policies: Mapping[int, Policy],
+    draw: Decision | None,
+    steps: Sequence[TurnStep | type[TurnStep]],
+) -> Array:
+    """Return the distribution of a decision, shape (n_arms,). Raises LookupError, ValueError."""
+    if unknown := records.keys() - {step.name for step in steps}:
+        raise ValueError(f"this service lacks the steps that took part: {', '.join(sorted(unknown))}")
+    kept_arm = None
     if decision.mode is Mode.CONTINUED:
         if draw is None or draw.mode is not Mode.EXPLORE or draw.episode_id != decision.episode_id:
             raise ValueError(f"the log lacks the draw {decision.draw_id!r} of its episode")
-        return np.array([float(arm == draw.drawn) for arm in decision.arms]), np.zeros(0)
-    if decision.mode is Mode.FORCED or policy is None:
-        return np.ones(1), np.zeros(0)
-    if decision.floor is None:
-        raise ValueError("the log lacks its floor")
-    _refuse_erased(decision, policy, candidate)
-    p = served_distribution(policy, decision.context, decision.arms, decision.floor, decision.penalty)
-    if decision.policy == INCUMBENT:
-        if len(decision.incumbent) != len(p):
-            raise ValueError("the log lacks the distribution of the caller's own decider")
-        return sampling.mixed(p, np.array(decision.incumbent), decision.incumbent_share), p
-    if decision.share:
-        if candidate is None:
-            raise ValueError(
-                f"a share of {decision.share:g} comes from version {decision.candidate}, which is not "
-                "available"
-            )
-        theirs = decision.candidate_context, decision.arms, decision.floor
-        p = sampling.mixed(p, served_distribution(candidate, *theirs, decision.penalty), decision.share)
-    return p, np.zeros(0)
+        kept_arm = draw.drawn
+    if decision.erased and any(getattr(policy, "reads_question", False) for policy in policies.values()):
+        raise ValueError("its policy reads the text of the question, which was erased")
+
+    def find_policy(version: int) -> Policy:
+        if version not in policies:
+            raise LookupError(f"version {version} took part, and is not available")
+        return policies[version]
+
+    return compute_distribution(
+        *(records, steps, decision.context, decision.arms, decision.version),
+        *(find_policy, kept_arm),
+        is_forced=decision.mode is Mode.FORCED,
+    )

@@ -36,12 +36,12 @@ from armwise.agent.turn import (
     paced,
 )
 from armwise.arms import tracing
-from armwise.arms.base import Retrieval
+from armwise.arms.base import ArmError, Retrieval
 from armwise.arms.filters import GROUPS, Comparison, Compound, comparisons, permits
 from armwise.arms.llm import UNPROMPTED, Chunk
 from armwise.feedback.arrays import TOLERANCE
 from armwise.feedback.errors import LOG_UNUSABLE, ConflictError
-from armwise.feedback.events import Execution, Status
+from armwise.feedback.events import INCUMBENT, Execution, Status
 from armwise.feedback.log import LoggedDecision, erasures
 
 Context = Mapping[str, float | str | bool]
@@ -223,7 +223,7 @@ def check_ask(
         excluded=frozenset(options.excluded_arms),
         explore=options.explore,
         context=checked_context(options.context, replica, "agent.context"),
-        incumbent=read_incumbent(replica, options.incumbent, "agent.incumbent"),
+        steps=read_incumbent(replica, options.incumbent, "agent.incumbent"),
         cost_weight=_cost_weight(options.cost_weight, replica.config.features),
         episode_id=_episode(replica, caller, body),
         deferred=options.defer_activation,
@@ -292,8 +292,8 @@ def user_digest(replica: Replica, caller: Caller, user: str | None) -> str | Non
     return erasures.user_digest(replica.store, caller.project, user) if user else None
 
 
-def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping[str, float] | None:
-    """Return the distribution of the caller's own decider by arm; None if the request names none.
+def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping[str, Mapping[str, float]]:
+    """Return the distribution of the caller's own decider by arm, for its step; empty if it names none.
 
     Args:
         replica: Has the `tap`, which maps names of arms.
@@ -304,7 +304,7 @@ def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping
         AskError: `named` is not a choice among live arms, or `tap` is not configured.
     """
     if named is None:
-        return None
+        return {}
     if replica.config.tap is None:
         message = "no incumbent has a place here: `tap` is not configured"
         raise InvalidAskError(message, param)
@@ -313,7 +313,7 @@ def read_incumbent(replica: Replica, named: Named | None, param: str) -> Mapping
     given = {named.arm: 1.0} if named.arm is not None else named.distribution or {}
     p = validate_distribution(replica, given, param)
     total = math.fsum(p.values())
-    return {arm: share / total for arm, share in p.items()}
+    return {INCUMBENT: {arm: share / total for arm, share in p.items()}}
 
 
 def find_arm(replica: Replica, name: str, param: str) -> str:
@@ -499,7 +499,6 @@ async def stream_turn(
             async for event in paced(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
-                    replica.signals.offer(ask, event.decision)
                 elif isinstance(event, Finished):
                     execution, seconds = event.execution, time.perf_counter() - started
                     replica.telemetry.took(execution, seconds, logged=event.logged)
@@ -555,7 +554,7 @@ async def _opened(
     if record is not None:
         return await Retry(replica, ask, record).open(commits.append)
     require_eligible(replica, ask)
-    events, most = replica.turns.turn(ask, commits.append), replica.turns.most(ask)
+    events, most = replica.turns.turn(ask, commits.append), replica.turns.bound(ask)
     return Opening(
         _or_unlogged(replica, caller, ask, events, commits) if replica.outage.answers else events, most
     )
@@ -565,7 +564,7 @@ def _unlogged(replica: Replica, caller: Caller, ask: Ask) -> Opening:
     """Open a turn that is answered without the log. Raises AskError, LogUnavailableError."""
     require_eligible(replica, ask)
     turns, ask = outage.stand_in(replica.turns, ask, caller, replica.telemetry)
-    return Opening(turns.turn(ask), turns.most(ask))
+    return Opening(turns.turn(ask), turns.bound(ask))
 
 
 async def _or_unlogged(
@@ -732,7 +731,7 @@ class Retry:
             raise in_progress(ask.decision_id, max(1, math.ceil(left_s)))
         self._require_known(decision.drawn, "decided on")
         turns = self.replica.turns
-        return Opening(turns.resume(ask, decision, on_commit), turns.most_to_resume(ask, decision))
+        return Opening(turns.repeat(ask, decision, on_commit=on_commit), turns.bound(ask, decision))
 
     async def _hand_over(self) -> AsyncGenerator[Event, None]:
         """Yield a decision that the caller carries out, with or without a reported execution."""
@@ -751,7 +750,11 @@ class Retry:
         served = execution.served or self.record.decision.drawn
         kept = await self._look_up(served, execution)
         decided = None if kept is None else Decided(self.record.decision, kept, served)
-        most = None if decided else self.replica.turns.most_again(ask, served)
+        most = (
+            None
+            if decided
+            else self.replica.turns.bound(replace(ask, messages=()), self.record.decision, served)
+        )
         return Opening(self._repeat(execution, decided), most)
 
     async def _look_up(self, served: str, execution: Execution) -> Retrieval | None:
@@ -772,7 +775,17 @@ class Retry:
     async def _repeat(self, execution: Execution, decided: Decided | None) -> AsyncGenerator[Event, None]:
         """Yield the events of the turn; without `decided`, its passages are searched again."""
         ask, turns = self.ask, self.replica.turns
-        yield decided or await turns.again(ask, self.record.decision, execution)
+        if decided is None:
+            served = execution.served or self.record.decision.drawn
+            again = turns.repeat(replace(ask, messages=()), self.record.decision, served)
+            try:
+                async with aclosing(again) as events:
+                    decided = await begun(events)
+                    async for _ in events:  # to its end, which charges it
+                        pass
+            except TurnError as error:
+                raise ArmError(str(error)) from error
+        yield decided
         answered = Choices.of(execution.answer or "", execution.finish_reason or "stop")
         for chunk in answered.chunks():
             yield chunk

@@ -18,7 +18,7 @@ from typing import TypeVar
 from armwise.agent.access import Caller, unlogged_id
 from armwise.agent.background import Work, WorkFailure
 from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, CountedLog, FactLog, TurnLoop, check_eligibility
+from armwise.agent.turn import Ask, CountedLog, FactLog, TurnLoop
 from armwise.feedback.errors import LOG_UNUSABLE, LogUnavailableError
 from armwise.feedback.events import Decision, Execution
 from armwise.feedback.log import SLOW_S, GroupCommit, Receipt
@@ -128,8 +128,7 @@ def stand_in(turns: TurnLoop, ask: Ask, caller: Caller, telemetry: Telemetry) ->
         LogUnavailableError: The fallback may not answer this question.
     """
     arm = ask.forced or turns.fallback
-    names, _ = check_eligibility(ask, turns.arms, restricted=turns.restricted)
-    if arm is None or arm not in names:
+    if arm is None or arm not in turns.list_eligible(ask):
         raise LogUnavailableError(
             f"the log is unavailable, and the fallback arm {arm!r} may not answer this question: it is "
             "switched off, excluded, or lacks what the question needs"
@@ -138,7 +137,7 @@ def stand_in(turns: TurnLoop, ask: Ask, caller: Caller, telemetry: Telemetry) ->
         turns,
         log=CountedLog(_Nowhere(), lambda _: telemetry.unlogged(), telemetry.finished),
         charge=lambda _, cost: turns.charge(ask.decision_id, cost),
-        on_answer=lambda *_: None,
+        is_followed=False,
     )
     # without an episode: no signal reads the turns before it, and none is added to it
     return unlogged, replace(ask, decision_id=caller.prefix + unlogged_id(), forced=arm, episode_id=None)

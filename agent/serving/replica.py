@@ -6,7 +6,7 @@ a promotion, new arms and switches of arms.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,29 +17,31 @@ from armwise.agent.background import Work, WorkFailure, clear, record
 from armwise.agent.config import AppConfig
 from armwise.agent.policies import Exploration, describe
 from armwise.agent.serving.arms import ArmRegistry, LoggedArms, arm_infos
-from armwise.agent.serving.observe import Observer
 from armwise.agent.serving.outage import LogOutage
 from armwise.agent.serving.router_scores import Scorers
-from armwise.agent.serving.signals import Signals
 from armwise.agent.serving.telemetry import CountedRecall, Telemetry
 from armwise.agent.serving.versions import ReplicaState, Versions
 from armwise.agent.turn import (
+    AnswerWriter,
     ArmHealth,
+    Canary,
     CountedLog,
     Decider,
-    Keeping,
     LanguageModel,
     Places,
+    Searcher,
     Serving,
     TurnLoop,
+    TurnStep,
     llm_key,
+    load_built_in,
 )
 from armwise.arms.llm import Generator, catalog
 from armwise.feedback.budget import Price
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, StoreError, SupersededError
-from armwise.feedback.events import AnsweredTurn, Cost, KeptDraw
+from armwise.feedback.events import AnsweredTurn, Cost, Decision, KeptDraw
 from armwise.feedback.log import SERVING_S, ChangeWatch, GroupCommit, Store, conversations, open_log
 from armwise.feedback.registry import ActivePolicy, arm_sets, prices, usage
 from armwise.feedback.training_log import lag
@@ -59,9 +61,6 @@ STOP_S = 5.0
 """Seconds that `stop` waits for a refresh under way."""
 
 WARM_UP = "Warm-up question?"
-
-TURNS = 20
-"""Most turns of a conversation that keep an arm: the draw is learned after the last one."""
 
 POLL_S = 0.25
 """Seconds between two refreshes of a replica."""
@@ -146,13 +145,6 @@ def _caps(config: AppConfig) -> dict[str, int]:
     return {**config.limits.arm_caps, **of_models}
 
 
-def _keeping(config: AppConfig) -> Keeping | None:
-    """Return how long a conversation keeps its arm; None: every turn draws."""
-    if config.sticky == "off":
-        return None
-    return Keeping(TURNS, config.reward.wait_s)
-
-
 class Replica:
     """The state behind the HTTP surface. Start it inside a running event loop.
 
@@ -181,8 +173,12 @@ class Replica:
         decider: Draws arms.
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
-        observer: Observes finished turns in the background.
-        signals: Writes what turns say of the turns before them as feedback.
+        models: Language models by name.
+        salt: Secret of the log that enters the hashes of draws.
+        health: Circuit breakers and places of arms and models.
+        price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
+        raised: What the exploration floor is raised to for a while after an alarm.
+        alarm_at: When drift was last detected, seconds since the epoch.
         unread: Warning that facts wait while no learner reads them; None if one does.
 
     Raises:
@@ -217,60 +213,65 @@ class Replica:
         self.outage = LogOutage(self.log, config.log_away == "answer", clock)
         self.quota = Quota(usage.UsageLedger(store), clock)
         self.quota.outage = self.outage
-        arms, embedders, tap = backends.arms, backends.embedders, config.tap
+        arms, embedders = backends.arms, backends.embedders
         self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
         self.versions = Versions(store, config, self._scorers)
+        self.models = name_models(config, backends.generators)
+        self.salt, self.health = store.draw_secret.salt, ArmHealth(caps=_caps(config))
+        self.price: Price | None = None
+        self.raised: Exploration | None = None
+        self.alarm_at: float | None = None
+        infos = arm_infos(config)
+        self.health.loading = frozenset(
+            arm for arm, info in infos.items() if info.backbones & embedders.loading
+        )
         self.decider = Decider(
             serving=Serving(self.versions.empty, 0, scorer=self._scorers.configured),
-            explores=config.explores,
-            salt=store.draw_secret.salt,
+            steps=(),
+            salt=self.salt,
             wait_s=config.reward.wait_s,
             clock=clock,
-            health=ArmHealth(caps=_caps(config)),
-            share=1.0 if tap is None else tap.share,
-            incumbent=None if tap is None or tap.incumbent is None else {tap.incumbent: 1.0},
-            keeping=_keeping(config),
-        )
-        infos = arm_infos(config)
-        self.decider.health.loading = frozenset(
-            arm for arm, info in infos.items() if info.backbones & embedders.loading
+            health=self.health,
         )
         self.turns = TurnLoop(
             arms=infos,
             decider=self.decider,
-            embed=embedders.embed,
-            search=arms.search,
-            recall=CountedRecall(arms.recall, telemetry, lambda arm: self.turns.known[arm].cached),
-            models=name_models(config, backends.generators),
-            templates=config.templates,
+            searcher=Searcher(
+                run=arms.search,
+                embed=embedders.embed,
+                health=self.health,
+                models=self.models,
+                recall=CountedRecall(arms.recall, telemetry, lambda arm: self.turns.known[arm].cached),
+                find_passages=arms.passages,
+                restricted=True,  # until the corpus is read
+                timeout_s=limits.arm_timeout_s,
+            ),
+            writer=AnswerWriter(
+                models=self.models,
+                health=self.health,
+                templates=config.templates,
+                timeout_s=limits.llm_timeout_s,
+                on_refusal=self._note_refusal,
+            ),
             log=self.outage.limited(CountedLog(self.log, telemetry.decided, telemetry.finished)),
             keeps_answers=self.outage.answers,
             features=config.features,
             cost_weight=config.reward.cost_weight,
             fallback=config.fallback,
-            arm_timeout_s=limits.arm_timeout_s,
-            llm_timeout_s=limits.llm_timeout_s,
-            restricted=True,  # until the corpus is read
-            passages=arms.passages,
             charge=self._charge,
-            find_draw=self._find_draw,
-            find_turns=self._find_turns,
-            weigh_usd=config.reward.weigh_usd,
-            on_refusal=self._note_refusal,
         )
         self._refusing: dict[str, str] = {}  # why, by language model
         self.prices_caches = config.prices_caches
-        self.signals = Signals(
-            *(config.reward.signals, self.turns, store, self.log, telemetry, clock),
-            wait_s=config.reward.wait_s,
-        )
-        self.observer = Observer(
-            *(config.observations, self.turns, self.log, self.chats, telemetry, self.signals)
-        )
-        self.turns.on_answer = self.observer.offer
         configured = self._scorers.configured
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
+        self.commit = self.log.append
+        *kinds, health = load_built_in()
+        for kind in kinds:
+            self._add_step(kind.build(self))
+        for spec in config.steps:
+            self._add_step(spec.build())
+        self._add_step(health.build(self))  # it looks at the arms that all others have left
         self.passages = arms.passages
         self.unread: str | None = None
         self._learning, self._check_at = lag.SuccessorCheck(store), 0.0
@@ -286,17 +287,46 @@ class Replica:
         """The configuration, with the live arms."""
         return self.arms.config
 
+    def _add_step(self, step: TurnStep | None) -> None:
+        if step is not None:
+            self.decider.steps = self.turns.writer.steps = (*self.decider.steps, step)
+
+    def find_step(self, name: str) -> Any:
+        """Return the step of a name; None: the service does without."""
+        return next((step for step in self.decider.steps if step.name == name), None)
+
+    @property
+    def canaries(self) -> Sequence[Canary]:
+        """The candidates that take part in draws."""
+        step = self.find_step("canary")
+        return () if step is None else step.list_active(self.decider.serving)
+
+    def compute_floor(self, n_arms: int) -> float:
+        """Return the least probability of each of so many eligible arms now."""
+        step = self.find_step("floor")
+        return 0.0 if step is None else step.compute_least(n_arms)
+
     @property
     def external(self) -> bool:
         """Whether its arms belong to another system, and callers carry decisions out."""
         return self.config.external
 
-    async def _find_draw(self, episode: str) -> KeptDraw | None:
+    async def find_draw(self, episode: str) -> KeptDraw | None:
+        """Return the newest draw of a conversation whose arm may be kept. Raises LogUnavailableError."""
         return await self.outage.ask(partial(asyncio.to_thread, conversations.kept_draw, self.store, episode))
 
-    async def _find_turns(self, episode: str) -> list[AnsweredTurn]:
+    async def find_turns(self, episode: str) -> list[AnsweredTurn]:
+        """Return the first turn of a conversation and its newest ones. Raises LogUnavailableError."""
         find = partial(asyncio.to_thread, conversations.answered_turns, self.store, episode)
         return await self.outage.ask(find)
+
+    async def find_previous(self, decision: Decision) -> conversations.EarlierTurn | None:
+        """Return the turn before a decision in its conversation. Raises StoreError."""
+        return await asyncio.to_thread(conversations.previous_turn, self.store, decision)
+
+    async def is_newest(self, decision: Decision) -> bool:
+        """Return whether a decision is the newest of its conversation. Raises StoreError."""
+        return await asyncio.to_thread(conversations.is_newest, self.store, decision)
 
     def _note_refusal(self, model: str, why: str) -> None:
         """Record which language models refuse the service, where that changes."""
@@ -357,8 +387,8 @@ class Replica:
         for task in (self._key_poller, self._poller, self._reaching, self._loading):
             if task is not None:
                 task.cancel()
-        await self.signals.stop()
-        await self.observer.stop()
+        for step in self.decider.steps:
+            await step.stop()
         self.arms.stop()
         self.versions.history.close()
         await asyncio.to_thread(self.log.close)
@@ -373,7 +403,7 @@ class Replica:
         """Wait for the hosts, and describe one question, which fails if an encoder's dimension differs."""
         backends, features = self._backends, self.config.features
         await backends.reach()
-        self.turns.restricted = await backends.arms.restricted()
+        self.turns.searcher.restricted = await backends.arms.restricted()
         if features.embedding is not None:
             backbone = features.embedding.backbone
             vectors = await backends.embedders.embed(WARM_UP, frozenset({backbone}))
@@ -384,7 +414,7 @@ class Replica:
         """Load the remaining encoders once the service decides, and unmask their arms."""
         await asyncio.wait([reached])
         await self._backends.embedders.load(self._backends.embedders.loading)
-        self.decider.health.loading = frozenset()
+        self.health.loading = frozenset()
 
     async def refresh_keys(self) -> None:
         """Read the keys from the log, and report their usage. Raises LogUnavailableError."""
@@ -433,7 +463,7 @@ class Replica:
         """
         # A refresh that began before an arm was switched must not overwrite the switch.
         async with self._refreshing:
-            state, logged, self.decider.price = await asyncio.to_thread(self._read)
+            state, logged, self.price = await asyncio.to_thread(self._read)
             await self.versions.follow(state)
             newer = 0 if logged.newer is None else logged.newer.seq
             arm_set, follows = self.versions.active.arm_set, self.versions.state.follows
@@ -465,10 +495,10 @@ class Replica:
         if drift is not None:
             alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
             self.versions.alarms, until = alarms, alarms.raised_until(drift)
-            self.decider.alarm_at = None if alarms.newest is None else alarms.newest.at
+            self.alarm_at = None if alarms.newest is None else alarms.newest.at
             if until is not None and self.clock() < until:
                 raised = Exploration(drift.exploration, drift.floor)
-        self.decider.raised = raised
+        self.raised = raised
 
     async def replace_arms(self, names: Collection[str]) -> None:
         """Make these the live arms here, and in every replica at its next refresh; see `ArmRegistry`."""

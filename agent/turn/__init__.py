@@ -1,19 +1,20 @@
 """One request, from the question to the committed execution.
 
     ask --> eligible arms --> probes --> draw --> search --> answer --> record
-            eligibility.py    probes.py  draw.py '-------loop.py-----'  record.py
+            eligibility.py    probes.py  choose.py  search.py  answer.py  record.py
             health.py
 
-`loop.py` has the order of a turn, and each of the others one stop. What a turn may cost is in `price.py`.
+`loop.py` has the order of a turn, and each of the others one stop. `steps` has the optional parts. What a
+turn may cost is in `price.py`.
 """
 
-from .ask import Ask, ObservedDecision
-from .cached_prompt import NO_MISSES, CacheMisses, expect_misses
+from .answer import AnswerInProgress, AnswerWriter, paced
+from .ask import Ask, ObservedDecision, RequestDocument
 from .checked import AnswerStage, CheckedAnswering, check_texts
-from .draw import ArmScorer, Canary, Decider, Keeping, Serving, build_context
-from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError, check_eligibility
+from .choose import Decider, build_context
+from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError
 from .health import NO_MODELS, ArmHealth, llm_key
-from .loop import TurnLoop, paced
+from .loop import TurnLoop
 from .places import Places
 from .price import FREE, CostBound, LanguageModel, PriceList, attached_tokens, dearest
 from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
@@ -36,21 +37,34 @@ from .record import (
     is_text,
     tokens_in,
 )
+from .search import Searcher
+from .serving import ArmScorer, Canary, Serving
+from .steps import (
+    BUILT_IN,
+    Draft,
+    StepError,
+    StepRecord,
+    TurnStep,
+    compute_distribution,
+    load_built_in,
+    weigh_arms,
+)
 
 __all__ = [
+    "BUILT_IN",
     "FREE",
     "NONE_SERVED",
-    "NO_MISSES",
     "NO_MODELS",
     "SEPARATOR",
     "UNPROBED",
+    "AnswerInProgress",
     "AnswerStage",
+    "AnswerWriter",
     "AnsweredElsewhereError",
     "ArmHealth",
     "ArmInfo",
     "ArmScorer",
     "Ask",
-    "CacheMisses",
     "CallNames",
     "Canary",
     "CheckedAnswering",
@@ -61,12 +75,12 @@ __all__ = [
     "CountedLog",
     "Decided",
     "Decider",
+    "Draft",
     "Embed",
     "Embeddings",
     "Event",
     "FactLog",
     "Finished",
-    "Keeping",
     "LanguageModel",
     "NoEligibleArmError",
     "ObservedDecision",
@@ -75,20 +89,26 @@ __all__ = [
     "PriceList",
     "Probes",
     "Recall",
+    "RequestDocument",
+    "Searcher",
     "Serving",
     "Spending",
+    "StepError",
+    "StepRecord",
     "TurnError",
     "TurnLoop",
     "TurnRecorder",
+    "TurnStep",
     "attached_tokens",
     "build_context",
-    "check_eligibility",
     "check_texts",
+    "compute_distribution",
     "dearest",
-    "expect_misses",
     "is_text",
     "llm_key",
+    "load_built_in",
     "paced",
     "probe",
     "tokens_in",
+    "weigh_arms",
 ]

@@ -9,6 +9,39 @@ from armwise.arms.llm import Message, Needs, Request
 
 
 @dataclass(frozen=True, slots=True)
+class RequestDocument:
+    """What a request asks of the language model that answers it.
+
+    Attributes:
+        max_tokens: Longest answer in tokens; None: the arm's setting, as for the next two.
+        temperature: Sampling temperature of the model.
+        top_p: Nucleus sampling of the model.
+        seed: Seed that the model samples with.
+        stop: Strings that end the answer.
+        options: Further parameters of the model, as in `armwise.arms.llm.Prompt`.
+        request: The request of the client, which models at an address are sent.
+        needs: What it needs of a model that not every model has.
+        streams: Whether the client reads the answer as it is written.
+        limited: Whether the caller's key has a limit of tokens or dollars, so that an answer needs one.
+        writers: Language model that wrote the answer with each mark in the conversation, as far as known.
+        headers: Headers of the client that a model at an address of the same protocol is sent.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    request: Request | None = None
+    needs: Needs = field(default_factory=Needs)
+    streams: bool = True
+    limited: bool = False
+    writers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """One request.
 
@@ -16,6 +49,7 @@ class Ask:
         decision_id: Id of the turn; the draw is a hash of it, of the eligible arms, and of a secret.
         question: The text that arms search for, and that the policy's context describes.
         messages: The conversation that the model answers; empty to retrieve only.
+        document: What it asks of the language model.
         k: Passages to retrieve; None: as many as the arm is configured with.
         forced: Arm that the caller named; recorded as forced.
         allowed: Arms to choose among; None: all.
@@ -26,12 +60,6 @@ class Ask:
         episode_id: Id of the conversation that the turn belongs to; stored and returned.
         request_digest: Distinguishes a retry from another request under the same id.
         deferred: Whether the decision counts only once its answer is reported as shown.
-        max_tokens: Longest answer in tokens; None: the arm's setting, as for the next two.
-        temperature: Sampling temperature of the model.
-        top_p: Nucleus sampling of the model.
-        seed: Seed that the model samples with.
-        stop: Strings that end the answer.
-        options: Further parameters of the model, as in `armwise.arms.llm.Prompt`.
         continues: Earlier decision that this turn continues after function calls: `forced`, its arm, repeats
             its search with the same seed, and `messages` has the results of the calls.
         called: Earlier decision whose answer called the functions with whose results `messages` end, also
@@ -39,21 +67,15 @@ class Ask:
         user_digest: Digest of the end user, for the log.
         where: Filter on the metadata of passages.
         groups: Groups of the caller, which may see passages that are restricted to them.
-        incumbent: Probability of each arm by the caller's own decider, summing to 1; disregarded once the
-            share of the policy is 1.
+        steps: What the request asks of steps, by their names.
         external: Whether the caller carries the decision out.
         asked_by: Who asks, as in `Decision.asked_by`.
-        request: The request of the client, which models at an address are sent.
-        needs: What it needs of a model that not every model has.
-        streams: Whether the client reads the answer as it is written.
-        limited: Whether the caller's key has a limit of tokens or dollars, so that an answer needs one.
-        writers: Language model that wrote the answer with each mark in the conversation, as far as known.
-        headers: Headers of the client that a model at an address of the same protocol is sent.
     """
 
     decision_id: str
     question: str
     messages: tuple[Message, ...] = ()
+    document: RequestDocument = field(default_factory=RequestDocument)
     k: int | None = None
     forced: str | None = None
     allowed: frozenset[str] | None = None
@@ -64,26 +86,14 @@ class Ask:
     episode_id: str | None = None
     request_digest: str = ""
     deferred: bool = False
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
     continues: str | None = None
     called: str | None = None
     user_digest: str | None = None
     where: Comparison | Compound | None = None
     groups: frozenset[str] = frozenset()
-    incumbent: Mapping[str, float] | None = None
+    steps: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
     asked_by: str | None = None
-    request: Request | None = None
-    needs: Needs = field(default_factory=Needs)
-    streams: bool = True
-    limited: bool = False
-    writers: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def quoted_groups(self) -> tuple[str, ...]:

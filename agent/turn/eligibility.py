@@ -72,55 +72,64 @@ class ArmInfo:
         return any(needs.does_without(protocol, options) for protocol in self.protocols)
 
 
-def check_eligibility(
-    ask: Ask, arms: Mapping[str, ArmInfo], *, restricted: bool = False
-) -> tuple[list[str], dict[str, Mask]]:
-    """Return the arms that are switched on, allowed by the request, and able to apply its filter.
+def list_allowed(ask: Ask, arms: Mapping[str, ArmInfo]) -> tuple[list[str], dict[str, str]]:
+    """Return the arms that are switched on, that a request allows, and whose models can do what it needs.
 
     Args:
         ask: The request.
         arms: The live arms.
-        restricted: Whether any passage of the corpus is restricted to groups.
 
     Returns:
-        The eligible arms, and the others, each with the reason; none of these if the request forces an arm.
+        The arms that are left, and the others, each with the reason; none of these if the request forces an
+        arm.
 
     Raises:
         NoEligibleArmError: No arm is left.
     """
-    filtered = must_filter(ask, restricted)
     if ask.forced is not None:
         if ask.forced not in arms:
             raise NoEligibleArmError(f"arm {ask.forced!r} is no longer live; available: {', '.join(arms)}")
-        if filtered and not arms[ask.forced].filters:
-            raise NoEligibleArmError(f"arm {ask.forced!r} {UNFILTERED}")
         return [ask.forced], {}
-    masked = _mask_ineligible(ask, arms, filtered=filtered)
+    masked: dict[str, str] = {
+        name: why for name, info in arms.items() if (why := _find_reason(ask, name, info)) is not None
+    }
+    if ask.document.needs.soft:
+        left = {name for name in arms if name not in masked}
+        lacking = {name for name in left if arms[name].does_without(ask.document.needs)}
+        if lacking != left:
+            masked |= dict.fromkeys(sorted(lacking), Mask.UNSUPPORTED)
     if len(masked) == len(arms):
-        why = ", or cannot filter passages" if Mask.CANNOT_FILTER in masked.values() else ""
-        raise NoEligibleArmError(f"no arm can answer: {', '.join(arms)} are all disabled or excluded{why}")
+        raise NoEligibleArmError(describe_masked(masked))
     return [name for name in arms if name not in masked], masked
 
 
-def _mask_ineligible(ask: Ask, arms: Mapping[str, ArmInfo], *, filtered: bool) -> dict[str, Mask]:
-    masked = dict[str, Mask]()
-    for name, info in arms.items():
-        if not info.enabled:
-            masked[name] = Mask.DISABLED
-        elif name in ask.excluded:
-            masked[name] = Mask.EXCLUDED
-        elif ask.allowed is not None and name not in ask.allowed:
-            masked[name] = Mask.NOT_ALLOWED
-        elif filtered and not info.filters:
-            masked[name] = Mask.CANNOT_FILTER
-        elif info.missing(ask.needs):
-            masked[name] = Mask.UNSUPPORTED
-    if ask.needs.soft:
-        left = {name for name in arms if name not in masked}
-        lacking = {name for name in left if arms[name].does_without(ask.needs)}
-        if lacking != left:
-            masked |= dict.fromkeys(sorted(lacking), Mask.UNSUPPORTED)
-    return masked
+def _find_reason(ask: Ask, name: str, info: ArmInfo) -> str | None:
+    """Return why an arm may not answer a request; None: it may."""
+    if not info.enabled:
+        return Mask.DISABLED
+    if name in ask.excluded:
+        return Mask.EXCLUDED
+    if ask.allowed is not None and name not in ask.allowed:
+        return Mask.NOT_ALLOWED
+    return Mask.UNSUPPORTED if info.missing(ask.document.needs) else None
+
+
+def describe_masked(masked: Mapping[str, str]) -> str:
+    """Return the message for a request that no arm may answer.
+
+    >>> describe_masked({"small": Mask.DISABLED, "large": Mask.CANNOT_FILTER})
+    "no arm can answer: 'small' is disabled, 'large' cannot keep to a filter, or to who may see a passage"
+    """
+    reasons: dict[str, str] = {
+        Mask.EXCLUDED: "is excluded by the request",
+        Mask.NOT_ALLOWED: "is not among those that the request allows",
+        Mask.DISABLED: "is disabled",
+        Mask.CANNOT_FILTER: UNFILTERED,
+        Mask.UNSUPPORTED: "lacks what the request needs",
+    }
+    return "no arm can answer: " + ", ".join(
+        f"{name!r} {reasons.get(why, f'is left out ({why})')}" for name, why in masked.items()
+    )
 
 
 def must_filter(ask: Ask | Query, restricted: bool) -> bool:

@@ -83,7 +83,7 @@ def attached_tokens(messages: Iterable[Message]) -> int:
 
 def limit_tokens(ask: Ask, how: writing.Answering) -> int:
     """Return the most tokens of an answer, as they are reserved."""
-    return ask.max_tokens or how.limit or UNNAMED_TOKENS
+    return ask.document.max_tokens or how.limit or UNNAMED_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,9 @@ class PriceList:
         judge = FREE
         if checked.check.llm is not None:
             bound = checked.check.bound(limit_tokens(ask, info.answering))
-            judged = self._usage(checked.check.llm, *(bound * ask.options.get("n", 1)).tokens(ask.question))
+            judged = self._usage(
+                checked.check.llm, *(bound * ask.document.options.get("n", 1)).tokens(ask.question)
+            )
             judge = _most(judged)
         return most + judge + self._answer(checked.answering, ask)
 
@@ -161,7 +163,7 @@ class PriceList:
         template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
         read = self._conversation(ask) + most_tokens(template.with_passages) + most_tokens(prompts.CITE)
         read += TOKENS_A_WORD * how.word_budget
-        written = limit_tokens(ask, how) * ask.options.get("n", 1)
+        written = limit_tokens(ask, how) * ask.document.options.get("n", 1)
         if how.prompt == prompts.Form.REASONING:  # without its tag it reads its text, and answers again
             read += read + written + most_tokens(prompts.ANSWER_ALONE) + 2 * MESSAGE_TOKENS
             written *= 2
@@ -170,7 +172,7 @@ class PriceList:
     def _conversation(self, ask: Ask) -> int:
         """Return the most tokens of the request itself, which are the same for all arms."""
         if not self._counted or self._counted[0][0] is not ask:
-            options = [dict(ask.options), [message.get("tool_calls") for message in ask.messages]]
+            options = [dict(ask.document.options), [message.get("tool_calls") for message in ask.messages]]
             texts = [*(message["content"] for message in ask.messages), write_document(options).decode()]
             around = MESSAGE_TOKENS * (1 + len(ask.messages)) + attached_tokens(ask.messages)
             self._counted[:] = [(ask, sum(map(most_tokens, texts)) + around)]

@@ -217,14 +217,12 @@ class TurnError(Exception):
     """A turn failed after its decision, which stays in the log with the failure.
 
     Attributes:
-        decision_id: The decision that was committed.
-        status: Status of the execution: the part that failed.
+        execution: How it ended; the status says which part failed.
     """
 
-    def __init__(self, decision_id: str, status: Status, message: str) -> None:
-        super().__init__(message)
-        self.decision_id = decision_id
-        self.status = status
+    def __init__(self, execution: Execution) -> None:
+        super().__init__(execution.error)
+        self.execution = execution
 
 
 class AnsweredElsewhereError(Exception):
@@ -461,6 +459,7 @@ class TurnCommit:
         on_commit: Called with the commit of the decision as soon as it is queued.
         wait_s: Seconds that the decision waits for its execution; 0 to commit it at once.
         is_durable: Whether the decision is in the log already.
+        follow: Called once the decision is durable and the turn goes on.
 
     Attributes:
         is_logged: Whether what was finished is durable.
@@ -474,8 +473,10 @@ class TurnCommit:
         *,
         wait_s: float = 0.0,
         is_durable: bool = False,
+        follow: Callable[[], object] = lambda: None,
     ) -> None:
         self._log, self._decision, self._on_commit = log, decision, on_commit
+        self._follow: Callable[[], object] | None = follow
         self.is_logged = True
         self._queued: Commit | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -491,6 +492,13 @@ class TurnCommit:
     async def decision_durable(self) -> None:
         """Wait until the decision is durable."""
         await asyncio.shield(self._begin())
+        self._report_durable()
+
+    def _report_durable(self) -> None:
+        """Report once that the decision is durable."""
+        if self._follow is not None:
+            follow, self._follow = self._follow, None
+            follow()
 
     async def finish(self, execution: Execution, *, keeps_answer: bool = False) -> bool:
         """Commit the execution, after the decision or with it; return False if the log already has one.
@@ -501,6 +509,7 @@ class TurnCommit:
         """
         if self._queued is None:
             _, receipt = await asyncio.shield(self._together(execution))
+            self._report_durable()
         else:
             try:
                 await asyncio.shield(self._queued)
@@ -553,6 +562,23 @@ def _retrieve_exception(future: Commit) -> None:
     """Retrieve the exception of a commit, which asyncio would log if the turn ends first."""
     if not future.cancelled():
         future.exception()
+
+
+class Unlogged:
+    """Takes the place of `TurnCommit` in a turn that is repeated outside the log."""
+
+    is_logged = False
+
+    async def decision_durable(self) -> None:
+        """Return at once: the decision is in the log."""
+
+    async def finish(self, execution: Execution, *, keeps_answer: bool = False) -> bool:
+        """Drop the execution."""
+        del execution, keeps_answer
+        return True
+
+    def abandon(self, execution: Execution) -> None:
+        """Drop the execution."""
 
 
 NONE_SERVED = "none served"

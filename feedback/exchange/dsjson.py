@@ -216,7 +216,6 @@ def _decision(event: _DsjsonEvent) -> Decision:
         version=version,
         decided_at=event.at,
         deadline=event.at,
-        floor=None,
     )
 
 

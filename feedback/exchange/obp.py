@@ -126,7 +126,6 @@ class Table:
             version=0,
             decided_at=at,
             deadline=at,
-            floor=None,
         )
 
     def _context(self, row: Sequence[str], question: str) -> Context:
@@ -249,7 +248,6 @@ def read_arrays(path: Path, metric: str, scale: tuple[float, float], faults: Fau
                 drawn=drawn,
                 policy=IMPORTED,
                 version=0,
-                floor=None,
             )
             example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
         except BadValue as bad:

@@ -663,7 +663,6 @@ def make_example(
         decided_at=row.at,
         deadline=row.at,
         episode_id=row.episode,
-        floor=None,
         user_digest=row.user,
     )
     metrics = {} if row.reward is None else {metric: row.reward}

@@ -15,6 +15,7 @@ from orjson import loads
 from armwise.feedback.events import ARM_FAILURES, LABELS, Cost, Decision, FeedbackKind, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.rows import (
+    CANDIDATE,
     COST,
     WITHOUT_FEATURES,
     compute_reward,
@@ -87,7 +88,7 @@ class DecisionFilter:
             "logged_since": lambda at: d.logged_at >= at,
             "logged_until": lambda at: d.logged_at <= at,
             "arm": lambda arm: d.drawn == arm,
-            "version": lambda number: (d.version == number) | (d.candidate == number),
+            "version": lambda number: (d.version == number) | (number == CANDIDATE),
             "status": lambda status: e.status.is_(None) if status == RUNNING else e.status == status,
             "metric": lambda name: fed.where(f.metric == name),
             "episode": lambda name: d.episode_id == name,

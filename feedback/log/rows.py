@@ -9,6 +9,8 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from orjson import loads
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from armwise.feedback.events import (
     Context,
@@ -73,6 +75,34 @@ def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     return sa.cast(column, sa.Text)
 
 
+class StepNumber(sa.ColumnElement[float]):
+    """A number in the record of a step; NULL: the step took no part.
+
+    Its path is a part of the statement, so that a driver may run it without SQLAlchemy.
+
+    Args:
+        step: Name of the step.
+        name: Name of the number.
+    """
+
+    inherit_cache = True
+    type = sa.Double()
+
+    def __init__(self, step: str, name: str) -> None:
+        self.step, self.name = step, name
+
+
+@compiles(StepNumber)
+def _compile_step_number(number: StepNumber, compiler: SQLCompiler, **options: Any) -> str:
+    steps = compiler.process(t.decisions.c.steps, **options)
+    if compiler.dialect.name == "sqlite":
+        return f"json_extract({steps}, '$.{number.step}.{number.name}')"
+    return f"CAST({steps} -> '{number.step}' ->> '{number.name}' AS DOUBLE PRECISION)"
+
+
+CANDIDATE = StepNumber("canary", "version")
+"""The candidate version that took a share of a decision; NULL: none did."""
+
 DECISION = (
     t.decisions.c.id,
     t.decisions.c.question,
@@ -87,17 +117,11 @@ DECISION = (
     t.decisions.c.deadline,
     t.decisions.c.episode_id,
     t.decisions.c.request_digest,
-    t.decisions.c.floor,
-    t.decisions.c.deferred,
-    _text(t.decisions.c.shadow),
-    t.decisions.c.candidate,
-    t.decisions.c.share,
-    t.decisions.c.price,
-    _text(t.decisions.c.costs),
-    t.decisions.c.cost_weight,
-    _text(t.decisions.c.candidate_scores),
-    t.decisions.c.erased,
     t.decisions.c.draw_id,
+    t.decisions.c.deferred,
+    t.decisions.c.cost_weight,
+    _text(t.decisions.c.steps),
+    t.decisions.c.erased,
     t.decisions.c.asked_by,
 )
 """The columns that `read_decision` reads, in its order."""
@@ -116,16 +140,13 @@ WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
 def read_decision(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
     name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
-    decided_at, deadline, episode_id, request_digest, floor, deferred, shadow, *rest = rest
-    candidate, share, price, costs, cost_weight, candidate_scores, erased, draw_id, asked_by = rest
+    decided_at, deadline, episode_id, request_digest, draw_id, deferred, cost_weight, *rest = rest
+    steps, erased, asked_by = rest
     stored = loads(features)
-    incumbent_share, *incumbent = stored.get("incumbent", (0.0,))
-    usd_weight, *miss_costs = stored.get("miss_costs", (0.0,))
-    eligible = tuple(loads(arms))
     return Decision(
         name,
         Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
-        eligible,
+        tuple(loads(arms)),
         tuple(loads(probabilities)),
         drawn,
         policy,
@@ -135,24 +156,13 @@ def read_decision(row: Sequence[Any]) -> Decision:
         deadline,
         episode_id,
         request_digest,
-        floor,
         deferred,
-        tuple(loads(shadow)),
-        candidate,
-        share,
-        price,
-        tuple(loads(costs)),
         cost_weight,
-        loads(candidate_scores or "null"),
         stored.get("masked", {}),
+        loads(steps),
         stored.get("trace", ""),
         draw_id,
         erased=erased is not None,
-        incumbent=tuple(incumbent),
-        incumbent_share=incumbent_share,
-        quoted_groups=tuple(stored.get("quoted_groups", ())),
-        miss_costs=tuple(miss_costs),
-        usd_weight=usd_weight,
         asked_by=asked_by,
     )
 

@@ -270,9 +270,7 @@ class WithObservations:
         assert self._also.shadow is not None
         others = tuple(arm for arm in decision.arms if arm != decision.drawn)
         share = (1.0 / len(others),) * len(others)
-        known = dict(zip(decision.arms, decision.miss_costs, strict=False))
-        misses = tuple(known[arm] for arm in others) if known else ()
-        relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm, miss_costs=misses)
+        relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm)
         metrics = moved(self._rule, observed.metrics, self._also.shadow * what.value)
         return Example(example.seq, _label(relabelled, what), what.cost, metrics, by=example.by)
 
@@ -382,9 +380,5 @@ def _label(decision: Decision, what: Observation) -> Decision:
         policy=LABELS,
         version=0,
         episode_id=SOURCE_EPISODE + what.source,
-        shadow=(),
-        candidate=0,
-        share=0.0,
-        price=0.0,
-        costs=(),
+        steps={name: record for name, record in decision.steps.items() if name in ("floor", "cache")},
     )

@@ -147,7 +147,7 @@ def _without_scores(query: sa.Select[Any], router: str) -> sa.Select[Any]:
         t.decisions, t.router_scores, (_s.router == router) & (_s.decision_id == _d.id)
     )
     query = query.outerjoin(serving, serving.c.version == _d.version)
-    query = query.outerjoin(canary, canary.c.version == _d.candidate)
+    query = query.outerjoin(canary, canary.c.version == rows.CANDIDATE)
     return query.where(
         _s.decision_id.is_(None),
         _d.erased.is_(None),

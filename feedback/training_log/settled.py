@@ -97,7 +97,7 @@ def waiting(
         values = _open_at(read_position(connection, rule.join), rule)
         for query in _waiting(rule, upto, since):
             if canaries:
-                query = query.where(t.decisions.c.candidate.in_(canaries))
+                query = query.where(rows.CANDIDATE.in_(canaries))
             first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1), values)
             decision_by_id |= {row[0]: rows.read_decision(row) for row in first}
     decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)

@@ -43,7 +43,6 @@ def _turn(n: int, at: float, rng: np.random.Generator) -> tuple[Decision, Execut
         version=1,
         decided_at=at,
         deadline=at + 0.5,
-        floor=None,
     )
     execution = Execution(name, drawn, Status.OK, Cost(1, 10, 5, 0.01, 0.2, 0.0), ("p",), "a", "", at + 0.1)
     thumb = 1.0 if rng.random() < RIGHT[drawn] else -1.0

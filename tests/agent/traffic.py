@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import Exploration, FeatureSpec, Policy, sampling, served_distribution
+from armwise.agent.policies import Exploration, Policy, sampling, served_distribution
 from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import (
     ArmHealth,
@@ -26,15 +26,17 @@ from armwise.agent.turn import (
     LanguageModel,
     NoEligibleArmError,
     OverloadedError,
+    RequestDocument,
     Serving,
     TurnError,
-    TurnLoop,
 )
+from armwise.agent.turn.steps import Draft
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Message, Prompt
 from armwise.arms.llm.writing import DEFAULT
 from armwise.feedback.events import Context, Decision, Execution, Mode, Status
 from armwise.feedback.log import Receipt
+from tests.agent.turns import make_decider, make_turns
 
 ARMS = ("none", "bm25", "dense", "graph", "paid", "shaky")
 INFO = {name: ArmInfo(features={"steps": float(i > 0), "hops": i / 8}) for i, name in enumerate(ARMS)}
@@ -142,7 +144,7 @@ def wishes(n: int, seed: int) -> Iterator[Wish]:
                 decision_id=str(i),
                 question=QUESTIONS[question % len(QUESTIONS)],
                 messages=MESSAGES if kind >= 95 else (),
-                seed=question,
+                document=RequestDocument(seed=question),
                 explore=greedy >= 6,
                 context={"load": load % 4},
                 **options,
@@ -219,23 +221,16 @@ class Traffic:
         self.busy: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
         self.copies = {v: policy.load(policy.save()) for v, policy in self.policies.items()}
-        self.loop = TurnLoop(
-            arms=INFO,
-            decider=self._watched()(
-                serving=Serving(self.policies[1], 1, scorer=self.scorer),
-                explores=Exploration(0.1, 0.02),
-                salt=f"traffic-{self.seed}",
-                wait_s=60.0,
-                clock=lambda: self.now,
-                health=ArmHealth(caps=self.caps, clock=lambda: self.now),
-            ),
-            embed=self.embed,
-            search=self.search,
-            models={DEFAULT: LanguageModel(Writer())},
-            log=self,
-            features=FeatureSpec(),
-            fallback=FALLBACK,
+        decider = make_decider(
+            Serving(self.policies[1], 1, scorer=self.scorer),
+            Exploration(0.1, 0.02),
+            f"traffic-{self.seed}",
+            clock=lambda: self.now,
+            health=ArmHealth(caps=self.caps, clock=lambda: self.now),
+            make=self._watched(),
         )
+        models = {DEFAULT: LanguageModel(Writer())}
+        self.loop = make_turns(INFO, decider, self.embed, self.search, self, models, fallback=FALLBACK)
 
     async def run(self, progress: Callable[[int], object] = lambda _: None) -> Draws:
         """Have all clients served, many at once; `progress` is told of every thousand that comes."""
@@ -332,9 +327,10 @@ class Traffic:
         traffic = self
 
         class Watched(self.make):  # type: ignore[name-defined, misc]
-            def decide(self, ask: Ask, *seen: Any) -> Decision:
-                traffic.able[ask.decision_id] = traffic._able(traffic.wishes[ask.decision_id])
-                decision: Decision = super().decide(ask, *seen)
+            def decide(self, draft: Draft) -> Decision:
+                name = draft.ask.decision_id
+                traffic.able[name] = traffic._able(traffic.wishes[name])
+                decision: Decision = super().decide(draft)
                 return decision
 
         return Watched

@@ -102,7 +102,7 @@ COLUMNS: Mapping[str, Place] = {
     "decisions.drawn": _ARM,
     "decisions.arms": _ARM,
     **dict.fromkeys(
-        tuple(f"decisions.{name}" for name in ("probabilities", "shadow", "costs", "candidate_scores")),
+        tuple(f"decisions.{name}" for name in ("probabilities", "steps")),
         _NUMBERS,
     ),
     "executions.marks": _MARKS,

@@ -1,12 +1,12 @@
 """Examples to be carried out and in: a few by hand, and any that a log could hold."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Mode
+from tests.steps import change, record
 
 ARMS = ("bm25", "dense", "none")
 
@@ -28,9 +28,9 @@ def example(seq: int, drawn: str = "dense", reward: float = 1.0, **fields: Any) 
         version=3,
         decided_at=1_700_000_000.25 + seq,
         deadline=1_700_001_800.25 + seq,
-        floor=0.01,
+        steps={"floor": {"least": 0.01}},
     )
-    return Example(seq, replace(decision, **fields), Cost(1, 100, 20, 0.05, 0.5, 0.001), {"right": reward})
+    return Example(seq, change(decision, **fields), Cost(1, 100, 20, 0.05, 0.5, 0.001), {"right": reward})
 
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -72,11 +72,14 @@ def any_example(draw: st.DrawFn) -> Example:
         deadline=draw(st.floats(0.0, 4e9)),
         episode_id=draw(st.none() | names),
         request_digest=draw(st.text(max_size=4)),
-        floor=draw(st.none() | st.floats(0.0, 1.0)),
         deferred=draw(st.booleans()),
-        shadow=draw(st.just(()) | distributions(len(arms))),
-        candidate=draw(st.integers(0, 9)),
-        share=draw(st.floats(0.0, 0.9)),
+        steps=record(
+            arms,
+            floor=draw(st.none() | st.floats(0.0, 1.0)),
+            shadow=draw(st.just(()) | distributions(len(arms))),
+            candidate=draw(st.integers(0, 9)),
+            share=draw(st.floats(0.0, 0.9)),
+        ),
     )
     tokens = st.integers(0, 10**6)
     cost = Cost(draw(tokens), draw(tokens), draw(tokens), draw(amounts), draw(amounts), draw(amounts))

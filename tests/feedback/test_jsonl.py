@@ -23,6 +23,7 @@ from armwise.feedback.jsonl import (
 )
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import any_example, example
+from tests.steps import change
 
 RULE = RewardRule(metrics={"right": Metric()})
 HEADER = Header(written_at=1.5, arms=("bm25", "dense", "none"), reward=RULE)
@@ -61,7 +62,7 @@ def test_what_was_written_is_read_to_the_last_digit(tmp_path: Path, found: list[
 
 
 def test_a_decision_without_a_known_propensity_is_read_and_has_none(tmp_path: Path) -> None:
-    unknown = replace(example(3), decision=replace(example(3).decision, probabilities=(), floor=None))
+    unknown = replace(example(3), decision=change(example(3).decision, probabilities=(), floor=None))
     (back,) = read_export(stored(tmp_path, written([unknown])))
     assert back == unknown
     assert math.isnan(back.decision.propensity)
@@ -74,8 +75,8 @@ MADE = example(3).decision
     "sent",
     [
         replace(example(3), tokens_by_model={"default": (0, 0, 0, 0.002), "large": (9, 4, 2)}),
-        replace(example(3), decision=replace(MADE, incumbent=(0.0, 1.0, 0.0), incumbent_share=0.75)),
-        replace(example(3), decision=replace(MADE, miss_costs=(0.0, 0.25, 0.5), usd_weight=2.0)),
+        replace(example(3), decision=change(MADE, incumbent=(0.0, 1.0, 0.0), incumbent_share=0.75)),
+        replace(example(3), decision=change(MADE, miss_costs=(0.0, 0.25, 0.5), usd_weight=2.0)),
     ],
     ids=["tokens", "incumbent", "caches"],
 )
@@ -200,17 +201,25 @@ BELOW_0 = "it must be finite and not below 0"
         (put(P, '"probabilities":[0.25,0.5,0.125]'), "the probabilities sum to 0.875"),
         (put(P, '"probabilities":null'), "decision.probabilities is None"),
         (put('"seq":1', '"seq":0'), "seq is 0"),
-        (put('"floor":0.01', '"floor":2.0'), "decision.floor is 2.0"),
-        (put('"share":0.0', '"share":1.0'), "decision.share is 1.0; it must be in [0, 1)"),
-        (put('"incumbent":[]', '"incumbent":[0.5,0.5]'), "decision.incumbent has 2 numbers for 3 arms"),
-        (put('"incumbent_share":0.0', '"incumbent_share":1.5'), "decision.incumbent_share is 1.5"),
-        (put('"price":0.0', '"price":-1.0'), f"decision.price has -1.0; {BELOW_0}"),
-        (put('"costs":[]', '"costs":[1.0]'), "decision.costs has 1 numbers for"),
-        (put('"miss_costs":[]', '"miss_costs":[0.5,0.5]'), "decision.miss_costs has 2 numbers for 3 arms"),
-        (put('"miss_costs":[]', '"miss_costs":[0.5,-0.5,0.0]'), f"decision.miss_costs has -0.5; {BELOW_0}"),
-        (put('"usd_weight":0.0', '"usd_weight":-1.0'), f"decision.usd_weight has -1.0; {BELOW_0}"),
-        (put('"cost_weight":null', '"cost_weight":-0.5'), f"decision.cost_weight has -0.5; {BELOW_0}"),
-        (put('"shadow":[]', '"shadow":[1.0]'), "decision.shadow has 1 numbers for 3 arms"),
+        (put('"least":0.01', '"least":2.0'), "decision.steps.floor.least is 2.0"),
+        *(
+            (put('"steps":{', f'"steps":{{{record},'), told)
+            for record, told in (
+                ('"canary":{"share":1.0}', "decision.steps.canary.share is 1.0"),
+                ('"canary":{"scores":{"a":1e999}}', "decision.steps must be finite, got inf"),
+                ('"incumbent":{"pmf":{"dense":1.0}}', "decision.steps.incumbent.pmf has other arms"),
+                ('"incumbent":{"shadow":{"dense":1.0}}', "decision.steps.incumbent.shadow has other arms"),
+                ('"incumbent":{"share":1.5}', "decision.steps.incumbent.share is 1.5"),
+                ('"incumbent":{"share":"x"}', "decision.steps.incumbent.share is 'x'"),
+                ('"incumbent":[]', "decision.steps.incumbent is []"),
+                ('"budget":{"price":-1.0}', "decision.steps.budget.price is -1.0"),
+                ('"budget":{"costs":{"dense":-1.0}}', "decision.steps.budget.costs.dense is -1.0"),
+                ('"cache":{"usd":{"dense":-0.5}}', "decision.steps.cache.usd.dense is -0.5"),
+                ('"cache":{"usd_weight":-1.0}', "decision.steps.cache.usd_weight is -1.0"),
+                ('"own":{"any":[1e999]}', "decision.steps must be finite, got inf"),
+            )
+        ),
+        (put('"cost_weight":null', '"cost_weight":-0.5'), f"decision.cost_weight is -0.5; {BELOW_0}"),
         (put('"steps":1,', '"steps":-1,'), f"cost.steps is -1; {BELOW_0}"),
         (put('"usd":0.001', '"usd":1e999'), "cost.usd is inf"),
         *(

@@ -44,7 +44,7 @@ MINUTE_S = 60.0
 
 
 DOCUMENTS = {
-    "decisions": {"arms", "probabilities", "shadow", "features", "costs", "candidate_scores"},
+    "decisions": {"arms", "probabilities", "features", "steps"},
     "executions": {"passages", "stages", "tokens_by_model", "marks"},
     "feedback": {"tags", "content"},
     "observations": {"passages"},
@@ -487,8 +487,8 @@ def find_odd_draws(tables: Tables) -> Iterator[Fault]:
             yield Fault("propensity", f"{name} drew {row['drawn']!r} of {p}")
         elif not isclose(p[row["drawn"]], row["propensity"], rel_tol=1e-9):
             yield Fault("propensity", f"{name} has {row['propensity']}, and drew {row['drawn']!r} of {p}")
-        if row["mode"] == "explore" and row["floor"] and min(p.values()) < row["floor"] - 1e-9:
-            yield Fault("propensity", f"{name} has a floor of {row['floor']}, and {p}")
+        if row["mode"] == "explore" and _read_floor(row) and min(p.values()) < _read_floor(row) - 1e-9:
+            yield Fault("propensity", f"{name} has a floor of {_read_floor(row)}, and {p}")
         if row["version"] and row["version"] not in versions:
             yield Fault("propensity", f"{name} was decided by version {row['version']}, which is not there")
 
@@ -555,23 +555,22 @@ def find_other_draws(tables: Tables, means: Means) -> Iterator[Fault]:
     for row in decisions.values():
         known = 0 if row["policy"] == means.policy["kind"] and not row["version"] else None
         upto = learned.get(row["version"], known)
-        if row["mode"] != "explore" or row["candidate"] or upto is None:
+        if row["mode"] != "explore" or row["steps"].get("canary") or upto is None:
             continue
         floors = [share / len(row["arms"]) for share in means.shares]
-        if not any(isclose(row["floor"], floor) for floor in floors):
-            yield Fault("propensity", f"{row['id']} has a floor of {row['floor']}, which is none of {floors}")
+        if not any(isclose(_read_floor(row), floor) for floor in floors):
+            yield Fault(
+                "propensity", f"{row['id']} has a floor of {_read_floor(row)}, which is none of {floors}"
+            )
         rewards: dict[str, list[float]] = {arm: [] for arm in row["arms"]}
         for seq, arm, reward in taught:
             if seq <= upto and arm in rewards:
                 rewards[arm].append(reward)
-        costs = row["costs"] or [0.0] * len(row["arms"])
-        bounds = [
-            means.bound(rewards[arm]) - row["price"] * cost
-            for arm, cost in zip(row["arms"], costs, strict=True)
-        ]
+        budget = row["steps"].get("budget", {"price": 0.0, "costs": dict.fromkeys(row["arms"], 0.0)})
+        bounds = [means.bound(rewards[arm]) - budget["price"] * budget["costs"][arm] for arm in row["arms"]]
         best = [bound >= max(bounds) - 1e-9 for bound in bounds]
-        left = 1.0 - row["floor"] * len(best)
-        due = [row["floor"] + left * is_best / sum(best) for is_best in best]
+        left = 1.0 - _read_floor(row) * len(best)
+        due = [_read_floor(row) + left * is_best / sum(best) for is_best in best]
         if not all(isclose(p, q, abs_tol=1e-9) for p, q in zip(due, row["probabilities"], strict=True)):
             what = (
                 f"{row['id']} was drawn from {row['probabilities']}, and version {row['version']} gives {due}"
@@ -675,9 +674,15 @@ def find_other_prices(tables: Tables, calm_from: Sequence[float]) -> Iterator[Fa
         could = [price for price in prices[max(0, n_read - 1) :] if price["at"] <= at]
         due = [(price["price"], _read_costs(price, row["arms"])) for price in could]
         due += [] if n_read else [(0.0, [])]
-        if (row["price"], list(row["costs"] or [])) not in due:
-            what = f"{row['id']} was decided at {row['price']} and {row['costs']}, where it could be {due}"
+        budget = row["steps"].get("budget", {"price": 0.0, "costs": {}})
+        price, costs = budget["price"], [*budget["costs"].values()]
+        if (price, costs) not in due:
+            what = f"{row['id']} was decided at {price} and {costs}, where it could be {due}"
             yield Fault("price", what)
+
+
+def _read_floor(row: Row) -> float:
+    return float(row["steps"].get("floor", {}).get("least", 0.0))
 
 
 def _read_costs(price: Row, arms: Sequence[str]) -> list[float]:

@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Iterator
 
 KEPT = {
-    "decisions": "seq, id, decided_at, logged_at, deadline, mode, policy, version, floor, drawn, propensity, "
-    "deferred, episode_id, arms, probabilities, price",
+    "decisions": "seq, id, decided_at, logged_at, deadline, mode, policy, version, drawn, propensity, "
+    "deferred, episode_id, arms, probabilities, steps",
     "executions": "seq, decision_id, served, status, steps, usd, finished_at",
     "feedback": "seq, kind, decision_id, episode_id, metric, value, received_at",
     "observations": "seq, decision_id, source, observed_at",

@@ -120,9 +120,9 @@ SABOTAGE = {
         "        total = 0.0\n",
     ),
     "draw: the price of a budget does not count": Sabotage(
-        "agent/turn/draw.py",
-        "            penalty = penalise(price, costs, misses.usd_weight, missed)\n",
-        "            penalty = penalise(0.0, costs, misses.usd_weight, missed)\n",
+        "agent/turn/steps/budget.py",
+        'return [record["price"] * record["costs"][arm] for arm in arms]',
+        "return [0.0 * record['costs'][arm] for arm in arms]",
     ),
     "promotion: replicas ignore a rollback": Sabotage(
         VERSIONS,

@@ -1,6 +1,6 @@
 """The checker of histories finds each thing that must not be, in logs written by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from math import exp
 from typing import Any
@@ -25,11 +25,17 @@ from tests.simulation.history import (
     find_other_prices,
     find_wrong_prices,
 )
+from tests.steps import record
 
 RULE = Rule({"thumb": "last", "right": "mean"}, at_once=False, grace_s=2.0)
 
 
-def make_decision(seq: int, name: str, at: float, **changes: Any) -> dict[str, Any]:
+ARMS = ("none", "bm25")
+
+
+def make_decision(
+    seq: int, name: str, at: float, *, price: float = 0.0, costs: Sequence[float] = (), **changes: Any
+) -> dict[str, Any]:
     return {
         "seq": seq,
         "id": name,
@@ -38,12 +44,12 @@ def make_decision(seq: int, name: str, at: float, **changes: Any) -> dict[str, A
         "logged_at": at,
         "mode": "explore",
         "version": 1,
-        "floor": 0.1,
+        "steps": record(ARMS, floor=0.1, price=price, costs=costs),
         "drawn": "bm25",
         "propensity": 0.75,
         "episode_id": None,
         "deferred": False,
-        "arms": ["none", "bm25"],
+        "arms": [*ARMS],
         "probabilities": [0.25, 0.75],
         "question": "which river?",
         "features": {},
@@ -393,7 +399,7 @@ def make_taught_log() -> dict[str, Any]:
     tables = make_log()
     tables["decisions"][1] |= {"version": 2, "probabilities": [0.9, 0.1], "drawn": "none", "propensity": 0.9}
     for row in tables["decisions"]:
-        row |= {"candidate": 0, "price": 0.0, "costs": [], "policy": "linucb"}
+        row |= {"policy": "linucb"}
     tables["decisions"][0] |= {"probabilities": [0.5, 0.5], "propensity": 0.5}
     for row, steps in zip(tables["executions"], (2, 0), strict=True):
         row["steps"] = steps
@@ -405,12 +411,13 @@ def make_taught_log() -> dict[str, Any]:
 def test_distributions_are_those_that_a_version_gives_by_what_it_has_learned() -> None:
     tables = make_taught_log()
     assert [*find_other_draws(tables, MEANS)] == []
-    tables["decisions"][1] |= {"price": 0.21, "costs": [1.0, 0.0]}
+    tables["decisions"][1] |= {"steps": record(ARMS, floor=0.1, price=0.21, costs=(1.0, 0.0))}
     assert [*find_other_draws(tables, MEANS)] == [], "1.04 is still above 1.0336"
-    tables["decisions"][1] |= {"price": 0.22, "probabilities": [0.1, 0.9]}
+    priced = record(ARMS, floor=0.1, price=0.22, costs=(1.0, 0.0))
+    tables["decisions"][1] |= {"steps": priced, "probabilities": [0.1, 0.9]}
     assert [*find_other_draws(tables, MEANS)] == [], "1.03 is not"
     tables["examples"][0]["metrics"] = {}
-    tables["decisions"][1] |= {"price": 0.0, "probabilities": [0.9, 0.1]}
+    tables["decisions"][1] |= {"steps": record(floor=0.1), "probabilities": [0.9, 0.1]}
     assert [*find_other_draws(tables, MEANS)] == [], "without a value the cost alone counts"
 
 
@@ -420,10 +427,10 @@ def test_distributions_are_those_that_a_version_gives_by_what_it_has_learned() -
         swap("decisions", 0, probabilities=[0.9, 0.1]),
         swap("decisions", 1, probabilities=[0.1, 0.9]),
         swap("decisions", 1, probabilities=[0.5, 0.5]),
-        swap("decisions", 1, floor=0.2),
-        swap("decisions", 1, floor=0.05, probabilities=[0.95, 0.05]),
+        swap("decisions", 1, steps=record(floor=0.2)),
+        swap("decisions", 1, steps=record(floor=0.05), probabilities=[0.95, 0.05]),
         swap("decisions", 1, version=0),
-        swap("decisions", 1, price=0.22, costs=[1.0, 0.0]),
+        swap("decisions", 1, steps=record(ARMS, floor=0.1, price=0.22, costs=(1.0, 0.0))),
         swap("versions", 0, examples_seq=1),
         swap("versions", 1, examples_seq=0),
         swap("decisions", 0, drawn="none"),
@@ -439,7 +446,7 @@ def test_another_distribution_is_found(broken: Breakage) -> None:
     "apart",
     [
         swap("decisions", 1, mode="continued"),
-        swap("decisions", 1, candidate=1),
+        swap("decisions", 1, steps=record(floor=0.1, candidate=1)),
         swap("decisions", 1, version=0, policy="vowpal"),
         swap("decisions", 1, version=3),
         swap("versions", 1, policy={"kind": "vowpal"}),
@@ -541,5 +548,5 @@ def test_a_decision_has_a_price_that_its_replica_could_know(
     assert bool([*find_other_prices(tables, [0.0])]) != right
     decision["mode"] = "forced"
     assert not [*find_other_prices(tables, [0.0])]
-    decision |= {"mode": "explore", "price": 0.0, "costs": []}
+    decision |= {"mode": "explore", "steps": record(floor=0.1)}
     assert not [*find_other_prices(tables, [at - 1.0])], "a replica may have been unable to read any"

@@ -110,7 +110,7 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     """
     # read once: the replica may refresh while the log is read
     version, active = replica.versions.version, replica.versions.active
-    deciding = {canary.version for canary in replica.decider.canaries}
+    deciding = {canary.version for canary in replica.canaries}
     learned = None if version is None else version.examples_seq
     lag = await asyncio.to_thread(
         training_log_lag.measure_lag, replica.store, replica.config.reward.join, learned
@@ -168,8 +168,8 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
         else _drift(
             config.drift,
             replica.versions.alarms,
-            replica.decider.floor(n_arms),
-            raised=replica.decider.raised is not None,
+            replica.compute_floor(n_arms),
+            raised=replica.raised is not None,
         ),
         reward=config.reward,
         router=None

@@ -40,7 +40,7 @@ from armwise.agent.api.schemas import AgentOptions
 from armwise.agent.config import AppConfig
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
-from armwise.agent.turn import Ask, Choices, Decided, Event, Finished
+from armwise.agent.turn import Ask, Choices, Decided, Event, Finished, RequestDocument
 from armwise.arms.llm import (
     PROTOCOLS,
     Chunk,
@@ -228,17 +228,19 @@ def _read_ask(
         param,
         sent=b"" if key is None else _identify(asked),
         messages=messages or (Message(role="user", content=text),),  # its provider has what was said
-        options=options,
-        max_tokens=protocol.read_limit(request.body),
-        temperature=_number(form.get("temperature")),
-        top_p=_number(form.get("top_p")),
-        seed=form["seed"] if type(form.get("seed")) is int else None,
-        stop=_stops(form.get("stop")),
-        request=request,
-        needs=needs,
-        streams=asked.streams,
-        limited=caller.limits.counts_tokens,
-        headers=asked.headers,
+        document=RequestDocument(
+            max_tokens=protocol.read_limit(request.body),
+            temperature=_number(form.get("temperature")),
+            top_p=_number(form.get("top_p")),
+            seed=form["seed"] if type(form.get("seed")) is int else None,
+            stop=_stops(form.get("stop")),
+            options=options,
+            request=request,
+            needs=needs,
+            streams=asked.streams,
+            limited=caller.limits.counts_tokens,
+            headers=asked.headers,
+        ),
     )
     if asked.previous is not None:  # another model does not have what it refers to
         infos = replica.turns.arms.items()
@@ -379,7 +381,7 @@ async def _continued(
     known = replica.turns.known
     served = {mark: known.get(answer.served or "") for mark, answer in found.items()}
     writers = {mark: info.answering.llm for mark, info in served.items() if info is not None}
-    ask = replace(ask, writers=writers)
+    ask = replace(ask, document=replace(ask.document, writers=writers))
     results = [message["tool_call_id"] for message in since if message["role"] == "tool"]
     answers = [found[name] for name in results if name in found]
     answer = answers[-1] if answers else None
@@ -389,14 +391,14 @@ async def _continued(
         or answer.question != ask.question
         or ask.episode_id not in (None, answer.episode_id)
     ):
-        begins = bool(ask.options.get("tools")) and ask.episode_id is None
+        begins = bool(ask.document.options.get("tools")) and ask.episode_id is None
         return replace(ask, episode_id=ask.decision_id) if begins else ask
     ask = replace(ask, episode_id=ask.episode_id or answer.episode_id, called=answer.decision_id)
     arm = answer.served
     info = replica.turns.arms.get(arm)
     allowed = ask.allowed is None or arm in ask.allowed
     same = asked.agent.same_arm and not ask.forced
-    able = info is not None and info.enabled and not info.missing(ask.needs)
+    able = info is not None and info.enabled and not info.missing(ask.document.needs)
     if not (same and able and allowed) or arm in ask.excluded:
         return ask
     said = answer.question, answer.episode_id
@@ -495,7 +497,7 @@ async def answer(
         after: What ends a stream.
     """
     events = asking.stream_turn(replica, caller, ask, key, timeout_s)
-    if ask.streams:
+    if ask.document.streams:
         opened = await OpenTurn.begin(events)
         writer, decided = make(opened.decided), opened.decided
         named = {**responses.headers(decided.decision, decided.served), **(headers or {})}

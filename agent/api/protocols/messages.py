@@ -362,8 +362,8 @@ async def _answer(
     passed = {BETA: beta} if beta else {}
     asked = answering.describe("messages", document, sent, passed)
     ask = await answering.read_ask(replica, caller, asked, key, http=http)
-    count = partial(_count, ask.messages, ask.options.get("tools", ()))
-    read = await plain.call_beside(http, count) if ask.streams else 0
+    count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
+    read = await plain.call_beside(http, count) if ask.document.streams else 0
     make = partial(MessageWriter, config=replica.config, returns=sent.agent.returns, prompt_tokens=read)
     named = {"request-id": http.headers.get("x-request-id", "")}
     return await answering.answer(http, replica, caller, ask, key, timeout_s, make, headers=named)

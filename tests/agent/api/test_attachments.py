@@ -127,6 +127,6 @@ def test_endpoints_read_all_inputs_unless_told_otherwise() -> None:
 async def test_the_tokens_of_images_and_files_are_reserved(seeing: Service) -> None:
     messages = (Message(role="user", content="", parts=[SHOWN, SHOWN, SENT]),)
     assert attached_tokens(messages) == 4000 + len(PAPER) // 16
-    few = seeing.replica.turns.most(Ask("d", "what?", (Message(role="user", content=""),)))
-    many = seeing.replica.turns.most(Ask("d", "what?", messages))
+    few = seeing.replica.turns.bound(Ask("d", "what?", (Message(role="user", content=""),)))
+    many = seeing.replica.turns.bound(Ask("d", "what?", messages))
     assert many.tokens - few.tokens == attached_tokens(messages)

@@ -129,7 +129,7 @@ async def test_a_switch_costs_what_the_other_model_has_not_cached(tmp_path: Path
 async def test_it_is_counted_over_the_turns_that_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("armwise.agent.turn.loop.CACHE_TURNS", 1.0)
+    monkeypatch.setattr("armwise.agent.turn.steps.cache.TURNS", 1.0)
     async with serve(tmp_path).running() as service:
         read = (await ask(service, 0, "arm/small"))["tokens_by_model"]["default"]["prompt"]
         missed = (await ask(service, 1))["cache_misses"]["usd"]["large"]
@@ -154,7 +154,8 @@ async def test_where_nothing_counts_the_log_is_not_read(tmp_path: Path, changes:
     async def fail(_: str) -> Any:
         raise AssertionError("read")
 
-    service.replica.turns.find_turns = fail
+    if (step := service.replica.find_step("cache")) is not None:
+        step._find_turns = fail  # noqa: SLF001 - the seam to the log
     async with service.running():
         await ask(service, 0)
         assert (await ask(service, 1))["cache_misses"] is None
@@ -205,7 +206,7 @@ async def test_a_cache_lapses_with_time(tmp_path: Path) -> None:
 async def test_models_of_anthropics_protocol_say_what_they_cache(tmp_path: Path) -> None:
     large = {"engine": "anthropic", "base_url": "http://127.0.0.1:9/v1", "model": "m"}
     service = serve(tmp_path, llms={"large": {**large, "usd_per_kilotoken_cached": 0.5}})
-    models = service.replica.turns.models
+    models = service.replica.turns.writer.models
     assert [models[name].marked for name in ("default", "large")] == [False, True]
     assert models["large"].prices.usd_per_kilotoken_cached == 0.5
     service.close()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.turn import Keeping
+from armwise.agent.turn.steps.sticky import StickyStep
 from armwise.feedback.decisions import concatenate
 from armwise.feedback.drift.alarms import Alarm, raise_alarms
 from armwise.feedback.events import Mode
@@ -107,8 +107,15 @@ async def test_any_replica_and_a_restarted_one_find_the_draw(tmp_path: Path) -> 
     assert len({found["arm_drawn"] for found in turns}) == 1
 
 
+def keep(service: Service, turns: int) -> None:
+    """Keep an arm for so many turns, and for ten seconds."""
+    replica = service.replica
+    step = StickyStep(turns, 10.0, replica.find_draw, replica.decider.clock, lambda: replica.alarm_at)
+    replica.decider.steps = [step if one.name == "sticky" else one for one in replica.decider.steps]
+
+
 async def test_the_limit_of_turns_counts_the_draw_and_then_another_draw_is_made(sticky: Service) -> None:
-    sticky.replica.decider.keeping = Keeping(3, 10.0)
+    keep(sticky, 3)
     turns = [await turn(sticky) for _ in range(7)]
     continued = ["continued"] * 2
     assert [one["mode"] for one in turns] == ["explore", *continued, "explore", *continued, "explore"]
@@ -118,7 +125,7 @@ async def test_a_conversation_that_was_idle_draws_again(sticky: Service) -> None
     now = sticky.clock()
     sticky.replica.decider.clock = lambda: now
     await turn(sticky)
-    sticky.replica.decider.keeping = Keeping(20, 10.0)
+    keep(sticky, 20)
     now += 10.0
     assert (await turn(sticky))["mode"] == "continued", "until then, and since the newest turn"
     now += 10.0
@@ -135,7 +142,7 @@ async def test_a_drift_alarm_since_the_draw_ends_it(sticky: Service) -> None:
     alarm = Alarm(sticky.learner.recipe.digest, "reward of none", "adwin", 0.8, 0.1, 1, at)
     raise_alarms(store, take_epoch(store, "test", 0.0), [alarm])
     await sticky.refresh()
-    assert sticky.replica.decider.alarm_at == at
+    assert sticky.replica.alarm_at == at
     assert [(await turn(sticky))["mode"] for _ in range(2)] == ["explore", "continued"], "drawn after it"
 
 
@@ -149,7 +156,7 @@ async def test_turns_since_a_drift_alarm_keep_no_draw_from_before_it(sticky: Ser
     alarm = Alarm(sticky.learner.recipe.digest, "reward of none", "adwin", 0.8, 0.1, 1, at)
     raise_alarms(store, take_epoch(store, "test", 0.0), [alarm])
     await sticky.refresh()
-    assert sticky.replica.decider.alarm_at == at
+    assert sticky.replica.alarm_at == at
     assert (await turn(sticky))["mode"] == "explore"
 
 
@@ -191,16 +198,17 @@ async def test_a_forced_or_greedy_turn_neither_continues_nor_ends_it(
 
 
 async def test_two_first_turns_at_once_both_draw_and_the_next_keeps_the_later_one(sticky: Service) -> None:
-    find, reached = sticky.replica.turns.find_draw, asyncio.Barrier(2)
+    step, reached = sticky.replica.find_step("sticky"), asyncio.Barrier(2)
+    find = step._find_draw  # noqa: SLF001 - the seam to the log
 
     async def together(episode: str) -> Any:
         found = await find(episode)
         await reached.wait()
         return found
 
-    sticky.replica.turns.find_draw = together
+    step._find_draw = together  # noqa: SLF001
     await asyncio.gather(turn(sticky), turn(sticky))
-    sticky.replica.turns.find_draw = find
+    step._find_draw = find  # noqa: SLF001
     newest, before = sticky.replica.store.newest(2)
     assert {newest.mode, before.mode} == {Mode.EXPLORE}
     third = await turn(sticky)

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, Privacy, parse
-from armwise.agent.learning import verify, verify_states
+from armwise.agent.learning import verify_states
 from armwise.agent.policies import Policy, Uniform
 from armwise.arms.base import Query, Retrieval
 from armwise.feedback.events import Context, Decision, Mode
 from armwise.feedback.texts import by_pseudonym
 from tests.agent.asking import QUESTION, ask, look_up, refused, tell
 from tests.agent.fakes import CONFIG, FakeArms, Service
+from tests.agent.turns import verify
+from tests.steps import record as record_steps
 
 MAIL = {"name": "mail", "pattern": r"[\w.]+@[\w.]+", "replacement": "[mail]"}
 
@@ -121,9 +123,8 @@ def test_a_policy_that_reads_texts_cannot_recompute_what_was_erased(
     policy: Policy, candidate: Policy | None, reads: bool
 ) -> None:
     share = 0.0 if candidate is None else 0.5
-    whole = Decision(
-        "d", Context(""), ("a",), (1.0,), "a", "uniform", 1, Mode.EXPLORE, floor=0.01, share=share
-    )
+    steps = record_steps(("a",), floor=0.01, candidate=2 if share else 0, share=share)
+    whole = Decision("d", Context(""), ("a",), (1.0,), "a", "uniform", 1, Mode.EXPLORE, steps=steps)
     assert verify(whole, policy, "salt", candidate=candidate).why == ()
     found = verify(replace(whole, erased=True), policy, "salt", candidate=candidate)
     assert (found.verified, found.reply("d").erased) == (not reads, True)

@@ -89,8 +89,8 @@ NUMBERED = "UPDATE log_schema SET number = {}"
     [
         (["ALTER TABLE decisions RENAME TO gone"], ["ALTER TABLE gone RENAME TO decisions"]),
         (
-            ["ALTER TABLE decisions RENAME COLUMN shadow TO gone", NUMBERED.format(SCHEMA + 1)],
-            ["ALTER TABLE decisions RENAME COLUMN gone TO shadow", NUMBERED.format(SCHEMA)],
+            ["ALTER TABLE decisions RENAME COLUMN steps TO gone", NUMBERED.format(SCHEMA + 1)],
+            ["ALTER TABLE decisions RENAME COLUMN gone TO steps", NUMBERED.format(SCHEMA)],
         ),
     ],
     ids=["a table is gone", "another schema"],

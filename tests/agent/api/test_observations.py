@@ -406,7 +406,11 @@ async def test_the_shadow_is_recomputed_and_the_draw_was_made_elsewhere(on_each:
     await on_each.learn()
     assert (await verified(on_each, "o-1"))["verified"], "the version of then, not that of now"
     with on_each.replica.store.writing() as connection:
-        connection.execute(sa.update(t.decisions).values(shadow=[0.5, 0.25, 0.25]))
+        connection.execute(
+            sa.update(t.decisions).values(
+                steps={"incumbent": {"shadow": dict.fromkeys(found["shadow"]["logged"], 1 / 3)}}
+            )
+        )
     changed = await verified(on_each, "o-1")
     assert not changed["verified"]
     assert "the policy in the shadow differs" in changed["why"][0]
@@ -455,12 +459,11 @@ async def test_a_canary_draws_from_the_mixture_that_is_logged(
             assert (proof["verified"], proof["elsewhere"], proof["draw"]["agrees"]) == (True, False, True)
             assert proof["draw"]["u"] is not None
         with service.replica.store.writing() as connection:
-            old = connection.scalar(sa.select(t.decisions.c.features).where(t.decisions.c.id == "d-0"))
+            old = connection.scalar(sa.select(t.decisions.c.steps).where(t.decisions.c.id == "d-0"))
             assert isinstance(old, dict)
-            changed = {**old, "incumbent": [1 - share, 0.0, 1.0, 0.0]}
-            connection.execute(
-                sa.update(t.decisions).where(t.decisions.c.id == "d-0").values(features=changed)
-            )
+            pmf = {arm: float(place == 1) for place, arm in enumerate(old["incumbent"]["pmf"])}
+            changed = {**old, "incumbent": {**old["incumbent"], "pmf": pmf}}
+            connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d-0").values(steps=changed))
         assert not (await verified(service, "d-0"))["verified"]
 
 

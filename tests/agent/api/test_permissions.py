@@ -403,7 +403,7 @@ async def test_a_first_question_over_open_passages_is_read_by_all(tenants: Servi
 
 CANNOT_QUOTE = {
     Context: {"question", "features", "arms"},  # of who asks, in numbers, and of the configuration
-    Decision: {"id", "arms", "drawn", "policy", "candidate_scores", "masked", "trace"},
+    Decision: {"id", "arms", "drawn", "policy", "masked", "steps", "trace"},
     Execution: {"decision_id", "served", "passages", "index_version", "tokens_by_model"}
     | {"finish_reason", "marks"},
     Observation: {"decision_id", "arm", "judge", "passages"},
@@ -416,7 +416,6 @@ CANNOT_QUOTE[Decision] |= {
     "request_digest",
     "draw_id",
     "user_digest",
-    "quoted_groups",
     "asked_by",
 }
 

@@ -132,7 +132,7 @@ class Numbered(base.ScriptedGenerator):
 async def test_of_two_retries_in_one_replica_one_finishes_the_turn(service: Service) -> None:
     await cut_off(service, seconds_ago=1000.0)
     generator = Numbered()
-    service.replica.turns.models = {DEFAULT: LanguageModel(generator)}
+    service.replica.turns.writer.models = {DEFAULT: LanguageModel(generator)}
     key = {"idempotency-key": "d-1"}
     task = asyncio.create_task(ask(service, headers=key))
     while not generator.begun:
@@ -151,7 +151,9 @@ async def test_of_two_replicas_that_finish_a_turn_the_later_answers_from_the_log
     async with Service(service.folder).running(ready=False) as other:
         await other.refresh()
         generator = Numbered()
-        service.replica.turns.models = other.replica.turns.models = {DEFAULT: LanguageModel(generator)}
+        service.replica.turns.writer.models = other.replica.turns.writer.models = {
+            DEFAULT: LanguageModel(generator)
+        }
         tasks = []
         for one in (service, other):
             tasks.append(asyncio.create_task(ask(one, headers=key)))
@@ -173,7 +175,7 @@ async def test_a_turn_whose_execution_is_already_recorded_is_not_answered_again(
     assert isinstance(first[-1], Finished)
     for arms in (FakeArms(), FakeArms({"bm25": failing})):
         with pytest.raises(AnsweredElsewhereError, match="'d-1' was meanwhile answered by another process"):
-            async for _ in a_loop(log, arms).resume(CHAT, log.decision):
+            async for _ in a_loop(log, arms).repeat(CHAT, log.decision, on_commit=lambda _: None):
                 pass
     assert log.execution == first[-1].execution
 
@@ -220,11 +222,11 @@ async def test_a_deadline_before_the_draw_is_retryable(tmp_path: Path) -> None:
             pass_time(SOON_S)
             await asyncio.Event().wait()
 
-        embed, service.replica.turns.embed = service.replica.turns.embed, never
+        embed, service.replica.turns.searcher.embed = service.replica.turns.searcher.embed, never
         response = await look_up(service, soon(KEY))
         refused(response, 408, "deadline_exceeded")
         assert response.json()["error"]["decision_id"] is None
-        service.replica.turns.embed = embed
+        service.replica.turns.searcher.embed = embed
         assert (await look_up(service, KEY)).status_code == 200
 
 

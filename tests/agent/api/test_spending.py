@@ -229,7 +229,7 @@ async def test_a_search_that_runs_out_of_time_is_charged_what_it_may_cost(fleet:
     key = await fleet.key(max_budget=1.0, budget_duration="1d")
     fleet.paid.may_go_on.clear()
     for service in fleet.services:
-        service.replica.turns.arm_timeout_s = 0.01
+        service.replica.turns.searcher.timeout_s = 0.01
     refused(await fleet.look_up(key), 502, "arm_failed", final=False)
     assert await fleet.spent() == pytest.approx(MOST)
 

@@ -12,7 +12,7 @@ import yaml
 
 from armwise.agent.checks import file_findings
 from armwise.agent.config import AppConfig, ConfigError, configured, load, make_home, parse
-from armwise.agent.turn import TurnLoop
+from armwise.agent.turn import AnswerWriter, Searcher
 from armwise.arms.base import checked_name
 from armwise.arms.corpus import Chunking
 from tests.agent.fakes import CONFIG
@@ -281,8 +281,8 @@ def test_a_file_gives_what_stands_under_args(tmp_path: Path) -> None:
 
 def test_what_a_turn_may_take_is_the_same_by_default_in_the_loop_and_in_the_settings() -> None:
     limits = parse(CONFIG).limits
-    assert TurnLoop.__dataclass_fields__["arm_timeout_s"].default == limits.arm_timeout_s
-    assert TurnLoop.__dataclass_fields__["llm_timeout_s"].default == limits.llm_timeout_s
+    assert Searcher.__dataclass_fields__["timeout_s"].default == limits.arm_timeout_s
+    assert AnswerWriter.__dataclass_fields__["timeout_s"].default == limits.llm_timeout_s
 
 
 PORTFOLIO = {

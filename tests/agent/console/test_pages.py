@@ -191,7 +191,7 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
     assert HARMLESS in shown
     assert "<script>" not in shown
 
-    monkeypatch.setattr(service.replica.turns, "restricted", True)
+    monkeypatch.setattr(service.replica.turns.searcher, "restricted", True)
     shown = plain(await seen(service, f"{path}/passages"))
     assert "Some are not shown: the groups of your key do not permit them" in shown
     assert [name in shown for name, _ in texts] == [True, False, False, False]
@@ -802,5 +802,5 @@ async def test_a_list_has_no_answers_where_groups_restrict_passages(
     """An answer may quote them; the decision's own page decides it for each key."""
     await ask(service)
     assert "The Danube does." in await seen(service, "/decisions")
-    monkeypatch.setattr(service.replica.turns, "restricted", True)
+    monkeypatch.setattr(service.replica.turns.searcher, "restricted", True)
     assert "The Danube does." not in await seen(service, "/decisions")

@@ -43,7 +43,6 @@ def row(seq: int, drawn: int, p: tuple[float, ...], reward: float | None, kind: 
         "imported",
         0,
         decided_at=BEGIN + 60.0 * seq,
-        floor=None,
     )
     metrics = {} if reward is None else {"reward": reward}
     return Example(seq, decision, Cost(usd=USD[drawn], llm_s=1.0 + drawn), metrics)

@@ -101,7 +101,8 @@ def fill(
         kind = ("fact", "how", "why")[i % 3]
         context = Context("?", {f"ask={kind}": 1.0, "w=word": 1.0})
         decision = Decision(
-            *(name, context, arms, tuple(p.tolist()), arm, "linucb", 1, mode, at, at + 1800.0), floor=FLOOR
+            *(name, context, arms, tuple(p.tolist()), arm, "linucb", 1, mode, at, at + 1800.0),
+            steps={"floor": {"least": FLOOR}},
         )
         usd = 0.0 if world.usd is None else world.usd[arm] * (1.0 + world.wide * (2.0 * rng.random() - 1.0))
         seconds = 0.0 if world.seconds is None else world.seconds[arm] * 2.0 * rng.random()

@@ -35,6 +35,7 @@ from armwise.feedback.training_log import examples as training_log_examples
 from armwise.feedback.training_log.settled import Settled, WaitingDecisions
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
+from tests.steps import change
 
 ARMS = ("none", "bm25", "dense")
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
@@ -115,7 +116,7 @@ def example(
     p = (1 / len(arms),) * len(arms)
     context = Context(question or f"question {seq}", {"w=river": 1.0}, (), {arm: {} for arm in arms})
     decision = Decision(f"d-{seq}", context, arms, p, drawn, "uniform", 1, decided_at=float(seq))
-    return Example(seq, replace(decision, **changes), Cost(), {"thumb": value})
+    return Example(seq, change(decision, **changes), Cost(), {"thumb": value})
 
 
 def asked(

@@ -17,6 +17,7 @@ from armwise.feedback.log import Store
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, STEPS, evaluated, of, turn, values
 from tests.agent.fakes import CONFIG
+from tests.steps import record
 
 CANDIDATE = "policy:{kind: linucb}"
 
@@ -43,7 +44,7 @@ def test_a_candidate_is_evaluated_under_another_ceiling(tmp_path: Path, ceiling:
 def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() -> None:
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, priced = (0.2, 0.3, 0.5), {"price": 0.1, "costs": (0.0, 1.0, 4.0), "floor": 0.01}
-    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, **priced)  # type: ignore[arg-type]
+    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **priced))
     found = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01)).probabilities(
         made, ["none", "dense"]
     )
@@ -55,7 +56,7 @@ def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() 
 def test_a_candidate_counts_what_caches_lacked_beside_its_own_ceiling() -> None:
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, missed = (0.2, 0.3, 0.5), {"miss_costs": (0.0, 0.01, 0.05), "usd_weight": 10.0, "floor": 0.01}
-    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, **missed)  # type: ignore[arg-type]
+    made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **missed))
     expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
     for pacer in (None, Pacer(Budget(steps_per_request=1.0))):
         one = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)

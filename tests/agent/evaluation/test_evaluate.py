@@ -38,6 +38,7 @@ from tests.agent.asking import join
 from tests.agent.evaluation.logged import quietly
 from tests.agent.evaluation.test_candidates import Examples
 from tests.agent.fakes import CONFIG
+from tests.steps import change
 
 ARMS = tuple(CONFIG["arms"])
 TRUTH = {"none": -1.0, "bm25": 0.0, "dense": 1.0}
@@ -234,7 +235,7 @@ def test_candidates_learn_rewards_without_what_caches_lacked(
     facts = []
     for number in range(30):
         decision, execution, *rest = turn(number, ARMS[number % 3])
-        missed = replace(decision, miss_costs=(0.0, 0.125, 0.25), usd_weight=1.0)
+        missed = change(decision, miss_costs=(0.0, 0.125, 0.25), usd_weight=1.0)
         facts += [missed, replace(execution, cost=replace(execution.cost, usd=0.25)), *rest]
     store.append(facts)
     join(store, config)

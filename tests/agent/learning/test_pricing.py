@@ -87,12 +87,15 @@ async def test_a_changed_price_is_not_verified(tmp_path: Path) -> None:
             await look_up(service, {"Idempotency-Key": name})
             await service.learn()
         assert (await service.client.get("/v1/decisions/d-2/verify")).json()["verified"]
-        for change in ({"costs": [0.0, 1.0, 4.0]}, {"price": 0.3}):
+        for change in ({"costs": dict(zip(STEPS, (0.5, 1.0, 4.0), strict=True))}, {"price": 0.3}):
             with service.replica.store.writing() as connection:
-                connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d-2").values(**change))
+                row = t.decisions.c.id == "d-2"
+                steps = connection.scalar(sa.select(t.decisions.c.steps).where(row))
+                changed = {**steps, "budget": {**steps["budget"], **change}}
+                connection.execute(sa.update(t.decisions).where(row).values(steps=changed))
             verified = (await service.client.get("/v1/decisions/d-2/verify")).json()
             assert not verified["verified"]
-            assert "the price" in " ".join(verified["why"])
+            assert "what the steps recorded" in " ".join(verified["why"])
 
 
 @pytest.mark.slow
@@ -120,8 +123,8 @@ async def test_two_replicas_decide_by_the_same_price(
         for service in (one, other):
             await service.refresh()
         assert len(published(one)) == len(before) + 1
-        assert one.replica.decider.price == other.replica.decider.price
-        assert one.replica.decider.price is not None
+        assert one.replica.price == other.replica.price
+        assert one.replica.price is not None
         for _ in range(5):
             await forced(one, "dense")
         await asyncio.to_thread(learner.step)

@@ -19,6 +19,7 @@ from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.training_log import StartingPoint, take_epoch
 from armwise.feedback.training_log.observed import Also
 from tests.agent.fakes import CONFIG
+from tests.steps import change
 
 SPEC = PolicySpec(kind="linucb")
 RULE = RewardRule(metrics={"thumb": Metric(range=(-1, 1))})
@@ -159,7 +160,8 @@ def test_a_policy_is_trained_on_rewards_without_what_caches_lacked() -> None:
 
     rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0.0, usd=1.0), cost_weight=1.0)
     arms, p = ("a", "b"), (0.5, 0.5)
-    made = Decision("d", Context("?"), arms, p, "b", "uniform", 1, miss_costs=(0.0, 0.25), usd_weight=9.0)
+    made = Decision("d", Context("?"), arms, p, "b", "uniform", 1)
+    made = change(made, miss_costs=(0.0, 0.25), usd_weight=9.0)
     once = Example(1, made, Cost(usd=0.5), {"right": 1.0})
     train_on(
         Listening(), rule, [once, replace(once, turns=2), replace(once, decision=replace(made, drawn="a"))]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.turn import ArmInfo, Ask, CacheMisses, LanguageModel, expect_misses
+from armwise.agent.turn import ArmInfo, Ask, LanguageModel, RequestDocument
+from armwise.agent.turn.steps.cache import CacheStep, expect_misses
 from armwise.arms.llm import TokenPrices, base
 from armwise.arms.llm.base import Message
 from armwise.arms.llm.writing import DEFAULT, Answering
@@ -97,7 +98,8 @@ def test_tools_and_calls_are_of_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "n" * 2000}}]
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "a" * 2000}}]
     spoken = Message(role="assistant", content="", tool_calls=calls)
-    found = misses(turn(small=(9000, 50, 0)), asked=ask(said("Go on."), spoken, options={"tools": tools}))
+    offered = RequestDocument(options={"tools": tools})
+    found = misses(turn(small=(9000, 50, 0)), asked=ask(said("Go on."), spoken, document=offered))
     assert 9.0 < found["large"] < 9.6, "some 1,040 tokens"
 
 
@@ -132,7 +134,6 @@ def test_models_without_a_price_of_cached_tokens_miss_nothing() -> None:
     assert misses(turn(large=(1000, 50, 0)), models={}) == {}
 
 
-def test_costs_are_in_the_order_of_the_arms_and_none_where_no_arm_misses() -> None:
-    found = CacheMisses(2.0, {"large": 0.5})
-    assert found.costs(["large", "small"]) == (0.5, 0.0)
-    assert found.costs(["small"]) == ()
+def test_the_reward_that_misses_cost_is_in_the_order_of_the_arms() -> None:
+    record = {"usd_weight": 2.0, "usd": {"large": 0.5}}
+    assert CacheStep.weigh(record, ["large", "small"]) == [1.0, 0.0]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.agent.learning import Recipe, publish_candidate, verify
+from armwise.agent.learning import Recipe, publish_candidate
 from armwise.agent.policies import (
     Fixed,
     Policy,
@@ -27,6 +27,7 @@ from armwise.agent.policies import (
 )
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.turn import Canary, TurnLoop
+from armwise.agent.turn.steps.canary import CanaryStep
 from armwise.feedback.events import Context, Decision, Mode
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -36,6 +37,8 @@ from tests.agent.draws import judge
 from tests.agent.fakes import CONFIG, MemoryLog, Preferring, Service
 from tests.agent.learning.test_promotions import learned, listed, prune, say, shown
 from tests.agent.serving.test_turn import ARMS, LOOK_UP, a_loop
+from tests.agent.turns import draw, verify
+from tests.steps import change
 
 SALT = "salt"
 NAMES = tuple(ARMS)
@@ -75,7 +78,14 @@ def beside(loop: TurnLoop, policy: Policy, share: float, version: int = 9) -> Tu
 
 def drawn(loop: TurnLoop, name: str = "d-1", names: Sequence[str] = NAMES, **wishes: Any) -> Decision:
     wished = replace(LOOK_UP, decision_id=name, **wishes)
-    return loop.decider.decide(wished, names, Context("which river?", {"w=river": 1.0}))
+    arms = {name: loop.arms[name] for name in names}
+    return draw(loop.decider, wished, Context("which river?", {"w=river": 1.0}), arms)
+
+
+def active(loop: TurnLoop) -> list[Canary]:
+    """The candidates that take part."""
+    (step,) = [step for step in loop.decider.steps if isinstance(step, CanaryStep)]
+    return step.list_active(loop.decider.serving)
 
 
 # -- the mixture --------------------------------------------------------------------------------------------
@@ -113,12 +123,9 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
     for one in made:
         assert (one.version, one.candidate, one.share, one.policy) == (7, 9, 0.3, live.kind)
         assert verify(one, live, SALT, one.propensity, candidate).verified
-        assert not verify(replace(one, share=0.2), live, SALT, None, candidate).verified
+        assert not verify(change(one, share=0.2), live, SALT, None, candidate).verified
     alone = verify(made[0], live, SALT)
-    assert (
-        alone.why[0]
-        == "the policy has no distribution: a share of 0.3 comes from version 9, which is not available"
-    )
+    assert alone.why[0] == "the policy has no distribution: version 9 took part, and is not available"
 
 
 def test_the_draw_stays_one_hash_over_the_mixture() -> None:
@@ -183,7 +190,7 @@ def test_a_failing_candidate_leaves_the_others_alone(
     for number in range(60):
         one, other = drawn(both, str(number)), drawn(sound, str(number))
         assert (one == other) if other.candidate == 8 else (one.candidate, one.share) == (0, 0.0)
-    assert [canary.version for canary in both.decider.canaries] == [8]
+    assert [canary.version for canary in active(both)] == [8]
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
@@ -216,9 +223,9 @@ def test_a_candidate_without_a_distribution_is_dropped_before_the_draw(
     assert {(one.candidate, one.share) for one in made} == {(0, 0.0)}
     assert candidate.asked == 1
     (told,) = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert told == "candidate version 9 fails and gets no more traffic: it gave no distribution"
-    assert loop.decider.canaries == []
-    assert beside(loop, Uniform(), 0.25, version=10).decider.canaries, "another one is asked"
+    assert told.startswith("candidate version 9 fails and gets no more traffic: ")
+    assert active(loop) == []
+    assert active(beside(loop, Uniform(), 0.25, version=10)), "another one is asked"
     assert drawn(loop).candidate == 10
 
 
@@ -326,11 +333,14 @@ async def test_versions_whose_bytes_are_lost_are_learned_again_to_verify(service
     assert (await verified(service, record["decision_id"]))["verified"]
     changed = sa.update(t.decisions).where(t.decisions.c.id == record["decision_id"])
     with service.replica.store.writing() as connection:
-        connection.execute(changed.values(share=0.125))
+        steps = connection.scalar(
+            sa.select(t.decisions.c.steps).where(t.decisions.c.id == record["decision_id"])
+        )
+        connection.execute(changed.values(steps={**steps, "canary": {**steps["canary"], "share": 0.125}}))
     (why,) = (await verified(service, record["decision_id"]))["why"]
-    assert "the share, the price or the probabilities were changed" in why
+    assert "what the steps recorded or the probabilities were changed" in why
     with service.replica.store.writing() as connection:
-        connection.execute(changed.values(candidate=77))
+        connection.execute(changed.values(steps={**steps, "canary": {**steps["canary"], "version": 77}}))
     response = await service.client.get(f"/v1/decisions/{record['decision_id']}/verify")
     message = refused(response, 409, "version_unavailable", "decision_id")
     assert message == f"there is no version 77, which decision '{record['decision_id']}' names"

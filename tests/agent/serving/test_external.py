@@ -6,10 +6,12 @@ from contextlib import aclosing
 import pytest
 
 from armwise.agent.policies import Exploration, FeatureSpec
-from armwise.agent.turn import ArmInfo, Ask, Decided, Decider, Keeping, Serving, TurnLoop
+from armwise.agent.turn import ArmInfo, Ask, Decided, Serving, TurnLoop
+from armwise.agent.turn.steps.sticky import StickyStep
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Decision, KeptDraw, Mode
 from tests.agent.fakes import FakeArms, FakeEmbedders, MemoryLog, Preferring
+from tests.agent.turns import make_decider, make_turns
 
 ARMS = ("a", "b", "c")
 ASK = Ask("d-1", "why?", context={"tier": "free"}, external=True)
@@ -28,15 +30,9 @@ def arms() -> FakeArms:
 @pytest.fixture
 def loop(log: MemoryLog, arms: FakeArms) -> TurnLoop:
     policy = Preferring(a=1.0, b=3.0, c=9.0)
-    return TurnLoop(
-        arms={name: ArmInfo() for name in ARMS},
-        decider=Decider(Serving(policy, 7), explores=Exploration(0.1, 0.1), salt="salt", wait_s=60.0),
-        embed=FakeEmbedders().embed,
-        search=arms.search,
-        models={},
-        log=log,
-        features=FeatureSpec(words=0, shape=False),
-    )
+    decider = make_decider(Serving(policy, 7), Exploration(0.1, 0.1))
+    infos, features = {name: ArmInfo() for name in ARMS}, FeatureSpec(words=0, shape=False)
+    return make_turns(infos, decider, FakeEmbedders().embed, arms.search, log, features=features)
 
 
 async def test_an_arm_is_drawn_and_nothing_is_searched(
@@ -91,7 +87,8 @@ async def test_an_external_decision_is_drawn_in_any_conversation(loop: TurnLoop,
     async def find(_: str) -> KeptDraw:
         raise AssertionError("no arm is kept, so no draw is looked for")
 
-    loop.find_draw, loop.decider.keeping = find, Keeping(9, 600.0)
+    sticky = StickyStep(9, 600.0, find, loop.decider.clock)
+    loop.decider.steps = (*loop.decider.steps, sticky)
     async with aclosing(loop.turn(Ask("d-1", "why?", episode_id="e", external=True))) as events:
         (decided,) = [event async for event in events]
     assert isinstance(decided, Decided)

@@ -11,11 +11,11 @@ from armwise.agent.config import parse
 from armwise.agent.policies import sampling
 from armwise.agent.serving.arms import arm_infos
 from armwise.agent.turn import Finished, NoEligibleArmError, TurnError, TurnLoop
-from armwise.arms.base import ArmError, Passage, Query, Retrieval
+from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.filters import Comparison
 from armwise.feedback.events import Mask, Mode, Status
 from tests.agent.fakes import CONFIG, FakeArms, MemoryLog, Preferring, failing
-from tests.agent.serving.test_turn import ARMS, CHAT, LOOK_UP, a_loop, run
+from tests.agent.serving.test_turn import ARMS, CHAT, LOOK_UP, a_loop, run, say_again
 
 FILTERING = {name: replace(info, filters=name != "bm25") for name, info in ARMS.items()}
 NEW = Comparison(type="gte", key="year", value=2024)
@@ -122,7 +122,7 @@ async def test_a_passage_is_permitted_by_the_corpus_and_by_what_the_arm_returned
 
     log = MemoryLog()
     loop = loop_of(log, FakeArms({"dense": finds}), policy=Preferring(none=0, bm25=0, dense=1))
-    loop.passages = passages
+    loop.searcher.find_passages = passages
     request = replace(LOOK_UP, where=NEW, groups=frozenset({"staff"}))
     if permitted:
         await run(loop, request)
@@ -154,15 +154,16 @@ async def test_an_earlier_turn_is_not_repeated_with_an_arm_that_cannot_filter_no
     log, arms = MemoryLog(), FakeArms()
     loop = loop_of(log, arms)
     await run(loop, LOOK_UP)
-    loop.restricted = True
+    loop.searcher.restricted = True
     before = len(arms.calls)
-    with pytest.raises(ArmError, match="'bm25' cannot keep to a filter"):
-        await loop.again(LOOK_UP, log.decision, log.execution)
     with pytest.raises(TurnError, match="'bm25' cannot keep to a filter"):
-        async for _ in loop.resume(replace(LOOK_UP), replace(log.decision, id="d-2")):
+        await say_again(loop, LOOK_UP, log.decision, log.execution.served)
+    with pytest.raises(TurnError, match="'bm25' cannot keep to a filter"):
+        async for _ in loop.repeat(LOOK_UP, replace(log.decision, id="d-2"), on_commit=lambda _: None):
             pass
-    done, passages = await loop.answer_with(CHAT, log.decision, "bm25")
-    assert (done.status, passages) == (Status.ARM_FAILED, ())
+    with pytest.raises(TurnError) as raised:
+        await anext(loop.repeat(CHAT, log.decision, "bm25"))
+    assert raised.value.execution.status is Status.ARM_FAILED
     assert len(arms.calls) == before
 
 

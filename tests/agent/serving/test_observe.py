@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from armwise.agent.policies import Exploration
-from armwise.agent.serving import observe
-from armwise.agent.serving.observe import _Finished
 from armwise.agent.turn import Places
+from armwise.agent.turn.steps import second_answers
+from armwise.agent.turn.steps.second_answers import _Finished
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base, structured_output
 from armwise.feedback.events import Cost, Mode, Observation, ObservationSource, Status
@@ -63,7 +63,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
     generator = model(right)
     async with service_of(tmp_path, generator).running() as service:
         replies = [(await ask(service)).json()["agent"] for _ in range(12)]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         records = [service.replica.store.record(one["decision_id"]) for one in replies]
     swapped: list[bool] = []
     for record in records:
@@ -99,7 +99,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
 async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(right)).running() as service:
         found = (await ask(service)).json()["agent"]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
     assert [one["source"] for one in shown["observations"]] == ["shadow", "shadow", "judge"]
     assert shown["observations"][2]["value"] == 0.7
@@ -114,7 +114,7 @@ async def test_a_key_that_may_not_read_sees_no_observations(
     async with service.running():
         service.client.headers["authorization"] = "Bearer armw-" + "u" * 40
         found = (await ask(service)).json()["agent"]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
         record = service.replica.store.record(found["decision_id"])
         assert record is not None
@@ -133,7 +133,7 @@ async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Pat
     async with service.running():
         for _ in range(6):
             found = (await ask(service)).json()["agent"]
-            await service.replica.observer.drain()
+            await service.replica.find_step("second_answers").drain()
             right_one = found["arm_drawn"] == "bm25"
             told = await tell(service, found["decision_id"], right_one, metric_name="right")
             assert told.status_code == 202
@@ -156,7 +156,7 @@ async def test_the_policy_shows_how_grades_agree_with_feedback(
     async with service_of(tmp_path, model(), shadow=0.0).running() as service:
         for n in range(4):
             found = (await ask(service)).json()["agent"]
-            await service.replica.observer.drain()
+            await service.replica.find_step("second_answers").drain()
             if n < 3:
                 await tell(service, found["decision_id"], n % 2 == 0, metric_name="right")
         await service.learn()
@@ -170,23 +170,23 @@ async def test_the_policy_shows_how_grades_agree_with_feedback(
 async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "QUEUE", 2)
+    monkeypatch.setattr(second_answers, "QUEUE", 2)
     service = service_of(tmp_path, model(), judge=0.0)
     async with service.running():
         drawn = (await ask(service)).json()["agent"]["arm_drawn"]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         for arm in {"none", "bm25", "dense"} - {drawn}:
             service.arms.behaviour[arm] = hanging
         monkeypatch.setattr(service.replica, "refresh", AsyncMock())  # which would serve what the log says
         async with service.replica._refreshing:  # noqa: SLF001 - the last one has ended
             pass
         service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always(drawn))
-        service.replica.decider.explores = Exploration(0.1, 1e-9)
+        service.replica.find_step("floor")._explores = Exploration(0.1, 1e-9)  # noqa: SLF001 - the draw is sure
         for _ in range(5):
             assert (await ask(service)).status_code == 200
         metrics = (await service.client.get("/metrics")).text
         assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics, "one is in work, two wait"
-    assert service.replica.observer.idle
+    assert service.replica.find_step("second_answers").idle
 
 
 class _Always:
@@ -208,7 +208,7 @@ async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path
         service.replica.decider.serving = replace(service.replica.decider.serving, policy=_Always("bm25"))
         while (response := await ask(service)).status_code != 200:  # one in a hundred draws is of that arm
             pass
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         record = await asyncio.to_thread(
             service.replica.store.record, response.json()["agent"]["decision_id"]
         )
@@ -223,7 +223,7 @@ async def test_an_arm_or_a_judge_that_fails_is_recorded_with_its_reason(tmp_path
 async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
     async with service_of(tmp_path, model()).running() as service:
         replies = [await ask(service, model="arm/bm25"), await ask(service, agent={"explore": False})]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         for reply in replies:
             assert reply.status_code == 200
             record = service.replica.store.record(reply.json()["agent"]["decision_id"])
@@ -234,7 +234,7 @@ async def test_only_answers_to_drawn_arms_are_observed(tmp_path: Path) -> None:
 
 async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(), tokens_per_hour=1).running() as service:
-        observer, now = service.replica.observer, [1000.0]
+        observer, now = service.replica.find_step("second_answers"), [1000.0]
         observer.timer = lambda: now[0]
         counts = []
         for later in (0.0, 10.0, 3590.0):
@@ -257,7 +257,7 @@ async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
     tmp_path: Path, ceiling: dict[str, Any], cost: Cost, judged: Cost
 ) -> None:
     async with service_of(tmp_path, model(), judge=0.0, **ceiling).running() as service:
-        observer, now = service.replica.observer, [1000.0]
+        observer, now = service.replica.find_step("second_answers"), [1000.0]
         observer.timer = lambda: now[0]
         found = Observation("d-1", ObservationSource.SHADOW, "bm25", 1.0, cost=cost, judge_cost=judged)
         reached = list[bool]()
@@ -279,7 +279,7 @@ async def test_an_arm_that_was_disabled_meanwhile_gives_no_second_answer(tmp_pat
         live, nothing = service.replica.turns.arms, Any
         service.replica.turns.arms = {**live, "bm25": replace(live["bm25"], enabled=False)}
         turn = _Finished(nothing, decision, record.execution, (), ("bm25", "gone"), graded=False)
-        await service.replica.observer._observe(turn)  # noqa: SLF001
+        await service.replica.find_step("second_answers")._observe(turn)  # noqa: SLF001
         metrics = (await service.client.get("/metrics")).text
         assert 'armwise_observations_total{outcome="shed"} 2.0' in metrics
         assert await _observed(service) == []
@@ -295,7 +295,7 @@ async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Pat
     async with service_of(tmp_path, model()).running() as service:
         await ask(service)
         (decision,) = service.replica.store.newest(1)
-        observer = service.replica.observer
+        observer = service.replica.find_step("second_answers")
         ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
 
         def sample() -> list[bool]:
@@ -332,7 +332,7 @@ async def test_a_stop_gives_up_what_is_left_even_while_the_judge_writes(tmp_path
         assert (await ask(service)).status_code == 200
         await generator.grading.wait()
         assert (await ask(service)).status_code == 200
-    assert service.replica.observer.idle
+    assert service.replica.find_step("second_answers").idle
 
 
 async def test_a_place_is_spare_only_where_the_next_request_finds_another() -> None:
@@ -386,7 +386,7 @@ async def test_a_judge_has_room_to_reason_or_gives_no_grade(
     judge = Thinking(tokens)
     async with Service(tmp_path, judge, llm=llm, observations={"judge": 1.0}).running() as service:
         first, second = [(await ask(service)).json()["agent"]["decision_id"] for _ in range(2)]
-        await service.replica.observer.drain()
+        await service.replica.find_step("second_answers").drain()
         records = [service.replica.store.record(name) for name in (first, second)]
     assert judge.rooms == rooms * 2
     said = [one for one in caplog.messages if "ended at its limit" in one]
@@ -401,7 +401,7 @@ async def test_a_judge_has_room_to_reason_or_gives_no_grade(
 
 async def test_a_turn_that_comes_as_a_worker_ends_is_observed(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(right), shadow=0.0).running() as service:
-        observer = service.replica.observer
+        observer = service.replica.find_step("second_answers")
         await (ended := asyncio.create_task(asyncio.sleep(0)))
         observer._workers.add(ended)  # noqa: SLF001
         decision_id = (await ask(service)).json()["agent"]["decision_id"]

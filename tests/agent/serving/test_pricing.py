@@ -16,6 +16,7 @@ from armwise.agent.turn import (
     LanguageModel,
     NoEligibleArmError,
     PriceList,
+    RequestDocument,
     Spending,
     TurnError,
     TurnLoop,
@@ -29,7 +30,17 @@ from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost, Decision, Status
 from tests.agent.fakes import FakeArms, MemoryLog, Preferring, hanging
-from tests.agent.serving.test_turn import CHAT, LOOK_UP, Advice, _cancelled, _until, a_loop, finish, run
+from tests.agent.serving.test_turn import (
+    CHAT,
+    LOOK_UP,
+    Advice,
+    _cancelled,
+    _until,
+    a_loop,
+    finish,
+    run,
+    say_again,
+)
 
 PRICES = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
 
@@ -104,8 +115,9 @@ def test_an_answer_is_reserved_with_all_that_it_reads_and_writes() -> None:
     read = 10 + len("[{},[null]]") // 3 + 1 + CITE + 2 * 8 + 2 * 50
     assert arms.answer("plain", question) == CostBound(read + 20, PRICES.compute_usd(read, 20))
     assert arms.answer("plain", replace(question, messages=())) == FREE
-    assert arms.answer("plain", replace(question, max_tokens=7)).tokens == read + 7
-    longer = arms.answer("plain", replace(question, max_tokens=7, options={"n": 3}))
+    assert arms.answer("plain", replace(question, document=RequestDocument(max_tokens=7))).tokens == read + 7
+    three = RequestDocument(max_tokens=7, options={"n": 3})
+    longer = arms.answer("plain", replace(question, document=three))
     assert longer.tokens == read + len('"n":3') // 3 + 1 + 3 * 7
     assert arms.turn(question, ["plain", "cheap"], (), None).tokens == read + 20 + 110
 
@@ -188,35 +200,35 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
     ],
 )
 def test_only_arms_that_may_be_drawn_count(changes: dict[str, Any], most: CostBound) -> None:
-    assert loop_of([]).most(replace(LOOK_UP, **changes)) == most
+    assert loop_of([]).bound(replace(LOOK_UP, **changes)) == most
 
 
 def test_an_arm_that_is_switched_off_or_cannot_filter_does_not_count() -> None:
     off = {**INFOS, "dense": replace(INFOS["dense"], enabled=False)}
-    assert loop_of([], arms_known=off).most(LOOK_UP) == BM25
-    assert loop_of([], restricted=True).most(LOOK_UP) == BM25
+    assert loop_of([], arms_known=off).bound(LOOK_UP) == BM25
+    assert loop_of([], restricted=True).bound(LOOK_UP) == BM25
     with pytest.raises(NoEligibleArmError):
-        loop_of([]).most(replace(LOOK_UP, excluded=frozenset(INFOS)))
+        loop_of([]).bound(replace(LOOK_UP, excluded=frozenset(INFOS)))
 
 
 def test_where_a_router_reads_passages_every_arm_that_it_knows_is_reserved() -> None:
     reading = Advice(3, none=0.1, bm25=0.2, dense=0.9)
-    assert loop_of([], scorer=reading).most(LOOK_UP) == BM25 + DENSE
-    assert loop_of([], scorer=reading).most(replace(LOOK_UP, forced="bm25")) == BM25
-    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).most(LOOK_UP) == DENSE
-    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).most(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=reading).bound(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=reading).bound(replace(LOOK_UP, forced="bm25")) == BM25
+    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).bound(LOOK_UP) == DENSE
+    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).bound(LOOK_UP) == BM25 + DENSE
 
 
 async def test_a_turn_that_is_resumed_reserves_its_arm_and_the_fallback_that_it_may_use() -> None:
     log = MemoryLog()
     await run(loop_of([], log), LOOK_UP)
-    assert loop_of([]).most_to_resume(LOOK_UP, log.decision) == BM25
-    assert loop_of([], fallback="dense").most_to_resume(LOOK_UP, log.decision) == BM25 + DENSE
+    assert loop_of([]).bound(LOOK_UP, log.decision) == BM25
+    assert loop_of([], fallback="dense").bound(LOOK_UP, log.decision) == BM25 + DENSE
     forced = replace(log.decision, arms=("bm25",), probabilities=(1.0,))
-    assert loop_of([], fallback="dense").most_to_resume(LOOK_UP, forced) == BM25
+    assert loop_of([], fallback="dense").bound(LOOK_UP, forced) == BM25
     gone = {name: info for name, info in INFOS.items() if name != "dense"}
-    assert loop_of([], fallback="dense", arms_known=gone).most_to_resume(LOOK_UP, log.decision) == BM25
-    assert loop_of([], former=INFOS, arms_known={}).most_again(LOOK_UP, "dense") == DENSE
+    assert loop_of([], fallback="dense", arms_known=gone).bound(LOOK_UP, log.decision) == BM25
+    assert loop_of([], former=INFOS, arms_known={}).bound(LOOK_UP, log.decision, "dense") == DENSE
 
 
 async def test_a_turn_is_charged_once_with_its_search_and_its_answer() -> None:
@@ -334,17 +346,17 @@ async def test_a_search_that_is_repeated_is_charged_however_it_ends() -> None:
     loop = loop_of(charged, log, arms, arm_timeout_s=0.01)
     await run(loop, LOOK_UP)
     charged.clear()
-    await loop.again(LOOK_UP, log.decision, log.execution)
+    await say_again(loop, LOOK_UP, log.decision, log.execution.served)
     assert spent(charged) == (30, 4, 0.25)
     charged.clear()
     arms.behaviour["bm25"] = hanging
-    with pytest.raises(ArmError, match="took longer"):
-        await loop.again(LOOK_UP, log.decision, log.execution)
+    with pytest.raises(TurnError):
+        await say_again(loop, LOOK_UP, log.decision, log.execution.served)
     assert spent(charged) == (1000, 100, 2.0)
     charged.clear()
-    loop.arm_timeout_s = 10.0
+    loop.searcher.timeout_s = 10.0
     calls = len(arms.calls)
-    task = asyncio.create_task(loop.again(LOOK_UP, log.decision, log.execution))
+    task = asyncio.create_task(say_again(loop, LOOK_UP, log.decision, log.execution.served))
     await _cancelled(task, _until(lambda: len(arms.calls) > calls))
     assert spent(charged) == (1000, 100, 2.0)
 

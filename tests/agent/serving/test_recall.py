@@ -51,7 +51,7 @@ async def test_hits_and_misses_are_counted_of_arms_with_a_cache_alone(service: S
 async def test_a_kept_passage_that_the_caller_may_not_see_is_refused(service: Service) -> None:
     secret = Passage("s", "", "", metadata={"allowed_groups": ["crew"]})
     service.arms.kept["dense"] = Retrieval((secret,), steps=0, cached=True)
-    service.replica.turns.restricted = True
+    service.replica.turns.searcher.restricted = True
     assert (await look_up(service, model="arm/dense")).status_code == 502
 
 

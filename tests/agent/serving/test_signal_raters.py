@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.agent import wings
-from armwise.agent.serving import signals
+from armwise.agent.turn.steps import signals
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import conversations
@@ -69,7 +69,7 @@ async def ask(
 ) -> Any:
     """Ask in a conversation; return the reply once what follows from it is written."""
     reply = await send(service, key, question, talk, **fields)
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     return reply
 
 
@@ -194,7 +194,7 @@ async def ask_with_result(service: Service, key: str, called: Any, **agent: Any)
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await post(service, key, "/v1/chat/completions", body)
     assert answer.status_code == 200, answer.text
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     return answer.json()
 
 
@@ -265,7 +265,7 @@ async def test_a_signal_written_before_ends_no_work(
     for talk in ("one", "two"):
         await send(service, "APP", talk=talk)
     offered.set()
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     assert [values(service, first) for first in firsts] == [
         {"again": 0.0, "dearer": 0.0},
         {"again": 1.0, "dearer": 0.0},
@@ -312,7 +312,7 @@ async def test_other_signals_do_not_wait_for_slow_schemas(service: Service, vali
             await asyncio.sleep(0.005)
     assert validation.titles == [], "all of them wait still"
     validation.released.set()
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     assert validation.titles == ["slow 0", "slow 1", "slow 2"]
 
 
@@ -321,7 +321,7 @@ async def test_callers_have_their_answers_validated_in_turn(service: Service, va
         await shaped(service, "ASKER", f"slow {number}")
     written = [await shaped(service, key, key) for key in ("APP", "APP", "GRADER")]
     validation.released.set()
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     assert validation.titles == ["slow 0", "slow 1", "APP", "GRADER", "slow 2", "APP"]
     assert [values(service, one) for one in written] == [{"misshapen": 0.0}] * 3
 
@@ -332,7 +332,7 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
     monkeypatch.setattr(signals, "ANSWERS", 2)
     monkeypatch.setattr(signals, "QUEUE", 3)
     shed = list[str]()
-    monkeypatch.setattr(service.replica.signals.telemetry, "observed", shed.append)
+    monkeypatch.setattr(service.replica.find_step("signals").telemetry, "observed", shed.append)
     for number in range(4):
         await shaped(service, "ASKER", f"slow {number}")
     assert shed == ["shed"], "one is under way, and two wait"
@@ -340,5 +340,5 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
         await shaped(service, "APP", "APP")
     assert shed == ["shed", "shed"], "three wait in all"
     validation.released.set()
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     assert validation.titles == ["slow 0", "slow 1", "APP", "slow 2"]

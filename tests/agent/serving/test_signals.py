@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from armwise.agent.config import ConfigError, parse
-from armwise.agent.serving import signals
 from armwise.agent.turn import Ask
+from armwise.agent.turn.steps import signals
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.events import Cost, Execution, Feedback, Status
 from armwise.feedback.reward import Metric, RewardRule, Signal
@@ -52,7 +52,7 @@ async def ask(
     body = {"model": model, "messages": [{"role": "user", "content": text}], "agent": options}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -167,7 +167,7 @@ async def test_the_same_request_again_under_its_key_is_no_retry(tmp_path: Path) 
         }
         for _ in range(3):
             await service.client.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k"})
-        await service.replica.signals.drain()
+        await service.replica.find_step("signals").drain()
         assert len(items(service, first)) == 2
         assert told(service, "k") == {}
 
@@ -183,7 +183,7 @@ async def send(service: Service, messages: list[dict[str, Any]], **agent: Any) -
     body = {"model": "auto", "messages": messages, "tools": [TOOL], "agent": agent}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     return answer.json()
 
 
@@ -302,7 +302,7 @@ async def test_what_waits_is_bounded_and_what_exceeds_it_is_counted(
     monkeypatch.setattr(signals, "WAITING", 2)
     shed = list[str]()
     async with make(tmp_path, {"left": {"signal": "abandoned"}}).running() as service:
-        monkeypatch.setattr(service.replica.signals.telemetry, "observed", shed.append)
+        monkeypatch.setattr(service.replica.find_step("signals").telemetry, "observed", shed.append)
         decisions = [await ask(service, "Which river?", episode=f"talk-{n}") for n in range(3)]
         pass_time(service.config.reward.wait_s / 2)
         await until(lambda: told(service, decisions[1]))
@@ -343,8 +343,8 @@ async def test_what_the_check_says_of_the_answer_that_was_sent_is_a_metric_of_ev
             record = service.replica.store.record(decision)
             assert record is not None
             only = [record.decision.drawn]
-        await service.replica.observer.drain()
-        await service.replica.signals.drain()
+        await service.replica.find_step("second_answers").drain()
+        await service.replica.find_step("signals").drain()
         assert told(service, decision) == {"sound": value}
         (fact,) = items(service, decision)
         assert (fact.id, fact.source, fact.rater) == (f"signal:check:{decision}", "operator", "")
@@ -357,8 +357,8 @@ async def test_an_answer_that_cannot_be_judged_has_no_value(tmp_path: Path) -> N
     made = make(tmp_path, CHECK_METRIC, arms=arms, generators=models)
     async with made.running() as service:
         decision = await ask(service, "Which river?", episode=None, allowed_arms=["large"])
-        await service.replica.observer.drain()
-        await service.replica.signals.drain()
+        await service.replica.find_step("second_answers").drain()
+        await service.replica.find_step("signals").drain()
         assert told(service, decision) == {}
 
 
@@ -450,8 +450,8 @@ async def ended(service: Service, reason: str) -> str:
     decision = replace(asked.decision, id="d-1", asked_by="app")
     execution = Execution("d-1", decision.drawn, Status.OK, Cost(), answer="", finish_reason=reason)
     store.append([decision, execution])
-    service.replica.signals.offer_answer(Ask("d-1", "Which river?"), decision, execution)
-    await service.replica.signals.drain()
+    service.replica.find_step("signals").finish(Ask("d-1", "Which river?"), decision, execution, ())
+    await service.replica.find_step("signals").drain()
     return decision.id
 
 
@@ -461,7 +461,7 @@ async def formed(service: Service, schema: dict[str, Any]) -> str:
     body = {"model": "auto", "messages": messages, "response_format": form}
     answer = await service.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
-    await service.replica.signals.drain()
+    await service.replica.find_step("signals").drain()
     return str(answer.json()["agent"]["decision_id"])
 
 
@@ -497,7 +497,7 @@ async def test_checks_that_prompt_a_model_keep_to_the_ceiling_of_an_hour(
         written = 0
         for _ in range(2):
             decision = await ask(service, "Which river?", episode=None, allowed_arms=["small"])
-            await service.replica.observer.drain()
-            await service.replica.signals.drain()
+            await service.replica.find_step("second_answers").drain()
+            await service.replica.find_step("signals").drain()
             written += len(told(service, decision))
         assert written == values

@@ -27,25 +27,26 @@ from armwise.agent.turn import (
     ArmInfo,
     Ask,
     Decided,
-    Decider,
     Event,
     FactLog,
     Finished,
     LanguageModel,
     NoEligibleArmError,
     OverloadedError,
+    RequestDocument,
     Serving,
     TurnError,
     TurnLoop,
-    check_eligibility,
     paced,
 )
+from armwise.agent.turn.eligibility import list_allowed
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base, quote
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
-from armwise.feedback.events import Context, Cost, Decision, Execution, Mask, Mode, Status
+from armwise.feedback.events import Context, Decision, Execution, Mask, Mode, Status
 from tests.agent.fakes import DIM, FakeArms, FakeEmbedders, MemoryLog, Preferring, failing, hanging
+from tests.agent.turns import draw, make_decider, make_turns
 
 QUESTION = "which river runs through Vienna?"
 CHAT = Ask("d-1", QUESTION, messages=({"role": "user", "content": QUESTION},))
@@ -68,27 +69,20 @@ def a_loop(
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
     model = LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), compute_usd)
-    settings: dict[str, Any] = {
-        "search": (arms or FakeArms()).search,
-        "models": {DEFAULT: model},
-        "arms": options.pop("arms_known", ARMS),
-        "embed": FakeEmbedders().embed,
-        "features": FeatureSpec(),
-    }
-    deciding: dict[str, Any] = {
-        "explores": Exploration(0.03, options.pop("floor", 0.01)),
-        "salt": "salt",
-        "wait_s": 60.0,
-        "clock": lambda: 1000.0,
-    }
-    for name in ("salt", "health"):
-        if name in options:
-            deciding[name] = options.pop(name)
+    models = options.pop("models", {DEFAULT: model})
+    explores = Exploration(0.03, options.pop("floor", 0.01))
     policy = policy or Preferring(none=0, bm25=1, dense=0)
-    return TurnLoop(
-        decider=Decider(Serving(policy, 7, scorer=options.pop("scorer", None)), **deciding),
-        log=log,
-        **(settings | options),
+    decider = make_decider(
+        Serving(policy, 7, scorer=options.pop("scorer", None)),
+        explores,
+        options.pop("salt", "salt"),
+        steps=options.pop("steps", ()),
+        clock=lambda: 1000.0,
+        health=options.pop("health", None),
+    )
+    known, search = options.pop("arms_known", ARMS), options.pop("search", (arms or FakeArms()).search)
+    return make_turns(
+        known, decider, options.pop("embed", FakeEmbedders().embed), search, log, models, **options
     )
 
 
@@ -157,18 +151,22 @@ async def test_the_best_passage_is_quoted_in_place_of_an_answer_of_the_model() -
 @pytest.mark.parametrize(
     "asked",
     [
-        {"options": {"response_format": {"type": "json_object"}}},
-        {"stop": ("x",)},
-        {"max_tokens": 199},
+        RequestDocument(options={"response_format": {"type": "json_object"}}),
+        RequestDocument(stop=("x",)),
+        RequestDocument(max_tokens=199),
     ],
 )
-async def test_a_request_for_a_form_or_a_short_answer_is_answered_by_the_model(asked: dict[str, Any]) -> None:
-    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, **asked))
+async def test_a_request_for_a_form_or_a_short_answer_is_answered_by_the_model(
+    asked: RequestDocument,
+) -> None:
+    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, document=asked))
     assert text(events) == ANSWER
 
 
 async def test_a_longer_limit_of_tokens_leaves_a_quotation_as_it_is() -> None:
-    events = await run(a_loop(MemoryLog(), **QUOTING), replace(CHAT, question=NEAR, max_tokens=200))
+    events = await run(
+        a_loop(MemoryLog(), **QUOTING), replace(CHAT, question=NEAR, document=RequestDocument(max_tokens=200))
+    )
     assert "(Quoted from [1]" in text(events)
 
 
@@ -180,7 +178,10 @@ async def find_answered(arm: str, query: Query, k: int) -> Retrieval:
 
 async def test_an_answer_that_the_arm_selected_is_sent_as_written() -> None:
     log, generator = MemoryLog(), base.ScriptedGenerator({}, default=ANSWER)
-    events = await run(a_loop(log, generator=generator, search=find_answered), replace(CHAT, max_tokens=2))
+    events = await run(
+        a_loop(log, generator=generator, search=find_answered),
+        replace(CHAT, document=RequestDocument(max_tokens=2)),
+    )
     assert text(events) == "The Inn."
     assert generator.last_prompt is None, "it is not written once more"
     (decision, done) = log.committed
@@ -195,16 +196,18 @@ async def test_an_answer_that_the_arm_selected_is_sent_as_written() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"options": {"response_format": {"type": "json_object"}}},
-        {"stop": ("x",)},
-        {"max_tokens": 1},
+        {"document": RequestDocument(options={"response_format": {"type": "json_object"}})},
+        {"document": RequestDocument(stop=("x",))},
+        {"document": RequestDocument(max_tokens=1)},
         {"messages": ({"role": "system", "content": "Answer in German."}, *CHAT.messages)},
         {"messages": ({**CHAT.messages[0], "parts": [{"type": "image_url", "image_url": {"url": "x"}}]},)},
     ],
 )
 async def test_what_members_did_not_know_of_is_written_anew(asked: dict[str, Any]) -> None:
     events = await run(a_loop(MemoryLog(), search=find_answered), replace(CHAT, **asked))
-    assert text(events) == (ANSWER.split()[0] if "max_tokens" in asked else ANSWER)
+    assert text(events) == (
+        ANSWER.split()[0] if asked.get("document") == RequestDocument(max_tokens=1) else ANSWER
+    )
 
 
 @pytest.mark.parametrize("how", [{"cite": True}, {"llm": "large"}])
@@ -245,7 +248,9 @@ async def test_an_arm_that_searches_nothing_has_the_model_answer() -> None:
 
 async def test_what_the_caller_wishes_reaches_the_language_model() -> None:
     generator = base.ScriptedGenerator({}, default="one two three. four")
-    ask = replace(CHAT, max_tokens=2, temperature=0.5, top_p=0.9, seed=3, stop=(".",))
+    ask = replace(
+        CHAT, document=RequestDocument(max_tokens=2, temperature=0.5, top_p=0.9, seed=3, stop=(".",))
+    )
     events = await run(a_loop(MemoryLog(), generator=generator), ask)
     assert text(events) == "one two"
     assert isinstance(events[-1], Finished)
@@ -319,7 +324,7 @@ async def test_a_failed_arm_is_recorded_and_not_replaced() -> None:
     log, arms = MemoryLog(), FakeArms({"bm25": failing})
     with pytest.raises(TurnError, match="ArmError: the index is gone") as raised:
         await run(a_loop(log, arms), CHAT)
-    assert (raised.value.decision_id, raised.value.status) == ("d-1", Status.ARM_FAILED)
+    assert (raised.value.execution.decision_id, raised.value.execution.status) == ("d-1", Status.ARM_FAILED)
     assert arms.asked == ["bm25"]
     assert log.decision.drawn == "bm25"
     assert (log.execution.served, log.execution.status) == (None, Status.ARM_FAILED)
@@ -358,7 +363,7 @@ async def test_an_arm_that_hangs_is_given_up() -> None:
     log = MemoryLog()
     with pytest.raises(TurnError) as raised:
         await run(a_loop(log, FakeArms({"bm25": hanging}), arm_timeout_s=0.01), CHAT)
-    assert raised.value.status is Status.ARM_FAILED
+    assert raised.value.execution.status is Status.ARM_FAILED
     assert log.execution.error == "TimeoutError"
     assert log.execution.cost.retrieval_s >= 0.01
 
@@ -393,7 +398,7 @@ async def test_a_language_model_that_fails_leaves_what_it_wrote(tokens: int) -> 
     seen: list[Event] = []
     with pytest.raises(TurnError, match="out of memory") as raised:
         await run(a_loop(log, generator=generator), CHAT, seen)
-    assert raised.value.status is Status.LLM_FAILED
+    assert raised.value.execution.status is Status.LLM_FAILED
     assert isinstance(seen[0], Decided)
     assert len(seen) == 1 + tokens
     assert (log.execution.served, log.execution.status) == ("bm25", Status.LLM_FAILED)
@@ -423,7 +428,7 @@ async def test_a_language_model_that_hangs_is_given_up_and_stopped() -> None:
     log, generator = MemoryLog(), Stuck()
     with pytest.raises(TurnError) as raised:
         await run(a_loop(log, generator=generator, llm_timeout_s=0.01), CHAT)
-    assert raised.value.status is Status.LLM_TIMEOUT
+    assert raised.value.execution.status is Status.LLM_TIMEOUT
     assert (log.execution.answer, log.execution.served) == ("The", "bm25")
     assert log.execution.cost.llm_s >= 0.01
     assert generator.closed
@@ -644,8 +649,7 @@ async def test_a_replaced_model_uses_up_time_of_the_next(
     models = {DEFAULT: LanguageModel(other, lambda *_: 0.0), "large": LanguageModel(Gone(), lambda *_: 0.0)}
     infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=Answering(llm="large"))}
     log = MemoryLog()
-    turn = a_loop(log, arms_known=infos, fallback="none", llm_timeout_s=120.0)
-    turn.models = models
+    turn = a_loop(log, models=models, arms_known=infos, fallback="none", llm_timeout_s=120.0)
     assert text(await run(turn, CHAT)) == ANSWER
     assert (log.decision.drawn, log.execution.served) == ("bm25", "none")
     assert other.last_prompt is not None
@@ -671,9 +675,9 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
 
 def drawn(loop: TurnLoop, **wishes: Any) -> Decision:
-    ask = replace(CHAT, **wishes)
-    _, context = asyncio.run(loop.describe(ask, loop.arms))
-    return loop.decider.decide(ask, check_eligibility(ask, loop.arms)[0], context)
+    _, draft = asyncio.run(loop.describe(replace(CHAT, **wishes), loop.arms, loop.decider.serving))
+    loop.decider.narrow(draft)
+    return loop.decider.decide(draft)
 
 
 def test_a_forced_arm_is_recorded_with_probability_one() -> None:
@@ -692,7 +696,7 @@ def test_a_decision_keeps_what_the_request_says_of_itself() -> None:
 
 def test_a_forced_arm_that_is_not_live_is_refused_with_those_that_are() -> None:
     with pytest.raises(NoEligibleArmError, match=r"'gone' .*available: none, bm25, dense"):
-        check_eligibility(replace(CHAT, forced="gone"), ARMS)
+        list_allowed(replace(CHAT, forced="gone"), ARMS)
 
 
 def test_without_exploring_the_most_probable_arm_is_taken_and_recorded_as_greedy() -> None:
@@ -714,7 +718,7 @@ def test_excluded_disabled_and_not_allowed_arms_are_neither_drawn_nor_listed() -
 
 async def test_without_an_eligible_arm_nothing_is_decided() -> None:
     log = MemoryLog()
-    with pytest.raises(NoEligibleArmError, match="no arm can answer: none, bm25, dense"):
+    with pytest.raises(NoEligibleArmError, match="no arm can answer: 'none' is excluded"):
         await run(a_loop(log), replace(CHAT, excluded=frozenset(ARMS)))
     assert log.committed == []
 
@@ -761,7 +765,7 @@ def test_a_decision_says_what_was_mixed_in_and_whether_it_waits_to_be_shown() ->
     assert drawn(loop).floor == pytest.approx(1 / 3), "as much as three arms can have"
     assert drawn(loop, allowed=frozenset({"none", "bm25"})).floor == 0.4
     assert drawn(loop, explore=False).floor == pytest.approx(1 / 3)
-    assert drawn(loop, forced="none").floor == 0.0
+    assert drawn(loop, forced="none").floor is None
     assert not drawn(loop).deferred
     assert drawn(loop, deferred=True).deferred
 
@@ -770,7 +774,7 @@ def test_a_decision_says_what_was_mixed_in_and_whether_it_waits_to_be_shown() ->
 def test_a_distribution_can_be_computed_again_from_its_row(wishes: dict[str, Any]) -> None:
     policy = LinUCB()
     decision = drawn(a_loop(MemoryLog(), policy=policy, floor=0.123), **wishes)
-    again = served_distribution(policy, decision.context, decision.arms, decision.floor)
+    again = served_distribution(policy, decision.context, decision.arms, decision.floor or 0.0)
     assert decision.probabilities == tuple(again.tolist())
 
 
@@ -816,7 +820,7 @@ async def test_a_language_model_that_fails_puts_no_arm_down() -> None:
 
 
 def drawn_now(loop: TurnLoop) -> Decision:
-    return loop.decider.decide(LOOK_UP, check_eligibility(LOOK_UP, loop.arms)[0], Context("?"))
+    return draw(loop.decider, LOOK_UP, Context("?"), loop.arms)
 
 
 async def test_a_client_that_leaves_puts_no_arm_down_and_frees_its_place() -> None:
@@ -925,7 +929,14 @@ async def test_a_fallback_that_is_down_is_not_asked() -> None:
 
 
 async def finish(loop: TurnLoop, ask: Ask, decision: Decision) -> list[Event]:
-    return [event async for event in loop.resume(ask, decision)]
+    return [event async for event in loop.repeat(ask, decision, on_commit=lambda _: None)]
+
+
+async def say_again(loop: TurnLoop, ask: Ask, decision: Decision, arm: str | None) -> Event:
+    """Return the passages of a turn, found again."""
+    first, last = [event async for event in loop.repeat(replace(ask, messages=()), decision, arm)]
+    assert isinstance(last, Finished)
+    return first
 
 
 @pytest.mark.parametrize("ask", [CHAT, LOOK_UP, replace(CHAT, forced="dense"), replace(CHAT, explore=False)])
@@ -956,7 +967,7 @@ async def test_a_resumed_turn_that_fails_is_recorded_or_falls_back() -> None:
     decision = drawn_now(a_loop(MemoryLog()))
     with pytest.raises(TurnError) as raised:
         await finish(a_loop(log, arms), LOOK_UP, decision)
-    assert raised.value.decision_id == decision.id == log.execution.decision_id
+    assert raised.value.execution.decision_id == decision.id == log.execution.decision_id
     assert log.execution.status is Status.ARM_FAILED
     log.committed.clear()
     first, last = await finish(a_loop(log, arms, fallback="none"), LOOK_UP, decision)
@@ -993,7 +1004,7 @@ async def test_without_room_a_turn_is_neither_finished_nor_said_again() -> None:
     with pytest.raises(OverloadedError):
         await finish(loop, LOOK_UP, log.decision)
     with pytest.raises(OverloadedError):
-        await loop.again(LOOK_UP, log.decision, Execution("d-1", "bm25", Status.OK, Cost()))
+        await say_again(loop, LOOK_UP, log.decision, "bm25")
     assert log.committed == before
     await _cancelled(task, _until(lambda: True))
 
@@ -1032,7 +1043,7 @@ async def test_a_repeated_answer_is_found_again_with_the_same_seed_and_no_new_fa
     loop = a_loop(log, arms)
     first, *_ = await run(loop, CHAT)
     before = list(log.committed)
-    again = await loop.again(CHAT, log.decision, log.execution)
+    again = await say_again(loop, CHAT, log.decision, log.execution.served)
     assert again == first
     assert arms.calls[0] == arms.calls[1]
     assert log.committed == before
@@ -1044,7 +1055,7 @@ async def test_a_repeated_answer_needs_no_encoder_that_its_arm_does_not() -> Non
     first, *_ = await run(loop, CHAT)
     assert log.decision.drawn == "bm25"
     assert embedders.calls == [frozenset({"tiny"})], "for the router"
-    assert await loop.again(CHAT, log.decision, log.execution) == first
+    assert await say_again(loop, CHAT, log.decision, log.execution.served) == first
     assert len(embedders.calls) == 1
 
 
@@ -1053,8 +1064,8 @@ async def test_a_repeated_answer_whose_arm_hangs_is_given_up() -> None:
     loop = a_loop(log, arms, arm_timeout_s=0.01)
     await run(loop, CHAT)
     arms.behaviour["bm25"] = hanging
-    with pytest.raises(ArmError, match=r"arm 'bm25' took longer than 0\.01 s"):
-        await loop.again(CHAT, log.decision, log.execution)
+    with pytest.raises(TurnError, match="TimeoutError"):
+        await say_again(loop, CHAT, log.decision, log.execution.served)
 
 
 async def test_the_seed_of_an_arm_is_a_hash_of_the_decision_that_a_later_release_computes_again() -> None:
@@ -1096,7 +1107,9 @@ async def test_the_seconds_of_the_arm_and_of_the_model_are_recorded(monkeypatch:
             async for chunk in super().stream(prompt):
                 yield chunk
 
-    monkeypatch.setattr("armwise.agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    for module in ("search", "answer"):
+        clock = SimpleNamespace(perf_counter=lambda: now)
+        monkeypatch.setattr(f"armwise.agent.turn.{module}.time", clock)
     log = MemoryLog()
     await run(a_loop(log, FakeArms({"bm25": search}), generator=Slow({}, default=ANSWER)), CHAT)
     assert (log.execution.cost.retrieval_s, log.execution.cost.llm_s) == (0.5, 2.0)
@@ -1176,7 +1189,7 @@ async def test_a_turn_searches_as_deep_as_its_own_router_reads(before: int, afte
         loop.decider.serving = replace(loop.decider.serving, scorer=Advice(after, **ALL))
         return await FakeEmbedders().embed(*asked)
 
-    loop.embed = replaced_meanwhile
+    loop.searcher.embed = replaced_meanwhile
     await run(loop, LOOK_UP)
     assert {k for _, _, k in arms.calls} == {max(before, Answering().passages)}
 
@@ -1267,7 +1280,7 @@ async def test_a_router_may_look_at_more_passages_than_are_asked_for() -> None:
     assert [passage.id for passage in first.retrieval.passages] == ["bm25-1", "bm25-2"]
     assert log.execution.passages == ("bm25-1", "bm25-2")
     before = len(arms.calls)
-    assert await loop.again(ask, log.decision, log.execution) == first
+    assert await say_again(loop, ask, log.decision, log.execution.served) == first
     assert [(arm, k) for arm, _, k in arms.calls[before:]] == [("bm25", 6)], "the same search, and no other"
 
 
@@ -1341,7 +1354,9 @@ async def test_a_search_that_fails_is_charged_its_seconds(
         now += 0.5
         return Retrieval()
 
-    monkeypatch.setattr("armwise.agent.turn.loop.time", SimpleNamespace(perf_counter=lambda: now))
+    for module in ("search", "answer"):
+        clock = SimpleNamespace(perf_counter=lambda: now)
+        monkeypatch.setattr(f"armwise.agent.turn.{module}.time", clock)
     log = MemoryLog()
     turns = a_loop(log, FakeArms({"bm25": slow_failure, "none": search}), fallback=fallback)
     with nullcontext() if fallback else pytest.raises(TurnError):
@@ -1365,8 +1380,8 @@ async def masked_by(loop: TurnLoop, **wishes: Any) -> dict[str, str]:
 
 
 async def test_a_decision_says_why_each_other_arm_could_not_be_drawn() -> None:
-    loop = a_loop(MemoryLog())
-    health = loop.decider.health = ArmHealth(failures=1, caps={"bm25": 1})
+    health = ArmHealth(failures=1, caps={"bm25": 1})
+    loop = a_loop(MemoryLog(), health=health)
     assert await masked_by(loop) == {}
     assert await masked_by(loop, excluded=frozenset({"none"}), allowed=frozenset({"none", "dense"})) == {
         "none": Mask.EXCLUDED,
@@ -1388,8 +1403,8 @@ async def test_a_decision_says_why_each_other_arm_could_not_be_drawn() -> None:
 
 
 async def test_where_every_breaker_is_open_none_of_them_masks() -> None:
-    loop = a_loop(MemoryLog())
-    health = loop.decider.health = ArmHealth(failures=1, caps={"bm25": 1})
+    health = ArmHealth(failures=1, caps={"bm25": 1})
+    loop = a_loop(MemoryLog(), health=health)
     with health.track(*loop.arms) as report:
         report(failed=tuple(loop.arms))
     with health.track("bm25"):

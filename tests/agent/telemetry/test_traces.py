@@ -59,8 +59,8 @@ async def running(folder: Path) -> AsyncIterator[Service]:
         config = service.replica.config
         encoders = Embedders(config.backbones)
         turns = service.replica.turns
-        turns.search = hosted.open_here(config, {}, encoders, service.generator).search
-        turns.embed = encoders.embed
+        turns.searcher.run = hosted.open_here(config, {}, encoders, service.generator).search
+        turns.searcher.embed = encoders.embed
         yield service
 
 

@@ -93,7 +93,7 @@ def test_a_decision_whose_probabilities_cannot_be_is_counted() -> None:
 def test_a_decision_comes_back_with_its_reward(tmp_path: Path) -> None:
     (back,), left_out = read(tmp_path, *written([example(1, "dense", 0.5)]))
     sent = example(1, "dense", 0.5).decision
-    assert back.decision == replace(sent, deadline=sent.decided_at, floor=None)
+    assert back.decision == replace(sent, deadline=sent.decided_at, steps={})
     assert back.metrics == {"reward": 0.5 - 0.125}
     assert (back.seq, back.failed, left_out) == (1, False, {})
 

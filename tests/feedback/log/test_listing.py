@@ -14,6 +14,7 @@ from armwise.feedback.reward import Prices
 from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_rollups import RULE, filled, turns
+from tests.steps import change
 
 __all__ = ["filled"]  # a fixture
 
@@ -106,7 +107,7 @@ def test_a_listed_decision_has_the_begin_of_its_answer_and_the_models_that_were_
 def varied(store: Store) -> Store:
     """Decisions d0 to d3 that differ in each thing that is asked for."""
     store.append([replace(decision("d0", at=100.0), version=7), execution("d0")])
-    store.append([replace(decision("d1", at=110.0), candidate=7, share=0.5, drawn="a"), execution("d1")])
+    store.append([change(decision("d1", at=110.0), candidate=7, share=0.5, drawn="a"), execution("d1")])
     store.append(
         [replace(decision("acme~d2", at=120.0), episode_id="e"), execution("acme~d2", Status.CANCELLED)]
     )
@@ -204,7 +205,7 @@ def joined(store: Store) -> Store:
     """Five decisions, of which the third was committed at a later time of the log."""
     store.append([decision("d1", at=100.0), replace(execution("d1"), passages=("p 7",)), value("d1")])
     store.append(
-        [replace(decision("d2", at=110.0), candidate=7, share=0.5), execution("d2"), value("d2", number=0.5)]
+        [change(decision("d2", at=110.0), candidate=7, share=0.5), execution("d2"), value("d2", number=0.5)]
     )
     store.append(
         [replace(decision("acme~d3", at=120.0), episode_id="e"), execution("acme~d3", Status.ARM_FAILED)]

@@ -39,6 +39,7 @@ from armwise.feedback.training_log.observed import (
 from armwise.feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.training_log.test_router_contexts import published
+from tests.steps import change
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.1)
 SHADOW = StartingPoint(also=Also(shadow=1.0))
@@ -115,7 +116,7 @@ def test_a_second_answer_is_learned_by_feedback_and_preference(store: Store) -> 
 
 
 def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(store: Store) -> None:
-    made = replace(
+    made = change(
         decision("d"),
         arms=("a", "b", "c"),
         probabilities=(0.25, 0.5, 0.25),
@@ -149,12 +150,12 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
 
 def test_what_a_cache_lacked_is_out_of_what_is_learned_of_a_second_answer_too(store: Store) -> None:
     rule = RULE.model_copy(update={"cost": Prices(steps=0.0, usd=1.0), "cost_weight": 1.0})
-    made = replace(decision("d"), arms=("b", "a"), miss_costs=(0.0, 0.25), usd_weight=1.0)
+    made = change(decision("d"), arms=("b", "a"), miss_costs=(0.0, 0.25), usd_weight=1.0)
     paid = replace(second("d", 1.0), cost=Cost(usd=0.5))
     store.append([made, execution("d"), paid, value("d", number=1.0)])
     joined(store)
     own, other = learned_examples(store, rule, SHADOW)
-    assert other.decision.miss_costs == (0.25,)
+    assert other.decision.miss_usd == 0.25
     assert (rule.compute_reward(other), rule.compute_learned_reward(other)) == (0.5, 0.75)
     assert rule.compute_reward(own) == rule.compute_learned_reward(own)
 

@@ -20,6 +20,7 @@ from armwise.feedback.training_log.router_contexts import (
     with_router,
 )
 from tests.feedback.conftest import decision, execution, value
+from tests.steps import change
 
 RULE = RewardRule(metrics={"right": Metric()})
 
@@ -37,7 +38,7 @@ def published(store: Store, *routers: str | None) -> None:
 def made(name: str, version: int, scores: Mapping[str, float] | None = None, **fields: object) -> Decision:
     found = replace(decision(name), version=version)
     context = found.context if scores is None else found.context.with_scores(scores)
-    return replace(found, context=context, **fields)  # type: ignore[arg-type]
+    return change(found, context=context, **fields)
 
 
 def scores_of(found: Example | Decision) -> dict[str, float]:

@@ -17,12 +17,13 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_decisions, read_log
 from armwise.feedback.training_log import Joiner, read_examples, rollups, settled, take_epoch
 from tests.feedback.conftest import decision, execution, value
+from tests.steps import change
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
-WHOLE = replace(decision("whole"), policy=OBSERVED, version=3, shadow=(0.5, 0.5))
-ALONE = replace(WHOLE, id="alone", arms=("b", "a"), probabilities=(0.75,), shadow=(0.25, 0.75))
+WHOLE = change(decision("whole"), policy=OBSERVED, version=3, shadow=(0.5, 0.5))
+ALONE = change(WHOLE, id="alone", arms=("b", "a"), probabilities=(0.75,), shadow=(0.25, 0.75))
 UNKNOWN = replace(WHOLE, id="unknown", probabilities=())
-SHARED = replace(
+SHARED = change(
     decision("shared"), policy=INCUMBENT, incumbent=(0.0, 1.0), incumbent_share=0.95, shadow=(0.5, 0.5)
 )
 TAPPED = (WHOLE, ALONE, UNKNOWN, SHARED)

@@ -16,6 +16,7 @@ from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import settled
 from armwise.feedback.training_log.join import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution
+from tests.steps import change
 
 RULE = RewardRule(metrics={"thumb": Metric()}, wait_time="PT100S")
 
@@ -81,7 +82,7 @@ def test_those_that_wait_are_returned_in_the_order_in_which_they_were_made(store
 
 
 def test_only_decisions_in_which_a_canary_took_part_are_returned_where_it_is_named(store: Store) -> None:
-    three = [replace(asked(n, 10.0 * n), candidate=n % 2, share=0.1) for n in (1, 2, 3)]
+    three = [change(asked(n, 10.0 * n), candidate=n % 2, share=0.1) for n in (1, 2, 3)]
     waiting(store, [fact for n, one in enumerate(three, 1) for fact in (one, ended(n))])
     source = LogSource(store, RULE)
     assert [one.id for one in source.waiting(None, 2, [1]).decisions] == ["d-1", "d-3"]

@@ -571,13 +571,16 @@ def test_a_kept_receipt_that_cannot_be_read_is_none(config: Path, tmp_path: Path
     assert read_kept(load(config, ["router"])) is None
 
 
+DRAWN = {"floor": {"least": FLOOR}}
+
+
 def talk(number: int, turn: int, arm: str, mode: Mode, status: Status = Status.OK) -> list[Any]:
     """Return a turn of a conversation."""
     at, name = BEGIN + 10_000.0 + 10.0 * number + turn, f"c{number}-{turn}"
 
     decision = Decision(
         name, Context(f"question {turn}"), ("none", "bm25"), (0.5, 0.5), arm, "linucb", 1, mode, at,
-        deadline=at + 60.0, floor=FLOOR, episode_id=f"e{number}", draw_id=f"c{number}-0",
+        deadline=at + 60.0, steps=DRAWN, episode_id=f"e{number}", draw_id=f"c{number}-0",
     )  # fmt: skip
     return [decision, Execution(name, arm, status, Cost(usd=0.25), ("p",), "yes", "", at + 0.1)]
 

@@ -13,7 +13,7 @@ from armwise.agent.policies.router import Routed
 from armwise.agent.routers import out_of_fold, read_trained
 from armwise.agent.serving.arms import arm_infos
 from armwise.agent.serving.router_scores import Scorers
-from armwise.agent.turn import Ask, Decided, Decider, Serving, TurnLoop
+from armwise.agent.turn import Ask, Decided, Serving
 from armwise.arms.deployments import Embedders
 from armwise.arms.llm import base
 from armwise.feedback.events import Decision
@@ -21,6 +21,7 @@ from armwise.feedback.log import GroupCommit, Store
 from armwise.feedback.training_log import router_contexts
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
+from tests.agent.turns import make_decider, make_turns
 from tests.neighbours import SUBJECTS, write_corpus
 
 QUESTIONS = [f"who saw the {subject}?" for subject in SUBJECTS[:6]]
@@ -45,15 +46,8 @@ async def decided(config: AppConfig, store: Store, questions: list[str]) -> list
         Routed(epsilon=0.5), 1, scorer=Scorers(store, config, arms.vectors, embedders.embed).configured
     )
     salt = store.draw_secret.salt
-    loop = TurnLoop(
-        arms=arm_infos(config),
-        decider=Decider(serving, explores=Exploration(0.1, 0.1), salt=salt, wait_s=60.0),
-        embed=embedders.embed,
-        search=arms.search,
-        models={},
-        log=log,
-        features=config.features,
-    )
+    decider = make_decider(serving, Exploration(0.1, 0.1), salt)
+    loop = make_turns(arm_infos(config), decider, embedders.embed, arms.search, log, features=config.features)
     found = []
     for number, question in enumerate(questions):
         events = [event async for event in loop.turn(Ask(f"d-{number}", question))]

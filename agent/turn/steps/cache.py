@@ -8,45 +8,85 @@ of the conversation found in a cache, such as the instructions of an agent, belo
 model has them, so they are in no difference.
 
 A miss is paid once, and the turns that follow read what it cached. So a draw counts a share of it, 1 over
-`CACHE_TURNS`, and the rest is learned as other costs are.
+`TURNS`, and the rest is learned as other costs are.
 
 Passages stand before the conversation in a prompt. So of an arm that searches only the instructions stay.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.price import LanguageModel, attached_tokens
 from armwise.agent.turn.record import tokens_in
+from armwise.agent.turn.steps.base import Draft, Service, StepRecord, TurnStep
 from armwise.arms.llm import write_document
 from armwise.feedback.events import AnsweredTurn, count_cache_written
 
+FindTurns = Callable[[str], Awaitable[Sequence[AnsweredTurn]]]
+"""Episode -> its first turn and its newest ones, oldest first. Raises LogUnavailableError."""
 
-@dataclass(frozen=True, slots=True)
-class CacheMisses:
-    """What a draw counts of the dollars that engines lack the conversation in their caches.
+TURNS = 5.0
+"""RepeatsTurns over which a draw spreads what a cache lacks: the turns that follow read it from there."""
 
-    Attributes:
-        usd_weight: Reward that a dollar costs.
-        usd: Dollars by arm, above 0; arms that are left out miss nothing.
+
+class CacheStep(TurnStep):
+    """Counts the dollars that an arm costs more because its engine lacks the conversation in its cache.
+
+    Args:
+        models: Language models by name.
+        find_turns: Returns turns of a conversation.
+        weigh_usd: Reward that a dollar costs a request with a weight of cost, None for one that names none.
+        clock: Seconds since the epoch.
     """
 
-    usd_weight: float = 0.0
-    usd: Mapping[str, float] = field(default_factory=dict)
+    name: ClassVar[str] = "cache"
 
-    def costs(self, arms: Sequence[str]) -> tuple[float, ...]:
-        """Return the dollars of each of these arms; empty if none of them costs more.
+    def __init__(
+        self,
+        models: Mapping[str, LanguageModel],
+        find_turns: FindTurns,
+        weigh_usd: Callable[[float | None], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._models, self._find_turns = models, find_turns
+        self._weigh_usd, self._clock = weigh_usd, clock
 
-        >>> CacheMisses(10.0, {"large": 0.02}).costs(["small", "large"]), CacheMisses().costs(["small"])
-        ((0.0, 0.02), ())
-        """
-        return tuple(self.usd.get(arm, 0.0) for arm in arms) if self.usd.keys() & {*arms} else ()
+    @classmethod
+    def build(cls, service: Service) -> Self | None:
+        """Return the step of a service; None: no cache has a price."""
+        config = service.config
+        if not config.prices_caches:
+            return None
+        return cls(service.models, service.find_turns, config.reward.weigh_usd, service.clock)
 
+    async def read(self, draft: Draft) -> StepRecord | None:
+        """Return what arms cost more in this turn of a conversation; None: no arm does."""
+        ask = draft.ask
+        goes_on = ask.episode_id is not None and bool(ask.messages) and not ask.external
+        if not goes_on or not draft.is_open or draft.kept_arm is not None:
+            return None
+        usd_weight = self._weigh_usd(ask.cost_weight)
+        arms = {name: draft.arms[name] for name in draft.names}
+        asked = (self._models.get(info.answering.llm) for info in arms.values())
+        if not usd_weight or not any(model is not None and model.caches for model in asked):
+            return None
+        turns = await self._find_turns(ask.episode_id or "")
+        usd = expect_misses(ask, turns, arms, self._models, self._clock())
+        return {"usd_weight": usd_weight, "usd": {arm: more / TURNS for arm, more in usd.items()}}
 
-NO_MISSES = CacheMisses()
+    def plan(self, draft: Draft) -> StepRecord | None:
+        """Return the dollars that each arm costs more, and the reward that a dollar costs."""
+        found: StepRecord | None = draft.found.get(self.name)
+        if found is None or not found["usd"].keys() & {*draft.names}:
+            return None
+        return {**found, "usd": {arm: found["usd"].get(arm, 0.0) for arm in draft.names}}
+
+    @classmethod
+    def weigh(cls, record: Mapping[str, Any], arms: Sequence[str]) -> Sequence[float]:
+        """Return the reward that the dollars of each arm cost."""
+        return [record["usd_weight"] * record["usd"].get(arm, 0.0) for arm in arms]
 
 
 def expect_misses(
@@ -102,7 +142,7 @@ def _count_cached(turn: AnsweredTurn, name: str, model: LanguageModel | None, in
 
 def _count_tokens(ask: Ask) -> tuple[int, int]:
     """Return an estimate of the tokens of the instructions of a request, tools included, and of all of it."""
-    instructions = _count_json(ask.options.get("tools"))
+    instructions = _count_json(ask.document.options.get("tools"))
     rest = attached_tokens(ask.messages)
     for message in ask.messages:
         tokens = tokens_in(message["content"]) + _count_json(message.get("tool_calls"))

@@ -18,18 +18,22 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
+from typing import Any, ClassVar
 
-from armwise.agent.config import Observations
+from typing_extensions import override
+
 from armwise.agent.policies import sampling
-from armwise.agent.serving.signals import Signals
-from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, CheckedAnswering, Places, TurnLoop, check_texts, is_text
+from armwise.agent.turn.ask import Ask
+from armwise.agent.turn.checked import CheckedAnswering, check_texts
+from armwise.agent.turn.eligibility import OverloadedError
+from armwise.agent.turn.places import Places
+from armwise.agent.turn.record import Decided, Finished, TurnError, is_text
+from armwise.agent.turn.steps.base import Commit, RepeatsTurns, Service, StepTelemetry, TurnStep
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, structured_output, writing
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, described
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
-from armwise.feedback.log import GroupCommit
 from armwise.feedback.reward import Signal
 
 logger = logging.getLogger(__name__)
@@ -73,38 +77,40 @@ class _Finished:
         return replace(self, arms=(), graded=False) if self.arms or self.graded else self
 
 
-@dataclass(slots=True)
-class Observer:
+@dataclass
+class SecondAnswers(TurnStep):
     """Samples finished turns, and observes them in the background.
 
     Attributes:
         spec: Shares of turns to observe, and limits.
         turns: Answers a question again; its default language model is the judge.
-        log: Where observations are committed.
+        commit: Commits an observation.
         places: Places of the language model.
         telemetry: Counts observations.
-        signals: Writes what a check says, if the reward names that.
+        offer_check: Takes what a check says of an answer, if the reward names that; None: it does not.
         timer: Monotonic seconds.
     """
 
-    spec: Observations
-    turns: TurnLoop
-    log: GroupCommit
+    name: ClassVar[str] = "second_answers"
+
+    spec: Any
+    turns: RepeatsTurns
+    commit: Commit
     places: Places
-    telemetry: Telemetry
-    signals: Signals
+    telemetry: StepTelemetry
+    offer_check: Callable[[Decision, float], object] | None = None
     timer: Callable[[], float] = time.monotonic
     _queue: deque[_Finished] = field(default_factory=deque)
     _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
     _workers: set[asyncio.Task[None]] = field(default_factory=set)
     _stopped: bool = False
 
-    def offer(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
+    @override
+    def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
         """Queue a turn if it is sampled and there is room; returns at once, and drops the turn otherwise."""
-        self.signals.offer_answer(ask, decision, execution)
         if decision.mode is not Mode.EXPLORE or execution.status is not Status.OK or not execution.answer:
             return
-        if ask.options.get("tools") or not is_text(execution.answer):
+        if ask.document.options.get("tools") or not is_text(execution.answer):
             return  # function calls, or several choices: there is no single answer to compare
         arms = (
             self.others(decision)
@@ -112,7 +118,7 @@ class Observer:
             else ()
         )
         graded = self.sampled(decision, ObservationSource.JUDGE, self.spec.judge)
-        checked = self._find_check(decision, execution)
+        checked = self._find_check(execution)
         if self._stopped or not (arms or graded or checked):
             return
         turn = _Finished(ask, decision, execution, passages, arms, graded, checked)
@@ -126,14 +132,22 @@ class Observer:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
-    def _find_check(self, decision: Decision, execution: Execution) -> CheckedAnswering | None:
-        """Return the check that is still to be made of an answer; report its result if that is known."""
-        if Signal.CHECK not in self.signals.metrics or self._stopped:
+    def _find_check(self, execution: Execution) -> CheckedAnswering | None:
+        """Return the check that is still to be made of an answer."""
+        if self.offer_check is None or self._stopped:
             return None
-        if execution.stages and (score := execution.stages[-1].get("score")) is not None:
-            self.signals.offer_check(decision, float(score))  # type: ignore[arg-type]
-            return None
+        if execution.stages and execution.stages[-1].get("score") is not None:
+            return None  # it was checked before it was sent
         return next((info.checked for info in self.turns.arms.values() if info.checked is not None), None)
+
+    @classmethod
+    def build(cls, service: Service) -> "SecondAnswers":
+        """Return the step of a service."""
+        signals = service.find_step("signals")
+        is_reported = signals is not None and Signal.CHECK in signals.metrics
+        offer_check = signals.offer_check if is_reported else None
+        turns, places = service.turns, service.chats
+        return cls(service.config.observations, turns, service.commit, places, service.telemetry, offer_check)
 
     @property
     def idle(self) -> bool:
@@ -187,6 +201,8 @@ class Observer:
             try:
                 if left is not None:
                     await self._observe(left)
+            except OverloadedError:
+                self.telemetry.observed("shed")
             except Exception:
                 logger.exception("decision %s could not be observed", turn.decision.id)
                 self.telemetry.observed("failed")
@@ -217,8 +233,8 @@ class Observer:
         spent = list[Chunk]()
 
         async def prompt_model(name: str, prompt: Prompt) -> tuple[str, Chunk]:
-            async with asyncio.timeout(self.turns.llm_timeout_s):
-                text, last = await base.complete(self.turns.models[name].generator, prompt)
+            async with asyncio.timeout(self.turns.writer.timeout_s):
+                text, last = await base.complete(self.turns.writer.models[name].generator, prompt)
             spent.append(last)
             return text, last
 
@@ -229,7 +245,8 @@ class Observer:
         except (ArmError, GeneratorError, TimeoutError):
             self.telemetry.observed("failed")
         else:
-            self.signals.offer_check(turn.decision, result.score)
+            if self.offer_check is not None:
+                self.offer_check(turn.decision, result.score)
             self.telemetry.observed("check")
         tokens = sum(chunk.prompt_tokens + chunk.completion_tokens for chunk in spent)
         self._spent.append((self.timer(), tokens, sum(chunk.usd for chunk in spent)))
@@ -239,14 +256,14 @@ class Observer:
         tokens = sum(c.prompt_tokens + c.completion_tokens for c in (cost, judged))
         self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
         with suppress(StoreError):  # if the log is unavailable, turns fail and report it
-            await self.log.append(observation)
+            await self.commit(observation)
             self.telemetry.observed("failed" if observation.error else observation.source.value)
 
     async def _second(self, turn: _Finished, arm: str) -> Observation:
         """Have another arm answer, and its answer compared with that of the user."""
         decision, given = turn.decision, turn.execution.answer or ""
         async with self.places.hold():
-            done, passages = await self.turns.answer_with(turn.ask, decision, arm)
+            done, passages = await self._answer_with(turn.ask, decision, arm)
             observation = Observation(
                 decision.id,
                 ObservationSource.SHADOW,
@@ -280,6 +297,22 @@ class Observer:
             return observation
         return replace(observation, value=-observation.value)
 
+    async def _answer_with(
+        self, ask: Ask, decision: Decision, arm: str
+    ) -> tuple[Execution, Sequence[Passage]]:
+        """Return how another arm answers, and its passages."""
+        passages: Sequence[Passage] = ()
+        events = self.turns.repeat(ask, decision, arm, charge=lambda *_: None)
+        try:
+            async for event in events:
+                if isinstance(event, Decided):
+                    passages = event.retrieval.passages
+                elif isinstance(event, Finished):
+                    return event.execution, passages
+        except TurnError as error:
+            return error.execution, passages
+        raise AssertionError("a turn ends with how it ended")
+
     async def _grade(self, turn: _Finished) -> Observation:
         """Have the answer of the user graded."""
         observation = Observation(
@@ -299,20 +332,20 @@ class Observer:
     @property
     def _reasoning_tokens(self) -> int:
         """Room for the thoughts of the judge, where it is behind an endpoint: only endpoints take hints."""
-        hints = base.HINTS & self.turns.models[writing.DEFAULT].options
+        hints = base.HINTS & self.turns.writer.models[writing.DEFAULT].options
         return structured_output.REASONING_TOKENS if hints else 0
 
     async def _judged(
         self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
     ) -> Observation:
         """Return an observation with the verdict of a judge, who runs in a thread, and its cost."""
-        generator = self.turns.models[writing.DEFAULT].generator
+        generator = self.turns.writer.models[writing.DEFAULT].generator
         loop, spent = asyncio.get_running_loop(), list[Chunk]()
         pending: list[Future[tuple[str, Chunk]]] = []
         stopped = False
 
         async def answer(prompt: Prompt) -> tuple[str, Chunk]:
-            async with asyncio.timeout(self.turns.llm_timeout_s):
+            async with asyncio.timeout(self.turns.writer.timeout_s):
                 return await base.complete(generator, prompt)
 
         def write(prompt: Prompt) -> tuple[str, Chunk]:

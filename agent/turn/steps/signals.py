@@ -15,21 +15,23 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+from typing_extensions import override
 
 from armwise.agent import wings
-from armwise.agent.access import SIGNAL
-from armwise.agent.serving.telemetry import Telemetry
-from armwise.agent.turn import Ask, TurnLoop, is_text
+from armwise.agent.turn.ask import Ask
+from armwise.agent.turn.record import is_text
+from armwise.agent.turn.steps.base import Commit, RepeatsTurns, Service, StepTelemetry, TurnBefore, TurnStep
+from armwise.arms.base import Passage
 from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import ConflictError, StoreError
-from armwise.feedback.events import REFUSALS, Decision, Execution, Feedback
-from armwise.feedback.log import GroupCommit, Store, conversations
+from armwise.feedback.events import REFUSALS, SIGNAL, Decision, Execution, Feedback
 from armwise.feedback.reward import Signal
 
 logger = logging.getLogger(__name__)
@@ -149,25 +151,29 @@ class _Formed:
     answer: str
 
 
-@dataclass(slots=True)
-class Signals:
+@dataclass
+class Signals(TurnStep):
     """Observes turns in the background.
 
     Attributes:
         metrics: Metric of each signal that the reward names.
         turns: Has the arms and their prices.
-        store: Where earlier turns are looked up.
-        log: Where signals are committed.
+        find_previous: Returns the turn before a decision in its conversation.
+        is_newest: Returns whether a decision is the newest of its conversation.
+        commit: Commits a signal, and returns its receipts.
         telemetry: Counts signals.
         clock: Seconds since the epoch.
         wait_s: Seconds in which feedback counts; after half of them a conversation counts as abandoned.
     """
 
+    name: ClassVar[str] = "signals"
+
     metrics: Mapping[Signal, str]
-    turns: TurnLoop
-    store: Store
-    log: GroupCommit
-    telemetry: Telemetry
+    turns: RepeatsTurns
+    find_previous: Callable[[Decision], Awaitable[TurnBefore | None]]
+    is_newest: Callable[[Decision], Awaitable[bool]]
+    commit: Commit
+    telemetry: StepTelemetry
     clock: Callable[[], float]
     wait_s: float
     _queue: deque[_NextTurn | _Known] = field(default_factory=deque)
@@ -176,7 +182,8 @@ class Signals:
     _workers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopped: bool = False
 
-    def offer(self, ask: Ask, decision: Decision) -> None:
+    @override
+    def follow(self, ask: Ask, decision: Decision) -> None:
         """Queue a turn whose decision is durable, if a signal may follow from it; returns at once."""
         if self._stopped or not self.metrics or decision.episode_id is None:
             return
@@ -197,17 +204,27 @@ class Signals:
             self._add(self._queue, known, QUEUE)
             self._start("signals", self._observe_queue)
 
-    def offer_answer(self, ask: Ask, decision: Decision, execution: Execution) -> None:
+    @classmethod
+    def build(cls, service: Service) -> "Signals":
+        """Return the step of a service."""
+        reward = service.config.reward
+        find = service.turns, service.find_previous, service.is_newest, service.commit
+        return cls(reward.signals, *find, service.telemetry, service.clock, reward.wait_s)
+
+    @override
+    def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
         """Queue what an answer that is complete says: how it ended, and whether it satisfies a schema.
 
         Returns at once.
         """
+        if execution.stages and (score := execution.stages[-1].get("score")) is not None:
+            self.offer_check(decision, float(str(score)))
         if execution.finish_reason:
             refused = execution.finish_reason in REFUSALS
             self._offer_known(_Known(Signal.REFUSED, decision, float(refused)))
         if self._stopped or Signal.SCHEMA_ERROR not in self.metrics or not execution.answer:
             return
-        form = ask.options.get("response_format") or {}
+        form = ask.document.options.get("response_format") or {}
         schema = (form.get("json_schema") or {}).get("schema")
         if isinstance(schema, Mapping) and is_text(execution.answer):
             waiting = self._answers.get(decision.asked_by, deque())
@@ -248,7 +265,7 @@ class Signals:
                 if isinstance(item, _Known):
                     of_operator = item.signal is Signal.CHECK
                     cause = None if of_operator else item.decision
-                    await self.write(item.signal, item.decision.id, item.value, cause)
+                    await self.report(item.signal, item.decision.id, item.value, cause)
                 else:
                     await self._observe(item.ask, item.decision)
 
@@ -267,34 +284,34 @@ class Signals:
             valid: bool | None = await asyncio.to_thread(satisfies, item.schema, item.answer)
             if valid is not None:
                 with _warning():
-                    await self.write(Signal.SCHEMA_ERROR, item.decision.id, float(not valid), item.decision)
+                    await self.report(Signal.SCHEMA_ERROR, item.decision.id, float(not valid), item.decision)
 
     async def _observe_waiting(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._waiting[0].due - asyncio.get_running_loop().time())
             decision = self._waiting.popleft().decision
             with _warning():
-                last = await asyncio.to_thread(conversations.is_newest, self.store, decision)
-                await self.write(Signal.ABANDONED, decision.id, float(last), decision)
+                last = await self.is_newest(decision)
+                await self.report(Signal.ABANDONED, decision.id, float(last), decision)
 
     async def _observe(self, ask: Ask, decision: Decision) -> None:
         """Write what a turn says of an earlier one."""
         if results := last_results(ask.messages):
             if ask.called is not None:
                 failed = any(one.get("is_error") or reports_error(one["content"]) for one in results)
-                await self.write(Signal.TOOL_ERROR, ask.called, float(failed), decision)
+                await self.report(Signal.TOOL_ERROR, ask.called, float(failed), decision)
             return  # the answer to the same question goes on
         if not self.metrics.keys() & {Signal.RETRY, Signal.ESCALATION}:
             return
-        before = await asyncio.to_thread(conversations.previous_turn, self.store, decision)
+        before = await self.find_previous(decision)
         if before is None:
             return
         asked_again = is_same_question(before.question, ask.question)
-        await self.write(Signal.RETRY, before.decision_id, float(asked_again), decision)
+        await self.report(Signal.RETRY, before.decision_id, float(asked_again), decision)
         escalated = self._escalates(ask, before)
-        await self.write(Signal.ESCALATION, before.decision_id, float(escalated), decision)
+        await self.report(Signal.ESCALATION, before.decision_id, float(escalated), decision)
 
-    def _escalates(self, ask: Ask, before: conversations.EarlierTurn) -> bool:
+    def _escalates(self, ask: Ask, before: TurnBefore) -> bool:
         """Return whether a request allows only arms that are dearer than the one that answered before."""
         arms = self.turns.known
         if ask.forced is None and ask.allowed is None and not ask.excluded:
@@ -308,11 +325,11 @@ class Signals:
     def _price(self, arm: str) -> float:
         """Return the dollars of an answer of a usual length by an arm."""
         info = self.turns.known[arm]
-        model = self.turns.models.get(info.answering.llm)
+        model = self.turns.writer.models.get(info.answering.llm)
         answer = 0.0 if model is None else model.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
         return answer + info.bound.search_usd
 
-    async def write(
+    async def report(
         self, signal: Signal, decision_id: str, value: float, cause: Decision | None = None
     ) -> None:
         """Commit a signal on a decision, if the reward names it and none is there.
@@ -340,7 +357,7 @@ class Signals:
             rater="" if cause is None else cause.asked_by,
         )
         with suppress(ConflictError):  # an earlier turn has said otherwise: a signal is written once
-            (receipt,) = await self.log.append(fact)
+            (receipt,) = await self.commit(fact)
             self.telemetry.fed_back(fact, receipt)
 
 

@@ -1,0 +1,107 @@
+"""The steps of a turn: its optional parts, one file each.
+
+A service has the steps of `BUILT_IN` that its configuration asks for, and then its own ones. Remove a file
+and its line here, and a service without that part remains.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from armwise.agent.policies import Policy, PolicyError, sampling, served_distribution
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
+from armwise.feedback.events import Context
+
+BUILT_IN = {
+    "groups": "groups:GroupStep",
+    "incumbent": "incumbent:IncumbentStep",
+    "sticky": "sticky:StickyStep",
+    "canary": "canary:CanaryStep",
+    "floor": "floor:FloorStep",
+    "budget": "budget:BudgetStep",
+    "cache": "cache:CacheStep",
+    "checks": "checks:CheckStep",
+    "signals": "signals:Signals",
+    "second_answers": "second_answers:SecondAnswers",
+    "health": "health:HealthStep",
+}
+"""Module and class of each step by its name, in the order of a turn."""
+
+__all__ = [
+    "BUILT_IN",
+    "Array",
+    "Draft",
+    "DrawInputs",
+    "StepError",
+    "StepRecord",
+    "TurnStep",
+    "compute_distribution",
+    "load_built_in",
+    "weigh_arms",
+]
+
+
+@lru_cache
+def load_built_in() -> tuple[type[TurnStep], ...]:
+    """Return the classes of `BUILT_IN`, in order."""
+    places = (place.split(":") for place in BUILT_IN.values())
+    return tuple(getattr(import_module(f"{__name__}.{module}"), name) for module, name in places)
+
+
+def weigh_arms(
+    records: Mapping[str, Mapping[str, Any]], steps: Sequence[TurnStep | type[TurnStep]], arms: Sequence[str]
+) -> Sequence[float]:
+    """Return the reward that each arm loses by the records of a decision; empty: none loses any."""
+    total: Sequence[float] = ()
+    for step in steps:
+        if step.name in records and (weights := step.weigh(records[step.name], arms)):
+            total = [a + b for a, b in zip(total, weights, strict=True)] if total else weights
+    return total
+
+
+def compute_distribution(
+    records: Mapping[str, StepRecord],
+    steps: Sequence[TurnStep | type[TurnStep]],
+    context: Context,
+    arms: Sequence[str],
+    version: int,
+    find_policy: Callable[[int], Policy],
+    kept_arm: str | None = None,
+    *,
+    is_forced: bool = False,
+) -> Array:
+    """Return the distribution that an arm is drawn from, shape (n_arms,).
+
+    Args:
+        records: What steps do in the draw, by name; steps may add numbers that follow from it.
+        steps: The steps, in order; those without a record take no part.
+        context: The input of the policy.
+        arms: The arms that may be drawn, at least one.
+        version: Version of the policy.
+        find_policy: Version -> its policy. Raises LookupError.
+        kept_arm: The arm that the conversation keeps, in a turn that keeps one.
+        is_forced: Whether the caller named the arm.
+
+    Raises:
+        PolicyError: The policy, or a step, returned no distribution over the arms.
+        StepError: A step cannot take part.
+        ValueError: The log lacks what the distribution was computed from.
+    """
+    penalty = weigh_arms(records, steps, arms)
+    floor = records.get("floor", {}).get("least", 0.0)
+    draw = DrawInputs(context, arms, floor, penalty, find_policy, kept_arm)
+    if is_forced:
+        p = np.ones(1)
+    elif kept_arm is not None:
+        p = np.full(len(arms), 1.0 / len(arms))
+    else:
+        p = served_distribution(find_policy(version), context, arms, floor, penalty)
+    for step in steps:
+        if step.name in records:
+            p = step.distribute(records[step.name], draw, p)
+    if p.shape != (len(arms),) or not abs(p.sum() - 1.0) <= sampling.TOLERANCE or p.min() < 0.0:
+        raise PolicyError(f"the steps {', '.join(records)} returned no distribution: {p.tolist()}")
+    return p

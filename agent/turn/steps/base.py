@@ -1,0 +1,355 @@
+"""What a step of a turn is: an optional part, such as a budget, that plugs into the draw of an arm."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from armwise.agent.policies import Exploration, Policy
+from armwise.agent.turn.ask import Ask
+from armwise.agent.turn.eligibility import ArmInfo
+from armwise.agent.turn.health import NO_MODELS, ArmHealth
+from armwise.agent.turn.places import Places
+from armwise.agent.turn.price import LanguageModel
+from armwise.agent.turn.probes import UNPROBED, Probes
+from armwise.agent.turn.record import Event
+from armwise.agent.turn.serving import ArmScorer, Serving
+from armwise.arms.base import Passage
+from armwise.arms.llm import Chunk
+from armwise.feedback.budget import Price
+from armwise.feedback.events import AnsweredTurn, Context, Decision, Execution, Feedback, KeptDraw, Mode
+
+if TYPE_CHECKING:
+    from armwise.agent.turn.answer import AnswerInProgress
+
+Array = NDArray[np.float64]
+
+StepRecord = dict[str, Any]
+"""What a step adds to a decision: a JSON object."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A decision in the making, which steps may change until the arm is drawn.
+
+    Attributes:
+        ask: The request.
+        arms: The live arms of the turn, by name.
+        serving: Policy and router of the turn.
+        context: The input of the policy.
+        restricted: Whether passages of the corpus are restricted to groups.
+        names: The arms that may be drawn.
+        masked: The other live arms, each with the reason.
+        probes: Searches of arms before the draw.
+        is_scored: Whether routers have scored the arms; they do unless the arm is certain before.
+        scores: Scores of the arms by each router of a step; a router that failed has none.
+        mode: How the arm will be chosen.
+        policy: Kind of the policy that the draw is attributed to.
+        version: Version of its state.
+        draw_id: The draw whose arm the conversation keeps, as in `Decision.draw_id`.
+        kept_arm: The arm of that draw, if this turn keeps it.
+        is_decided_by_caller: Whether the request names a choice of the caller's own decider that counts.
+        kept_floor: Factor of the exploration floor in this draw, in [0, 1].
+        found: What each step has read from the log.
+        records: What each step adds to the decision.
+    """
+
+    ask: Ask
+    arms: Mapping[str, ArmInfo]
+    serving: Serving
+    context: Context
+    restricted: bool = False
+    names: list[str] = field(default_factory=list)
+    masked: dict[str, str] = field(default_factory=dict)
+    probes: Probes = UNPROBED
+    is_scored: bool = False
+    scores: dict[ArmScorer, Mapping[str, float]] = field(default_factory=dict)
+    mode: Mode = Mode.EXPLORE
+    policy: str = ""
+    version: int = 0
+    draw_id: str | None = None
+    kept_arm: str | None = None
+    is_decided_by_caller: bool = False
+    kept_floor: float = 1.0
+    found: dict[str, Any] = field(default_factory=dict)
+    records: dict[str, StepRecord] = field(default_factory=dict)
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Leave out arms, each with the reason."""
+        if reasons:
+            self.masked |= reasons
+            self.names = [name for name in self.names if name not in reasons]
+
+    @property
+    def models(self) -> Mapping[str, str]:
+        """Language model of each arm that is to answer; empty if the request is to retrieve only."""
+        if not self.ask.messages:
+            return NO_MODELS
+        return {name: info.answering.llm for name, info in self.arms.items()}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an arm is still to be chosen: none is named by the caller, or kept."""
+        return self.mode in (Mode.EXPLORE, Mode.GREEDY)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawInputs:
+    """The inputs of a distribution, the same in a turn and when a decision is verified.
+
+    Attributes:
+        context: The input of the policy.
+        arms: The arms that may be drawn.
+        floor: Least probability of an arm by a policy.
+        penalty: Reward that each arm loses, in the order of `arms`; empty if none loses any.
+        find_policy: Version -> its policy. Raises LookupError.
+        kept_arm: The arm that the conversation keeps, in a turn that keeps one.
+    """
+
+    context: Context
+    arms: Sequence[str]
+    floor: float
+    penalty: Sequence[float]
+    find_policy: Callable[[int], Policy]
+    kept_arm: str | None = None
+
+
+class RepeatsTurns(Protocol):
+    """What a step may do with turns; see `armwise.agent.turn.loop.TurnLoop`."""
+
+    @property
+    def arms(self) -> Mapping[str, ArmInfo]:
+        """The live arms by name."""
+        ...
+
+    @property
+    def known(self) -> Mapping[str, ArmInfo]:
+        """The live arms and the former ones."""
+        ...
+
+    @property
+    def writer(self) -> Any:
+        """What writes answers."""
+        ...
+
+    @property
+    def decider(self) -> Any:
+        """Draws arms."""
+        ...
+
+    def repeat(
+        self, ask: Ask, decision: Decision, arm: str | None = None, *, charge: Callable[..., object]
+    ) -> AsyncGenerator[Event, None]:
+        """Carry out a decision with an arm, outside the log."""
+        ...
+
+
+Commit = Callable[..., Awaitable[Sequence[Any]]]
+"""Facts -> their receipts, once they are durable. Raises StoreError."""
+
+
+class StepTelemetry(Protocol):
+    """Counts what steps observe."""
+
+    def observed(self, outcome: str) -> None:
+        """Count an observation by its outcome."""
+        ...
+
+    def fed_back(self, fact: Feedback, receipt: Any) -> None:
+        """Count feedback."""
+        ...
+
+
+class TurnBefore(Protocol):
+    """The turn before another one in its conversation."""
+
+    @property
+    def decision_id(self) -> str:
+        """The decision."""
+        ...
+
+    @property
+    def question(self) -> str:
+        """The question."""
+        ...
+
+    @property
+    def served(self) -> str:
+        """The arm that answered."""
+        ...
+
+
+class Service(Protocol):
+    """What a service has for its steps; see `armwise.agent.serving.replica.Replica`."""
+
+    @property
+    def config(self) -> Any:
+        """The configuration."""
+        ...
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Returns seconds since the epoch."""
+        ...
+
+    @property
+    def salt(self) -> str:
+        """Secret of the log that enters the hashes of draws."""
+        ...
+
+    @property
+    def health(self) -> ArmHealth:
+        """Circuit breakers and places of arms and models."""
+        ...
+
+    @property
+    def models(self) -> Mapping[str, LanguageModel]:
+        """Language models by name."""
+        ...
+
+    @property
+    def price(self) -> Price | None:
+        """Price of a unit of cost under the budget; None: no budget, or no request under it yet."""
+        ...
+
+    @property
+    def raised(self) -> Exploration | None:
+        """What the exploration floor is raised to for a while after an alarm."""
+        ...
+
+    @property
+    def alarm_at(self) -> float | None:
+        """When drift was last detected, seconds since the epoch."""
+        ...
+
+    @property
+    def turns(self) -> RepeatsTurns:
+        """Answers questions."""
+        ...
+
+    @property
+    def chats(self) -> Places:
+        """Places of the language model."""
+        ...
+
+    @property
+    def telemetry(self) -> StepTelemetry:
+        """Counts what steps observe."""
+        ...
+
+    @property
+    def commit(self) -> Commit:
+        """Commits facts."""
+        ...
+
+    def find_step(self, name: str) -> Any:
+        """Return an earlier step by its name; None: the service does without."""
+        ...
+
+    async def find_previous(self, decision: Decision) -> TurnBefore | None:
+        """Return the turn before a decision in its conversation. Raises StoreError."""
+        ...
+
+    async def is_newest(self, decision: Decision) -> bool:
+        """Return whether a decision is the newest of its conversation. Raises StoreError."""
+        ...
+
+    async def find_draw(self, episode: str) -> KeptDraw | None:
+        """Return the newest draw of a conversation whose arm may be kept. Raises LogUnavailableError."""
+        ...
+
+    async def find_turns(self, episode: str) -> Sequence[AnsweredTurn]:
+        """Return the first turn of a conversation and its newest ones. Raises LogUnavailableError."""
+        ...
+
+
+class StepError(ValueError):
+    """A step cannot take part in a draw, which goes on without it.
+
+    Attributes:
+        step: Name of the step.
+    """
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class TurnStep:
+    """An optional part of a turn. Override the methods that it needs.
+
+    In each turn the methods are called in the order below, of all steps in the order of the service. Those of
+    the class compute with what is logged alone, so that any decision can be recomputed from the log.
+
+    Attributes:
+        name: Name of the step, under which `Decision.steps` has its record.
+        is_for_any_turn: Whether `plan` is called even if the arm is certain before the draw: named by the
+            caller, or kept by the conversation.
+    """
+
+    name: ClassVar[str]
+    is_for_any_turn: ClassVar[bool] = False
+
+    @classmethod
+    def build(cls, service: "Service") -> Self | None:
+        """Return the step of a service; None: its configuration does without."""
+        return cls()
+
+    def mask(self, draft: Draft) -> Mapping[str, str]:
+        """Return the arms among `draft.names` that may not be drawn, each with the reason.
+
+        Called before arms search and again right before the draw.
+        """
+        return {}
+
+    async def read(self, draft: Draft) -> Any:
+        """Return what the step needs to know from the log; it is in `draft.found` afterwards."""
+        return None
+
+    def list_routers(self, draft: Draft) -> Sequence[ArmScorer]:
+        """Return routers that score the arms for this step, besides that of the served version."""
+        return ()
+
+    def plan(self, draft: Draft) -> StepRecord | None:
+        """Return what the step does in this draw, to be logged; None: it takes no part."""
+        return None
+
+    @classmethod
+    def weigh(cls, record: Mapping[str, Any], arms: Sequence[str]) -> Sequence[float]:
+        """Return the reward that each arm is known to lose, shape (n_arms,); empty: none loses any."""
+        return ()
+
+    @classmethod
+    def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
+        """Return the distribution to draw from, shape (n_arms,).
+
+        Numbers that follow from the draw may be added to the record.
+
+        Args:
+            record: What `plan` has returned.
+            draw: The inputs.
+            p: The distribution so far, shape (n_arms,).
+
+        Raises:
+            StepError: The step cannot take part. In a turn, it is planned anew.
+            ValueError: The log lacks what the distribution was computed from.
+        """
+        return p
+
+    def take_failure(self, draft: Draft, error: StepError) -> None:
+        """Called after `distribute` has failed in a turn, before the draw is planned anew."""
+
+    def follow(self, ask: Ask, decision: Decision) -> None:
+        """Called once a decision is durable. Must return at once."""
+
+    def write(self, writing: "AnswerInProgress") -> AsyncGenerator[Chunk, None] | None:
+        """Return the answer that the step writes, chunk by chunk; None: it leaves that to others."""
+        return None
+
+    def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
+        """Called once an answer is complete and durable. Must return at once."""
+
+    async def stop(self) -> None:
+        """End work in the background; called as the service stops."""

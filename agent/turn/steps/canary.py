@@ -1,0 +1,103 @@
+"""Canaries: a candidate version takes a share of the draws before it is promoted."""
+
+import logging
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from armwise.agent.policies import sampling, served_distribution
+from armwise.agent.turn.serving import ArmScorer, Canary, Serving
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, Service, StepError, StepRecord, TurnStep
+
+logger = logging.getLogger(__name__)
+
+MOST_DROPPED = 8
+"""Failed candidates to remember, the newest first: more than take part at once."""
+
+
+class CanaryStep(TurnStep):
+    """Mixes the distribution of the served policy with that of a candidate.
+
+    One candidate takes part in each draw, so that several together explore as much as a single one. One that
+    fails is dropped: it gets no more traffic.
+
+    Args:
+        salt: Secret that enters the hash of the draw.
+    """
+
+    name: ClassVar[str] = "canary"
+
+    def __init__(self, salt: str) -> None:
+        self._salt = salt
+        self._dropped: tuple[Canary, ...] = ()
+
+    @classmethod
+    def build(cls, service: Service) -> Self | None:
+        """Return the step of a service."""
+        return cls(service.salt)
+
+    def list_active(self, serving: Serving) -> list[Canary]:
+        """Return the candidates that take part in draws."""
+        return [canary for canary in serving.canaries if not self._is_dropped(canary)]
+
+    def _is_dropped(self, canary: Canary) -> bool:
+        return any(canary.policy is dropped.policy for dropped in self._dropped)
+
+    def _find(self, draft: Draft) -> Canary | None:
+        """Return the candidate of a draw, selected by a hash of its id, unless that one was dropped."""
+        canaries = draft.serving.canaries
+        if not canaries or not draft.is_open:
+            return None
+        u = 0.0
+        if len(canaries) > 1:
+            u = sampling.uniform_from(draft.ask.decision_id, self._salt + "/canary")
+        canary = canaries[int(u * len(canaries))]
+        return None if self._is_dropped(canary) else canary
+
+    def list_routers(self, draft: Draft) -> Sequence[ArmScorer]:
+        """Return the router of the candidate, if it differs from the served one."""
+        canary = self._find(draft)
+        if canary is None or canary.scorer is None or canary.scorer is draft.serving.scorer:
+            return ()
+        return (canary.scorer,)
+
+    def plan(self, draft: Draft) -> StepRecord | None:
+        """Return the version and the share of the candidate, and the scores of its router if it has its own.
+
+        Beside the caller's own decider candidates pause.
+        """
+        canary = self._find(draft)
+        if canary is None or "incumbent" in draft.records:
+            return None
+        record: StepRecord = {"version": canary.version, "share": canary.share}
+        if canary.scorer is not draft.serving.scorer and draft.is_scored:
+            scores = {} if canary.scorer is None else draft.scores.get(canary.scorer)
+            if scores is None:
+                self._drop(canary, "its router failed")
+                return None
+            record["scores"] = dict(scores)
+        draft.kept_floor = canary.kept_floor
+        return record
+
+    @classmethod
+    def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
+        """Return the mixture of both distributions."""
+        candidate = draw.find_policy(record["version"])
+        context = draw.context
+        if "scores" in record:
+            context = context.with_scores(record["scores"])
+        try:
+            theirs = served_distribution(candidate, context, draw.arms, draw.floor, draw.penalty)
+        except Exception as error:
+            raise StepError(cls.name, f"version {record['version']} has no distribution: {error}") from error
+        return sampling.mixed(p, theirs, record["share"])
+
+    def take_failure(self, draft: Draft, error: StepError) -> None:
+        """Drop the candidate."""
+        if (canary := self._find(draft)) is not None:
+            self._drop(canary, str(error), error)
+        draft.kept_floor = 1.0
+
+    def _drop(self, canary: Canary, why: str, error: Exception | None = None) -> None:
+        message = "candidate version %d fails and gets no more traffic: %s"
+        logger.error(message, canary.version, why, exc_info=error)
+        self._dropped = *self._dropped[1 - MOST_DROPPED :], canary

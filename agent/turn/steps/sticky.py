@@ -1,0 +1,95 @@
+"""Sticky conversations: a conversation keeps the arm that was drawn for it, for some turns."""
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar, Self
+
+import numpy as np
+
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, Service, StepRecord, TurnStep
+from armwise.feedback.events import KeptDraw, Mode
+
+TURNS = 20
+"""Most turns of a conversation that keep an arm: the draw is learned after the last one."""
+
+FindDraw = Callable[[str], Awaitable[KeptDraw | None]]
+"""Episode -> its newest draw whose arm may be kept. Raises LogUnavailableError."""
+
+
+class StickyStep(TurnStep):
+    """Keeps the arm of a conversation.
+
+    Args:
+        turns: Most turns that keep a drawn arm, including the turn that drew it.
+        idle_s: Seconds after the newest turn at which the next turn draws again.
+        find_draw: Returns the newest draw of a conversation.
+        clock: Seconds since the epoch.
+        get_alarm: Returns when drift was last detected, seconds since the epoch, if it was: arms drawn before
+            are not kept.
+    """
+
+    name: ClassVar[str] = "sticky"
+
+    def __init__(
+        self,
+        turns: int,
+        idle_s: float,
+        find_draw: FindDraw,
+        clock: Callable[[], float],
+        get_alarm: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._turns, self._idle_s = turns, idle_s
+        self._find_draw, self._clock, self._get_alarm = find_draw, clock, get_alarm
+
+    @classmethod
+    def build(cls, service: Service) -> Self | None:
+        """Return the step of a service; None: every turn draws."""
+        config = service.config
+        if config.sticky == "off":
+            return None
+        wait_s, clock = config.reward.wait_s, service.clock
+        return cls(TURNS, wait_s, service.find_draw, clock, lambda: service.alarm_at)
+
+    async def read(self, draft: Draft) -> KeptDraw | None:
+        """Return the newest draw of the conversation, if this turn keeps its arm."""
+        if not _may_keep(draft):
+            return None
+        return self.keep(draft, await self._find_draw(draft.ask.episode_id or ""))
+
+    def keep(self, draft: Draft, draw: KeptDraw | None) -> KeptDraw | None:
+        """Return the newest draw of the conversation if its arm is kept for this turn, and note that."""
+        if draw is None or not self._is_kept(draw, draft):
+            return None
+        draft.kept_arm = draw.arm
+        return draw
+
+    def _is_kept(self, draw: KeptDraw, draft: Draft) -> bool:
+        alarm = self._get_alarm()
+        if draw.failed or draw.arm not in draft.names or (alarm is not None and draw.decided_at <= alarm):
+            return False
+        return draw.turns < self._turns and self._clock() - draw.last_at <= self._idle_s
+
+    def plan(self, draft: Draft) -> StepRecord | None:
+        """Keep the arm that was drawn before, or keep the arm of this draw for the turns to come."""
+        draw: KeptDraw | None = draft.found.get(self.name)
+        if draw is not None and draw.arm in draft.names:
+            draft.mode, draft.draw_id = Mode.CONTINUED, draw.id
+            draft.policy, draft.version = draw.policy, draw.version
+            return {}
+        draft.kept_arm = None  # it became unavailable meanwhile
+        if _may_keep(draft):
+            draft.draw_id = draft.ask.decision_id
+        return None
+
+    @classmethod
+    def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
+        """Return the kept arm with probability 1."""
+        if draw.kept_arm is None:
+            raise ValueError("the log lacks the draw of its episode whose arm it keeps")
+        return np.array([float(arm == draw.kept_arm) for arm in draw.arms])
+
+
+def _may_keep(draft: Draft) -> bool:
+    """Return whether a turn may use the arm of its conversation, and keep a new draw for it."""
+    ask = draft.ask
+    named = ask.episode_id is not None and ask.episode_id != ask.decision_id
+    return named and draft.mode is Mode.EXPLORE and not draft.is_decided_by_caller and not ask.external
