@@ -3,16 +3,20 @@
 import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from armwise.agent.config import StepSpec
 from armwise.agent.routers import ROUTERS
 from armwise.arms.corpus import ingest
 from armwise.arms.retrievers import ArmGraph, ArmSpec, Resources, build_arm
 from tests import contracts, router_contracts
+from tests.agent.asking import look_up
+from tests.agent.fakes import Service
 
 PAGES = Path(__file__).parents[1] / "docs" / "guide" / "extending"
 
@@ -69,3 +73,44 @@ def test_the_router_keeps_the_contract(
 def test_the_estimator_is_right_on_a_log_of_known_answer(page: Callable[[str], Any]) -> None:
     estimator = page("estimator")
     assert estimator.clipped_snips(estimator.log).value == 2 / 3
+
+
+HOURS = [(21, True), (22, False), (23, False), (5, False), (6, True), (12, True)]
+
+
+@pytest.mark.parametrize(("hour", "is_drawn"), HOURS)
+async def test_the_step_leaves_an_arm_out_at_night(
+    page: Callable[[str], Any], tmp_path: Path, hour: int, is_drawn: bool
+) -> None:
+    module = page("step")
+    module.datetime = type(
+        "Clock", (), {"now": staticmethod(lambda _: datetime(2026, 1, 1, hour, tzinfo=UTC))}
+    )
+    steps = [{"kind": f"{module.__name__}:NotAtNight", "params": {"arm": "bm25"}}]
+    async with Service(tmp_path, steps=steps).running() as service:
+        decision_id = (await look_up(service)).json()["agent"]["decision_id"]
+        record = (await service.client.get(f"/v1/decisions/{decision_id}")).json()
+        assert ("bm25" in record["pmf"]) is is_drawn
+        assert record["masked"] == ({} if is_drawn else {"bm25": "night"})
+        named = await look_up(service, model="arm/bm25")
+        assert named.is_success is is_drawn
+        assert is_drawn or "'bm25' is left out (night)" in named.text
+        assert (await service.client.get(f"/v1/decisions/{decision_id}/verify")).json()["verified"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kind": "no_such_module:Step"}, "cannot be imported"),
+        ({"kind": "pathlib:Path"}, "is not a subclass of TurnStep"),
+        ({"kind": "armwise.agent.turn.steps.floor:FloorStep"}, "needs the attribute `name`"),
+        ({"kind": "{page}:NotAtNight"}, "cannot be built: .*arm"),
+        ({"kind": "{page}:NotAtNight", "params": {"arm": "bm25", "start": 24}}, "must be from 0 to 23"),
+    ],
+)
+def test_a_step_that_cannot_be_built_is_refused(
+    page: Callable[[str], Any], spec: dict[str, Any], message: str
+) -> None:
+    named = {**spec, "kind": spec["kind"].format(page=page("step").__name__)}
+    with pytest.raises(ValueError, match=message):
+        StepSpec.model_validate(named).build()

@@ -25,6 +25,7 @@ from .sections import (
     Project,
     RetrievalCacheSpec,
     Scope,
+    StepSpec,
 )
 from .warm_start import KEPT_FLOOR, WarmStartSpec
 
@@ -45,6 +46,7 @@ __all__ = [
     "Project",
     "RetrievalCacheSpec",
     "Scope",
+    "StepSpec",
     "WarmStartSpec",
     "configured",
     "find_home_problem",

@@ -20,6 +20,7 @@ from armwise.agent.config.sections import (
     Observations,
     RetrievalCacheSpec,
     SourceSpec,
+    StepSpec,
     Sticky,
     Tap,
 )
@@ -124,6 +125,14 @@ class AppConfig(BaseModel):
             "turn. `off`: Armwise draws an arm for every request. `episode`: requests with the same "
             "`agent.episode_id` form a conversation. `session`: so do requests without that id that share "
             "`metadata.session_id` or `prompt_cache_key`."
+        ),
+    )
+    steps: tuple[StepSpec, ...] = Field(
+        default=(),
+        max_length=20,
+        description=(
+            "Your own steps of a turn, such as a rule about which arms may be drawn. Armwise runs them in "
+            "this order, after the built-in steps."
         ),
     )
     drift: DriftSpec | None = Field(

@@ -1,8 +1,9 @@
 """Sections of the configuration: keys, corpus, limits, answers, observations."""
 
 from collections.abc import Collection
+from importlib import import_module
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from armwise.agent.turn import BUILT_IN, TurnStep
 from armwise.arms.base import NAME, checked_name
 from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
@@ -303,6 +305,39 @@ Sticky = Annotated[
     WithJsonSchema({"enum": ["off", "episode", "session", False]}),
 ]
 """What a conversation is, whose turns keep the arm of the first one; YAML reads `off` as false."""
+
+
+class StepSpec(BaseModel):
+    """A step of your own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Class that extends `TurnStep`, written as `module:Class`.",
+    )
+    params: dict[str, Any] = Field(default={}, description="Arguments of its `__init__`.")
+
+    def build(self) -> TurnStep:
+        """Import the class, and build the step.
+
+        Raises:
+            ValueError: The class cannot be imported, is not a step, or refuses its parameters.
+        """
+        module, _, name = self.kind.partition(":")
+        try:
+            kind = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"steps: {self.kind!r} cannot be imported: {error}") from None
+        if not (isinstance(kind, type) and issubclass(kind, TurnStep)):
+            raise ValueError(f"steps: {self.kind!r} is not a subclass of TurnStep")  # noqa: TRY004 - of a file
+        if getattr(kind, "name", None) is None or kind.name in BUILT_IN:
+            expected = f"a name of its own, other than {', '.join(BUILT_IN)}"
+            raise ValueError(f"steps: {self.kind!r} needs the attribute `name`: {expected}")
+        try:
+            return kind(**self.params)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"steps: {self.kind!r} cannot be built: {error}") from None
 
 
 class Observations(BaseModel):

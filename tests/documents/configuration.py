@@ -116,6 +116,7 @@ SUBJECTS = {
             "budget",
             "observations",
             "sticky",
+            "steps",
             "drift",
             "gate",
             "tap",

@@ -23,6 +23,7 @@ NAMED_ELSEWHERE = {
 NOT_ALONE = {
     "docs/guide/extending/arm.md": "the class is written on the page; tests/test_extending.py runs it",
     "docs/guide/extending/policy.md": "as above",
+    "docs/guide/extending/step.md": "as above",
     "docs/papers/ltrr.md": "its router is trained on the page; tests/test_papers_ltrr.py runs it",
 }
 
