@@ -243,7 +243,7 @@ async def listed(
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
 ) -> StdlibJson[DecisionList]:
-    """List the decisions of the caller's project, newest first; `next` is the next page's `before`, or null.
+    """List decisions of the caller's project, newest first; `next` is the next page's `before`, or null.
 
     A page looks at a part of the log, and may have fewer decisions than its limit, or none, before the end.
     """
@@ -306,7 +306,7 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
 async def decision(
     replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
-    """Return everything known about a decision of the caller's project; observations need scope `read`."""
+    """Return everything known about a decision; observations need scope `read`."""
     decision_record = _shown(await record(replica, caller, decision_id), caller)
     if "read" not in caller.scopes:
         decision_record = replace(decision_record, observations=())
@@ -390,7 +390,7 @@ class DecisionNow(Reply):
     ),
 )
 async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> StdlibJson[DecisionNow]:
-    """Compare a decision's distribution with the distribution of the version that decides now.
+    """Compare the arms' probabilities in a decision with the current version's.
 
     Shows what a rating has changed: poll it until `learned`. Shares of canaries are left out of both.
     """

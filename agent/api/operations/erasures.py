@@ -91,7 +91,7 @@ async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id
 
 @router.get("/v1/erasures", **documented("listErasures", ErasureList, scopes=("admin",)))
 async def listed(replica: AppReplica) -> Response:
-    """List what was erased from the log, newest first."""
+    """List erasures, newest first."""
     erased = await asyncio.to_thread(erasures.erasures, replica.store)
     return StdlibJson(construct(ErasureList, erasures=[_state(erasure) for erasure in erased]))
 

@@ -159,7 +159,7 @@ async def export(
     since: Annotated[Moment | None, Query(description="Decisions of then or later.")] = None,
     until: Annotated[Moment | None, Query(description="Decisions before then.")] = None,
 ) -> Response:
-    """Stream the training log as it is now, of decisions made at `since` or later and before `until`.
+    """Stream the training log, of decisions made at `since` or later and before `until`.
 
     `jsonl` is everything that was learned from, and ends with a line that says so; `dsjson` is what
     VW reads; `feedback` is every item of feedback with labels, comments, demonstrations and preferences,

@@ -376,6 +376,6 @@ async def respond(
     key: IdempotencyKey = None,
     timeout_s: Timeout = None,
 ) -> Response:
-    """Answer as chat does, with items and their events."""
+    """Answer as chat does, in the format of OpenAI's Responses API."""
     document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return await _answer(request, replica, caller, document, body, key, timeout_s)
