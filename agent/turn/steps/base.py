@@ -2,24 +2,20 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import Exploration, Policy
+from armwise.agent.policies import Policy
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
-from armwise.agent.turn.health import NO_MODELS, ArmHealth
-from armwise.agent.turn.places import Places
-from armwise.agent.turn.price import LanguageModel
+from armwise.agent.turn.health import NO_MODELS
 from armwise.agent.turn.probes import UNPROBED, Probes
-from armwise.agent.turn.record import Event
 from armwise.agent.turn.serving import ArmScorer, Serving
 from armwise.arms.base import Passage
 from armwise.arms.llm import Chunk
-from armwise.feedback.budget import Price
-from armwise.feedback.events import AnsweredTurn, Context, Decision, Execution, Feedback, KeptDraw, Mode
+from armwise.feedback.events import Context, Decision, Execution, Mode
 
 if TYPE_CHECKING:
     from armwise.agent.turn.answer import AnswerInProgress
@@ -116,153 +112,8 @@ class DrawInputs:
     kept_arm: str | None = None
 
 
-class RepeatsTurns(Protocol):
-    """What a step may do with turns; see `armwise.agent.turn.loop.TurnLoop`."""
-
-    @property
-    def arms(self) -> Mapping[str, ArmInfo]:
-        """The live arms by name."""
-        ...
-
-    @property
-    def known(self) -> Mapping[str, ArmInfo]:
-        """The live arms and the former ones."""
-        ...
-
-    @property
-    def writer(self) -> Any:
-        """What writes answers."""
-        ...
-
-    @property
-    def decider(self) -> Any:
-        """Draws arms."""
-        ...
-
-    def repeat(
-        self, ask: Ask, decision: Decision, arm: str | None = None, *, charge: Callable[..., object]
-    ) -> AsyncGenerator[Event, None]:
-        """Carry out a decision with an arm, outside the log."""
-        ...
-
-
 Commit = Callable[..., Awaitable[Sequence[Any]]]
 """Facts -> their receipts, once they are durable. Raises StoreError."""
-
-
-class StepTelemetry(Protocol):
-    """Counts what steps observe."""
-
-    def observed(self, outcome: str) -> None:
-        """Count an observation by its outcome."""
-        ...
-
-    def fed_back(self, fact: Feedback, receipt: Any) -> None:
-        """Count feedback."""
-        ...
-
-
-class TurnBefore(Protocol):
-    """The turn before another one in its conversation."""
-
-    @property
-    def decision_id(self) -> str:
-        """The decision."""
-        ...
-
-    @property
-    def question(self) -> str:
-        """The question."""
-        ...
-
-    @property
-    def served(self) -> str:
-        """The arm that answered."""
-        ...
-
-
-class Service(Protocol):
-    """What a service has for its steps; see `armwise.agent.serving.replica.Replica`."""
-
-    @property
-    def config(self) -> Any:
-        """The configuration."""
-        ...
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Returns seconds since the epoch."""
-        ...
-
-    @property
-    def salt(self) -> str:
-        """Secret of the log that enters the hashes of draws."""
-        ...
-
-    @property
-    def health(self) -> ArmHealth:
-        """Circuit breakers and places of arms and models."""
-        ...
-
-    @property
-    def models(self) -> Mapping[str, LanguageModel]:
-        """Language models by name."""
-        ...
-
-    @property
-    def price(self) -> Price | None:
-        """Price of a unit of cost under the budget; None: no budget, or no request under it yet."""
-        ...
-
-    @property
-    def raised(self) -> Exploration | None:
-        """What the exploration floor is raised to for a while after an alarm."""
-        ...
-
-    @property
-    def alarm_at(self) -> float | None:
-        """When drift was last detected, seconds since the epoch."""
-        ...
-
-    @property
-    def turns(self) -> RepeatsTurns:
-        """Answers questions."""
-        ...
-
-    @property
-    def chats(self) -> Places:
-        """Places of the language model."""
-        ...
-
-    @property
-    def telemetry(self) -> StepTelemetry:
-        """Counts what steps observe."""
-        ...
-
-    @property
-    def commit(self) -> Commit:
-        """Commits facts."""
-        ...
-
-    def find_step(self, name: str) -> Any:
-        """Return an earlier step by its name; None: the service does without."""
-        ...
-
-    async def find_previous(self, decision: Decision) -> TurnBefore | None:
-        """Return the turn before a decision in its conversation. Raises StoreError."""
-        ...
-
-    async def is_newest(self, decision: Decision) -> bool:
-        """Return whether a decision is the newest of its conversation. Raises StoreError."""
-        ...
-
-    async def find_draw(self, episode: str) -> KeptDraw | None:
-        """Return the newest draw of a conversation whose arm may be kept. Raises LogUnavailableError."""
-        ...
-
-    async def find_turns(self, episode: str) -> Sequence[AnsweredTurn]:
-        """Return the first turn of a conversation and its newest ones. Raises LogUnavailableError."""
-        ...
 
 
 class StepError(ValueError):
@@ -293,8 +144,12 @@ class TurnStep:
     is_for_any_turn: ClassVar[bool] = False
 
     @classmethod
-    def build(cls, service: "Service") -> Self | None:
-        """Return the step of a service; None: its configuration does without."""
+    def build(cls, service: Any) -> Self | None:
+        """Return the built-in step of a service; None: its configuration does without.
+
+        Args:
+            service: The replica; see `armwise.agent.serving.replica.Replica`.
+        """
         return cls()
 
     def mask(self, draft: Draft) -> Mapping[str, str]:

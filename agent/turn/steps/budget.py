@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from armwise.agent.turn.steps.base import Draft, Service, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
 from armwise.feedback.budget import Price
 
 
@@ -20,7 +20,7 @@ class BudgetStep(TurnStep):
         self._get_price = get_price
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service; None: there is no budget."""
         return None if service.config.budget is None else cls(lambda: service.price)
 

@@ -20,7 +20,7 @@ from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.price import LanguageModel, attached_tokens
 from armwise.agent.turn.record import tokens_in
-from armwise.agent.turn.steps.base import Draft, Service, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
 from armwise.arms.llm import write_document
 from armwise.feedback.events import AnsweredTurn, count_cache_written
 
@@ -54,7 +54,7 @@ class CacheStep(TurnStep):
         self._weigh_usd, self._clock = weigh_usd, clock
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service; None: no cache has a price."""
         config = service.config
         if not config.prices_caches:

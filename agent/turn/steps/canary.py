@@ -2,11 +2,11 @@
 
 import logging
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from armwise.agent.policies import sampling, served_distribution
 from armwise.agent.turn.serving import ArmScorer, Canary, Serving
-from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, Service, StepError, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class CanaryStep(TurnStep):
         self._dropped: tuple[Canary, ...] = ()
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service."""
         return cls(service.salt)
 

@@ -5,13 +5,13 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from armwise.agent.policies import sampling
 from armwise.agent.turn.answer import AnswerInProgress, failing_as
 from armwise.agent.turn.checked import SAID, AnswerStage, CheckedAnswering, check_texts
 from armwise.agent.turn.record import Choices
-from armwise.agent.turn.steps.base import Service, TurnStep
+from armwise.agent.turn.steps.base import TurnStep
 from armwise.arms.base import ArmError
 from armwise.arms.llm import Chunk, GeneratorError
 from armwise.feedback.errors import described
@@ -30,7 +30,7 @@ class CheckStep(TurnStep):
         self._salt = salt
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service."""
         return cls(service.salt)
 

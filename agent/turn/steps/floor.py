@@ -1,10 +1,10 @@
 """The exploration floor: every arm that may be drawn has some probability, whatever the policy prefers."""
 
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from armwise.agent.policies import Exploration
-from armwise.agent.turn.steps.base import Draft, Service, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
 
 
 class FloorStep(TurnStep):
@@ -23,7 +23,7 @@ class FloorStep(TurnStep):
         self._explores, self._get_raised = explores, get_raised
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service."""
         return cls(service.config.explores, lambda: service.raised)
 

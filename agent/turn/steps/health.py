@@ -1,11 +1,11 @@
 """Health: arms that fail, are full or still load their encoder are not drawn."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from armwise.agent.turn.eligibility import OverloadedError
 from armwise.agent.turn.health import ArmHealth
-from armwise.agent.turn.steps.base import Draft, Service, TurnStep
+from armwise.agent.turn.steps.base import Draft, TurnStep
 from armwise.arms.base import ArmError
 
 
@@ -22,7 +22,7 @@ class HealthStep(TurnStep):
         self._health = health
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service."""
         return cls(service.health)
 

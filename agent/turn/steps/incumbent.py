@@ -1,13 +1,13 @@
 """The caller's own decider: it keeps a share of the draws while the policy takes over step by step."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from armwise.agent.policies import sampling
 from armwise.agent.turn.eligibility import NoEligibleArmError
-from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, Service, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepRecord, TurnStep
 from armwise.feedback.events import INCUMBENT
 
 
@@ -27,7 +27,7 @@ class IncumbentStep(TurnStep):
         self.share, self._default = share, default
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service; None: it has no tap."""
         if (tap := service.config.tap) is None:
             return None

@@ -28,7 +28,7 @@ from armwise.agent.turn.checked import CheckedAnswering, check_texts
 from armwise.agent.turn.eligibility import OverloadedError
 from armwise.agent.turn.places import Places
 from armwise.agent.turn.record import Decided, Finished, TurnError, is_text
-from armwise.agent.turn.steps.base import Commit, RepeatsTurns, Service, StepTelemetry, TurnStep
+from armwise.agent.turn.steps.base import Commit, TurnStep
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, structured_output, writing
 from armwise.feedback.answer_metrics import words
@@ -94,10 +94,10 @@ class SecondAnswers(TurnStep):
     name: ClassVar[str] = "second_answers"
 
     spec: Any
-    turns: RepeatsTurns
+    turns: Any
     commit: Commit
     places: Places
-    telemetry: StepTelemetry
+    telemetry: Any
     offer_check: Callable[[Decision, float], object] | None = None
     timer: Callable[[], float] = time.monotonic
     _queue: deque[_Finished] = field(default_factory=deque)
@@ -141,7 +141,7 @@ class SecondAnswers(TurnStep):
         return next((info.checked for info in self.turns.arms.values() if info.checked is not None), None)
 
     @classmethod
-    def build(cls, service: Service) -> "SecondAnswers":
+    def build(cls, service: Any) -> "SecondAnswers":
         """Return the step of a service."""
         signals = service.find_step("signals")
         is_reported = signals is not None and Signal.CHECK in signals.metrics

@@ -26,7 +26,7 @@ from typing_extensions import override
 from armwise.agent import wings
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.record import is_text
-from armwise.agent.turn.steps.base import Commit, RepeatsTurns, Service, StepTelemetry, TurnBefore, TurnStep
+from armwise.agent.turn.steps.base import Commit, TurnStep
 from armwise.arms.base import Passage
 from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
@@ -169,11 +169,11 @@ class Signals(TurnStep):
     name: ClassVar[str] = "signals"
 
     metrics: Mapping[Signal, str]
-    turns: RepeatsTurns
-    find_previous: Callable[[Decision], Awaitable[TurnBefore | None]]
+    turns: Any
+    find_previous: Callable[[Decision], Awaitable[Any]]
     is_newest: Callable[[Decision], Awaitable[bool]]
     commit: Commit
-    telemetry: StepTelemetry
+    telemetry: Any
     clock: Callable[[], float]
     wait_s: float
     _queue: deque[_NextTurn | _Known] = field(default_factory=deque)
@@ -205,7 +205,7 @@ class Signals(TurnStep):
             self._start("signals", self._observe_queue)
 
     @classmethod
-    def build(cls, service: Service) -> "Signals":
+    def build(cls, service: Any) -> "Signals":
         """Return the step of a service."""
         reward = service.config.reward
         find = service.turns, service.find_previous, service.is_newest, service.commit
@@ -311,7 +311,7 @@ class Signals(TurnStep):
         escalated = self._escalates(ask, before)
         await self.report(Signal.ESCALATION, before.decision_id, float(escalated), decision)
 
-    def _escalates(self, ask: Ask, before: TurnBefore) -> bool:
+    def _escalates(self, ask: Ask, before: Any) -> bool:
         """Return whether a request allows only arms that are dearer than the one that answered before."""
         arms = self.turns.known
         if ask.forced is None and ask.allowed is None and not ask.excluded:
@@ -327,7 +327,7 @@ class Signals(TurnStep):
         info = self.turns.known[arm]
         model = self.turns.writer.models.get(info.answering.llm)
         answer = 0.0 if model is None else model.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
-        return answer + info.bound.search_usd
+        return float(answer + info.bound.search_usd)
 
     async def report(
         self, signal: Signal, decision_id: str, value: float, cause: Decision | None = None

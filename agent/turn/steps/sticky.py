@@ -1,11 +1,11 @@
 """Sticky conversations: a conversation keeps the arm that was drawn for it, for some turns."""
 
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, Service, StepRecord, TurnStep
+from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepRecord, TurnStep
 from armwise.feedback.events import KeptDraw, Mode
 
 TURNS = 20
@@ -41,7 +41,7 @@ class StickyStep(TurnStep):
         self._find_draw, self._clock, self._get_alarm = find_draw, clock, get_alarm
 
     @classmethod
-    def build(cls, service: Service) -> Self | None:
+    def build(cls, service: Any) -> Self | None:
         """Return the step of a service; None: every turn draws."""
         config = service.config
         if config.sticky == "off":
