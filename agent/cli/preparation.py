@@ -84,8 +84,7 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     """
     config = config.settled()
     config.privacy.redactor()
-    for step in config.steps:
-        step.build()
+    config.build_steps()
     open_log(config.database_url, config.reward).close()  # what is wrong with the log is reported at once
     require_whole({model for backbone in config.backbones.values() for model in backbone.models})
     corpus = ingest_all(config.corpus_sources, compare=True, progress=progress)

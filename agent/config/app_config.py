@@ -30,6 +30,7 @@ from armwise.agent.policies import Exploration, FeatureSpec, PolicySpec, build_p
 from armwise.agent.routers import saved
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
+from armwise.agent.turn import TurnStep
 from armwise.arms.base import checked_name
 from armwise.arms.corpus import CorpusSource
 from armwise.arms.llm import LlmSpec, writing
@@ -554,6 +555,14 @@ class AppConfig(BaseModel):
     def actions(self) -> dict[str, ArmSpec]:
         """The arms that a policy chooses among; the other arms are parts of these."""
         return {name: spec for name, spec in self.arms.items() if spec.action}
+
+    def build_steps(self) -> list[TurnStep]:
+        """Return the service's own steps. Raises ValueError if one cannot be built, or two have one name."""
+        built = [spec.build() for spec in self.steps]
+        names = [step.name for step in built]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"steps: two have the name {', '.join(sorted(twice))}; each needs its own")
+        return built
 
     @property
     def external(self) -> bool:

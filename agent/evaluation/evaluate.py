@@ -480,7 +480,7 @@ def recompute(
         LogUnavailableError: Try again later.
     """
     checked = mismatched = lost = 0
-    policies, own = _Policies(store, config), [step.build() for step in config.steps]
+    policies, own = _Policies(store, config), config.build_steps()
     decisions = sorted(
         _some(store, config, log, rng), key=lambda decision: (decision.version, decision.candidate)
     )

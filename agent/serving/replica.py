@@ -269,8 +269,8 @@ class Replica:
         *kinds, health = load_built_in()
         for kind in kinds:
             self._add_step(kind.build(self))
-        for spec in config.steps:
-            self._add_step(spec.build())
+        for step in config.build_steps():
+            self._add_step(step)
         self._add_step(health.build(self))  # it looks at the arms that all others have left
         self.passages = arms.passages
         self.unread: str | None = None

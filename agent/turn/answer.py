@@ -52,9 +52,10 @@ def write_prompt(
         model: The language model.
     """
     document = ask.document
+    is_instructed = any(one["role"] == "system" and one["content"] for one in ask.messages)
     options = {} if how.reasoning is None else {"reasoning_effort": how.reasoning}
     options |= document.options
-    if how.prompt == prompts.Form.DIRECT and document.options.get("tools") and _is_instructed(ask):
+    if how.prompt == prompts.Form.DIRECT and document.options.get("tools") and is_instructed:
         template = prompts.AGENT
     text = prompts.write_instructions(passages, word_budget=how.word_budget, template=template, cite=how.cite)
     unnamed = limit_tokens(ask, how) if model.protocol else how.max_tokens
@@ -94,10 +95,6 @@ def reasons_first(ask: Ask, how: writing.Answering) -> bool:
     """
     plain = not ask.document.stop and ask.document.options.keys() <= base.HINTS | base.SAMPLING
     return plain and how.prompt == prompts.Form.REASONING
-
-
-def _is_instructed(ask: Ask) -> bool:
-    return any(message["role"] == "system" and message["content"] for message in ask.messages)
 
 
 @contextmanager
@@ -283,7 +280,7 @@ class AnswerInProgress:
                 async with aclosing(model.generator.stream(prompt)) as chunks:
                     async for chunk in paced(chunks, recorder.llm_until):
                         if chunk.tool_calls and not model.protocol:
-                            chunk = replace(chunk, tool_calls=calls.renamed(chunk.index, chunk.tool_calls))
+                            chunk = replace(chunk, tool_calls=calls.rename(chunk.index, chunk.tool_calls))
                         recorder.note(chunk)
                         yield chunk
         finally:

@@ -11,10 +11,10 @@ Arms are left out before the draw, so the logged distribution is exactly the one
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from armwise.agent.policies import FeatureSpec, choose, describe, sampling
+from armwise.agent.policies import FeatureSpec, PolicyError, choose, describe, sampling
 from armwise.agent.turn.ask import Ask, ObservedDecision
 from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError, describe_masked, list_allowed
 from armwise.agent.turn.health import ArmHealth
@@ -172,7 +172,7 @@ class Decider:
         draft.is_scored = True
 
     def decide(self, draft: Draft) -> Decision:
-        """DrawInputs an arm. Raises as `narrow`."""
+        """Draw an arm. Raises as `narrow`."""
         self.narrow(draft)
         p = self._distribute(draft)
         ask, names = draft.ask, draft.names
@@ -196,11 +196,13 @@ class Decider:
     def _distribute(self, draft: Draft) -> Array:
         """Have steps plan, and return the distribution to draw from, shape (n_arms,)."""
         failed = set[str]()
-        given = dict(draft.records)
+        before = replace(draft)
         serving = draft.serving
         policies = {serving.version: serving.policy, **{c.version: c.policy for c in serving.canaries}}
         while True:
-            draft.records, draft.kept_floor = dict(given), 1.0
+            for name in ("mode", "policy", "version", "draw_id", "kept_arm", "kept_floor"):
+                setattr(draft, name, getattr(before, name))  # what steps may have planned
+            draft.records = dict(before.records)
             for step in self.steps:
                 is_due = step.name not in draft.records and step.name not in failed
                 if is_due and (draft.is_open or step.is_for_any_turn):
@@ -218,10 +220,11 @@ class Decider:
                     is_forced=draft.mode is Mode.FORCED,
                 )
             except StepError as error:
+                left_out = [step for step in self.steps if step.name == error.step]
+                if not left_out or error.step in failed or error.step in before.records:
+                    raise PolicyError(f"step {error.step!r} cannot be left out: {error}") from error
                 failed.add(error.step)
-                for step in self.steps:
-                    if step.name == error.step:
-                        step.take_failure(draft, error)
+                left_out[0].take_failure(draft, error)
 
     def build_observed(self, draft: Draft, observed: ObservedDecision) -> Decision:
         """Return a decision of another system, with the distribution of the policy in its shadow.

@@ -188,12 +188,12 @@ class TurnLoop:
             decision: The decision, for a live or former arm.
             arm: The arm that carries it out; None: the drawn one, or the fallback.
             on_commit: Called with the commit of the decision, which is done, to commit how the turn ends;
-                None: nothing is logged, and a failure is in the last event.
+                None: nothing is logged.
             charge: Called with the cost; None: as in a new turn.
 
         Raises:
             OverloadedError: The arm has no room now.
-            TurnError: The arm or the model failed; the failure is committed.
+            TurnError: The arm or the model failed.
             AnsweredElsewhereError: Another process has carried it out meanwhile.
         """
         arms, done = self.known, decision

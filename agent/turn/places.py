@@ -38,7 +38,14 @@ class Places:
         if self._free.locked():
             if self._waiting >= self._queue:
                 raise OverloadedError(f"all {self._what} are busy, and {self._waiting} requests are waiting")
-            await self._wait()
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(self._wait_s):
+                    await self._free.acquire()
+            except TimeoutError:
+                raise OverloadedError(f"all {self._what} were busy for {self._wait_s:g} s") from None
+            finally:
+                self._waiting -= 1
         else:
             await self._free.acquire()
         self._held += 1
@@ -47,13 +54,3 @@ class Places:
         finally:
             self._held -= 1
             self._free.release()
-
-    async def _wait(self) -> None:
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._wait_s):
-                await self._free.acquire()
-        except TimeoutError:
-            raise OverloadedError(f"all {self._what} were busy for {self._wait_s:g} s") from None
-        finally:
-            self._waiting -= 1

@@ -145,21 +145,21 @@ class CallNames:
     decision_id: str
     named: list[tuple[int, int]] = field(default_factory=list)
 
-    def renamed(self, index: int, pieces: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    def rename(self, index: int, pieces: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
         """Return pieces of calls of a choice; those that begin a call have its id.
 
-        >>> CallNames("d-1").renamed(0, [{"index": 0, "id": "x"}])
+        >>> CallNames("d-1").rename(0, [{"index": 0, "id": "x"}])
         ({'index': 0, 'id': 'call_0_0741a320e613'},)
         """
-        return tuple(self._renamed(index, piece) for piece in pieces)
-
-    def _renamed(self, index: int, piece: Mapping[str, Any]) -> Mapping[str, Any]:
-        key = index, piece["index"]
-        if key in self.named:
-            return piece
-        self.named.append(key)
-        digest = hashlib.sha256(self.decision_id.encode()).hexdigest()[:12]
-        return {**piece, "id": f"call_{len(self.named) - 1}_{digest}"}
+        found = list[Mapping[str, Any]]()
+        for piece in pieces:
+            if (key := (index, piece["index"])) in self.named:
+                found.append(piece)
+                continue
+            self.named.append(key)
+            digest = hashlib.sha256(self.decision_id.encode()).hexdigest()[:12]
+            found.append({**piece, "id": f"call_{len(self.named) - 1}_{digest}"})
+        return tuple(found)
 
 
 def unexplained(retrieval: Retrieval) -> int:

@@ -17,8 +17,8 @@ from armwise.feedback.events import Context
 
 BUILT_IN = {
     "groups": "groups:GroupStep",
-    "incumbent": "incumbent:IncumbentStep",
     "sticky": "sticky:StickyStep",
+    "incumbent": "incumbent:IncumbentStep",
     "canary": "canary:CanaryStep",
     "floor": "floor:FloorStep",
     "budget": "budget:BudgetStep",
@@ -96,7 +96,7 @@ def compute_distribution(
     if is_forced:
         p = np.ones(1)
     elif kept_arm is not None:
-        p = np.full(len(arms), 1.0 / len(arms))
+        p = np.full(len(arms), 1.0 / len(arms))  # a step puts the kept arm in its place
     else:
         p = served_distribution(find_policy(version), context, arms, floor, penalty)
     for step in steps:

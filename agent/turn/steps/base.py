@@ -73,10 +73,9 @@ class Draft:
     records: dict[str, StepRecord] = field(default_factory=dict)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Leave out arms, each with the reason."""
-        if reasons:
-            self.masked |= reasons
-            self.names = [name for name in self.names if name not in reasons]
+        """Leave out arms, each with the reason; other names are ignored."""
+        self.masked |= {name: why for name, why in reasons.items() if name in self.names}
+        self.names = [name for name in self.names if name not in reasons]
 
     @property
     def models(self) -> Mapping[str, str]:
@@ -88,7 +87,7 @@ class Draft:
     @property
     def is_open(self) -> bool:
         """Whether an arm is still to be chosen: none is named by the caller, or kept."""
-        return self.mode in (Mode.EXPLORE, Mode.GREEDY)
+        return self.mode in (Mode.EXPLORE, Mode.GREEDY) and self.kept_arm is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +130,9 @@ class StepError(ValueError):
 class TurnStep:
     """An optional part of a turn. Override the methods that it needs.
 
-    In each turn the methods are called in the order below, of all steps in the order of the service. Those of
-    the class compute with what is logged alone, so that any decision can be recomputed from the log.
+    In each turn the methods are called in the order below, of all steps in the order of the service. `mask`
+    and `plan` may be called more than once, and must not change the step; the others are called once. Class
+    methods compute with what is logged alone, so that any decision can be recomputed from the log.
 
     Attributes:
         name: Name of the step, under which `Decision.steps` has its record.

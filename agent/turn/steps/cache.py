@@ -28,7 +28,7 @@ FindTurns = Callable[[str], Awaitable[Sequence[AnsweredTurn]]]
 """Episode -> its first turn and its newest ones, oldest first. Raises LogUnavailableError."""
 
 TURNS = 5.0
-"""RepeatsTurns over which a draw spreads what a cache lacks: the turns that follow read it from there."""
+"""Turns over which a draw spreads what a cache lacks: the turns that follow read it from there."""
 
 
 class CacheStep(TurnStep):

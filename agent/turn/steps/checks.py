@@ -66,6 +66,7 @@ class CheckStep(TurnStep):
                 yield chunk
             return
         recorder.abandon(failure)
+        recorder.written = None  # the next one may be a quotation, which begins no answer of a model
         recorder.answers.append(AnswerStage((checked.then,), checked.answering.llm))
         async with aclosing(writing.write_with(checked.answering)) as chunks:
             async for chunk in chunks:

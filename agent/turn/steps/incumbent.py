@@ -33,9 +33,10 @@ class IncumbentStep(TurnStep):
             return None
         return cls(tap.share, None if tap.incumbent is None else {tap.incumbent: 1.0})
 
-    async def read(self, draft: Draft) -> None:
-        """Note whether the request itself names a choice."""
-        draft.is_decided_by_caller = self.share < 1.0 and "incumbent" in draft.ask.steps
+    def mask(self, draft: Draft) -> Mapping[str, str]:
+        """Leave out no arm, but note whether the request itself names a choice."""
+        draft.is_decided_by_caller = self.share < 1.0 and self.name in draft.ask.steps
+        return {}
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Return the other decider's share and its distribution. Raises NoEligibleArmError."""

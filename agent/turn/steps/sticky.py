@@ -28,6 +28,7 @@ class StickyStep(TurnStep):
     """
 
     name: ClassVar[str] = "sticky"
+    is_for_any_turn: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -57,16 +58,14 @@ class StickyStep(TurnStep):
 
     def keep(self, draft: Draft, draw: KeptDraw | None) -> KeptDraw | None:
         """Return the newest draw of the conversation if its arm is kept for this turn, and note that."""
-        if draw is None or not self._is_kept(draw, draft):
+        if draw is None or draw.failed or draw.arm not in draft.names:
+            return None
+        if (alarm := self._get_alarm()) is not None and draw.decided_at <= alarm:
+            return None
+        if draw.turns >= self._turns or self._clock() - draw.last_at > self._idle_s:
             return None
         draft.kept_arm = draw.arm
         return draw
-
-    def _is_kept(self, draw: KeptDraw, draft: Draft) -> bool:
-        alarm = self._get_alarm()
-        if draw.failed or draw.arm not in draft.names or (alarm is not None and draw.decided_at <= alarm):
-            return False
-        return draw.turns < self._turns and self._clock() - draw.last_at <= self._idle_s
 
     def plan(self, draft: Draft) -> StepRecord | None:
         """Keep the arm that was drawn before, or keep the arm of this draw for the turns to come."""

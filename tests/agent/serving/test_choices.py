@@ -79,7 +79,7 @@ def test_every_call_has_an_id_of_its_own(pieces: list[tuple[int, int]]) -> None:
     for decision_id in ("shop~d-1", "shop~d-2"):
         names, begun = CallNames(decision_id), dict[tuple[int, int], str]()
         for choice, index in pieces:
-            (piece,) = names.renamed(choice, [{"index": index, "function": {"arguments": "x"}}])
+            (piece,) = names.rename(choice, [{"index": index, "function": {"arguments": "x"}}])
             if "id" in piece:
                 assert (choice, index) not in begun
                 begun[choice, index] = piece["id"]

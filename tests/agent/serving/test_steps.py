@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.turn import steps
+from armwise.agent.config import parse
+from armwise.agent.turn import Draft, StepError, StepRecord, TurnStep, steps
+from armwise.agent.turn.steps.base import Array, DrawInputs
 from tests.agent.asking import ask, look_up, tell
-from tests.agent.fakes import Service
+from tests.agent.fakes import CONFIG, Service
 
 
 @pytest.fixture(params=steps.BUILT_IN)
@@ -62,3 +64,62 @@ async def test_a_decision_of_a_step_that_is_gone_is_not_verified(
         steps.load_built_in.cache_clear()
         assert not verified["verified"]
         assert "this service lacks the steps that took part: floor" in verified["why"][0]
+
+
+class Failing(TurnStep):
+    """Cannot take part, and says so under a name."""
+
+    name = "failing"
+    is_for_any_turn = True
+    blames = "failing"
+
+    def plan(self, draft: Draft) -> StepRecord:
+        del draft
+        return {}
+
+    @classmethod
+    def distribute(cls, record: StepRecord, draw: DrawInputs, p: Array) -> Array:
+        del record, draw, p
+        raise StepError(cls.blames, "no")
+
+
+async def test_a_step_that_cannot_take_part_is_left_out_of_the_draw(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        service.replica._add_step(Failing())  # noqa: SLF001 - as its configuration would
+        made = (await ask(service)).json()["agent"]
+        verified = (await service.client.get(f"/v1/decisions/{made['decision_id']}/verify")).json()
+        assert verified["verified"], verified["why"]
+
+
+async def test_a_kept_arm_is_kept_although_another_step_fails(tmp_path: Path) -> None:
+    async with Service(tmp_path, sticky="episode").running() as service:
+        service.replica._add_step(Failing())  # noqa: SLF001
+        made = [(await ask(service, agent={"episode_id": "talk"})).json()["agent"] for _ in range(4)]
+        assert [one["mode"] for one in made] == ["explore", *["continued"] * 3]
+        assert len({one["arm_drawn"] for one in made}) == 1
+
+
+@pytest.mark.parametrize("name", ["no_step", "floor"])
+async def test_a_step_that_blames_another_one_fails_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setattr(Failing, "blames", name)
+    async with Service(tmp_path).running() as service:
+        service.replica._add_step(Failing())  # noqa: SLF001
+        assert (await look_up(service)).status_code == 500
+        assert f"step {name!r} cannot be left out" in caplog.text
+
+
+async def test_beside_a_default_incumbent_a_conversation_keeps_its_arm(tmp_path: Path) -> None:
+    tap = {"share": 0.5, "incumbent": "bm25"}
+    async with Service(tmp_path, sticky="episode", tap=tap).running() as service:
+        made = [(await ask(service, agent={"episode_id": "talk"})).json()["agent"] for _ in range(3)]
+        assert [one["mode"] for one in made] == ["explore", "continued", "continued"]
+        record = (await service.client.get(f"/v1/decisions/{made[-1]['decision_id']}")).json()
+        assert (record["incumbent"], record["shadow"]) == (None, None)
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    twice = [{"kind": f"{__name__}:Failing"}] * 2
+    with pytest.raises(ValueError, match="two have the name failing"):
+        parse({**CONFIG, "steps": twice}).build_steps()
