@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe, verify_states
 from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
-from armwise.agent.turn import Choices, is_text
+from armwise.agent.turn import Choices, is_text, load_built_in, weigh_arms
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import Decision, Mode
 from armwise.feedback.log import Store
@@ -219,9 +219,8 @@ def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterato
         if decision.mode is Mode.FORCED:
             right = (decision.probabilities, decision.arms) == ((1.0,), (decision.drawn,))
         else:
-            p = served_distribution(
-                policy, decision.context, decision.arms, decision.floor or 0.0, decision.penalty
-            )
+            penalty = weigh_arms(decision.steps, load_built_in(), decision.arms)
+            p = served_distribution(policy, decision.context, decision.arms, decision.floor or 0.0, penalty)
             explored = decision.mode is Mode.EXPLORE
             index = (
                 choose(p, sampling.uniform_from(decision.id, salt, decision.arms))

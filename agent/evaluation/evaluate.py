@@ -490,7 +490,7 @@ def recompute(
             recalled = {version: policies.of(version) for version in versions}
         except PolicyError:
             recalled = {}
-        if not recalled or decision.policy in FOREIGN:
+        if not recalled or decision.policy in FOREIGN or decision.floor is None:
             lost += 1
         else:
             checked += 1

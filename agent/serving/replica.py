@@ -174,7 +174,6 @@ class Replica:
         arms: The live arms.
         passages: Returns passages of the corpus by their ids.
         models: Language models by name.
-        salt: Secret of the log that enters the hashes of draws.
         health: Circuit breakers and places of arms and models.
         price: Price of a unit of cost under the budget; None: no budget, or no request under it yet.
         raised: What the exploration floor is raised to for a while after an alarm.
@@ -217,7 +216,7 @@ class Replica:
         self._scorers = Scorers(store, config, arms.vectors, embedders.embed)
         self.versions = Versions(store, config, self._scorers)
         self.models = name_models(config, backends.generators)
-        self.salt, self.health = store.draw_secret.salt, ArmHealth(caps=_caps(config))
+        self.health = ArmHealth(caps=_caps(config))
         self.price: Price | None = None
         self.raised: Exploration | None = None
         self.alarm_at: float | None = None
@@ -294,6 +293,11 @@ class Replica:
     def find_step(self, name: str) -> Any:
         """Return the step of a name; None: the service does without."""
         return next((step for step in self.decider.steps if step.name == name), None)
+
+    @property
+    def salt(self) -> str:
+        """Secret of the log that enters the hashes of draws."""
+        return self.store.draw_secret.salt
 
     @property
     def canaries(self) -> Sequence[Canary]:

@@ -364,9 +364,12 @@ class Traffic:
         draws.at[i] = fact.decided_at
         draws.left[i] = wish.leaves
         if i % self.recompute == 0:
-            again = served_distribution(self.copies[fact.version], fact.context, arms, fact.floor)
+            seen, floor = fact.context, fact.floor or 0.0
+            again = served_distribution(self.copies[fact.version], seen, arms, floor)
             if fact.share:
-                beside = served_distribution(self.copies[fact.candidate], fact.context, arms, fact.floor)
+                beside = served_distribution(
+                    self.copies[fact.candidate], fact.context, arms, (fact.floor or 0.0)
+                )
                 again = sampling.mixed(again, beside, fact.share)
             assert tuple(again.tolist()) == fact.probabilities
             self.recomputed += 1

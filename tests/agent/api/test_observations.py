@@ -406,11 +406,8 @@ async def test_the_shadow_is_recomputed_and_the_draw_was_made_elsewhere(on_each:
     await on_each.learn()
     assert (await verified(on_each, "o-1"))["verified"], "the version of then, not that of now"
     with on_each.replica.store.writing() as connection:
-        connection.execute(
-            sa.update(t.decisions).values(
-                steps={"incumbent": {"shadow": dict.fromkeys(found["shadow"]["logged"], 1 / 3)}}
-            )
-        )
+        shadow = dict(zip(found["shadow"]["logged"], (0.5, 0.25, 0.25), strict=True))
+        connection.execute(sa.update(t.decisions).values(steps={"incumbent": {"shadow": shadow}}))
     changed = await verified(on_each, "o-1")
     assert not changed["verified"]
     assert "the policy in the shadow differs" in changed["why"][0]

@@ -408,7 +408,7 @@ def served_by(
                 "floor": config.explores.among(len(ARMS)),
             }
             told |= {"candidate": 1, "share": share} if share else {}
-            facts += [replace(mine, version=version.version, **told), execution, said]
+            facts += [change(mine, version=version.version, **told), execution, said]
         store.append(facts)
     learner.step()
 
@@ -455,7 +455,7 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
         decision, execution, said = turn(number, drawn)
         told: dict[str, Any] = {"probabilities": tuple(p.tolist()), "policy": "uniform", "floor": floor}
         told |= {"candidate": candidate, "share": 0.25} if candidate else {}
-        facts += [replace(decision, version=1, decided_at=1.0 + number / turns, **told), execution, said]
+        facts += [change(decision, version=1, decided_at=1.0 + number / turns, **told), execution, said]
     store.append(facts)
     join(store, config)
     return first, second
@@ -550,7 +550,7 @@ def test_the_bounds_of_a_canary_use_the_rewards_known_when_it_decided(
     monkeypatch.setattr("armwise.agent.evaluation.evaluate.judge", judged)
     last, execution, _ = turn(3 * 100, "dense")
     told = {"candidate": first, "share": 0.25, "version": first, "floor": 0.02}
-    store.append([replace(last, decided_at=9.0, **told), execution])
+    store.append([change(last, decided_at=9.0, **told), execution])
     evaluated(config, store, f"canary:{first}", gate=True)
     (given,) = known
     assert set(given["known"].tolist()) == {0}, "version 1 had learned nothing"

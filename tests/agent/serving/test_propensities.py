@@ -6,17 +6,17 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from armwise.agent.policies import choose, sampling, served_distribution
+from armwise.agent.policies import Exploration, choose, sampling, served_distribution
 from armwise.agent.policies.router import Routed
-from armwise.agent.turn import NO_MODELS, UNPROBED, Ask, Decider, Probes
+from armwise.agent.turn import Decider, Draft
+from armwise.agent.turn.eligibility import list_allowed
 from armwise.arms.base import Query, Retrieval
-from armwise.feedback.events import Context, Decision, Mask, Mode, Status
+from armwise.feedback.events import Decision, Mode, Status
 from tests.agent.draws import judge, verdicts
 from tests.agent.traffic import ARMS, FALLBACK, MODES, STATUSES, Draws, Traffic
 
@@ -138,23 +138,15 @@ def test_arms_that_were_looked_at_are_drawn_as_often_as_the_log_says() -> None:
 class MaskedAfterTheDraw(Decider):
     """Draws from all arms, and passes over the one drawn where its breaker is open or it is full."""
 
-    def masked(
-        self, names: Sequence[str], probes: Probes = UNPROBED, models: Mapping[str, str] = NO_MODELS
-    ) -> dict[str, Mask]:
-        del names, probes, models
-        return {}
-
-    def decide(
-        self, ask: Ask, names: Sequence[str], context: Context, probes: Probes = UNPROBED, *others: Any
-    ) -> Decision:
-        masked = super().masked(names, probes)
-        able = [name for name in names if name not in masked]
-        honest = super().decide(ask, able, context, probes, *others)
+    def decide(self, draft: Draft) -> Decision:
+        """Draw among all arms, and take another one if the drawn arm is masked."""
+        (everything, _), context = list_allowed(draft.ask, draft.arms), draft.context
+        honest = super().decide(draft)
         if honest.mode is not Mode.EXPLORE:
             return honest
-        everything = list(names)
-        p = served_distribution(self.serving.policy, context, everything, self.floor(len(everything)))
-        drawn = everything[choose(p, sampling.uniform_from(ask.decision_id, self.salt, everything))]
+        floor = Exploration(0.1, 0.02).among(len(everything))
+        p = served_distribution(self.serving.policy, context, everything, floor)
+        drawn = everything[choose(p, sampling.uniform_from(honest.id, self.salt, everything))]
         return replace(honest, drawn=drawn if drawn in honest.arms else honest.arms[0])
 
 

@@ -224,7 +224,7 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     last = decisions(on_each)[-1]
     assert (last.version, last.candidate, last.share) == (before, brought.version, 0.5)
     assert advised(last) == set()
-    assert set(last.candidate_scores or {}) == {"none", "bm25"}
+    assert set(last.steps["canary"]["scores"]) == {"none", "bm25"}
     assert await verified(on_each, last)
     assert brought.router is not None
     (seen,) = router_contexts.read_contexts(on_each.replica.store, [last], brought.router)
@@ -243,7 +243,8 @@ async def test_a_canary_beside_a_promoted_router_decides_without_its_scores(tmp_
         assert (await canary(service, before)).status_code == 200
         await look_up(service)
         last = decisions(service)[-1]
-        assert (last.version, last.candidate, last.candidate_scores) == (brought.version, before, {})
+        assert (last.version, last.candidate) == (brought.version, before)
+        assert last.steps["canary"]["scores"] == {}
         assert advised(last) == {"none", "bm25"}
         assert await verified(service, last)
 
