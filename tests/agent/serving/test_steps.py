@@ -7,10 +7,26 @@ from pathlib import Path
 import pytest
 
 from armwise.agent.config import parse
-from armwise.agent.turn import Draft, StepError, StepRecord, TurnStep, steps
+from armwise.agent.policies import Exploration, Uniform
+from armwise.agent.turn import (
+    ArmHealth,
+    ArmInfo,
+    Ask,
+    Draft,
+    Probes,
+    Serving,
+    StepError,
+    StepRecord,
+    TurnStep,
+    steps,
+)
 from armwise.agent.turn.steps.base import Array, DrawInputs
+from armwise.agent.turn.steps.health import HealthStep
+from armwise.arms.base import Retrieval
+from armwise.feedback.events import Context, Mask
 from tests.agent.asking import ask, look_up, tell
 from tests.agent.fakes import CONFIG, Service
+from tests.agent.turns import make_decider
 
 
 @pytest.fixture(params=steps.BUILT_IN)
@@ -123,3 +139,32 @@ def test_two_steps_of_one_name_are_refused() -> None:
     twice = [{"kind": f"{__name__}:Failing"}] * 2
     with pytest.raises(ValueError, match="two have the name failing"):
         parse({**CONFIG, "steps": twice}).build_steps()
+
+
+class Elsewhere(TurnStep):
+    """Leaves out an arm that is not there."""
+
+    name = "elsewhere"
+
+    def mask(self, draft: Draft) -> dict[str, str]:
+        del draft
+        return {"nowhere": "gone"}
+
+
+async def test_a_reason_for_an_arm_that_is_not_there_is_not_recorded(tmp_path: Path) -> None:
+    async with Service(tmp_path).running() as service:
+        service.replica._add_step(Elsewhere())  # noqa: SLF001
+        name = (await look_up(service)).json()["agent"]["decision_id"]
+        record = (await service.client.get(f"/v1/decisions/{name}")).json()
+        assert (len(record["pmf"]), record["masked"]) == (3, {})
+
+
+def test_an_arm_that_has_searched_before_the_draw_needs_no_room() -> None:
+    health = ArmHealth(caps={"bm25": 1})
+    decider = make_decider(Serving(Uniform(), 1), Exploration(0.1), health=health)
+    arms = {name: ArmInfo() for name in ("none", "bm25")}
+    draft = decider.draft(Ask("d-1", "?"), arms, Context("?"), decider.serving, restricted=False)
+    with health.track("bm25"):
+        assert HealthStep(health).mask(draft) == {"bm25": Mask.AT_CAP}
+        draft.probes = Probes(found={"bm25": Retrieval()})
+        assert HealthStep(health).mask(draft) == {}
