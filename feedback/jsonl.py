@@ -327,7 +327,7 @@ def _misfits(d: Decision) -> Iterator[str]:
 
 def _misread_steps(d: Decision) -> Iterator[str]:
     try:
-        _STEPS.validate_python(d.steps)
+        _STEPS.validate_python(d.steps, strict=True)
     except ValidationError as error:
         yield f"decision.steps.{explain(error)}"
 

@@ -202,6 +202,7 @@ BELOW_0 = "it must be finite and not below 0"
         (put(P, '"probabilities":null'), "decision.probabilities is None"),
         (put('"seq":1', '"seq":0'), "seq is 0"),
         (put('"least":0.01', '"least":2.0'), "decision.steps.floor.least is 2.0"),
+        (put('"least":0.01', '"least":"0.5"'), "decision.steps.floor.least is '0.5'"),
         *(
             (put('"steps":{', f'"steps":{{{record},'), told)
             for record, told in (
