@@ -20,15 +20,15 @@ from armwise.arms.base import Arm, Passage, Query
 LOOKUP, COMPARISON, RULE = "library look-ups", "library comparisons", "language rules"
 """Kinds of questions."""
 
-BEST = {LOOKUP: "library-small", COMPARISON: "library-large", RULE: "language-small"}
-"""The arm that is worth most for each kind of question."""
-
 RIGHT_ARMS = {
     LOOKUP: ("library-small", "library-large"),
     COMPARISON: ("library-large",),
     RULE: ("language-small",),
 }
 """The arms that answer nearly all questions of a kind right; the first one is the cheapest."""
+
+BEST = {kind: arms[0] for kind, arms in RIGHT_ARMS.items()}
+"""The arm that is worth most for each kind of question."""
 
 ALONE = "large-alone"
 """The arm that is worth most for rules once the search API is stale."""

@@ -95,7 +95,6 @@ class CanaryStep(TurnStep):
         """Drop the candidate."""
         if (canary := self._find(draft)) is not None:
             self._drop(canary, str(error), error)
-        draft.kept_floor = 1.0
 
     def _drop(self, canary: Canary, why: str, error: Exception | None = None) -> None:
         message = "candidate version %d fails and gets no more traffic: %s"

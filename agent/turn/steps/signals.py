@@ -217,8 +217,9 @@ class Signals(TurnStep):
 
         Returns at once.
         """
-        if execution.stages and (score := execution.stages[-1].get("score")) is not None:
-            self.offer_check(decision, float(str(score)))
+        score = execution.stages[-1].get("score") if execution.stages else None
+        if isinstance(score, int | float):
+            self.offer_check(decision, float(score))
         if execution.finish_reason:
             refused = execution.finish_reason in REFUSALS
             self._offer_known(_Known(Signal.REFUSED, decision, float(refused)))
