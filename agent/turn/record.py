@@ -516,6 +516,7 @@ class TurnCommit:
             except asyncio.CancelledError:
                 self.abandon(execution)
                 raise
+            self._report_durable()
             try:
                 (receipt,) = await self._log.append(execution)
             except LogUnavailableError:

@@ -1,5 +1,6 @@
 """Steps plug in: a service works without any one of them, and what each recorded is what verifies."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,13 +20,15 @@ from armwise.agent.turn import (
     StepRecord,
     TurnStep,
     steps,
+    weigh_arms,
 )
 from armwise.agent.turn.steps.base import Array, DrawInputs
 from armwise.agent.turn.steps.health import HealthStep
-from armwise.arms.base import Retrieval
-from armwise.feedback.events import Context, Mask
+from armwise.arms.base import Query, Retrieval
+from armwise.feedback.events import Context, Decision, Mask
 from tests.agent.asking import ask, look_up, tell
-from tests.agent.fakes import CONFIG, Service
+from tests.agent.fakes import CONFIG, FakeArms, MemoryLog, Service
+from tests.agent.serving.test_turn import CHAT, LOOK_UP, a_loop, run
 from tests.agent.turns import make_decider
 
 
@@ -157,6 +160,37 @@ async def test_a_reason_for_an_arm_that_is_not_there_is_not_recorded(tmp_path: P
         name = (await look_up(service)).json()["agent"]["decision_id"]
         record = (await service.client.get(f"/v1/decisions/{name}")).json()
         assert (len(record["pmf"]), record["masked"]) == (3, {})
+
+
+class Following(TurnStep):
+    """Counts the decisions that it follows."""
+
+    name = "following"
+
+    def __init__(self) -> None:
+        self.followed: list[str] = []
+
+    def follow(self, ask: Ask, decision: Decision) -> None:
+        assert decision.id == ask.decision_id
+        self.followed.append(decision.id)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02], ids=["a quick search", "a slow one"])
+@pytest.mark.parametrize("asked", [CHAT, LOOK_UP], ids=["chat", "retrieve"])
+async def test_each_durable_decision_is_followed_once(asked: Ask, seconds: float) -> None:
+    async def search(_query: Query, _k: int) -> Retrieval:
+        await asyncio.sleep(seconds)
+        return Retrieval()
+
+    step = Following()
+    await run(a_loop(MemoryLog(), FakeArms({"bm25": search}), steps=(step,)), asked)
+    assert step.followed == [asked.decision_id]
+
+
+def test_what_a_budget_and_a_cache_cost_adds_up() -> None:
+    budget = {"price": 2.0, "costs": {"small": 1.0, "large": 3.0}}
+    records = {"budget": budget, "cache": {"usd_weight": 10.0, "usd": {"large": 0.5}}}
+    assert weigh_arms(records, steps.load_built_in(), ["large", "small"]) == [11.0, 2.0]
 
 
 def test_an_arm_that_has_searched_before_the_draw_needs_no_room() -> None:
