@@ -14,7 +14,6 @@ These are computed in a process of their own, which has seen nothing but the log
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,7 +30,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import Complete
 from armwise.feedback.training_log import read_examples, read_position
-from armwise.feedback.training_log.join import Fold, Joined, rated_rows, read_facts, read_head
+from armwise.feedback.training_log.joiner import read_head
 from benchmarks.crash_children import fresh_process
 from benchmarks.crash_ledger import Ledger
 from tests.simulation.history import TABLES, Rule, Tables, find_faults, parse_rows
@@ -140,7 +139,6 @@ def verify(document: dict[str, Any]) -> Verdict:
     config = parse(document)
     store = Store(config.database_url, config.reward.join)
     try:
-        faults = [*_training_log(store, config)]
         with store.reading() as connection:
             facts, joined = read_head(connection), read_position(connection, config.reward.join)
             versions = connection.execute(
@@ -154,33 +152,9 @@ def verify(document: dict[str, Any]) -> Verdict:
             Fault("rebuild", f"{state}", version=state.version) for state in report.states if not state.equal
         ]
         compared = tuple(row.version for row in versions)
-        return Verdict((*faults, *wrong, *differs), facts, joined.examples_seq, compared, decisions)
+        return Verdict((*wrong, *differs), facts, joined.examples_seq, compared, decisions)
     finally:
         store.close()
-
-
-def _training_log(store: Store, config: AppConfig) -> Iterator[Fault]:
-    """Compare the training log, and who rated, with a fold of all facts from the first one."""
-    rule, x, r = config.reward, t.examples.c, t.raters.c
-    fold = Fold(rule)
-    ready: list[Joined] = []
-    with store.reading() as connection:
-        position = read_position(connection, rule.join)
-        while fold.seq < position.log_seq:
-            for fact in read_facts(connection, fold.seq, min(position.log_seq, fold.seq + CHUNK)):
-                ready += fold.apply(fact)
-        rows = connection.execute(sa.select(t.examples).where(x.join == rule.join).order_by(x.seq)).all()
-        rated = sa.select(r.seq, r.decision_id, r.rater, r.learned, r.joined_by).where(r.join == rule.join)
-        raters = [dict(row) for row in connection.execute(rated.order_by(r.seq)).mappings()]
-    joined = [(row.decision_id, row.metrics, row.joined_by) for row in rows]
-    expected = [(one.decision_id, one.metrics, one.by) for one in ready if one.learned]
-    for what, found, due in (("row", joined, expected), ("rater", raters, rated_rows(ready, 0))):
-        if found != due:
-            pairs = enumerate(zip_longest(found, due), start=1)
-            at, (actual, other) = next((seq, pair) for seq, pair in pairs if pair[0] != pair[1])
-            yield Fault(
-                "training log", f"{what} {at} is {actual}, and a fold from the first fact gives {other}"
-            )
 
 
 def _replayed(store: Store, config: AppConfig, versions: Sequence[Any]) -> tuple[list[Fault], int]:

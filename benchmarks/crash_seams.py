@@ -22,7 +22,7 @@ from armwise.feedback.log.postgres import PostgreSQL
 from armwise.feedback.log.sqlite import SQLite
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import Joiner
-from armwise.feedback.training_log.join import Fold
+from armwise.feedback.training_log import joiner as joins
 from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
 
 Function = Callable[..., Any]
@@ -66,7 +66,7 @@ def watch_learner(trip: Tripwire) -> None:
     _wrap(Joiner, "advance", _committing("join"))
     _wrap(versions, "publish", _committing("version"))
     _wrap(learner_host, "take_epoch", _committing("epoch"))
-    _wrap(Fold, "apply", _passing(trip, after="fact folded"))
+    _wrap(joins, "read_window", _passing(trip, after="facts joined"))
     _wrap(VowpalWabbit, "load", _passing(trip, before="state about to be resumed"))
     _wrap(VowpalWabbit, "learn", _passing(trip, after="example learned"))
     _wrap(VowpalWabbit, "save", _passing(trip, before="state asked for", after="state saved"))

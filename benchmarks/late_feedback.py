@@ -14,10 +14,11 @@ always the second. A cell is the share of the intervals that hold the truth, and
 first arm. `by value`: half of the failures are never reported, and no rule makes them known: it cannot cover.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -31,11 +32,11 @@ from armwise.agent.policies.sampling import mix_floor
 from armwise.feedback.dataset import EmptyLogError
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Store
+from armwise.feedback.log.counting import find_closing
 from armwise.feedback.ope import evaluate
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import Fold, Joiner, take_epoch
-from armwise.feedback.training_log.join import DecisionFact, Executed, FeedbackFact
+from armwise.feedback.training_log import Joiner, take_epoch
 
 CLICKS = RewardRule(metrics={"click": Metric(type="boolean")}, cost_weight=0.0, clip=(0.0, 1.0))
 SILENT = RewardRule(metrics=CLICKS.metrics, cost_weight=0.0, clip=(0.0, 1.0), default=0.0)
@@ -62,43 +63,32 @@ class Learned:
 
 
 def learn(policy: Policy, n: int, seed: int, *, silent: bool) -> Learned:
-    """Serve and learn, by the fold that a learner has; a click is known after a minute in the mean."""
+    """Serve and learn at each deadline, as a learner does; a click is known after a minute in the mean."""
     rng = np.random.default_rng(seed)
     clicks, delays = rng.random((n, 2)) < TRUTH, rng.exponential(60.0, n)
-    fold, made, at_once = Fold(SILENT), dict[str, Decision](), list[tuple[float, FeedbackFact]]()
+    waiting = deque[tuple[float, Decision, float]]()
     drawn = np.zeros(n, dtype=np.int64)
     for i in range(n):
         at, name = 10.0 * i, f"d{i}"
-        while silent and at_once and at_once[0][0] <= at:
-            _learn(policy, fold, made, at_once.pop(0)[1])
+        while waiting and waiting[0][0] < at:
+            _, before, reward = waiting.popleft()
+            policy.learn(before, reward)
         context = Context("", {})
         p = mix_floor(policy.probabilities(context, ARMS), FLOOR)
         drawn[i] = arm = int(rng.random() >= p[0])
         fact = Decision(name, context, ARMS, tuple(p.tolist()), ARMS[arm], policy.kind, 1, decided_at=at)
         clicked = bool(clicks[i, arm])
-        if not silent:
+        if silent:
+            in_time = clicked and delays[i] <= SILENT.wait_s
+            waiting.append((find_closing(at + SILENT.wait_s, at), fact, float(in_time)))
+        else:
             policy.learn(fact, float(clicked))
-            continue
-        made[name] = fact
-        _learn(policy, fold, made, DecisionFact(0, name, at, at))
-        _learn(policy, fold, made, Executed(0, name, at, Status.OK))
-        if clicked:
-            said = Feedback(f"f{i}", name, "click", 1.0, at + delays[i])
-            at_once.append((at + delays[i], FeedbackFact(0, said)))
-            at_once.sort(key=lambda each: each[0])
     second = drawn[n // 2 :]
     return Learned(
         len(getattr(policy, "restarts", ())),
         float((second == 0).mean()),
         float(clicks[np.arange(n), drawn].mean()),
     )
-
-
-def _learn(policy: Policy, fold: Fold, made: dict[str, Decision], fact: Any) -> None:
-    """Fold a fact at the next position, and learn what it completes."""
-    numbered = type(fact)(fold.seq + 1, *(getattr(fact, name) for name in fact.__slots__[1:]))
-    for joined in fold.apply(numbered):
-        policy.learn(made.pop(joined.decision_id), joined.metrics.get("click", 0.0))
 
 
 @app.command()

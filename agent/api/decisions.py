@@ -55,7 +55,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.registry import Version, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import DecisionFact, Fold
+from armwise.feedback.training_log import LoggedFeedback, Turn, find_deadline
 
 router = APIRouter(tags=["decisions"])
 
@@ -424,7 +424,7 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
         served_version=served.version,
         now=after[0] if after else None,
         learned=example_seq is not None and example_seq <= served.examples_seq,
-        closes_at=Fold(replica.config.reward).closing(_fact(decision_record)),
+        closes_at=_read_turn(decision_record, replica.config.reward).closing,
     )
     return StdlibJson(reply)
 
@@ -528,10 +528,9 @@ def document(
     """Return everything known about a decision at a time, in seconds since the epoch."""
     logged, execution = record.decision, record.execution
     served = execution.served if execution else None
-    fold, fact = Fold(rule), _fact(record)
-    metrics = record.metrics
+    turn, metrics = _read_turn(record, rule), record.metrics
     if metrics is None:
-        metrics = fold.metrics(fact, execution.status if execution else Status.OK)
+        metrics = rule.aggregate(turn.list_values(len(record.feedback)))
     reward = None
     if execution:
         failed = execution.status in ARM_FAILURES
@@ -582,7 +581,7 @@ def document(
         metrics=dict(metrics),
         reward=reward,
         example_seq=record.example_seq,
-        state=_state(record, now <= fold.closing(fact)),
+        state=_state(record, now <= turn.closing),
         withheld=withheld,
     )
 
@@ -649,20 +648,19 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
     return answer.text, [construct(WrittenChoice, **choice.recorded) for choice in answer.all]
 
 
-def _fact(record: LoggedDecision) -> DecisionFact:
-    """Return a decision with its feedback, as the fold reads it."""
-    decision = record.decision
-    labelled = decision.policy == LABELS
-    columns = (
+def _read_turn(record: LoggedDecision, rule: RewardRule) -> Turn:
+    """Return a decision with its feedback, numbered from 1, as the join reads it; executed before that."""
+    decision, execution = record.decision, record.execution
+    return Turn(
+        record.seq,
         decision.id,
         decision.decided_at,
         record.logged_at,
-        decision.mode,
-        decision.episode_id,
-        decision.deferred,
-        labelled,
+        find_deadline(decision.decided_at, rule, decision.policy),
+        executed=0,
+        status=execution.status if execution else Status.OK,
+        feedback=[LoggedFeedback(seq, item) for seq, item in enumerate(record.feedback, start=1)],
     )
-    return DecisionFact(record.seq, *columns, record.feedback, decision.draw_id)
 
 
 def _state(record: LoggedDecision, waits: bool) -> str:

@@ -1,6 +1,6 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import conversations, erasures, listing, rows, schema, tables
+from . import conversations, counting, erasures, listing, rows, schema, tables
 from .backend import dumps, storable, unindexed
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
@@ -27,6 +27,7 @@ __all__ = [
     "Receipt",
     "Store",
     "conversations",
+    "counting",
     "dumps",
     "erasures",
     "insert",

@@ -16,9 +16,10 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from armwise.feedback.clock import GRACE_S, check_stamp
+from armwise.feedback.clock import check_stamp
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
+from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ResultRows, limited
 from armwise.feedback.log.facts import (
@@ -77,17 +78,13 @@ class _Target:
 
     def awaits(self, item: Feedback, at: float) -> bool:
         """Return whether feedback that is committed at a time of the log may still be learned with it."""
-        # feedback on an episode before this decision refers to earlier decisions
-        before = (
-            item.decision_id is None
-            and item.kind is FeedbackKind.VALUE
-            and item.received_at < self.decided_at
-        )
-        return not self.learned and not before and item.received_at <= self.deadline and at <= self.closing
+        is_in_time = counting.counts(item, self.decided_at, self.deadline)
+        return is_in_time and not self.learned and at <= self.closing
 
 
 def _target(decided_at: float, deadline: float, logged_at: float, example_seq: int | None = None) -> _Target:
-    return _Target(decided_at, deadline, max(deadline, logged_at) + GRACE_S, example_seq is not None)
+    closing = counting.find_closing(deadline, logged_at)
+    return _Target(decided_at, deadline, closing, example_seq is not None)
 
 
 @dataclass(slots=True)

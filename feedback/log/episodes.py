@@ -12,8 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import Feedback, FeedbackKind
+from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import Database, Statement, compiled, dumps
 
@@ -82,12 +82,11 @@ def _episode_statements(database: Database) -> dict[str, sa.ClauseElement]:
 def _open(at: sa.ColumnElement[float]) -> Sequence[sa.ColumnElement[bool]]:
     """Return the conditions that a decision is neither closed at a time of the log nor learned."""
     d, x = t.decisions.c, t.examples.c
-    grace = sa.literal_column(repr(GRACE_S), sa.Double)
     learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
     # PostgreSQL expects this to be true of half of the rows, so it goes through them in order; for NOT EXISTS
     # it may read the entire table, and for IS NULL sort the entire episode
     false = sa.select(sa.false()).where(learned).correlate(t.decisions).scalar_subquery()
-    return (d.deadline + grace >= at) | (d.logged_at + grace >= at), sa.func.coalesce(false, sa.true())
+    return counting.is_open(d.deadline, d.logged_at, at), sa.func.coalesce(false, sa.true())
 
 
 def _oldest(

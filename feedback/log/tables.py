@@ -100,7 +100,7 @@ decisions = Table(
     metadata,
     _position(),
     Column("id", String(128), nullable=False, unique=True),
-    Column("decided_at", Time(), nullable=False),
+    Column("decided_at", Time(), nullable=False, index=True),
     Column("deadline", Time(), nullable=False),
     Column("logged_at", Time(), nullable=False, index=True),
     Column("mode", String(16), nullable=False),
@@ -283,7 +283,6 @@ progress = Table(
     Column("log_seq", _SEQ, nullable=False),
     Column("log_at", Double, nullable=False),
     Column("examples_seq", _SEQ, nullable=False),
-    Column("idle_seq", _SEQ, nullable=False),
 )
 
 epochs = Table(

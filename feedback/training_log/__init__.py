@@ -15,10 +15,9 @@ from . import (
     traffic,
 )
 from .examples import StartingPoint, learned_examples
-from .join import (
+from .join import LoggedFeedback, Turn, find_deadline
+from .joiner import (
     REBUILD,
-    DecisionFact,
-    Fold,
     Joiner,
     Position,
     confirm_epoch,
@@ -33,17 +32,18 @@ from .settled import Settled, WaitingDecisions, settled_at, waiting
 
 __all__ = [
     "REBUILD",
-    "DecisionFact",
-    "Fold",
     "Joiner",
+    "LoggedFeedback",
     "Position",
     "Settled",
     "StartingPoint",
+    "Turn",
     "WaitingDecisions",
     "confirm_epoch",
     "delays",
     "delete_training_log",
     "examples",
+    "find_deadline",
     "find_difference",
     "label_turns",
     "lag",

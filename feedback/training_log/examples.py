@@ -16,7 +16,7 @@ from typing import Any, Self
 from armwise.feedback.events import LABELS, Decision, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import read_examples
+from armwise.feedback.training_log.joiner import read_examples
 from armwise.feedback.training_log.label_turns import read_turns
 from armwise.feedback.training_log.observed import Also, WithObservations
 from armwise.feedback.training_log.router_contexts import with_router

@@ -1,140 +1,42 @@
-"""Join the log: fold its facts into the training log, the decisions that are ready to be learned, in order.
+"""Join the log: find the decisions that are ready to be learned, with their values, in order.
 
-    read_facts    the rows between two positions of the log, as facts
-    Fold          facts in the order of the log become decisions that are ready to be learned
-    Joiner        writes these, with the position read, while its epoch is the newest
-    read_examples reads the training log
+    read_window   one query for the decisions that facts between two positions may make ready,
+                  one for all feedback on them
+    find_ready    the first position at which each of them is complete, or at which its time is over
 
-What is learned, when, and with which values is a function of the facts and the rule: when the log is read,
-and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of the
-facts so far; it closes a decision whose wait time has passed.
+What is learned, when, and with which values is a function of the facts and the rule. Nothing is kept between
+two calls but the examples, the raters of ready decisions and the position that was read: when the log is
+read, and how often the reader restarts, makes no difference. Time is the log's own, the latest timestamp of
+the facts so far; it closes a decision whose wait time has passed.
 
 A draw whose arm the conversation keeps is one example for all of its turns: metrics are means over the turns
 that have them, costs are sums, and the reward is that of a single turn. It is ready when its last turn can no
 longer get feedback: a turn that continues an open draw keeps that draw open for its wait time.
-
-New examples and the position read are written in one transaction, so a crash neither loses nor repeats an
-example. The facts are read before it, without a lock: only a learner with a newer epoch could change the
-training log in between, and the write detects that.
 """
 
-import heapq
-from bisect import insort
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
-from operator import attrgetter, itemgetter
 from typing import Any
 
 import sqlalchemy as sa
-from orjson import loads
 
 from armwise.feedback.clock import GRACE_S
-from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
-from armwise.feedback.events import (
-    ARM_FAILURES,
-    LABELS,
-    Example,
-    Execution,
-    Feedback,
-    FeedbackKind,
-    Mode,
-    Status,
-    Tick,
-)
-from armwise.feedback.log import LARGEST, Store, insert, unindexed
-from armwise.feedback.log import rows as log_rows
+from armwise.feedback.errors import LogGapError
+from armwise.feedback.events import LABELS, Feedback, FeedbackKind, Mode, Status
+from armwise.feedback.log import counting, unindexed
 from armwise.feedback.log import tables as t
-from armwise.feedback.reward import RewardRule
+from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
-from armwise.feedback.training_log.raters import RaterShares, read_newest
+from armwise.feedback.training_log.raters import RaterShares
 
-TOGETHER, STRAGGLERS = 50, 0.01
-"""Decisions within one wait time that count as settled together, and the share of them that may be open.
+Row = sa.Row[*tuple[Any, ...]]
 
-The minimum guards against a bias: a few decisions may all be closed because their feedback was quick, and
-quick feedback may be all good or all bad. Of many, the open ones move an estimate by at most their share.
-"""
-
-SPARE = 1000
-"""Closed decisions that the heap of deadlines may hold beyond the number of open ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionFact:
-    """A decision at a position of the log.
-
-    Attributes:
-        seq: The position.
-        id: The decision.
-        at: When it was made.
-        logged_at: The log's time when it was committed.
-        mode: How the arm came to be chosen.
-        episode_id: The episode that it is a part of.
-        deferred: Whether it counts only once it is activated.
-        past: Whether it was over before it was logged, like a label: all of its feedback comes with it.
-        earlier: Feedback on it or on its episode that precedes it in the log and may count, in order.
-        draw_id: The draw whose arm its conversation keeps: itself, or the earlier decision it continues.
-    """
-
-    seq: int
-    id: str
-    at: float
-    logged_at: float
-    mode: Mode = Mode.EXPLORE
-    episode_id: str | None = None
-    deferred: bool = False
-    past: bool = False
-    earlier: Sequence[Feedback] = ()
-    draw_id: str | None = None
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is a draw whose arm later turns may keep."""
-        return self.mode is Mode.EXPLORE and self.draw_id == self.id
-
-
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """The status of an execution at a position of the log."""
-
-    seq: int
-    decision_id: str
-    at: float
-    status: Status
-
-
-@dataclass(frozen=True, slots=True)
-class FeedbackFact:
-    """Feedback at a position of the log.
-
-    Attributes:
-        seq: The position.
-        feedback: The feedback.
-        more: Whether the next fact is feedback that was sent with this, on the same decision or episode: they
-            are learned together.
-    """
-
-    seq: int
-    feedback: Feedback
-    more: bool = False
-
-    @property
-    def at(self) -> float:
-        """When it was received."""
-        return self.feedback.received_at
-
-
-@dataclass(frozen=True, slots=True)
-class TickFact:
-    """Elapsed time at a position of the log."""
-
-    seq: int
-    at: float
-
-
-JoinedFact = DecisionFact | Executed | FeedbackFact | TickFact
+HasRoom = Callable[[str], bool]
+"""Returns whether a decision of a rater may be learned, see `RaterShares.has_room`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,856 +61,507 @@ class Joined:
     learned: bool = True
 
 
-@dataclass(slots=True)
-class PendingDecision:
-    """A decision that may still be learned, or a turn that continues one.
+# -- a decision, as the log has it -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedFeedback:
+    """Feedback at a position of the log.
 
     Attributes:
-        closing: Time of the log after which it is closed; a draw closes with its last turn.
-        is_kept: Whether it is a draw whose arm later turns may keep.
-        turns: Turns that continue it, in the order of the log.
-        continues: Whether it is itself a turn that continues a draw.
+        seq: The position.
+        feedback: The feedback.
+        more: Whether the next fact is feedback that was sent with this, on the same decision or episode: they
+            are learned together.
+    """
+
+    seq: int
+    feedback: Feedback
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A decision with what the log has about it, up to some position.
+
+    Attributes:
+        seq: Its position.
+        id: The decision.
+        decided_at: When it was made.
+        logged_at: The log's time when it was committed.
+        deadline: Until when its feedback counts.
+        mode: How the arm came to be chosen.
+        draw_id: The draw whose arm its conversation keeps: itself, or the earlier decision it continues.
+        is_deferred: Whether it counts only once it is activated.
+        is_past: Whether it was over before it was logged, like a label: all of its feedback comes with it.
+        executed: Position of its execution; infinite: it has none.
+        status: Status of the execution.
+        feedback: All feedback on it or on its episode, in order, in time or not.
     """
 
     seq: int
     id: str
-    at: float
+    decided_at: float
+    logged_at: float
     deadline: float
-    closing: float
-    episode_id: str | None
-    active: bool
-    past: bool
+    mode: Mode = Mode.EXPLORE
+    draw_id: str | None = None
+    is_deferred: bool = False
+    is_past: bool = False
+    executed: float = inf
     status: Status | None = None
-    values: dict[str, Feedback] = field(default_factory=dict)
-    retracted: set[str] = field(default_factory=set)
-    is_kept: bool = False
-    turns: "list[PendingDecision]" = field(default_factory=list)
-    continues: bool = False
+    feedback: Sequence[LoggedFeedback] = ()
 
     @property
-    def counts(self) -> bool:
-        """Whether its values and its cost count: the drawn arm answered, and the answer was shown."""
-        return self.active and self.status is Status.OK
+    def closing(self) -> float:
+        """Time of the log after which it is closed, unless a turn continues it."""
+        return counting.find_closing(self.deadline, self.logged_at)
 
-    def apply_feedback(self, feedback: Feedback) -> None:
-        """Apply feedback on the decision or on its episode that came before the deadline.
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is a draw whose arm later turns may keep."""
+        return self.mode is Mode.EXPLORE and self.draw_id == self.id
 
-        A value on an episode from before the decision belongs to earlier decisions; a retraction cancels
-        its value in whichever order they come.
-        """
-        if feedback.received_at > self.deadline:
-            return
-        name = pseudonym(feedback.id)  # which an erasure may have left of one of the two
-        match feedback.kind:
-            case FeedbackKind.ACTIVATION:
-                self.active = True
-            case FeedbackKind.RETRACTION:
-                self.retracted.add(name)
-                self.values.pop(name, None)
-            case FeedbackKind.VALUE if name not in self.retracted:
-                if feedback.decision_id is not None or feedback.received_at >= self.at:
-                    self.values[name] = feedback
+    def counts_at(self, seq: int) -> bool:
+        """Return whether the answer was shown by a position; it was, unless the decision is deferred."""
+        return not self.is_deferred or any(
+            each.feedback.kind is FeedbackKind.ACTIVATION
+            and each.feedback.received_at <= self.deadline
+            and each.seq <= seq
+            for each in self.feedback
+        )
+
+    def list_values(self, seq: int) -> list[Feedback]:
+        """Return the values that count at a position, in order: in time, on the drawn arm, not taken back."""
+        if self.status is not Status.OK or self.executed > seq:
+            return []
+        counting_items = [
+            each.feedback
+            for each in self.feedback
+            if each.seq <= seq and counting.counts(each.feedback, self.decided_at, self.deadline)
+        ]
+        # by pseudonym, which an erasure may have left of one of the two
+        taken_back = {pseudonym(item.id) for item in counting_items if item.kind is FeedbackKind.RETRACTION}
+        return [
+            item
+            for item in counting_items
+            if item.kind is FeedbackKind.VALUE and not (taken_back and pseudonym(item.id) in taken_back)
+        ]
 
 
-class Fold:
-    """The state of the fold at one position of the log.
+def find_deadline(decided_at: float, rule: RewardRule, policy: str) -> float:
+    """Return until when feedback counts under a rule; a label is complete when it is inserted."""
+    return decided_at if policy == LABELS else decided_at + rule.wait_s
 
-    Args:
-        rule: Declares when feedback is complete, and how values are aggregated.
-        seq: The position; 0 before the first fact.
-        at: The log's time there, seconds since the epoch.
-        idle_seq: The last position at which nearly all decisions within their wait time were closed: there
-            were at least `TOGETHER`, and the share of open ones was at most `STRAGGLERS`.
-        rated: Raters of the newest ready decisions, oldest first, each with whether it was learned.
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A draw with the turns that continue it.
 
     Attributes:
-        in_time: Closing times of the decisions that are within their wait time, open or not.
+        turns: The draw itself, then the turns, in the order of the log.
+        closing: Time of the log after which it is closed: with its last turn.
     """
 
-    def __init__(
-        self,
-        rule: RewardRule,
-        seq: int = 0,
-        at: float = 0.0,
-        idle_seq: int = 0,
-        rated: Iterable[tuple[str, bool]] = (),
-    ) -> None:
-        self.seq = seq
-        self.at = at
-        self.idle_seq = idle_seq
-        self.in_time = deque[float]()
-        self._rule = rule
-        self._raters = RaterShares(rule.rater_share, rated)
-        self._wait_s = rule.wait_s
-        self._learned_statuses = rule.learned_statuses
-        self._open: dict[str, PendingDecision] = {}
-        self._episodes: dict[str, list[tuple[int, str]]] = {}
-        self._closings: list[tuple[float, int, str]] = []
+    turns: tuple[Turn, ...]
+    closing: float
 
-    def __len__(self) -> int:
-        """Return the number of open decisions, including turns that continue one."""
-        return len(self._open)
-
-    @property
-    def next_closing(self) -> float | None:
-        """The earliest time at which an open decision will be closed, if any is open."""
-        while self._closings:
-            at, seq, name = self._closings[0]
-            pending = self._open.get(name)
-            if pending is not None and pending.closing <= at:
-                return at
-            heapq.heappop(self._closings)
-            if pending is not None:  # a turn has kept it open
-                heapq.heappush(self._closings, (pending.closing, seq, name))
-        return None
-
-    def apply(self, fact: JoinedFact) -> list[Joined]:
-        """Apply the next fact and return the decisions that become ready, in order.
-
-        Raises:
-            LogGapError: Facts between the last one and this one are missing.
-        """
-        if fact.seq != self.seq + 1:
-            raise LogGapError(
-                f"the log continues at {fact.seq} after {self.seq}: the rows between are missing"
-            )
-        joined = self._close(fact)
-        self.seq, self.at = fact.seq, max(self.at, fact.at)
-        match fact:
-            case DecisionFact():
-                self.open_decision(fact, None)
-                if fact.mode in (Mode.EXPLORE, Mode.CONTINUED) and not fact.past:
-                    self.in_time.append(self.closing(fact))
-            case Executed():
-                if pending := self._open.get(fact.decision_id):
-                    pending.status = fact.status
-                    joined += self._settle([pending])
-            case FeedbackFact():
-                affected = self._matching(fact.feedback)
-                for pending in affected:
-                    pending.apply_feedback(fact.feedback)
-                if not fact.more:
-                    joined += self._settle(affected)
-        self._note_nearly_all_closed()
-        return joined
-
-    def _note_nearly_all_closed(self) -> None:
-        """Record this position as idle if at most `STRAGGLERS` of the decisions in time are open."""
-        while self.in_time and self.in_time[0] < self.at:
-            self.in_time.popleft()
-        if len(self.in_time) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.in_time):
-            self.idle_seq = self.seq
-
-    def open_decision(self, fact: DecisionFact, status: Status | None) -> None:
-        """Keep a decision until it is learned or its time is over; a turn joins the draw that it continues.
+    @classmethod
+    def from_turns(cls, draw: Turn, following: Iterable[Turn]) -> "Draw":
+        """Return a draw with those of the following turns that came before it was closed.
 
         Args:
-            fact: The decision, with all feedback on it up to here.
-            status: Status of the execution, if it has ended.
+            draw: The draw.
+            following: Turns that name it as their draw, in the order of the log.
         """
-        if fact.mode is Mode.CONTINUED:
-            self._continue(fact, status)
-            return
-        if fact.mode is not Mode.EXPLORE or (status is not None and status not in self._learned_statuses):
-            return
-        pending = self._pending(fact, status)
-        self._open[fact.id] = pending
-        heapq.heappush(self._closings, (pending.closing, fact.seq, fact.id))
-        self._index(pending)
+        turns, closing = [draw], draw.closing
+        for turn in following if draw.is_kept else ():
+            if turn.seq > draw.seq and closing >= turn.logged_at:
+                turns.append(turn)
+                closing = max(closing, turn.closing)
+        return cls(tuple(turns), closing)
 
-    def open_conversation(self, facts: Sequence[tuple[DecisionFact, Status | None]]) -> None:
-        """Keep a draw that is open here, with the turns that continue it, in the order of the log."""
-        for fact, status in facts:
-            self.open_decision(fact, status)
-        pending = self._open.get(facts[0][0].draw_id or "")
-        # the draw id may name a turn, which stays open as long as the draw that it continues
-        if pending is not None and not pending.continues and pending.closing < self.at:
-            self._forget(pending)
 
-    def _continue(self, fact: DecisionFact, status: Status | None) -> None:
-        """Add a turn to the draw that it continues; ignore it once that draw is closed."""
-        draw = self._open.get(fact.draw_id or "")
-        if draw is None or not draw.is_kept or draw.closing < fact.logged_at:
-            return
-        turn = self._pending(fact, status)
-        draw.turns.append(turn)
-        draw.closing = max(draw.closing, turn.closing)
-        self._open[fact.id] = turn
-        self._index(turn)
+def find_ready(
+    draws: Iterable[Draw], rule: RewardRule, shares: RaterShares, after: int, times: "Times"
+) -> Iterator[Joined]:
+    """Yield the draws that become ready between two positions of the log, in order.
 
-    def _index(self, pending: PendingDecision) -> None:
-        if pending.episode_id is not None:
-            insort(self._episodes.setdefault(pending.episode_id, []), (pending.seq, pending.id))
+    A draw is ready at the first position at which its feedback is complete, or at which it is closed. Those
+    that one fact closes come first, by their closing, then those that it completes, by their position.
 
-    def metrics(self, fact: DecisionFact, status: Status) -> dict[str, float]:
-        """Return the aggregated metrics of a decision with this status, from its earlier feedback."""
-        return self._rule.aggregate(self._counted(self._pending(fact, status)))
-
-    def closing(self, fact: DecisionFact) -> float:
-        """Return the time of the log after which a decision is closed, unless a turn continues it."""
-        return max(self._deadline(fact), fact.logged_at) + GRACE_S
-
-    def _pending(self, fact: DecisionFact, status: Status | None) -> PendingDecision:
-        pending = PendingDecision(
-            seq=fact.seq,
-            id=fact.id,
-            at=fact.at,
-            deadline=self._deadline(fact),
-            closing=self.closing(fact),
-            episode_id=fact.episode_id,
-            active=not fact.deferred,
-            past=fact.past,
-            status=status,
-            is_kept=fact.is_kept,
-            continues=fact.mode is Mode.CONTINUED,
+    Args:
+        draws: Draws that are open at the first position; their turns have all feedback up to the last one.
+        rule: Declares when feedback is complete, and how values are aggregated.
+        shares: Raters of the decisions that were ready before; extended by the raters of these.
+        after: The first position.
+        times: Times of the facts after it.
+    """
+    events: list[tuple[int, float, int, Draw]] = []
+    for draw in draws:
+        first = draw.turns[0]
+        ends = times.find_end(draw.closing)
+        if first.executed >= ends or first.status not in rule.learned_statuses:
+            continue
+        if ends < inf:
+            events.append((int(ends), draw.closing, first.seq, draw))
+        events += (
+            (seq, inf, first.seq, draw)
+            for seq in _list_changes(first, rule)
+            if after < seq <= times.last and seq < ends
         )
-        for feedback in fact.earlier:
-            pending.apply_feedback(feedback)
-        return pending
+    done = set[str]()
+    for seq, closing, _, draw in sorted(events, key=lambda event: event[:3]):
+        if draw.turns[0].id in done:
+            continue
+        ready = _complete(draw, rule, shares, seq) if closing == inf else _close(draw, rule, shares, seq)
+        if ready is not None:
+            if ready.rater is not None:
+                shares.add(ready.rater, learned=ready.learned)
+            done.add(ready.decision_id)
+            yield ready
 
-    def _deadline(self, fact: DecisionFact) -> float:
-        """Return the time until which feedback counts; a past turn is complete when it is inserted."""
-        return fact.at if fact.past else fact.at + self._wait_s
 
-    def _matching(self, feedback: Feedback) -> list[PendingDecision]:
-        """Return the open decisions that feedback applies to, in order."""
-        if feedback.decision_id is not None:
-            pending = self._open.get(feedback.decision_id)
-            return [] if pending is None else [pending]
-        return [self._open[name] for _, name in self._episodes.get(feedback.episode_id or "", ())]
+def _list_changes(draw: Turn, rule: RewardRule) -> Iterator[int]:
+    """Yield the positions at which a draw may become complete: its execution, and feedback after that."""
+    # the last turn of a conversation is still to come
+    if draw.is_kept or (rule.learned_at is Complete.DEADLINE and not draw.is_past):
+        return
+    yield int(draw.executed)
+    yield from (each.seq for each in draw.feedback if each.seq > draw.executed and not each.more)
 
-    def _close(self, fact: JoinedFact) -> list[Joined]:
-        """Close the decisions whose closing time is before a fact."""
-        closed: list[Joined] = []
-        while self._closings and self._closings[0][0] < fact.at:
-            at, seq, name = heapq.heappop(self._closings)
-            pending = self._open.get(name)
-            if pending is None:
-                continue
-            if pending.closing > at:  # a turn has kept it open
-                heapq.heappush(self._closings, (pending.closing, seq, name))
-                continue
-            self._forget(pending)
-            if pending.is_kept and pending.status is Status.OK:
-                closed += self._conversation(pending, fact.seq)
-            elif pending.active and pending.status in self._learned_statuses:
-                closed += self._closed(pending, [pending], fact.seq)
-        return closed
 
-    def _conversation(self, draw: PendingDecision, by: int) -> Iterator[Joined]:
-        """Yield a draw with the means of the metrics of its turns, if any turn counts."""
-        if turns := [turn for turn in (draw, *draw.turns) if turn.counts]:
-            yield from self._closed(draw, turns, by)
+def _complete(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+    """Return a draw whose feedback is complete at a position; None: it is not."""
+    first = draw.turns[0]
+    if not first.counts_at(seq):
+        return None
+    values = _list_limited(first, shares, seq)
+    metrics = rule.aggregate(values)
+    is_known = bool(metrics) or first.status is not Status.OK
+    if not (is_known if first.is_past else rule.is_complete(metrics)):
+        return None
+    return Joined(first.id, metrics, seq, rater=None if first.is_past else _find_rater(values, rule))
 
-    def _closed(self, draw: PendingDecision, turns: Sequence[PendingDecision], by: int) -> Iterator[Joined]:
-        """Yield a draw whose wait time is over.
 
-        If the raters of all its values have used up their share, it is yielded as not learned. A draw without
-        feedback is yielded only if the rule has a default reward.
-        """
-        names = tuple(turn.id for turn in turns)
-        shown = () if names == (draw.id,) else names
-        counted = [self._counted(turn) for turn in turns]
-        values = [self._rule.aggregate(feedback) for feedback in counted]
-        metrics = values[0] if len(turns) == 1 else self._rule.mean_of_turns(values)
-        if not metrics and draw.status is Status.OK:
-            sent = [feedback for turn in turns for feedback in turn.values.values()]
-            if (rater := self._rater(sent)) is not None:
-                self._raters.add(rater, learned=False)
-                yield Joined(draw.id, {}, by, shown, rater, learned=False)
-                return
-            if self._rule.default is None:
-                return
-        yield self._joined(draw, metrics, by, [item for feedback in counted for item in feedback], shown)
+def _close(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+    """Return a draw that the fact at a position closes; None: it has nothing to learn.
 
-    def _joined(
-        self,
-        draw: PendingDecision,
-        metrics: Mapping[str, float],
-        by: int,
-        counted: Sequence[Feedback],
-        turns: tuple[str, ...] = (),
-    ) -> Joined:
-        rater = None if draw.past else self._rater(counted)
-        if rater is not None:
-            self._raters.add(rater, learned=True)
-        return Joined(draw.id, metrics, by, turns, rater)
+    If the raters of all its values have used up their share, it is returned as not learned. A draw without
+    feedback is returned only if the rule has a default reward.
+    """
+    first, before = draw.turns[0], seq - 1
+    turns = [turn for turn in draw.turns if turn.executed <= before and turn.counts_at(before)]
+    if first.is_kept and first.status is Status.OK:
+        turns = [turn for turn in turns if turn.status is Status.OK]
+    else:
+        turns = [turn for turn in turns if turn is first]
+    if not turns:
+        return None
+    values = [_list_limited(turn, shares, before) for turn in turns]
+    aggregated = [rule.aggregate(each) for each in values]
+    metrics = aggregated[0] if len(turns) == 1 else rule.mean_of_turns(aggregated)
+    names = tuple(turn.id for turn in turns)
+    names = () if names == (first.id,) else names
+    if not metrics and first.status is Status.OK:
+        sent = [item for turn in turns for item in turn.list_values(before)]
+        if (rater := _find_rater(sent, rule)) is not None:
+            return Joined(first.id, {}, seq, names, rater, learned=False)
+        if rule.default is None:
+            return None
+    rater = None if first.is_past else _find_rater([item for each in values for item in each], rule)
+    return Joined(first.id, metrics, seq, names, rater)
 
-    def _rater(self, feedback: Sequence[Feedback]) -> str | None:
-        """Return the rater of the last value that counts in a reward, if that is known."""
-        metrics = self._rule.metrics
-        raters = (item.rater for item in reversed(feedback) if item.metric in metrics)
-        return next((rater for rater in raters if rater is not None), None)
 
-    def _settle(self, changed: Iterable[PendingDecision]) -> Iterator[Joined]:
-        """Yield the decisions that are ready, and drop those that can never be."""
-        for pending in changed:
-            if pending.status is None or pending.continues:
-                continue
-            if pending.status not in self._learned_statuses:
-                self._forget(pending)
-            elif pending.active:
-                counted = self._counted(pending)
-                metrics = self._rule.aggregate(counted)
-                known = bool(metrics) or pending.status is not Status.OK
-                complete = known if pending.past else self._rule.is_complete(metrics)
-                if complete and not pending.is_kept:  # its last turn is still to come
-                    self._forget(pending)
-                    yield self._joined(pending, metrics, self.seq, counted)
+def _list_limited(turn: Turn, shares: RaterShares, seq: int) -> list[Feedback]:
+    """Return the values that count at a position, of raters within their share; all values of a label."""
+    return [
+        item
+        for item in turn.list_values(seq)
+        if turn.is_past or item.rater is None or shares.has_room(item.rater)
+    ]
 
-    def _counted(self, pending: PendingDecision) -> list[Feedback]:
-        """Return the values that count: those on an answer of the drawn arm, of raters within their share.
 
-        All values of a label count.
-        """
-        if pending.status is not Status.OK:
-            return []
-        values = pending.values.values()
-        if pending.past:
-            return list(values)
-        return [item for item in values if (rater := item.rater) is None or self._raters.has_room(rater)]
-
-    def _forget(self, pending: PendingDecision) -> None:
-        for decision in (pending, *pending.turns):
-            del self._open[decision.id]
-            self._unindex(decision)
-        if len(self._closings) > 2 * len(self._open) + SPARE:
-            self._closings = [closing for closing in self._closings if closing[2] in self._open]
-            heapq.heapify(self._closings)
-
-    def _unindex(self, pending: PendingDecision) -> None:
-        if pending.episode_id is not None:
-            others = self._episodes[pending.episode_id]
-            others.remove((pending.seq, pending.id))
-            if not others:
-                del self._episodes[pending.episode_id]
+def _find_rater(values: Sequence[Feedback], rule: RewardRule) -> str | None:
+    """Return the rater of the last value that counts in a reward, if that is known."""
+    raters = (item.rater for item in reversed(values) if item.metric in rule.metrics)
+    return next((rater for rater in raters if rater is not None), None)
 
 
 # -- facts of the log ------------------------------------------------------------------------------
 
 
-Row = sa.Row[*tuple[Any, ...]]
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The log's time at each position between two.
 
-_Numbered = list[tuple[int, Feedback]]
-"""Feedback with its positions."""
+    Attributes:
+        after: The first position, which is left out.
+        log_at: The log's time at the positions after it: the latest timestamp up to there.
+    """
+
+    after: int
+    log_at: Sequence[float]
+
+    @property
+    def last(self) -> int:
+        """The last position."""
+        return self.after + len(self.log_at)
+
+    def find_end(self, closing: float) -> float:
+        """Return the position of the first fact that closes what is closed after a time; infinite: none."""
+        n = bisect_right(self.log_at, closing)
+        return self.after + 1 + n if n < len(self.log_at) else inf
+
+
+ROUNDING_S = 1e-3
+"""Seconds by which a range of times in a query exceeds the exact one, as sums are rounded."""
 
 LOOKED_UP = 10_000
 """Ids in one statement: databases limit the number of parameters."""
 
-_DECIDED = (
-    t.decisions.c.seq,
-    t.decisions.c.id,
-    t.decisions.c.decided_at,
-    t.decisions.c.logged_at,
-    t.decisions.c.mode,
-    t.decisions.c.episode_id,
-    t.decisions.c.deferred,
-    t.decisions.c.policy,
-    t.decisions.c.draw_id,
-)
+_d, _e, _f, _x = t.decisions.c, t.executions.c, t.feedback.c, t.examples.c
 
-_FEEDBACK = (
-    t.feedback.c.seq,
-    t.feedback.c.more,
-    t.feedback.c.id,
-    t.feedback.c.decision_id,
-    t.feedback.c.metric,
-    t.feedback.c.value,
-    t.feedback.c.received_at,
-    t.feedback.c.episode_id,
-    t.feedback.c.kind,
-    t.feedback.c.rater,
-)
+_AFTER, _UPTO = (sa.bindparam(name, type_=sa.BigInteger) for name in ("after", "upto"))
 
 
-def _between(seq: sa.Column[int], *columns: sa.Column[Any]) -> sa.Select[Any]:
-    """Return the query of columns from position `after` + 1 to `upto`, in order."""
-    here = seq > sa.bindparam("after"), seq <= sa.bindparam("upto")
-    return sa.select(seq, *columns).where(*here).order_by(seq)
+def _in_window(seq: sa.Column[int]) -> sa.ColumnElement[bool]:
+    """Return the condition that a row is between two positions of the log."""
+    return (seq > _AFTER) & (seq <= _UPTO)
 
 
-_FACTS = (
-    _between(*_DECIDED),
-    _between(*(t.executions.c[name] for name in ("seq", "decision_id", "finished_at", "status"))),
-    _between(*_FEEDBACK),
-    _between(t.observations.c.seq, t.observations.c.observed_at),
-    _between(t.ticks.c.seq, t.ticks.c.at),
-)
-
-
-def _find_earlier(about: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return the query of feedback that precedes its decision, one from position `after` + 1 to `upto`."""
-    seq = t.decisions.c.seq
-    return (
-        sa.select(*_FEEDBACK, t.decisions.c.id.label("about"))
-        .join_from(t.decisions, t.feedback, about)
-        .where(seq > sa.bindparam("after"), seq <= sa.bindparam("upto"), t.feedback.c.seq < seq)
+_TIMES = sa.union_all(
+    *(
+        sa.select(at.table.c.seq.label("seq"), at.label("at")).where(_in_window(at.table.c.seq))
+        for at in (
+            *(_d.decided_at, _e.finished_at, _f.received_at),
+            *(t.observations.c.observed_at, t.ticks.c.at),
+        )
     )
+).order_by("seq")
 
+_IS_DRAWN = _d.mode.in_((Mode.EXPLORE, Mode.CONTINUED))
 
-_EARLIER_ON_DECISIONS = _find_earlier(t.feedback.c.early & (t.feedback.c.decision_id == t.decisions.c.id))
+_MAY_CLOSE = (
+    # by the deadline
+    _IS_DRAWN & (_d.decided_at >= sa.bindparam("made_since")) & (_d.decided_at <= sa.bindparam("made_until")),
+    # by a late commit, as that of a label
+    _IS_DRAWN
+    & (_d.seq > sa.bindparam("late_after"))
+    & (unindexed(_d.logged_at) <= sa.bindparam("late_until"))
+    & ((_d.policy == LABELS) | (_d.logged_at > _d.decided_at + sa.bindparam("nearly_wait_s"))),
+)
+"""Conditions that a decision may be closed between two times of the log."""
 
-_EARLIER_ON_EPISODES = _find_earlier(
-    (t.feedback.c.episode_id == t.decisions.c.episode_id)
-    & ((t.feedback.c.kind != FeedbackKind.VALUE) | (t.feedback.c.received_at >= t.decisions.c.decided_at))
+_LATE_AFTER = (
+    sa.select(_d.seq)
+    .where(_d.seq <= _AFTER, unindexed(_d.logged_at) < sa.bindparam("late_since"))
+    .order_by(_d.seq.desc())
+    .limit(1)
+)
+
+_TOUCHED = sa.union(
+    sa.select(_e.decision_id.label("id")).where(_in_window(_e.seq)),
+    sa.select(_f.decision_id).where(_in_window(_f.seq), _f.decision_id.is_not(None)),
+    sa.select(_d.id).where(
+        _d.seq >= sa.bindparam("first"),
+        _d.episode_id.in_(sa.select(_f.episode_id).where(_in_window(_f.seq), _f.episode_id.is_not(None))),
+    ),
+    *(sa.select(_d.id).where(condition) for condition in _MAY_CLOSE),
+)
+"""Decisions that facts between two positions are about, or whose time may be over there."""
+
+_TURNS = (
+    sa.select(
+        *(_d.seq, _d.id, _d.decided_at, _d.logged_at, _d.mode, _d.draw_id, _d.deferred, _d.policy),
+        *(_d.episode_id, _e.seq.label("executed"), _e.status, _x.seq.label("example")),
+    )
+    # an execution that precedes its decision is ignored
+    .outerjoin(t.executions, (_e.decision_id == _d.id) & (_e.seq > _d.seq) & (_e.seq <= _UPTO))
+    .outerjoin(
+        t.examples, (_x.decision_id == _d.id) & (_x.join == sa.bindparam("join")) & (_x.joined_by <= _AFTER)
+    )
+    .where(_IS_DRAWN, unindexed(_d.seq) <= _UPTO)
+)
+
+_IDS: sa.BindParameter[Sequence[str]] = sa.bindparam("ids", expanding=True)
+
+_TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(_IDS)) for column in (_d.id, _d.draw_id))
+
+_FEEDBACK = sa.select(
+    *(_f.seq, _f.more, _f.id, _f.decision_id, _f.metric, _f.value, _f.received_at),
+    *(_f.episode_id, _f.kind, _f.rater),
+).where(unindexed(_f.seq) <= _UPTO)
+
+_ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(_IDS))
+
+_ON_EPISODES = _FEEDBACK.where(
+    _f.episode_id.in_(_IDS),
+    _f.decision_id.is_(None),
+    (_f.kind != FeedbackKind.VALUE) | (_f.received_at >= sa.bindparam("made_first")),
 )
 
 
-def read_facts(connection: sa.Connection, after: int, upto: int) -> Iterator[JoinedFact]:
-    """Read the rows from position `after` + 1 to `upto`, and yield their facts in order."""
-    if upto <= after:  # as at most steps of a learner without traffic
-        return iter(())
-    here = {"after": after, "upto": upto}
-    decided, executed, feedback, observed, ticked = (connection.execute(rows, here).all() for rows in _FACTS)
-    earlier = _earlier(connection, decided, after, upto)
-    # Facts are created lazily: thousands at once would take twice as long.
-    return heapq.merge(
-        (_decided(row, earlier.get(row[1], ())) for row in decided),
-        (Executed(seq, name, at, Status(status)) for seq, name, at, status in executed),
-        (FeedbackFact(row[0], _feedback(row), row[1]) for row in feedback),
-        (TickFact(seq, at) for seq, at in observed),  # the join learns only the time from it
-        (TickFact(seq, at) for seq, at in ticked),
-        key=attrgetter("seq"),
-    )
+def read_window(
+    connection: sa.Connection,
+    rule: RewardRule,
+    after: int,
+    log_at: float,
+    upto: int,
+    shares: Callable[[], RaterShares],
+) -> tuple[list[Joined], float]:
+    """Return the decisions that become ready between two positions of the log, and its time at the last.
 
-
-def read_unlearned(
-    connection: sa.Connection, join: str, since: float, upto: int
-) -> Iterator[tuple[DecisionFact, Status | None]]:
-    """Read the draws up to a position that a training log lacks, in any order.
-
-    Turns that continue a draw are included. A draw that is continued by a turn since `since` is read with all
-    of its turns, however old.
+    Only decisions that the facts there are about, and those that are closed there, are read: a step takes as
+    long as its facts, however many decisions wait.
 
     Args:
         connection: A snapshot.
-        join: Digest of the training log.
-        since: Earliest time of the log at which they were committed.
-        upto: The position.
-
-    Yields:
-        Each decision with its feedback up to the position, and its status if it was executed by then; an
-        execution that precedes its decision is ignored, as in the fold.
-    """
-    d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    learned = sa.exists().where(x.decision_id == d.id, x.join == join)
-    query = (
-        sa.select(*_DECIDED, e.status)
-        .outerjoin(t.executions, (e.decision_id == d.id) & (e.seq > d.seq) & (e.seq <= upto))
-        .where(unindexed(d.seq) <= upto, d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)), ~learned)
-    )
-    rows = {row.seq: row for row in connection.execute(query.where(d.logged_at >= since))}
-    continued = sorted({row.draw_id for row in rows.values() if row.mode == Mode.CONTINUED})
-    for some in _chunks(continued):
-        rows |= {row.seq: row for row in connection.execute(query.where(d.draw_id.in_(some)))}
-    yield from _unlearned(connection, [*rows.values()], upto)
-
-
-def _unlearned(
-    connection: sa.Connection, rows: Sequence[Row], upto: int
-) -> Iterator[tuple[DecisionFact, Status | None]]:
-    feedback = _feedback_on(connection, rows, upto)
-    for row in rows:
-        status = None if row.status is None else Status(row.status)
-        yield _decided(row, feedback.get(row.id, [])), status
-
-
-def _decided(row: Row, earlier: Sequence[Feedback] = ()) -> DecisionFact:
-    seq, name, at, logged_at, mode, episode_id, deferred, policy, draw_id, *_ = row
-    past = policy == LABELS
-    return DecisionFact(seq, name, at, logged_at, Mode(mode), episode_id, deferred, past, earlier, draw_id)
-
-
-def _feedback(row: Row) -> Feedback:
-    """Return feedback with the fields that the fold reads."""
-    _, _, name, decision_id, metric, value, received_at, episode_id, kind, rater, *_ = row
-    kind = FeedbackKind(kind)
-    return Feedback(
-        name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
-    )
-
-
-def _feedback_on(connection: sa.Connection, decisions: Sequence[Row], upto: int) -> dict[str, list[Feedback]]:
-    """Return the feedback up to a position that may count for each decision, in order."""
-    f = t.feedback.c
-    by_decision: defaultdict[str, _Numbered] = defaultdict(list)
-    for some in _chunks([row.id for row in decisions]):
-        query = sa.select(*_FEEDBACK).where(f.decision_id.in_(some), f.seq <= upto)
-        for row in connection.execute(query):
-            by_decision[row.decision_id].append((row.seq, _feedback(row)))
-    episodes: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
-    for row in decisions:
-        if row.episode_id is not None:
-            episodes[row.episode_id].append((row.id, row.decided_at))
-    for some in _chunks(list(episodes)):
-        query = sa.select(*_FEEDBACK).where(f.episode_id.in_(some), f.seq <= upto)
-        for row in connection.execute(query):
-            item = row.seq, _feedback(row)  # one for all: a long episode has many decisions
-            always, received_at = row.kind != FeedbackKind.VALUE, row.received_at
-            for decision_id, decided_at in episodes[row.episode_id]:
-                if always or received_at >= decided_at:
-                    by_decision[decision_id].append(item)
-    return _in_order(by_decision)
-
-
-def _in_order(by_decision: Mapping[str, _Numbered]) -> dict[str, list[Feedback]]:
-    return {
-        name: [item for _, item in sorted(items, key=itemgetter(0))] for name, items in by_decision.items()
-    }
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[first : first + LOOKED_UP] for first in range(0, len(ids), LOOKED_UP))
-
-
-def _earlier(
-    connection: sa.Connection, decided: Sequence[Row], after: int, upto: int
-) -> dict[str, list[Feedback]]:
-    """Return the feedback that precedes its decision in the log and may count for it, by decision.
-
-    The decisions are those between two positions. A value on an episode from before a decision belongs to
-    earlier decisions, so a conversation of many turns with many values is read in linear time.
-    """
-    if not decided:
-        return {}
-    by_decision: defaultdict[str, _Numbered] = defaultdict(list)
-    queries = [_EARLIER_ON_DECISIONS]
-    if any(row.episode_id is not None for row in decided):
-        queries.append(_EARLIER_ON_EPISODES)
-    for query in queries:
-        for row in connection.execute(query, {"after": after, "upto": upto}):
-            by_decision[row.about].append((row.seq, _feedback(row)))
-    return _in_order(by_decision)
-
-
-# -- epoch fencing: the one learner that may write -------------------------------------------------
-
-
-REBUILD = "armwise rebuild"
-"""Holder of an epoch that a rebuild took."""
-
-
-def take_epoch(store: Store, holder: str, now: float) -> int:
-    """Supersede every other learner and return the new epoch, the only one that may write."""
-    with store.writing() as connection:
-        return insert(connection, t.epochs, {"holder": holder, "taken_at": now})
-
-
-def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
-    """Check within a write transaction that `epoch` is the newest.
+        rule: How the log is joined.
+        after: The first position. The examples up to there are stored.
+        log_at: The log's time there.
+        upto: The last position.
+        shares: Returns the raters of the decisions that were ready before.
 
     Raises:
-        SupersededError: Another learner has taken over.
-        RebuiltError: The training log was rebuilt.
+        LogGapError: Facts between the positions are missing.
     """
-    newest, holder = newest_epoch(connection)
-    if newest == epoch:
-        return
-    if holder == REBUILD:
-        raise RebuiltError(f"epoch {epoch} ended with a rebuild: restart from the rebuilt training log")
-    raise SupersededError(f"epoch {epoch} was superseded by epoch {newest} of {holder}")
-
-
-def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
-    """Return the epoch that may write and its holder; 0 and `nobody` before the first."""
-    row = connection.execute(_NEWEST_EPOCH).first()
-    return (row.epoch, row.holder) if row else (0, "nobody")
-
-
-_NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
-
-
-# -- the join, and its training log ----------------------------------------------------------------
-
-
-_GONE = "rows or their facts are missing; run `armwise rebuild`"
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a join has read.
-
-    Attributes:
-        log_seq: Facts up to this position are folded.
-        log_at: The log's time there, seconds since the epoch.
-        examples_seq: Length of the training log.
-        idle_seq: `idle_seq` of the fold there; left out of comparisons.
-    """
-
-    log_seq: int
-    log_at: float
-    examples_seq: int
-    idle_seq: int = field(default=0, compare=False, repr=False)
-
-
-class Joiner:
-    """The only writer of the training log of a rule.
-
-    Args:
-        store: The log.
-        rule: Defines when feedback is complete and how values are aggregated.
-        epoch: The right to write, from `take_epoch`.
-        batch: Facts that are folded in one pass.
-
-    Attributes:
-        left: Facts that the last `advance` left unread.
-    """
-
-    def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
-        self._store = store
-        self._rule = rule
-        self._join = rule.join
-        self._epoch = epoch
-        self._batch = batch
-        self._fold: Fold | None = None  # None: to be restored from the log
-        self._length = self._n_rated = 0
-        self.left = 0
-
-    def advance(self, now: float) -> Position:
-        """Fold the next facts, write the examples they complete, and return the position reached.
-
-        At the end of the log, a tick is written if the time closes a decision or ends the last wait time.
-
-        Args:
-            now: Seconds since the epoch.
-
-        Raises:
-            SupersededError: Another learner holds a newer epoch.
-            LogGapError: Rows of the log, or of the training log, are missing.
-            LogUnavailableError: Try again later; the log is unchanged.
-        """
-        fold, self._fold = self._fold, None  # discarded if anything below fails
-        with self._store.reading() as connection:
-            confirm_epoch(connection, self._epoch)
-            if fold is None:
-                fold, self._length, self._n_rated = resume(connection, self._rule)
-            start, head = fold.seq, read_head(connection)
-            if head < start:
-                raise LogGapError(f"the log ends at {head}, but was read up to {start} before")
-            end = min(head, start + self._batch)
-            facts = read_facts(connection, start, end)
-        ready = [each for fact in facts for each in fold.apply(fact)]
-        joined = [each for each in ready if each.learned]
-        rated = rated_rows(ready, self._n_rated)
-        if fold.seq != end:
-            raise LogGapError(f"the log ends at {end}, but rows after {fold.seq} are missing")
-        position = Position(end, fold.at, self._length + len(joined), fold.idle_seq)
-        if end != start:
-            with self._store.reading() as connection:
-                turns = read_conversation_costs(connection, joined)
-            self._write(joined, rated, position, turns)
-        self._fold, self._length, self.left = fold, position.examples_seq, head - end
-        self._n_rated += len(rated)
-        closing = fold.next_closing
-        last = fold.in_time[-1] if fold.in_time else -inf
-        waits = (closing is not None and closing < now) or fold.at <= last < now
-        if end == head and waits:
-            self._store.append([Tick(now)])
-            return self.advance(now)
-        return position
-
-    def _write(
-        self,
-        joined: Sequence[Joined],
-        rated: Sequence[Mapping[str, Any]],
-        position: Position,
-        turns: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        rows = [{"join": self._join, **row} for row in joined_rows(joined, self._length, turns)]
-        with self._store.writing() as connection:
-            confirm_epoch(connection, self._epoch)
-            if rows:
-                connection.execute(_ADD_EXAMPLES, rows)
-            if rated:
-                named = [{"join": self._join, **row} for row in rated]
-                connection.execute(_ADD_RATERS, named)
-            write_position(connection, self._join, position)
-
-
-_ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
-
-
-def joined_rows(
-    joined: Sequence[Joined], after: int, turns: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the rows of the examples that became complete, numbered from `after` + 1."""
-    return [
-        {
-            "seq": seq,
-            "decision_id": ready.decision_id,
-            "metrics": ready.metrics,
-            "joined_by": ready.by,
-            "turns": turns.get(ready.decision_id),
-        }
-        for seq, ready in enumerate(joined, start=after + 1)
-    ]
-
-
-def rated_rows(ready: Sequence[Joined], after: int) -> list[dict[str, Any]]:
-    """Return the rows of the raters of ready decisions, numbered from `after` + 1."""
-    rated = [each for each in ready if each.rater is not None]
-    return [
-        {
-            "seq": seq,
-            "decision_id": each.decision_id,
-            "rater": each.rater,
-            "learned": each.learned,
-            "joined_by": each.by,
-        }
-        for seq, each in enumerate(rated, start=after + 1)
-    ]
-
-
-def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
-    """Return the summed costs of the turns of conversations, by the id of their draw.
-
-    Raises:
-        LogGapError: The execution of a turn is missing.
-    """
-    of_draws = {ready.decision_id: ready.turns for ready in joined if ready.turns}
-    names = [name for turns in of_draws.values() for name in turns]
-    executions: dict[str, Execution] = {}
-    for some in _chunks(names):
-        executions |= log_rows.load_executions(connection, some)
-    if lost := [name for name in names if name not in executions]:
-        raise LogGapError(f"the execution of {lost[0]!r}, which continues a draw, is missing")
-    return {
-        draw: log_rows.sum_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
-    }
-
-
-def read_position(connection: sa.Connection, join: str) -> Position:
-    """Return how far a join has read."""
-    row = connection.execute(_PROGRESS, {"join": join}).first()
-    return Position(row.log_seq, row.log_at, row.examples_seq, row.idle_seq) if row else Position(0, 0.0, 0)
-
-
-def write_position(connection: sa.Connection, join: str, position: Position) -> None:
-    """Write how far a join has read."""
-    moved = asdict(position)
-    if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
-        connection.execute(_BEGIN, {"join": join, **moved})
-
-
-def delete_training_log(connection: sa.Connection, join: str) -> None:
-    """Delete the training log of a join, within a write transaction; a `Joiner` makes it again."""
-    for table in (t.examples, t.raters, t.progress):
-        connection.execute(sa.delete(table).where(table.c.join == join))
-
-
-def read_head(connection: sa.Connection) -> int:
-    """Return the last position of the log; 0: it is empty."""
-    return int(connection.scalar(_HEAD) or 0)
-
-
-_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
-
-_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
-
-_BEGIN = sa.insert(t.progress)
-
-_HEAD = sa.select(t.log_head.c.seq)
-
-
-def resume(connection: sa.Connection, rule: RewardRule) -> tuple[Fold, int, int]:
-    """Return the fold at the position of a rule's join, the length of its training log, and of its raters.
-
-    Raises:
-        LogGapError: The training log is shorter or longer than the join recorded.
-    """
-    position = read_position(connection, rule.join)
-    length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
-    recorded = connection.scalar(length.where(t.examples.c.join == rule.join))
-    if recorded != position.examples_seq:
-        raise LogGapError(
-            f"the training log ends at {recorded}, not at {position.examples_seq}: run `armwise rebuild`"
-        )
-    rated, n_rated = read_newest(connection, rule.join)
-    fold = Fold(rule, position.log_seq, position.log_at, position.idle_seq, rated)
-    # No open decision was committed earlier: `logged_at` or the deadline closes it, and the deadline is at
-    # most `logged_at` plus the wait time. Twice the grace, since sums are rounded.
-    since = position.log_at - rule.wait_s - 2 * GRACE_S
-    d = t.decisions.c
-    newest = (
-        sa.select(d.decided_at, d.logged_at)
-        .where(
-            d.logged_at >= since,
-            unindexed(d.seq) <= position.log_seq,
-            d.mode.in_((Mode.EXPLORE, Mode.CONTINUED)),
-            d.policy != LABELS,
-        )
-        .order_by(d.logged_at, d.seq)
-    )
-    for decided_at, logged_at in connection.execute(newest):
-        fold.in_time.append(max(decided_at + rule.wait_s, logged_at) + GRACE_S)
-    conversations: defaultdict[str, list[tuple[DecisionFact, Status | None]]] = defaultdict(list)
-    for decided, status in read_unlearned(connection, rule.join, since, position.log_seq):
-        if decided.draw_id is not None:
-            conversations[decided.draw_id].append((decided, status))
-        elif fold.closing(decided) >= position.log_at:
-            fold.open_decision(decided, status)
-    for facts in conversations.values():
-        fold.open_conversation(sorted(facts, key=lambda fact: fact[0].seq))
-    return fold, position.examples_seq, n_rated
-
-
-def read_examples(
-    store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
-) -> Iterator[Example]:
-    """Yield a training log in order, from position `after` + 1 to `upto`, with one chunk in memory at a time.
-
-    Raises:
-        LogGapError: Rows of it, or of its facts, are missing.
-    """
-    part = {"join": join, "upto": LARGEST if upto is None else upto, "chunk": chunk}
-    while True:
-        with store.reading() as connection:
-            rows = connection.execute(_EXAMPLES, {**part, "after": after}).all()
-        yield from log_rows.readable(_consecutive(rows, after), _read_example)
-        after += len(rows)
-        if len(rows) < chunk:
-            break
-    if upto is not None and after < upto:
-        raise LogGapError(f"the training log ends at {after}, not at {upto}: {_GONE}")
-
-
-def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
+    if upto <= after:
+        return [], log_at
+    window = {"after": after, "upto": upto, "join": rule.join}
+    rows = connection.execute(_TIMES, window).all()
     for seq, row in enumerate(rows, after + 1):
         if row.seq != seq:
-            raise LogGapError(f"the training log continues at {row.seq} after {seq - 1}: {_GONE}")
-        yield row
+            raise LogGapError(f"the log continues at {row.seq} after {seq - 1}: the rows between are missing")
+    if len(rows) < upto - after:
+        raise LogGapError(f"the log ends at {upto}, but rows after {after + len(rows)} are missing")
+    times = Times(after, [*accumulate((row.at for row in rows), max, initial=log_at)][1:])
+    ids = connection.scalars(_TOUCHED, window | _may_close(connection, rule, after, log_at, times.log_at[-1]))
+    draws = [draw for draw in _read_draws(connection, ids.all(), rule, window) if draw.closing >= log_at]
+    ready = [*find_ready(draws, rule, shares(), after, times)] if draws else []
+    return ready, times.log_at[-1]
 
 
-def _read_example(row: Sequence[Any]) -> Example:
-    seq, metrics, by, turns, status, index, cached, tokens, finish_reason, *values = row
-    own_cost = log_rows.finite_cost(*values[: len(log_rows.COST)])
-    cost, by_model, n_turns = log_rows.spent_by(loads(turns or "null"), own_cost, loads(tokens or "null"))
-    return Example(
-        seq,
-        log_rows.read_decision(values[len(log_rows.COST) :]),
-        cost,
-        loads(metrics),
-        failed=status in ARM_FAILURES,
-        by=by,
-        index_version=index or "",
-        cached=cached,
-        tokens_by_model=by_model,
-        turns=n_turns,
-        finish_reason=finish_reason,
+def _may_close(
+    connection: sa.Connection, rule: RewardRule, after: int, since: float, until: float
+) -> dict[str, float]:
+    """Return the parameters of `_TOUCHED` and `_MAY_CLOSE` for decisions closed between two times."""
+    since, until = since - GRACE_S - ROUNDING_S, until - GRACE_S + ROUNDING_S
+    late_after = connection.scalar(_LATE_AFTER, {"after": after, "late_since": since})
+    first = connection.scalar(counting.FIRST_OPEN, counting.since(since, rule.wait_s))
+    return {
+        "made_since": since - rule.wait_s,
+        "made_until": until - rule.wait_s,
+        "late_after": late_after or 0,
+        "late_until": until,
+        "nearly_wait_s": rule.wait_s - ROUNDING_S,
+        "first": first or 0,
+    }
+
+
+def _read_draws(
+    connection: sa.Connection, ids: Sequence[str], rule: RewardRule, window: Mapping[str, Any]
+) -> Iterator[Draw]:
+    """Yield the draws that some decisions are or continue, which are neither learned nor failed."""
+    rows = {row.seq: row for row in _execute(connection, _TURNS_BY_ID, ids, window)}
+    kept = {row.draw_id for row in rows.values() if row.draw_id is not None}
+    rows |= {row.seq: row for row in _execute(connection, _TURNS_BY_DRAW, sorted(kept), window)}
+    draws = [
+        row
+        for row in rows.values()
+        if row.mode == Mode.EXPLORE and row.example is None and row.status in rule.learned_statuses
+    ]
+    wanted = {row.id for row in draws}
+    rows = {seq: row for seq, row in rows.items() if row.id in wanted or row.draw_id in wanted}
+    turns = {turn.id: turn for turn in _read_turns(connection, [*rows.values()], rule, window)}
+    following: defaultdict[str, list[Turn]] = defaultdict(list)
+    for _, row in sorted(rows.items()):
+        if row.mode == Mode.CONTINUED:
+            following[row.draw_id].append(turns[row.id])
+    for row in draws:
+        yield Draw.from_turns(turns[row.id], following[row.id])
+
+
+def _read_turns(
+    connection: sa.Connection, rows: Sequence[Row], rule: RewardRule, window: Mapping[str, Any]
+) -> Iterator[Turn]:
+    """Yield decisions with the feedback on them and on their episodes."""
+    if not rows:
+        return
+    items: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
+    for row in _execute(connection, _ON_DECISIONS, [row.id for row in rows], window):
+        items[row.decision_id].append(_read_feedback(row))
+    of_episodes: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
+    made_first = min(row.decided_at for row in rows)
+    episodes = sorted({row.episode_id for row in rows if row.episode_id is not None})
+    for row in _execute(connection, _ON_EPISODES, episodes, {**window, "made_first": made_first}):
+        of_episodes[row.episode_id].append(_read_feedback(row))
+    for row in rows:
+        feedback = items[row.id]
+        if on_episode := of_episodes.get(row.episode_id):
+            feedback = feedback + [
+                # one from before it was made counts for no decision from then on
+                each
+                for each in on_episode
+                if each.seq > row.seq or counting.counts(each.feedback, row.decided_at, inf)
+            ]
+        yield Turn(
+            seq=row.seq,
+            id=row.id,
+            decided_at=row.decided_at,
+            logged_at=row.logged_at,
+            deadline=find_deadline(row.decided_at, rule, row.policy),
+            mode=Mode(row.mode),
+            draw_id=row.draw_id,
+            is_deferred=row.deferred,
+            is_past=row.policy == LABELS,
+            executed=inf if row.executed is None else row.executed,
+            status=None if row.status is None else Status(row.status),
+            feedback=sorted(feedback, key=lambda each: each.seq),
+        )
+
+
+def _read_feedback(row: Row) -> LoggedFeedback:
+    """Return feedback with the fields that the join reads."""
+    seq, more, name, decision_id, metric, value, received_at, episode_id, kind, rater = row
+    kind = FeedbackKind(kind)
+    item = Feedback(
+        name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
     )
+    return LoggedFeedback(seq, item, more)
 
 
-_x, _e = t.examples.c, t.executions.c
+def _execute(
+    connection: sa.Connection, query: sa.Select[Any], ids: Sequence[str], values: Mapping[str, Any]
+) -> Iterator[Row]:
+    """Yield the rows of a query about ids, some at a time."""
+    for first in range(0, len(ids), LOOKED_UP):
+        yield from connection.execute(query, {**values, "ids": ids[first : first + LOOKED_UP]})
 
-_EXAMPLES = (
-    sa.select(
-        *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, sa.cast(_x.turns, sa.Text), _e.status),
-        *(_e.index_version, _e.cached, sa.cast(_e.tokens_by_model, sa.Text), _e.finish_reason),
-        *(*log_rows.COST, *log_rows.DECISION),
-    )
-    .join(t.decisions, t.decisions.c.id == _x.decision_id)
-    .join(t.executions, _e.decision_id == _x.decision_id)
-    .where(_x.join == sa.bindparam("join"), _x.seq > sa.bindparam("after"), _x.seq <= sa.bindparam("upto"))
-    .order_by(_x.seq)
-    .limit(sa.bindparam("chunk", type_=sa.Integer))
-)
+
+def is_tick_due(connection: sa.Connection, rule: RewardRule, log_seq: int, log_at: float, now: float) -> bool:
+    """Return whether the time closes a decision that is not learned, or ends the wait time of the last one.
+
+    Args:
+        connection: A snapshot.
+        rule: How the log is joined.
+        log_seq: The last position of the log.
+        log_at: The log's time there.
+        now: Seconds since the epoch.
+    """
+    if now <= log_at:
+        return False
+    values = {**_may_close(connection, rule, log_seq, log_at, now - 2 * ROUNDING_S), "join": rule.join}
+    if any(connection.scalar(query, values) is not None for query in _UNLEARNED):
+        return True
+    closes = any(connection.scalar(query, values) is not None for query in _CLOSED)
+    return closes and connection.scalar(_MADE_SINCE, {"made_since": values["made_until"]}) is None
+
+
+_IS_LEARNED = sa.exists().where(_x.decision_id == _d.id, _x.join == sa.bindparam("join"))
+
+_CLOSED = tuple(sa.select(_d.seq).where(condition).limit(1) for condition in _MAY_CLOSE)
+
+_UNLEARNED = tuple(query.where(~_IS_LEARNED) for query in _CLOSED)
+
+_MADE_SINCE = sa.select(_d.seq).where(_IS_DRAWN, _d.decided_at > sa.bindparam("made_since")).limit(1)

@@ -104,16 +104,27 @@ def _less(counts: Counter[str], rater: str) -> None:
             del counts[name]
 
 
-def read_newest(connection: sa.Connection, join: str) -> tuple[list[tuple[str, bool]], int]:
-    """Return the rated decisions that determine the shares, oldest first, and the number of the last."""
+def count_rated(connection: sa.Connection, join: str) -> int:
+    """Return the number of the ready decisions of a training log that have a rater."""
+    last = sa.select(sa.func.max(t.raters.c.seq)).where(t.raters.c.join == join)
+    return int(connection.scalar(last) or 0)
+
+
+def read_shares(connection: sa.Connection, rule: RewardRule, n_rated: int) -> RaterShares:
+    """Return the shares of raters after the first `n_rated` rated decisions of a training log."""
+    return RaterShares(rule.rater_share, _read_newest(connection, rule.join, n_rated))
+
+
+def _read_newest(connection: sa.Connection, join: str, n_rated: int) -> list[tuple[str, bool]]:
+    """Return the rated decisions that determine the shares, oldest first."""
     r = t.raters.c
-    query = sa.select(r.seq, r.rater, r.learned).where(r.join == join).order_by(r.seq.desc())
-    newest = connection.execute(query.limit(NEWEST - 1)).all()
+    query = sa.select(r.seq, r.rater, r.learned).where(r.join == join, r.seq <= n_rated)
+    newest = connection.execute(query.order_by(r.seq.desc()).limit(NEWEST - 1)).all()
     if not newest:
-        return [], 0
-    learned = query.where(r.seq < newest[-1].seq, r.learned)
+        return []
+    learned = query.where(r.seq < newest[-1].seq, r.learned).order_by(r.seq.desc())
     before = connection.execute(learned.limit(BEFORE)).all()
-    return [(row.rater, row.learned) for row in (*before[::-1], *newest[::-1])], newest[0].seq
+    return [(row.rater, row.learned) for row in (*before[::-1], *newest[::-1])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +164,7 @@ def foremost(store: Store, rule: RewardRule) -> str | None:
         LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
-        rated, _ = read_newest(connection, rule.join)
+        rated = _read_newest(connection, rule.join, count_rated(connection, rule.join))
     shares = RaterShares(rule.rater_share, ((rater, True) for rater, _ in rated))
     newest = Counter(rater for rater, _ in rated[1 - NEWEST :])
     return next((rater for rater, _ in newest.most_common() if not shares.has_room(rater)), None)

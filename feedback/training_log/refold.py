@@ -1,4 +1,4 @@
-"""Verify a training log: fold the facts again, from the first one on, and compare."""
+"""Verify a training log: join the facts again, from the first one on, and compare."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
@@ -10,30 +10,23 @@ from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import (
-    Fold,
-    Position,
-    joined_rows,
-    rated_rows,
-    read_conversation_costs,
-    read_facts,
-    read_head,
-    read_position,
-)
+from armwise.feedback.training_log.joiner import Position, join_facts, read_head, read_position
 
 CHUNK = 2000
-"""Facts that are folded at once."""
+"""Facts that are joined at once."""
 
 
 def find_difference(
     store: Store, rule: RewardRule, on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[Position, str]:
-    """Fold the log up to the position of its join, and compare the rows with the stored ones.
+    """Join the log up to the position of its join, and compare the rows with the stored ones.
+
+    What the stored rows up to some fact decide of later ones is used only once they were found to be equal.
 
     Args:
         store: The log.
         rule: How the log is joined.
-        on_progress: Called with the number of folded facts, and of all facts.
+        on_progress: Called with the number of joined facts, and of all facts.
 
     Returns:
         The recorded position of the join, and the first difference; empty: there is none.
@@ -42,31 +35,26 @@ def find_difference(
         LogGapError: Facts are missing.
         LogUnavailableError: Try again later.
     """
-    fold, length, n_rated = Fold(rule), 0, 0
+    position, n_rated = Position(0, 0.0, 0), 0
     with store.reading() as connection:
         recorded, head = read_position(connection, rule.join), read_head(connection)
         stored = [_count(connection, table, rule.join) for table in (t.examples, t.raters)]
     if recorded.log_seq > head:
         raise LogGapError(f"the log ends at {head}, but was read up to {recorded.log_seq} before")
-    while fold.seq < recorded.log_seq:
+    while position.log_seq < recorded.log_seq:
         with store.reading() as connection:
-            end = min(fold.seq + CHUNK, recorded.log_seq)
-            ready = [each for fact in read_facts(connection, fold.seq, end) for each in fold.apply(fact)]
-            if fold.seq != end:
-                raise LogGapError(f"the log continues after {end}, but rows after {fold.seq} are missing")
-            joined = [each for each in ready if each.learned]
-            rows = joined_rows(joined, length, read_conversation_costs(connection, joined))
-            rated = rated_rows(ready, n_rated)
-            different = _compare(connection, t.examples, rule.join, rows)
+            end = min(position.log_seq + CHUNK, recorded.log_seq)
+            position, examples, rated = join_facts(connection, rule, position, end, n_rated)
+            different = _compare(connection, t.examples, rule.join, examples)
             different = different or _compare(connection, t.raters, rule.join, rated)
+        n_rated += len(rated)
         on_progress(end, recorded.log_seq)
         if different:
             return recorded, different
-        length, n_rated = length + len(rows), n_rated + len(rated)
-    for name, there, expected in zip(("examples", "raters"), stored, (length, n_rated), strict=True):
-        if there != expected:
-            return recorded, f"there are {there} rows of {name}, and the facts give {expected}"
-    position = Position(fold.seq, fold.at, length)
+    expected = position.examples_seq, n_rated
+    for name, there, due in zip(("examples", "raters"), stored, expected, strict=True):
+        if there != due:
+            return recorded, f"there are {there} rows of {name}, and the facts give {due}"
     if position != recorded:
         return recorded, f"the join is recorded at {recorded}, and the facts give {position}"
     return recorded, ""

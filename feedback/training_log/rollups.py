@@ -27,7 +27,7 @@ from armwise.feedback.log import Store, listing, unindexed
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import read_head, read_position
+from armwise.feedback.training_log.joiner import read_head, read_position
 from armwise.feedback.training_log.settled import settled_at
 
 rollups, rollup_positions = t.rollups, t.rollup_positions

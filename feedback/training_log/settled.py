@@ -3,7 +3,7 @@
 An estimate must not depend on when it is made. Soon after a decision only quick feedback has arrived: if good
 feedback is quicker than bad, or silence is a reward, the decisions that have a reward are selected by what
 they earned. So estimates select decisions by age instead: those whose wait time has passed. Where of many
-decisions hardly any still waits, as after a simulation, all are settled at once, and stay so.
+decisions up to some position hardly any still waits, as after a simulation, these are settled at once.
 
 The gate assumes the worst of decisions that wait (`armwise.feedback.ope.gate`): it reads `waiting`.
 """
@@ -15,12 +15,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import LABELS, Decision, Mode
-from armwise.feedback.log import Store, rows, unindexed
+from armwise.feedback.log import Store, counting, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.join import Position, read_head, read_position
+from armwise.feedback.training_log.joiner import Position, read_head, read_position
+
+TOGETHER, STRAGGLERS = 50, 0.01
+"""Decisions within one wait time that count as settled together, and the share of them that may be open.
+
+The minimum guards against a bias: a few decisions may all be closed because their feedback was quick, and
+quick feedback may be all good or all bad. Of many, the open ones move an estimate by at most their share.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ def read(store: Store, rule: RewardRule) -> Settled:
 def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
     """Return the settled part of a log under a rule, as far as its join has read."""
     position = read_position(connection, rule.join)
-    values = {"idle_seq": position.idle_seq, **_open_at(position, rule)}
+    values = {**_open_at(position, rule), "join": rule.join, "statuses": rule.learned_statuses}
     before, first, n_open = connection.execute(_EARLIEST, values).one()
     return Settled(before, first - 1, n_open) if n_open else Settled(position=read_head(connection))
 
@@ -129,23 +135,19 @@ def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Selec
     )
 
 
-def _open_at(position: Position, rule: RewardRule) -> dict[str, float]:
+def _open_at(position: Position, rule: RewardRule) -> dict[str, Any]:
     """Return the values of the conditions of `_is_open` as far as a join has read."""
-    now = position.log_at - GRACE_S
-    return {"now": now, "wait_s": rule.wait_s, "logged_since": now - rule.wait_s - GRACE_S}
+    at = {"at": position.log_at, "log_seq": position.log_seq, "wait_s": rule.wait_s}
+    return at | counting.since(position.log_at, rule.wait_s)
 
 
-_IDLE_SEQ = sa.bindparam("idle_seq", type_=sa.BigInteger)
-
-_NOW, _WAIT_S, _LOGGED_SINCE = (
-    sa.bindparam(name, type_=sa.Double) for name in ("now", "wait_s", "logged_since")
-)
+_AT, _WAIT_S = (sa.bindparam(name, type_=sa.Double) for name in ("at", "wait_s"))
 
 
 def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions on the columns of a decision that its wait time is still running."""
     # The first is implied by the second, but this column has an index.
-    return c.logged_at >= _LOGGED_SINCE, sa.or_(c.decided_at + _WAIT_S >= _NOW, c.logged_at >= _NOW)
+    return c.logged_at >= counting.LOGGED_SINCE, counting.is_open(c.decided_at + _WAIT_S, c.logged_at, _AT)
 
 
 def _continued() -> Sequence[sa.ColumnElement[bool]]:
@@ -159,17 +161,31 @@ _CONTINUED = _continued()
 
 
 def _find_earliest() -> sa.Select[Any, Any, int]:
-    """Return the query of the earliest time and position of open decisions, and of their number."""
-    d, logged = t.decisions.c, t.decisions.alias("logged").c
-    some = sa.select(d.decided_at, d.seq).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
-    # times and positions grow alike, except where a row is damaged
-    first = sa.select(logged.seq).where(logged.logged_at >= _LOGGED_SINCE)
-    first = first.order_by(logged.logged_at, logged.seq).limit(1)
-    recent = d.seq >= first.scalar_subquery(), unindexed(d.seq) > _IDLE_SEQ
-    still_open = sa.union(
-        some.where(*recent, *_is_open(d)), some.where(d.seq > _IDLE_SEQ, *_CONTINUED)
-    ).subquery()
-    return sa.select(sa.func.min(still_open.c.decided_at), sa.func.min(still_open.c.seq), sa.func.count())
+    """Return the query of the earliest time and position of open decisions, and of their number.
+
+    Decisions up to the last position at which at most `STRAGGLERS` of at least `TOGETHER` wait are left out.
+    """
+    d, e, x = t.decisions.c, t.executions.c, t.examples.c
+    some = sa.select(d.decided_at, d.seq, d.id).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    first = counting.FIRST_OPEN.scalar_subquery()
+    within = sa.union(some.where(d.seq >= first, *_is_open(d)), some.where(*_CONTINUED)).subquery()
+    learned = sa.exists().where(x.decision_id == within.c.id, x.join == sa.bindparam("join"))
+    failed = sa.exists().where(
+        e.decision_id == within.c.id, e.status.not_in(sa.bindparam("statuses", expanding=True))
+    )
+    waits = sa.case((learned | failed, 0), else_=1)
+    seq = within.c.seq
+    counted = sa.select(
+        within.c.decided_at,
+        seq,
+        sa.func.row_number().over(order_by=seq).label("n"),
+        sa.func.sum(waits).over(order_by=seq).label("n_waiting"),
+    ).cte()
+    together = (counted.c.n >= TOGETHER) & (counted.c.n_waiting <= STRAGGLERS * counted.c.n)
+    last = sa.select(sa.func.coalesce(sa.func.max(counted.c.seq), 0)).where(together).scalar_subquery()
+    return sa.select(sa.func.min(counted.c.decided_at), sa.func.min(counted.c.seq), sa.func.count()).where(
+        counted.c.seq > last
+    )
 
 
 _EARLIEST = _find_earliest()

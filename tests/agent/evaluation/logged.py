@@ -13,7 +13,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
-from armwise.feedback.training_log.join import TOGETHER
+from armwise.feedback.training_log.settled import TOGETHER
 from tests.agent.fakes import CONFIG
 
 RULE = RewardRule(

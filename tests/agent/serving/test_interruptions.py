@@ -12,7 +12,7 @@ from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions
-from armwise.feedback.training_log import join as joins
+from armwise.feedback.training_log import joiner as joins
 from armwise.feedback.training_log import take_epoch
 from tests.agent.learning.test_learner import (
     ARMS,
@@ -66,7 +66,7 @@ def away_after(real: Cut) -> Cut:
 
 
 SEAMS: dict[str, tuple[Any, str, Callable[[Cut], Cut]]] = {
-    "facts are read": (joins, "read_facts", after),
+    "facts are read": (joins, "read_window", after),
     "examples are written": (joins, "write_position", before),
     "the join is to be committed": (joins, "write_position", after),
     "the join is committed": (joins.Joiner, "_write", after),

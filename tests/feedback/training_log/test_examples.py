@@ -12,7 +12,7 @@ from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from armwise.feedback.training_log.examples import StartingPoint, find_run, learned_examples, name_episode
-from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.observed import Also
 from tests.feedback.conftest import decision, execution, value

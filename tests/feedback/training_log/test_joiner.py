@@ -16,7 +16,7 @@ from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import Joiner, Position, read_examples, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, Position, read_examples, take_epoch
 from tests.feedback.conftest import Turn, decision, execution, value
 
 GRACE_S = 2.0

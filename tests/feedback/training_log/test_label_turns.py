@@ -8,7 +8,7 @@ from armwise.feedback.errors import ConflictError
 from armwise.feedback.events import LABELS, Decision, FeedbackKind, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert, missing_from_log, read_turns
 from tests.feedback.conftest import decision, execution, value
 

@@ -9,7 +9,7 @@ from armwise.feedback.events import Observation, ObservationSource, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, take_epoch
 from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, count_waiting, dangling, measure_lag
 from tests.feedback.conftest import Turn, decision, execution, value
 

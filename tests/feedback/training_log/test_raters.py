@@ -18,20 +18,13 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import raters
-from armwise.feedback.training_log.join import (
-    Fold,
-    Joined,
-    JoinedFact,
-    Joiner,
-    TickFact,
-    delete_training_log,
-    read_examples,
-    take_epoch,
-)
+from armwise.feedback.training_log.join import Joined
+from armwise.feedback.training_log.joiner import Joiner, delete_training_log, read_examples, take_epoch
 from armwise.feedback.training_log.raters import RaterShares
 from armwise.feedback.training_log.refold import find_difference
 from tests.feedback.conftest import decision, execution
-from tests.feedback.test_fold import AFTER, decided, executed, placed, rule, said
+from tests.feedback.fold_oracle import JoinedFact, TickFact
+from tests.feedback.training_log.test_join import AFTER, decided, executed, joined, rule, said
 
 NAMES = ("app", "guest", "other", "")
 
@@ -50,8 +43,7 @@ def rating(name: str, rater: str | None, number: float = 1.0, at: float = 105.0)
 
 
 def ready(how: RewardRule, facts: Sequence[JoinedFact]) -> list[Joined]:
-    fold = Fold(how)
-    return [one for fact in placed(facts) for one in fold.apply(fact)]
+    return joined(how, *facts)
 
 
 def usual(n: int = 60) -> list[JoinedFact]:
@@ -189,7 +181,11 @@ def test_labels_are_neither_limited_nor_counted() -> None:
     labels = [
         fact
         for n in range(50)
-        for fact in [decided(f"l{n}", past=True), executed(f"l{n}"), by(said(on=f"l{n}", at=100.0), "guest")]
+        for fact in [
+            decided(f"l{n}", logged_at=105.0, past=True),
+            executed(f"l{n}"),
+            by(said(on=f"l{n}", at=100.0), "guest"),
+        ]
     ]
     joined = ready(rule(), [*usual(), *flood(10, "guest"), *labels])[5:]
     assert [one.rater for one in joined[60:]] == [None] * 50
@@ -364,22 +360,23 @@ def test_a_label_of_a_log_is_not_rated() -> None:
 def test_shares_are_read_as_they_were_kept() -> None:
     rng = np.random.default_rng(0)
     rows = [(str(rng.choice(["app", "guest"], p=[0.6, 0.4])), bool(rng.random() < 0.6)) for _ in range(3000)]
-    kept = RaterShares(0.25, rows)
+    how = rule().model_copy(update={"rater_share": 0.25})
+    kept = RaterShares(how.rater_share, rows)
     with closing(Store("sqlite://")) as store:
         with store.writing() as connection:
             connection.execute(
                 sa.insert(t.raters),
                 [
-                    {"join": "j", "seq": n, "decision_id": f"d{n}", "rater": name, "learned": is_learned}
+                    {"join": how.join, "seq": n, "decision_id": f"d{n}", "rater": name, "learned": is_learned}
                     | {"joined_by": n}
                     for n, (name, is_learned) in enumerate(rows, start=1)
                 ],
             )
         with store.reading() as connection:
-            found, last = raters.read_newest(connection, "j")
-            assert raters.read_newest(connection, "another") == ([], 0)
-    assert last == 3000
-    read = RaterShares(0.25, found)
+            assert raters.count_rated(connection, "another") == 0
+            n_rated = raters.count_rated(connection, how.join)
+            read = raters.read_shares(connection, how, n_rated)
+    assert n_rated == 3000
     for _ in range(300):
         for name in ("app", "guest", "third"):
             assert read.has_room(name) is kept.has_room(name)

@@ -14,7 +14,7 @@ from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import Joiner, Position, read_position, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, Position, read_position, take_epoch
 from armwise.feedback.training_log.refold import find_difference, require_gapless
 from tests.feedback.conftest import decision, execution, value
 from tests.feedback.histories import History
@@ -139,7 +139,7 @@ def test_a_missing_fact_is_a_gap(judged: Store, monkeypatch: pytest.MonkeyPatch)
     write(judged, sa.delete(t.feedback).where(t.feedback.c.seq == 6))
     with pytest.raises(LogGapError, match="the log ends at position 9 but has 8 facts: rows are missing"):
         require_gapless(judged)
-    with pytest.raises(LogGapError, match="the log continues after 6, but rows after 5 are missing"):
+    with pytest.raises(LogGapError, match="the log ends at 6, but rows after 5 are missing"):
         find_difference(judged, SMALL)
     write(judged, sa.update(t.log_head).values(seq=8))
     with pytest.raises(LogGapError, match="the log ends at 8, but was read up to 9 before"):

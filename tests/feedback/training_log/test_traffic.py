@@ -6,7 +6,7 @@ from armwise.feedback.events import LABELS, Decision, Status, Tick
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log.examples import name_episode
-from armwise.feedback.training_log.join import Joiner, read_examples, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.traffic import (
     asked_since,

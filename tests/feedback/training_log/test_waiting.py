@@ -14,7 +14,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import settled
-from armwise.feedback.training_log.join import Joiner, take_epoch
+from armwise.feedback.training_log.joiner import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution
 from tests.steps import change
 

