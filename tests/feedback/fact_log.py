@@ -32,7 +32,7 @@ class FactLog:
 
     def __init__(self) -> None:
         self._engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
-        t.metadata.create_all(self._engine, tables=TABLES + (t.observations,))
+        t.metadata.create_all(self._engine, tables=(*TABLES, t.observations))
         self._empty = {table: _make_rows(table) for table in TABLES}
 
     def fill(self, facts: Sequence[JoinedFact]) -> None:
@@ -58,19 +58,11 @@ class FactLog:
                 learned = [each for each in ready if each.learned]
                 rated = [each for each in ready if each.rater is not None]
                 for table, some, after in ((t.examples, learned, n_learned), (t.raters, rated, n_rated)):
-                    rows = [
-                        {
-                            **self._empty[table],
-                            **asdict(each),
-                            "join": rule.join,
-                            "joined_by": each.by,
-                            "seq": at,
-                        }
-                        for at, each in enumerate(some, after + 1)
-                    ]
-                    if rows:
-                        known = [{name: row[name] for name in table.columns.keys()} for row in rows]
-                        connection.execute(sa.insert(table), known)
+                    add = sa.insert(table)
+                    for at, each in enumerate(some, after + 1):
+                        known = {**asdict(each), "join": rule.join, "joined_by": each.by, "seq": at}
+                        names = self._empty[table].keys()
+                        connection.execute(add, {name: known[name] for name in names})
             found += ready
             seq, n_learned, n_rated = seq + n, n_learned + len(learned), n_rated + len(rated)
         return found
