@@ -15,6 +15,7 @@ from .restore import (
     BusyError,
     PolicyHistory,
     earlier_checkpoint,
+    learn,
     restore_policy,
     train_on,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "find_version",
     "keep_router",
     "known_arms",
+    "learn",
     "live_arms",
     "open_router",
     "publish_candidate",

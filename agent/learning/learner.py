@@ -14,11 +14,11 @@ had the recipe from the start.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from armwise.agent.learning.recipe import Recipe
-from armwise.agent.learning.restore import load_checkpoint, resume_point, train_on
+from armwise.agent.learning.restore import learn, load_checkpoint, resume_point
 from armwise.agent.learning.router_scores import MOST, score_unscored
 from armwise.agent.policies import Policy, PolicyError, list_restarts
 from armwise.arms.base import Progress
@@ -35,7 +35,6 @@ from armwise.feedback.training_log import (
     Position,
     StartingPoint,
     lag,
-    learned_examples,
     newest_epoch,
     read_position,
     rollups,
@@ -174,11 +173,7 @@ class Learner:
         upto = min(position.examples_seq, self.learned + BATCH)
         if upto > self.learned or (upto == self.learned and self._known is None):
             self._score_unscored(upto)
-            start, router = self.recipe.start, self.recipe.router
-            examples = learned_examples(self._store, self._rule, start, self._known, upto, router)
-            if self._watch:
-                examples = self._watch.over(examples)
-            train_on(self._policy, self._rule, self._reporting_restarts(examples))
+            learn(self._store, self.recipe, self._policy, self._known, upto, self._watch_examples)
             self._known = upto
         if self._watch:
             self._watch.report()
@@ -195,10 +190,10 @@ class Learner:
         self._reported_at = self._timer()
         return self._version
 
-    def _reporting_restarts(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield examples; raise an alarm at each one that the policy restarts at."""
+    def _watch_examples(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Yield examples and watch for drift; raise an alarm at each one that the policy restarts at."""
         n_restarts = len(list_restarts(self._policy))
-        for example in examples:
+        for example in self._watch.over(examples) if self._watch else examples:
             yield example
             for restart in list_restarts(self._policy)[n_restarts:]:
                 logger.warning(
@@ -389,11 +384,14 @@ def publish_candidate(
     newest = versions.latest(store, recipe.digest)
     if newest is not None and newest.examples_seq >= joined:
         return newest
-    examples = learned_examples(store, recipe.reward, recipe.start, upto=joined, router=recipe.router)
-    for done, example in enumerate(examples, 1):
-        train_on(policy, recipe.reward, (example,))
-        if done % REPORT_EVERY == 0:
-            on_progress("learning a candidate", example.seq, joined)
+
+    def report(examples: Iterator[Example]) -> Iterator[Example]:
+        for done, example in enumerate(examples, 1):
+            yield example
+            if done % REPORT_EVERY == 0:
+                on_progress("learning a candidate", example.seq, joined)
+
+    learn(store, recipe, policy, None, joined, report)
     on_progress("learning a candidate", joined, joined)
     draft, state = draft_version(store, recipe, policy, joined, newest, epoch, clock)
     published = versions.find(store, versions.publish_beside(store, draft, state))

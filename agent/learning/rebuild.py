@@ -3,7 +3,7 @@
 `rebuild` deletes what is derived from the facts, the training log, and learns again. Versions stay, as
 decisions refer to them: if the newest one is not what the log gives, a version that is follows it.
 
-`verify_states` changes nothing: it folds the facts again, and compares digests. Equal digests are a promise
+`verify_states` changes nothing: it joins the facts again, and compares digests. Equal digests are a promise
 for one kernel of BLAS and one set of libraries; each version records its own.
 """
 
@@ -17,7 +17,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.learner import draft_version
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
-from armwise.agent.learning.restore import train_on
+from armwise.agent.learning.restore import learn
 from armwise.agent.policies import Policy, PolicyError
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import Version, versions
@@ -27,7 +27,6 @@ from armwise.feedback.training_log import (
     confirm_epoch,
     delete_training_log,
     find_difference,
-    learned_examples,
     read_position,
     require_gapless,
     rollups,
@@ -138,7 +137,7 @@ def rebuild(
         return None
     policy = recipe.build(known_arms(store, config))
     learned = min(newest.examples_seq, position.examples_seq)
-    _learn(store, recipe, policy, None, learned)
+    learn(store, recipe, policy, None, learned)
     draft, state = draft_version(store, recipe, policy, learned, newest, epoch, clock)
     if draft.digest == newest.digest and versions.checkpoint(store, newest.version) is not None:
         return None
@@ -153,7 +152,7 @@ def verify_states(
     number: int | None = None,
     every: bool = False,
 ) -> VerifyReport:
-    """Fold the facts and learn again, and compare the results with the stored states; change nothing.
+    """Join the facts and learn again, and compare the results with the stored states; change nothing.
 
     Args:
         store: The log.
@@ -199,7 +198,7 @@ def _verify(store: Store, recipe: Recipe, policy: Policy, some: Sequence[Version
     for version in sorted(due.values(), key=lambda version: (version.examples_seq, version.version)):
         difference, elsewhere, upto = "", False, min(version.examples_seq, length)
         if upto != learned:
-            _learn(store, recipe, policy, learned, upto)
+            learn(store, recipe, policy, learned, upto)
             learned = upto
         digest, kept = versions.digest_state(policy.save()), versions.checkpoint(store, version.version)
         if upto < version.examples_seq:
@@ -214,15 +213,6 @@ def _verify(store: Store, recipe: Recipe, policy: Policy, some: Sequence[Version
             VerifiedState(what, version.examples_seq, difference, version.version, version.digest, elsewhere)
         )
     return states
-
-
-def _learn(store: Store, recipe: Recipe, policy: Policy, after: int | None, upto: int) -> None:
-    """Learn the examples of a recipe up to a position; `after` is None before the first."""
-    train_on(
-        policy,
-        recipe.reward,
-        learned_examples(store, recipe.reward, recipe.start, after, upto, recipe.router),
-    )
 
 
 def find_version(store: Store, config: AppConfig, number: int) -> Version:

@@ -8,7 +8,7 @@ which can go on with another version, only the first ones.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -64,8 +64,7 @@ def restore_policy(
         raise PolicyError(message) from None
     policy, last_seq = resume_point(store, empty, version)
     try:
-        upto, router = version.examples_seq, recipe.router
-        train_on(policy, rule, learned_examples(store, rule, recipe.start, last_seq, upto, router))
+        learn(store, recipe, policy, last_seq, version.examples_seq)
     except LogGapError as gap:
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
@@ -120,6 +119,32 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
     """
     checkpoint = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
     return (empty, None) if checkpoint is None else (checkpoint[1], checkpoint[0].examples_seq)
+
+
+def learn(
+    store: Store,
+    recipe: Recipe,
+    policy: Policy,
+    after: int | None,
+    upto: int,
+    watch: Callable[[Iterator[Example]], Iterable[Example]] = iter,
+) -> None:
+    """Train a policy on the examples of its recipe, in order.
+
+    Args:
+        store: The log.
+        recipe: The recipe of the policy.
+        policy: The policy; it is changed.
+        after: Position of the training log up to which it has learned, labels included; None: it has learned
+            nothing.
+        upto: Position of the last example to learn.
+        watch: Sees each example before it is learned, and goes on once it is.
+
+    Raises:
+        LogGapError: Rows of the training log or of its facts are missing.
+    """
+    examples = learned_examples(store, recipe.reward, recipe.start, after, upto, recipe.router)
+    train_on(policy, recipe.reward, watch(examples))
 
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
