@@ -1,4 +1,4 @@
-"""The learner: fold the training log into a policy, and publish versions of it.
+"""The learner: turn the training log into a policy, and publish versions of it.
 
 The state of a policy is a function of the training log and of its recipe. A checkpoint only saves time: if a
 policy does not resume exactly from it, the training log is replayed from its start.

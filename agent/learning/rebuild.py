@@ -157,7 +157,7 @@ def verify_states(
     Args:
         store: The log.
         config: Has the configured recipe, which is active until another one is promoted.
-        on_progress: Called with the number of facts folded, and of all facts.
+        on_progress: Called with the number of facts joined, and of all facts.
         number: A further version to compare, of any recipe with the configured reward, such as a candidate.
         every: Whether to compare every version of the active recipe whose checkpoint is kept; else the
             newest.

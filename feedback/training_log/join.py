@@ -191,7 +191,8 @@ def find_ready(
     that one fact closes come first, by their closing, then those that it completes, by their position.
 
     Args:
-        draws: Draws that are open at the first position; their turns have all feedback up to the last one.
+        draws: Draws that are open at the first position, and that a policy learns from by their status. They
+            have the turns and the feedback up to the last position.
         rule: Declares when feedback is complete, and how values are aggregated.
         shares: Raters of the decisions that were ready before; extended by the raters of these.
         after: The first position.
@@ -201,7 +202,7 @@ def find_ready(
     for draw in draws:
         first = draw.turns[0]
         ends = times.find_end(draw.closing)
-        if first.executed >= ends or first.status not in rule.learned_statuses:
+        if first.executed >= ends:
             continue
         if ends < inf:
             events.append((int(ends), draw.closing, first.seq, draw))

@@ -25,8 +25,12 @@ class Sabotage:
 
 
 COMMIT, BATCH = "feedback/log/group_commit.py", "feedback/log/batch.py"
-JOIN, LEARNER, VERSIONS = (
+COUNTING, JOIN, JOINER = (
+    "feedback/log/counting.py",
     "feedback/training_log/join.py",
+    "feedback/training_log/joiner.py",
+)
+LEARNER, VERSIONS = (
     "agent/learning/learner.py",
     "agent/serving/versions.py",
 )
@@ -71,33 +75,33 @@ SABOTAGE = {
         "            execution = replace(execution, decision_id=name)\n",
     ),
     "join: the position is written apart from the examples": Sabotage(
-        JOIN,
-        "                connection.execute(_ADD_RATERS, named)\n            write_position",
-        "                connection.execute(_ADD_RATERS, named)\n"
-        "        with self._store.writing() as connection:\n            write_position",
+        JOINER,
+        "            write_position(connection, self._rule.join, position)\n",
+        "        with self._store.writing() as connection:\n"
+        "            write_position(connection, self._rule.join, position)\n",
     ),
     "join: feedback after the deadline counts": Sabotage(
-        JOIN, "        if feedback.received_at > self.deadline:\n            return\n", ""
+        COUNTING,
+        "return item.received_at <= deadline and not is_on_earlier",
+        "return not is_on_earlier",
     ),
-    "join: a retraction is ignored": Sabotage(JOIN, "                self.values.pop(name, None)\n", ""),
+    "join: a retraction is ignored": Sabotage(
+        JOIN, " and not (taken_back and pseudonym(item.id) in taken_back)", ""
+    ),
     "join: early feedback is forgotten": Sabotage(
-        JOIN,
-        "(t.feedback.c.early & (t.feedback.c.decision_id == t.decisions.c.id))",
-        "(t.feedback.c.early & (t.feedback.c.decision_id != t.decisions.c.id))",
+        JOIN, "where(_f.decision_id.in_(_IDS))", "where(_f.decision_id.in_(_IDS), ~_f.early)"
     ),
     "join: what was never answered is learned": Sabotage(
-        JOIN,
-        "            elif pending.active and pending.status in self._learned_statuses:\n"
-        "                closed",
-        "            elif pending.active:\n                closed",
+        JOIN, "and row.status in rule.learned_statuses", "and row.status is not None"
     ),
     "join: closed a second too early": Sabotage(
-        JOIN,
-        "return max(self._deadline(fact), fact.logged_at) + GRACE_S",
-        "return max(self._deadline(fact), fact.logged_at) - 1.0",
+        COUNTING, "return max(deadline, logged_at) + GRACE_S", "return max(deadline, logged_at) - 1.0"
+    ),
+    "join: what is closed by time alone is never looked at": Sabotage(
+        JOIN, "    *(sa.select(_d.id).where(condition) for condition in _MAY_CLOSE),\n", ""
     ),
     "learner: an old epoch may still write": Sabotage(
-        JOIN, "    if newest == epoch:\n", "    if newest >= epoch:\n"
+        JOINER, "    if newest == epoch:\n", "    if newest >= epoch:\n"
     ),
     "learner: ends when the log was away": Sabotage(
         LEARNER,
