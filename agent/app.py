@@ -19,7 +19,7 @@ from ray.serve import Application, Deployment
 from ray.serve.context import _get_global_client
 
 from armwise.agent.checks import describe_owner, require_libraries
-from armwise.agent.config import AppConfig, ConfigError, configured
+from armwise.agent.config import AppConfig, ConfigError, parse_with_environment
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.ingress import Ingress
 from armwise.agent.hosts.jobs import JobsHost
@@ -57,8 +57,8 @@ def build(args: dict[str, Any]) -> Application:
     if in_ray and RUN_FOLDER not in os.environ:  # in a run folder, `armwise serve` has looked
         _require_own_port()
     if (named := os.environ.get(CONFIG_FOLDER)) is not None:
-        return assemble(configured(args, folder=Path(named)).settled())
-    config = configured(args).settled()
+        return assemble(parse_with_environment(args, folder=Path(named)).resolve_places())
+    config = parse_with_environment(args).resolve_places()
     logger.warning("relative paths are in the current folder, %s; the home is %s", Path.cwd(), config.home)
     if in_ray and os.environ.get("RAY_AUTH_MODE") == "token":  # which Ray's own message does not name
         logger.warning(

@@ -1,7 +1,7 @@
 """Failures of background work: each is recorded until the work succeeds.
 
-    work outside of the log    retried, record, clear --> a file in the folder of the run --> recorded
-    warm starts                their runs in the log  --> `armwise.agent.jobs.failed_run`
+    work outside of the log    retry, record, clear   --> a file in the folder of the run --> read_failures
+    warm starts                their runs in the log  --> `armwise.agent.jobs.find_failed_run`
 
 `/ready`, `/metrics`, the console and `armwise status` show both. Builds before the service answers are left
 out, since they end with an exit code.
@@ -174,7 +174,7 @@ def clear(work: Work, folder: Path | None = None) -> None:
         path.unlink(missing_ok=True)
 
 
-def recorded() -> list[WorkFailure]:
+def read_failures() -> list[WorkFailure]:
     """Return the recorded failures of all processes of this run."""
     found = []
     for work in Work:
@@ -193,7 +193,7 @@ def _path(work: Work, folder: Path | None = None) -> Path | None:
     return None if of_run is None else Path(of_run) / "failed" / f"{work}.json"
 
 
-def retried(
+def retry(
     work: Work,
     do: Callable[[], T],
     *,

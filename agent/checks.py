@@ -44,7 +44,7 @@ from armwise.agent.routers import build_router
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
 from armwise.arms.corpus import Corpora, Corpus, CorpusError, CorpusSource, open_source, problems
-from armwise.arms.extras import describe_missing, find_missing, install_command, installed
+from armwise.arms.extras import describe_missing, find_missing, find_version, install_command
 from armwise.arms.indexes import build_once
 from armwise.arms.llm import LlmSpec, catalog, writing
 from armwise.arms.local_ray import cluster_place, cluster_problem
@@ -58,7 +58,7 @@ from armwise.arms.models import (
     locate_here,
     model_problems,
 )
-from armwise.arms.places import located
+from armwise.arms.places import locate_source
 from armwise.arms.retrievers import ArmGraph, Resources
 from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
@@ -177,7 +177,7 @@ class Finding:
 # -- what is installed ------------------------------------------------------------------------------
 
 
-def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
+def check_versions(lock: Path = LOCK) -> Iterator[Finding]:
     """Yield the versions of Python and of the most important packages, and deviations from requirements.
 
     Args:
@@ -202,7 +202,7 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
         ]
         if not of or requirement.name == about["Name"]:
             continue
-        release = installed(requirement.name)
+        release = find_version(requirement.name)
         remedy = PINNED if pinned else REQUIRED.format(extra=of[0] or "serve")
         if not release and of[0] in OPTIONAL:
             absent.add(of[0])
@@ -214,14 +214,14 @@ def version_findings(lock: Path = LOCK) -> Iterator[Finding]:
                 remedy,
             )
             unlike[canonicalize_name(requirement.name)] = release
-    yield Finding(", ".join(f"{name} {installed(name) or 'missing'}" for name in NAMED))
+    yield Finding(", ".join(f"{name} {find_version(name) or 'missing'}" for name in NAMED))
     for extra, lacking in OPTIONAL.items():
         if extra in absent:
             yield Finding(f"armwise[{extra}] is not installed: {lacking}")
     differing = [
         f"{name} {release} (pinned {version})"
         for name, version in _pins(lock)
-        if (release := installed(name)) not in ("", version) and name not in unlike
+        if (release := find_version(name)) not in ("", version) and name not in unlike
     ]
     if differing:
         what = f"some versions differ from {lock.name}: {', '.join(differing)}"
@@ -233,7 +233,7 @@ def _pins(lock: Path) -> list[tuple[str, str]]:
     return re.findall(r"^([\w.-]+)==([\w.+]+)", text, re.MULTILINE)
 
 
-def library_findings(config: AppConfig) -> Iterator[Finding]:
+def check_libraries(config: AppConfig) -> Iterator[Finding]:
     """Yield the libraries that the configuration needs and that are not installed."""
     needed: dict[str, list[tuple[str, str]]] = {}
     for what, libraries in _libraries(config):
@@ -246,7 +246,7 @@ def library_findings(config: AppConfig) -> Iterator[Finding]:
 
 def require_libraries(config: AppConfig) -> None:
     """Refuse a configuration that names what is not installed. Raises ConfigError."""
-    if missing := list(library_findings(config)):
+    if missing := list(check_libraries(config)):
         raise ConfigError("\n".join(f"{finding.what}; {finding.remedy}" for finding in missing))
 
 
@@ -291,7 +291,7 @@ def _libraries(config: AppConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
 # -- what is open by configuration ------------------------------------------------------------------
 
 
-def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None) -> Iterator[Finding]:
+def check_configuration(config: AppConfig, host: str, *, is_open: bool | None) -> Iterator[Finding]:
     """Yield what the configuration leaves open to others.
 
     Args:
@@ -305,7 +305,7 @@ def configuration_findings(config: AppConfig, host: str, *, is_open: bool | None
         if spec.kind in ("remote", "mcp"):
             yield from _remote(name, str(spec.params.get("url", "")))
     yield from _quoting(config)
-    yield from _unpriced(config)
+    yield from _find_unpriced(config)
     if problem := describe_budget_without_prices(config):
         yield Finding(problem, "or disable the key: `armwise key disable`")
     elif unpriced := config.unpriced:
@@ -426,7 +426,7 @@ def _quoting(config: AppConfig) -> Iterator[Finding]:
         yield Finding(what, "remove answering.quote to let the model answer", serious=False)
 
 
-def _unpriced(config: AppConfig) -> Iterator[Finding]:
+def _find_unpriced(config: AppConfig) -> Iterator[Finding]:
     """Yield arms with a price in dollars that neither a reward nor a budget counts."""
     rule, budget = config.reward, config.budget
     if (rule.cost.usd and rule.cost_weight) or (budget is not None and budget.unit == "usd"):
@@ -449,7 +449,7 @@ def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 # -- files and sockets of this machine --------------------------------------------------------------
 
 
-def file_findings(config: AppConfig) -> Iterator[Finding]:
+def check_files(config: AppConfig) -> Iterator[Finding]:
     """Yield files that others can read or change, and a disk that is nearly full."""
     if other := config.overridden_home:
         what = f"the home is {config.home_path} (from ARMWISE_HOME), not {other} (from the configuration)"
@@ -476,7 +476,7 @@ def file_findings(config: AppConfig) -> Iterator[Finding]:
         yield Finding(what, remedy)
 
 
-def home_findings(config: AppConfig) -> Iterator[Finding]:
+def check_home(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the home can be used or made, in the words in which a service refuses it."""
     if problem := find_home_problem(config):
         yield Finding(problem, HOME_REMEDY)
@@ -504,7 +504,7 @@ def _mode(place: Path) -> int:
         return 0
 
 
-def socket_findings(own: tuple[str, int]) -> Iterator[Finding]:
+def check_sockets(own: tuple[str, int]) -> Iterator[Finding]:
     """Yield the sockets of this service's processes that listen beyond loopback.
 
     Args:
@@ -590,7 +590,7 @@ def process_name(words: list[str]) -> str:
 # -- memory, file handles and the address -----------------------------------------------------------
 
 
-def resource_findings(config: AppConfig) -> Iterator[Finding]:
+def check_resources(config: AppConfig) -> Iterator[Finding]:
     """Yield whether memory and file handles suffice."""
     free = available_memory()
     what = f"{free / 2**20:,.0f} MiB of memory and {os.cpu_count()} processors are available"
@@ -629,7 +629,7 @@ def available_memory(group: Path = Path("/sys/fs/cgroup")) -> int:
         return free
 
 
-def address_findings(host: str, port: int) -> Iterator[Finding]:
+def check_address(host: str, port: int) -> Iterator[Finding]:
     """Yield whether the service can listen at an address, or already does; and if its cluster answers."""
     if (problem := bind_problem(host, port)) is None:
         yield Finding(f"port {port} on {host} is free")
@@ -694,7 +694,7 @@ def _overlap(host: str, other: str) -> bool:
 # -- the log ----------------------------------------------------------------------------------------
 
 
-def log_findings(config: AppConfig) -> Iterator[Finding]:
+def check_log(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the log can be read and written: schema, rights, durability, clock; read-only."""
     url, path = config.database_url, config.log_path
     where = f"the log {without_password(url)}"
@@ -768,7 +768,7 @@ def _file_system(path: Path) -> str:
 # -- the corpus and what is made of it --------------------------------------------------------------
 
 
-def corpus_findings(config: AppConfig) -> Iterator[Finding]:
+def check_corpus(config: AppConfig) -> Iterator[Finding]:
     """Yield whether each corpus was read, or can be."""
     parts = []
     for source in config.corpus_sources:
@@ -776,7 +776,7 @@ def corpus_findings(config: AppConfig) -> Iterator[Finding]:
         yield finding
         parts += [] if corpus is None else [corpus]
     if restricted := sum(corpus.manifest.restricted for corpus in parts):
-        yield _restricted(config, restricted)
+        yield _check_permissions(config, restricted)
     if len(parts) == len(config.corpus_sources):
         whole = Corpora(parts) if config.corpora else parts[0]
         yield from _engines(config, whole)
@@ -786,7 +786,7 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
     """Return the finding on a corpus, and the corpus if it was read and is complete."""
     name, place = source.folder.name, source.source
     try:
-        open_source(located(place))
+        open_source(locate_source(place))
     except CorpusError as error:
         key = f"corpora.{name}.source" if source.name else "corpus.source"
         return Finding(f"corpus {name!r}: {error}", f"correct {key}"), None
@@ -797,12 +797,12 @@ def _corpus(source: CorpusSource) -> tuple[Finding, Corpus | None]:
         corpus = source.open()
     except CorpusError:
         return Finding(f"corpus {name!r} will be read from {place} at the first start"), None
-    unread = f"; {len(skipped):,} files or records were skipped" if (skipped := corpus.skipped()) else ""
+    unread = f"; {len(skipped):,} files or records were skipped" if (skipped := corpus.list_skipped()) else ""
     size = f"{len(corpus):,} passages, digest {corpus.digest[:12]}{unread}"
     return Finding(f"corpus {name!r} has {size}"), corpus
 
 
-def _restricted(config: AppConfig, n: int) -> Finding:
+def _check_permissions(config: AppConfig, n: int) -> Finding:
     """Return whether every arm respects the permissions of passages; `n` passages are restricted."""
     what = f"{n:,} passages are restricted to some groups"
     graph = ArmGraph(config.arms)
@@ -839,17 +839,19 @@ def _engines(config: AppConfig, corpus: Corpus) -> Iterator[Finding]:
             yield Finding(f"arm {name!r}: its collection holds version {version}")
 
 
-def derived_findings(config: AppConfig) -> Iterator[Finding]:
+def check_derived(config: AppConfig) -> Iterator[Finding]:
     """Yield files of indexes, trained models and labels that differ from the digests in their manifests."""
-    indexes = build_once.finished(config.indexes_path)
-    yield from _compared("index", indexes, "run `armwise serve --prepare-only` to build it again")
+    indexes = build_once.list_finished(config.indexes_path)
+    yield from _compare_digests("index", indexes, "run `armwise serve --prepare-only` to build it again")
     trained = set() if config.router is None else {config.router.path}
     trained |= {Path(value) for spec in config.arms.values() for value in _texts(spec.params)}
-    yield from _compared("trained model", _with_manifest(trained), "train it again with `armwise lab train`")
+    yield from _compare_digests(
+        "trained model", _with_manifest(trained), "train it again with `armwise lab train`"
+    )
     sources = () if config.warm_start is None else config.warm_start.sources.values()
     labels = {source.path for source in sources if isinstance(source, warm_start.OutcomesSource)}
     again = "delete it, and make it again with `armwise lab label` or `armwise lab score`"
-    yield from _compared("labels", _with_manifest(labels), again)
+    yield from _compare_digests("labels", _with_manifest(labels), again)
 
 
 def _texts(params: Mapping[str, Any]) -> Iterator[str]:
@@ -863,7 +865,7 @@ def _with_manifest(paths: Iterable[Path]) -> list[Path]:
     return sorted(folder for folder in folders if (folder / manifest.MANIFEST).is_file())
 
 
-def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Finding]:
+def _compare_digests(what: str, folders: Collection[Path], remedy: str) -> Iterator[Finding]:
     """Yield one finding for each folder with damaged files, or a single one if all are intact."""
     damaged = {folder: manifest.problems(folder, contents=True) for folder in folders}
     for folder, damage in damaged.items():
@@ -876,12 +878,12 @@ def _compared(what: str, folders: Collection[Path], remedy: str) -> Iterator[Fin
 # -- the models -------------------------------------------------------------------------------------
 
 
-def model_findings(config: AppConfig) -> Iterator[Finding]:
+def check_models(config: AppConfig) -> Iterator[Finding]:
     """Yield whether the encoders and the language models are available."""
     for name, backbone in config.backbones.items():
         yield from _backbone(name, backbone)
     for name, llm in config.distinct_models.items():
-        yield from llm_findings(llm, _name_model(name), _llm_key(name))
+        yield from check_llm(llm, _name_model(name), _llm_key(name))
 
 
 def _name_model(name: str) -> str:
@@ -916,7 +918,7 @@ def _weights(
         yield Finding(f"{what} {model} is downloaded from a hub if it is not cached", remedy, serious=False)
 
 
-def llm_findings(llm: LlmSpec, what: str = "the language model", key: str = "llm") -> Iterator[Finding]:
+def check_llm(llm: LlmSpec, what: str = "the language model", key: str = "llm") -> Iterator[Finding]:
     """Yield whether a language model is available; this asks an endpoint for its models.
 
     Args:
@@ -986,7 +988,7 @@ def _endpoint(
         yield Finding(f"{base} has model {llm.model!r}; it answered in {time.monotonic() - began:.2f} s")
 
 
-def endpoint_findings(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Finding]:
+def check_endpoints(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Finding]:
     """Return what is wrong with the models at an address, all of which are asked at once, by name.
 
     Args:

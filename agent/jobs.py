@@ -23,7 +23,7 @@ from armwise.agent.config import warm_start
 from armwise.agent.run_folder import COLD
 from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
-from armwise.feedback.errors import LogUnavailableError, described
+from armwise.feedback.errors import LogUnavailableError, describe_error
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
 from armwise.feedback.training_log import traffic
@@ -140,7 +140,7 @@ class Jobs:
                 pause_s = self._longer(pause_s)
                 logger.exception("a task failed; the next attempt is in %.3g s", pause_s)
                 stands, failed = True, failed + 1
-                record(WorkFailure(work, described(error), failed, self._clock() + pause_s))
+                record(WorkFailure(work, describe_error(error), failed, self._clock() + pause_s))
 
     def _longer(self, pause_s: float) -> float:
         return min(max(self._poll_s, 2 * pause_s), MAX_PAUSE_S)
@@ -202,8 +202,8 @@ def next_run(
     rated = 0
     if spec.after_rated is not None:
         seen = 0 if last is None else last.inputs.get("examples", 0)
-        rated = traffic.rated_decisions(store, join, seen, spec.after_rated)
-    return planned(spec, last, alarm, since, retry_at, rated)
+        rated = traffic.count_rated_decisions(store, join, seen, spec.after_rated)
+    return plan_run(spec, last, alarm, since, retry_at, rated)
 
 
 def _retry_at(attempts: Sequence[Run]) -> float | None:
@@ -219,7 +219,7 @@ def _retry_at(attempts: Sequence[Run]) -> float | None:
     return last.alive_at + RETRIES_S[len(attempts) - 1]
 
 
-def failed_run(store: Store, configured: str, next_at: Callable[[], float | None]) -> WorkFailure | None:
+def find_failed_run(store: Store, configured: str, next_at: Callable[[], float | None]) -> WorkFailure | None:
     """Return the failure of the newest run for a configured recipe, if it failed.
 
     The failure stays while another attempt is under way.
@@ -240,7 +240,7 @@ def failed_run(store: Store, configured: str, next_at: Callable[[], float | None
     return WorkFailure(Work.WARM_START, why, len(failed), again)
 
 
-def planned(
+def plan_run(
     spec: warm_start.Schedule,
     last: Run | None,
     alarm: Alarm | None,
@@ -291,7 +291,7 @@ def planned(
     return Planned(max(first.at, earliest), first.trigger)
 
 
-def planned_at(replica: "Replica") -> Planned | None:
+def plan_warm_start(replica: "Replica") -> Planned | None:
     """Return the next warm start; None: none is scheduled, or one is under way."""
     spec, configured, now = replica.config.warm_start, replica.versions.configured.digest, replica.clock()
     if spec is None or runs.under_way(replica.store, now):

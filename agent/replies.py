@@ -463,7 +463,7 @@ class RouterState(Reply):
     arms: Sequence[str]
 
 
-def _known_fields(reward: Any) -> Any:
+def _drop_unknown_fields(reward: Any) -> Any:
     """Drop fields of a reward that a newer service adds: unlike a reply, a configuration refuses them."""
     if not isinstance(reward, dict):
         return reward
@@ -487,5 +487,5 @@ class Policy(Summary):
     judge: JudgeState | None
     feedback: FeedbackState | None
     drift: DriftState | None
-    reward: Annotated[RewardRule, BeforeValidator(_known_fields)]
+    reward: Annotated[RewardRule, BeforeValidator(_drop_unknown_fields)]
     router: RouterState | None

@@ -225,14 +225,14 @@ class ClassCatalogue(Catalogue[Callable[..., Built]], Generic[Built]):
     """
 
     @override
-    def defined(self, module: ModuleType) -> Iterator[tuple[str, Callable[..., Built]]]:
+    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, Callable[..., Built]]]:
         members: list[Any] = [member for member in vars(module).values() if isinstance(member, type)]
         for member in members:
             if member.__module__ == module.__name__ and isinstance(getattr(member, "kind", None), str):
                 yield member.kind, member
 
     @override
-    def accepted(self, kind: str, registered: object, path: str) -> Callable[..., Built]:
+    def accept(self, kind: str, registered: object, path: str) -> Callable[..., Built]:
         if not isinstance(registered, type) or getattr(registered, "kind", None) != kind:
             raise self.error(f"{self.what} {kind!r}: {path} is not a class with kind = {kind!r}")
         made: Callable[..., Built] = registered

@@ -23,8 +23,8 @@ class Blocking:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for a coroutine, and return its result. Raises TimeoutError."""
 
-        async def limited() -> T:
+        async def wait_limited() -> T:
             async with asyncio.timeout(self.limit_s):
                 return await coroutine
 
-        return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(wait_limited(), self._loop).result()

@@ -111,7 +111,7 @@ class Passage:
             return self.title
         return f"{self.title}, p. {page}" if self.title else f"p. {page}"
 
-    def scored(self, score: float) -> "Passage":
+    def replace_score(self, score: float) -> "Passage":
         """Return the same passage with another score."""
         return replace(self, score=score)
 
@@ -245,10 +245,10 @@ RESERVED = frozenset(("auto",))
 """Names that cannot be given: `auto` in the place of a model has the policy choose."""
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """Return the name of an arm, a corpus, a backbone, a language model or the like.
 
-    >>> checked_name("bm25"), checked_name("bge-m3_v1.5")
+    >>> check_name("bm25"), check_name("bge-m3_v1.5")
     ('bm25', 'bge-m3_v1.5')
 
     Raises:
@@ -266,9 +266,9 @@ def checked_name(name: str) -> str:
 
 
 def is_name(name: str) -> bool:
-    """Return whether `checked_name` accepts a name."""
+    """Return whether `check_name` accepts a name."""
     try:
-        checked_name(name)
+        check_name(name)
     except ValueError:
         return False
     return True

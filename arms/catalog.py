@@ -47,11 +47,11 @@ class Catalogue(Mapping[str, T], ABC):
         self._loaded: dict[str, T] = {}
 
     @abstractmethod
-    def defined(self, module: ModuleType) -> Iterator[tuple[str, T]]:
+    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, T]]:
         """Yield the kinds that a module defines, each with its name, in the order of their definition."""
 
     @abstractmethod
-    def accepted(self, kind: str, registered: object, path: str) -> T:
+    def accept(self, kind: str, registered: object, path: str) -> T:
         """Return the kind that another package registers.
 
         Args:
@@ -72,7 +72,7 @@ class Catalogue(Mapping[str, T], ABC):
         """
         kinds: dict[str, T] = {}
         for name in self._modules():
-            for kind, value in self.defined(importlib.import_module(name)):
+            for kind, value in self.find_kinds(importlib.import_module(name)):
                 if kinds.setdefault(kind, value) is not value:
                     raise TypeError(f"{name} defines {self.what} {kind!r} a second time")
         return kinds
@@ -138,7 +138,7 @@ class Catalogue(Mapping[str, T], ABC):
         except Exception as error:  # what an import can raise has no end
             reason = f"{type(error).__name__}: {error}"
             raise self.error(f"{name}: {entry.value} cannot be imported: {reason}") from error
-        return self.accepted(kind, value, entry.value)
+        return self.accept(kind, value, entry.value)
 
 
 def _distribution(entry: EntryPoint) -> str:

@@ -17,7 +17,7 @@ DISTRIBUTIONS = {
 """Distributions of modules that have another name, by module."""
 
 
-def installed(distribution: str) -> str:
+def find_version(distribution: str) -> str:
     """Return the version of a distribution; empty: it is not installed."""
     try:
         return metadata.version(distribution)
@@ -103,7 +103,7 @@ def _advise(missing: Sequence[str]) -> str:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explain_missing() -> Iterator[None]:
     """Add to the error of a missing module which extra brings it.
 
     Raises:

@@ -142,10 +142,10 @@ def permits(where: Comparison | Compound | None, groups: Collection[str], metada
     return where is None or matches(where, metadata)
 
 
-def shown(metadata: Metadata) -> dict[str, Scalar | Sequence[str]]:
+def hide_groups(metadata: Metadata) -> dict[str, Scalar | Sequence[str]]:
     """Return metadata as callers see it: without the groups, which may name others.
 
-    >>> shown({"year": 2024, "allowed_groups": ["board"]})
+    >>> hide_groups({"year": 2024, "allowed_groups": ["board"]})
     {'year': 2024}
     """
     return {name: value for name, value in metadata.items() if name != GROUPS}

@@ -42,7 +42,7 @@ class WrittenFile(BaseModel):
     sha256: str
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def from_file(cls, path: Path) -> Self:
         """Describe a file."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -62,7 +62,7 @@ class Manifest(BaseModel):
     identity: dict[str, str | int | float] = {}
     files: dict[str, WrittenFile]
 
-    def saved(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the manifest with its digest, as JSON."""
         document = self.model_dump()
         return orjson.dumps({**document, "sha256": _digest(document)}, option=orjson.OPT_INDENT_2)
@@ -97,7 +97,7 @@ class Manifest(BaseModel):
             size = (folder / name).stat().st_size
             if size != expected.bytes:
                 return f"{name} is damaged: {size:,} bytes instead of {expected.bytes:,}"
-            if contents and (digest := WrittenFile.of(folder / name).sha256) != expected.sha256:
+            if contents and (digest := WrittenFile.from_file(folder / name).sha256) != expected.sha256:
                 return _another(name, digest, expected)
         except FileNotFoundError:
             return f"{name} is missing"
@@ -116,13 +116,13 @@ def write(folder: Path, identity: Identity | None = None, names: Collection[str]
     """
     if names is None:
         names = [path.name for path in folder.iterdir() if path.is_file() and path.name != MANIFEST]
-    files = {name: WrittenFile.of(folder / name) for name in sorted(names)}
+    files = {name: WrittenFile.from_file(folder / name) for name in sorted(names)}
     _replace(folder, Manifest(identity=dict(identity or {}), files=files))
 
 
 def add(folder: Path, names: Collection[str]) -> None:
     """Describe files that were written into a folder, and leave the other entries of its manifest."""
-    files = {name: WrittenFile.of(folder / name) for name in names}
+    files = {name: WrittenFile.from_file(folder / name) for name in names}
     try:
         before = Manifest.load(folder)
     except DamagedFileError:
@@ -182,5 +182,5 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 def _replace(folder: Path, manifest: Manifest) -> None:
     unfinished = folder / f".{MANIFEST}.part"
-    unfinished.write_bytes(manifest.saved())
+    unfinished.write_bytes(manifest.to_json())
     unfinished.replace(folder / MANIFEST)

@@ -10,14 +10,14 @@ BUILT_IN = {"stdlib": "the standard library", "language": "the language referenc
 """Names of the sources that every interpreter has, and what each is."""
 
 
-def located(source: str | Path, folder: Path | None = None) -> str:
+def locate_source(source: str | Path, folder: Path | None = None) -> str:
     """Return a source as an absolute path, or a built-in one by its name.
 
     Args:
         source: A built-in source, a file or a folder.
         folder: The folder that a relative path is relative to; None: the current folder.
 
-    >>> located("language"), located("/data/notes"), located("notes.jsonl", Path("/srv"))
+    >>> locate_source("language"), locate_source("/data/notes"), locate_source("notes.jsonl", Path("/srv"))
     ('language', '/data/notes', '/srv/notes.jsonl')
     """
     return str(source) if source in BUILT_IN else str((folder or Path.cwd()) / os.path.expanduser(source))

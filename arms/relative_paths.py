@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from armwise.arms.places import located
+from armwise.arms.places import locate_source
 
 FOLDER = "folder"
 """Key of the folder in the context of a validation."""
@@ -85,4 +85,4 @@ def find_mark(annotation: Any) -> InFolder | None:
 
 LocalPath = Annotated[Path, InFolder(locate_path)]
 LocalName = Annotated[str, InFolder(locate_path)]
-LocalSource = Annotated[str, InFolder(located)]
+LocalSource = Annotated[str, InFolder(locate_source)]

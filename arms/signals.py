@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.arms.base import Passage
-from armwise.arms.retrievers import regularized
-from armwise.arms.tokenizer import normalised, words
+from armwise.arms.retrievers import regularize
+from armwise.arms.tokenizer import normalise, words
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ ANSWERED = (
 VERDICTS = frozenset({"yes", "no"})
 
 
-def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
+def measure_agreement(rankings: Sequence[Sequence[str]]) -> Floats:
     """Return the agreement of retrievers, shape (n_arms, 2); NaN for an empty ranking.
 
     `rank_votes` is the mean over an arm's passages of the sum of 1 / rank in all rankings,
@@ -55,7 +55,7 @@ def found_signals(rankings: Sequence[Sequence[str]]) -> Floats:
     Args:
         rankings: Distinct ids of the passages of each arm, best first.
 
-    >>> found_signals([["a", "b"], ["b", "c"], []])[:2].tolist()
+    >>> measure_agreement([["a", "b"], ["b", "c"], []])[:2].tolist()
     [[1.25, 0.5], [1.0, 0.5]]
     """
     table = np.full((len(rankings), len(FOUND)), np.nan)
@@ -92,10 +92,10 @@ def answer_signals(question: str, answers: Sequence[str], rankings: Sequence[Seq
     >>> answer_signals("Who?", ["Ada", "ada."], [[wrote], []])[:, [0, 8, 9, 10]].tolist()
     [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]
     """
-    given = [normalised(answer) for answer in answers]
-    padded_question = f" {normalised(question)} "
+    given = [normalise(answer) for answer in answers]
+    padded_question = f" {normalise(question)} "
     folded = {
-        passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
+        passage.id: f" {normalise(passage.title)} {normalise(passage.text)} "
         for passages in rankings
         for passage in passages
     }
@@ -169,7 +169,7 @@ def _moran(vectors: Floats, y: Floats) -> float:
     >>> round(_moran(np.eye(2), np.array([1.0, 1.0])), 6)
     1.0
     """
-    smoothed = regularized(y, vectors, len(y))
+    smoothed = regularize(y, vectors, len(y))
     norm = float(np.linalg.norm(y) * np.linalg.norm(smoothed))
     return float(smoothed @ y) / norm if norm > 0.0 else 0.0
 

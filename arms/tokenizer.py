@@ -39,7 +39,7 @@ ARTICLES = frozenset({"a", "an", "the"})
 _NO_ASCII_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(answer: str) -> str:
+def normalise(answer: str) -> str:
     """Return an answer without case, punctuation, articles and repeated spaces.
 
     Characters of scripts without blanks are words, as for XQuAD and MLQA.
@@ -47,7 +47,7 @@ def normalised(answer: str) -> str:
     Source: Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension
     of Text, arXiv:1606.05250; here punctuation and symbols are those of Unicode.
 
-    >>> normalised(" The  U.S.!")
+    >>> normalise(" The  U.S.!")
     'us'
     """
     folded = unicodedata.normalize("NFKC", answer).casefold().translate(_NO_ASCII_PUNCTUATION)
@@ -130,13 +130,13 @@ def words(text: str, stop_words: StopWords = "none") -> list[str]:
     ['\u6771', '\u6771\u4eac', '\u4eac']
     """
     left_out = STOP_WORDS[stop_words]
-    return [word for word in written_words(folded(text), pairs=True) if word not in left_out]
+    return [word for word in split_words(fold(text), pairs=True) if word not in left_out]
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     r"""Return a text without differences that no reader counts as one of words.
 
-    >>> folded("Stra\xadßE"), folded("\uff34\uff4f\uff4b\uff59\uff4f")
+    >>> fold("Stra\xadßE"), fold("\uff34\uff4f\uff4b\uff59\uff4f")
     ('strasse', 'tokyo')
     """
     lower = text.casefold()
@@ -148,7 +148,7 @@ def folded(text: str) -> str:
     return unicodedata.normalize("NFKC", decimal.casefold())
 
 
-def written_words(text: str, *, contractions: bool = False, pairs: bool = False) -> list[str]:
+def split_words(text: str, *, contractions: bool = False, pairs: bool = False) -> list[str]:
     """Return the words of a text as it writes them; where they have no blanks, each character.
 
     Args:
@@ -156,7 +156,7 @@ def written_words(text: str, *, contractions: bool = False, pairs: bool = False)
         contractions: Whether an apostrophe may stand within a word.
         pairs: Whether two neighbours are a word, too, where words have no blanks.
 
-    >>> written_words("Don't", contractions=True), written_words("Don't")
+    >>> split_words("Don't", contractions=True), split_words("Don't")
     (["Don't"], ['Don', 't'])
     """
     if _is_plain(text):

@@ -1,7 +1,7 @@
 """The current turn and span of a task, over OpenTelemetry's API.
 
 Spans are made only in a process that called `switch`; others do not import OpenTelemetry, and `span` yields
-None. Turn and span are passed to another process as a string, `carried`, with a call of its handle.
+None. Turn and span are passed to another process as a string, `carry`, with a call of its handle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,16 +113,16 @@ class Span:
         kind = kinds.SERVER if server else kinds.CLIENT if client else kinds.INTERNAL
         links = [trace.Link(trace.get_current_span(_parent(link)).get_span_context())] if link else ()
         self._tracing = tracing
-        named = self._named(attributes)
+        named = self._name_attributes(attributes)
         self.otel = tracing.tracer.start_span(name, parent, kind, named, links)
         self.recording = self.otel.is_recording()
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
         """Set the attributes that have a value."""
         if self.recording:
-            self.otel.set_attributes(self._named(attributes))
+            self.otel.set_attributes(self._name_attributes(attributes))
 
-    def _named(self, attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
+    def _name_attributes(self, attributes: Mapping[str, Attribute | None]) -> dict[str, Attribute]:
         """Return the attributes that have a value, also under their names in OpenInference if set."""
         named = {name: value for name, value in attributes.items() if value is not None}
         if self._tracing.openinference:
@@ -193,12 +193,12 @@ def span(
     if made is None:
         yield None
         return
-    with ended(made), made.current():
+    with end_span(made), made.current():
         yield made
 
 
 @contextmanager
-def ended(made: Span) -> Iterator[Span]:
+def end_span(made: Span) -> Iterator[Span]:
     """End a span with a block, and record the exception that ends both."""
     try:
         yield made
@@ -244,7 +244,7 @@ def ids_of_span() -> tuple[str, str] | None:
     return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
 
 
-def carried() -> str:
+def carry() -> str:
     """Return the running turn and span for another process; empty: there is neither."""
     turn, header = TURN.get(), ""
     if _tracing is not None:
@@ -260,7 +260,7 @@ def enter(carried: str, question: str) -> None:
     """Continue a turn and its trace in the running task, which serves one call of a handle.
 
     Args:
-        carried: Result of `carried` in the caller; empty: nothing changes.
+        carried: Result of `carry` in the caller; empty: nothing changes.
         question: The text of the call.
     """
     if not carried:

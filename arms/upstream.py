@@ -45,7 +45,7 @@ class UpstreamError(Exception):
     """A response breaks a bound, or cannot be decoded; the message is free of its text."""
 
 
-async def decoded(
+async def decompress(
     parts: AsyncIterable[bytes], encoding: str | None, most: int
 ) -> AsyncGenerator[bytes, None]:
     """Yield a body without its compression, in parts of bounded size.
@@ -106,9 +106,9 @@ class _Inflater:
 
 
 async def read_body(parts: AsyncIterable[bytes], encoding: str | None, most: int) -> bytes:
-    """Return a complete body. Raises UpstreamError, see `decoded`."""
+    """Return a complete body. Raises UpstreamError, see `decompress`."""
     body = bytearray()
-    async with aclosing(decoded(parts, encoding, most)) as pieces:
+    async with aclosing(decompress(parts, encoding, most)) as pieces:
         async for piece in pieces:
             body += piece
     return bytes(body)
@@ -118,7 +118,7 @@ async def read_beginning(parts: AsyncIterable[bytes], encoding: str | None) -> b
     """Return the beginning of the body of an error, as far as it can be read."""
     body = bytearray()
     with suppress(UpstreamError):
-        async with aclosing(decoded(parts, encoding, LINE_BYTES)) as pieces:
+        async with aclosing(decompress(parts, encoding, LINE_BYTES)) as pieces:
             async for piece in pieces:
                 body += piece
                 if len(body) >= ERROR_BYTES:
@@ -307,7 +307,7 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def shown(content: bytes) -> str:
+def quote_start(content: bytes) -> str:
     """Return the beginning of a response on a line, for operators only."""
     return repr(content[: 4 * SHOWN_CHARS].decode(errors="replace")[:SHOWN_CHARS])
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         Policy,
         VowpalWabbit,
         choose,
-        served_distribution,
+        compute_served_distribution,
     )
     from .arms import Arm, ArmError, Passage, Query, Retrieval
     from .feedback import Context, Cost, Decision, RewardRule
@@ -28,7 +28,7 @@ ROOMS = {
     "agent.client": ("AsyncClient", "Client", "ClientError"),
     "agent.policies": (
         *("Adaptive", "EpsilonGreedy", "LinUCB", "LinearThompson", "Policy", "VowpalWabbit"),
-        *("choose", "served_distribution"),
+        *("choose", "compute_served_distribution"),
     ),
     "arms": ("Arm", "ArmError", "Passage", "Query", "Retrieval"),
     "feedback": ("Context", "Cost", "Decision", "RewardRule"),
@@ -60,12 +60,12 @@ __all__ = [
     "VowpalWabbit",
     "audit",
     "choose",
+    "compute_served_distribution",
     "dm",
     "dr",
     "evaluate_arrays",
     "ips",
     "replay",
-    "served_distribution",
     "sndr",
     "snips",
     "switch_dr",

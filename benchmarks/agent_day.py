@@ -317,7 +317,7 @@ def configure(folder: Path, url: str, share: float) -> AppConfig:
             "reward": {"metrics": {"right": {"type": "boolean"}}, "cost": {"usd": 1.0}, "cost_weight": 12.0},
             "limits": {"body_bytes": 1 << 20, "completion_tokens": 32_000},
         }
-    ).settled()
+    ).resolve_places()
 
 
 @dataclass(slots=True)
@@ -367,7 +367,7 @@ async def running(config: AppConfig, world: World, clock: SteadyClock) -> AsyncI
             config, backends, clock=clock, telemetry=Telemetry(), gate=verdict, choose_code=choose_code
         )
         epoch = take_epoch(store, "benchmark", 0.0)
-        learner = Learner(store, Recipe.configured(config), list(config.actions), epoch, clock)
+        learner = Learner(store, Recipe.from_config(config), list(config.actions), epoch, clock)
         app = create_app(replica)
         transport = httpx.ASGITransport(app)
         async with (

@@ -36,8 +36,8 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     describe,
-    served_distribution,
 )
 from armwise.feedback.budget import Budget, Pacer, mean_costs
 from armwise.feedback.events import Context, Decision
@@ -149,7 +149,7 @@ def play(
             paid = usd[:change, dear][drawn[:change] == dear] / DEARER
             pacer.arms |= mean_costs(budget, [(world.arms[dear], usd_paid) for usd_paid in paid.tolist()])
         context = world.contexts[row]
-        p = served_distribution(policy, context, world.arms, FLOOR, penalty)
+        p = compute_served_distribution(policy, context, world.arms, FLOOR, penalty)
         arm = drawn[turn] = choose(p, rng.random())
         decision = Decision(
             f"{turn}", context, world.arms, tuple(p.tolist()), world.arms[arm], policy.kind, 1

@@ -41,7 +41,7 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
-    served_distribution,
+    compute_served_distribution,
 )
 from armwise.feedback.budget import Budget, Pacer, mean_costs
 from armwise.feedback.events import Context, Decision
@@ -115,7 +115,7 @@ class Ours:
         costs = self._pacer.costs(arms) if self._price else ()
         penalty = tuple(self._price * cost for cost in costs)
         floor = self._explores.among(len(arms))
-        self._p = served_distribution(self._policy, context, arms, floor, penalty)
+        self._p = compute_served_distribution(self._policy, context, arms, floor, penalty)
         return choose(self._p, u)
 
     def learn(self, context: Context, arms: Sequence[str], drawn: int, score: float, usd: float) -> None:

@@ -29,7 +29,7 @@ from routing_data import DataSet, Encoder, qa, routers
 from armwise.agent.lab.routers import cascade, cross_validation
 from armwise.agent.lab.routers.cascade.fitted import CascadeWalk, fit_stages
 from armwise.agent.lab.routers.cascade.stopping import share_thresholds
-from armwise.agent.lab.routers.cascade.validation import calibration_error, known_costs
+from armwise.agent.lab.routers.cascade.validation import calibration_error, collect_costs
 from armwise.agent.lab.routers.trees import PointwiseXGBoost
 from armwise.arms.base import Passage
 from armwise.arms.lab import relevance as relevance_training
@@ -126,7 +126,7 @@ def rules(
     """Fit a cascade on each fold, and play every rule to stop on the rest."""
     n = len(labels)
     at = [outcomes.arms.index(arm) for arm in spec.arms]
-    tokens = known_costs(outcomes)["tokens"][:, at]
+    tokens = collect_costs(outcomes)["tokens"][:, at]
     texts = labels.features[0].texts
     last = len(spec.stages) - 1
     for training, held_out in cross_validation.folds(texts, FOLDS, 0):
@@ -166,7 +166,7 @@ def certified(
 ) -> None:
     """Fit a cascade with a certified loss on each fold, and play it on the rest."""
     at = [outcomes.arms.index(arm) for arm in spec.arms]
-    tokens = known_costs(outcomes)["tokens"][:, at]
+    tokens = collect_costs(outcomes)["tokens"][:, at]
     for training, held_out in cross_validation.folds(labels.features[0].texts, FOLDS, 0):
         made = cascade.fit_cascade(spec, labels.rows(training), lambda *_: None)
         rest = labels.rows(held_out)
@@ -254,7 +254,7 @@ def models(data: DataSet, pair: tuple[str, str], tick: Callable[[], None]) -> Ta
     right = outcomes.scores["em"][:, at]
     listed = np.tile([LISTED.get(arm, np.nan) for arm in pair], (len(right), 1))
     usd = 1000.0 * outcomes.costs["usd"][:, at] if "usd" in outcomes.costs else listed
-    features = (data.asked.of(pair[:1]), data.asked.of(pair))
+    features = (data.asked.select_arms(pair[:1]), data.asked.select_arms(pair))
     labels = cascade.CascadeDataset(features, right, right, np.zeros(right.shape))
     spec = cascade.CascadeSpec(stages=tuple((arm,) for arm in pair))
     answers = partial(PointwiseXGBoost, stage="question", centre=False)
@@ -323,7 +323,7 @@ def _of_qa(
 ) -> list[dict[str, object]]:
     outcomes = data.outcomes
     passages = {name: passage for name, (passage, _) in data.passages.items()}
-    tokens, n = known_costs(outcomes)["tokens"], len(outcomes.questions)
+    tokens, n = collect_costs(outcomes)["tokens"], len(outcomes.questions)
     lines: dict[str, Line] = {}
     for arm in ("graph", "rrf"):
         at = outcomes.arms.index(arm)

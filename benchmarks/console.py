@@ -128,7 +128,7 @@ def fill(url: str, n: int, join: str) -> None:
 
 def publish(service: Service, n: int) -> None:
     """Publish versions that have learned a little of the log, and a candidate of another recipe."""
-    recipe, store, rng = Recipe.configured(service.config), service.replica.store, np.random.default_rng(1)
+    recipe, store, rng = Recipe.from_config(service.config), service.replica.store, np.random.default_rng(1)
     policy = recipe.build(list(service.config.actions))
     states = []
     for parent in (None, 1):

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning import Recipe, verify_states
-from armwise.agent.policies import Policy, build_policy, choose, sampling, served_distribution
+from armwise.agent.policies import Policy, build_policy, choose, compute_served_distribution, sampling
 from armwise.agent.turn import Choices, is_text, load_built_in, weigh_arms
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import Decision, Mode
@@ -116,7 +116,7 @@ def read_tables(store: Store) -> Tables:
 
 def _text(recorded: str | None) -> str:
     """Return the text of an answer that may call functions as well."""
-    return recorded or "" if recorded is None or is_text(recorded) else Choices.of(recorded).text or ""
+    return recorded or "" if recorded is None or is_text(recorded) else Choices.parse(recorded).text or ""
 
 
 def _decisions(store: Store) -> dict[str, Decision]:
@@ -143,7 +143,7 @@ def verify(document: dict[str, Any]) -> Verdict:
             facts, joined = read_head(connection), read_position(connection, config.reward.join)
             versions = connection.execute(
                 sa.select(t.versions)
-                .where(t.versions.c.recipe == Recipe.configured(config).digest)
+                .where(t.versions.c.recipe == Recipe.from_config(config).digest)
                 .order_by(t.versions.c.version)
             ).all()
         wrong, decisions = _replayed(store, config, versions)
@@ -194,7 +194,9 @@ def _untrue(policy: Policy, decisions: Sequence[Decision], salt: str) -> Iterato
             right = (decision.probabilities, decision.arms) == ((1.0,), (decision.drawn,))
         else:
             penalty = weigh_arms(decision.steps, load_built_in(), decision.arms)
-            p = served_distribution(policy, decision.context, decision.arms, decision.floor or 0.0, penalty)
+            p = compute_served_distribution(
+                policy, decision.context, decision.arms, decision.floor or 0.0, penalty
+            )
             explored = decision.mode is Mode.EXPLORE
             index = (
                 choose(p, sampling.uniform_from(decision.id, salt, decision.arms))

@@ -94,7 +94,7 @@ def hashed(path: Path, mib: int = 1024) -> None:
             file.write(os.urandom(2**20))
     for _ in range(2):
         began = time.perf_counter()
-        WrittenFile.of(path)
+        WrittenFile.from_file(path)
     print(f"SHA-256 of {mib:,} MiB: {time.perf_counter() - began:.2f} s")
 
 

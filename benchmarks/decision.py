@@ -32,8 +32,8 @@ from armwise.agent.policies import (
     Uniform,
     build_policy,
     choose,
+    compute_served_distribution,
     sampling,
-    served_distribution,
 )
 from armwise.agent.policies.vowpal import DEFAULT
 from armwise.feedback.events import Context, Decision
@@ -92,7 +92,8 @@ def rewarded(seen: list[Context], kind: str) -> list[tuple[Decision, float]]:
 def decide(policy: Policy, seen: list[Context], i: int) -> int:
     """Draw an arm as the service does."""
     return choose(
-        served_distribution(policy, seen[i], ARMS, FLOOR), sampling.uniform_from(f"decision-{i}", "salt")
+        compute_served_distribution(policy, seen[i], ARMS, FLOOR),
+        sampling.uniform_from(f"decision-{i}", "salt"),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from armwise.agent.policies import PolicySpec, build_policy, choose, served_distribution
+from armwise.agent.policies import PolicySpec, build_policy, choose, compute_served_distribution
 from armwise.feedback.drift import monitor as drift_monitor
 from armwise.feedback.events import Context, Cost, Decision, Example
 from armwise.feedback.reward import Metric, RewardRule
@@ -103,7 +103,7 @@ def while_learning(rng: np.random.Generator, kind: str, *, linear: bool) -> tupl
     served: list[np.ndarray] = []
     for seq in range(1, LEARNING + 1):
         if seq % 50 == 1:
-            served = [served_distribution(policy, context, ARMS, 0.01) for context in contexts]
+            served = [compute_served_distribution(policy, context, ARMS, 0.01) for context in contexts]
         k = int(rng.integers(8))
         drawn = choose(served[k], rng.random())
         arm, reward = ARMS[drawn], float(rng.random() < worth[k, drawn])

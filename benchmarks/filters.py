@@ -71,11 +71,11 @@ def built(corpus: Corpus, home: Path) -> Resources:
 def row_of(table: Table, name: str, have: Resources, queries: list[Query]) -> None:
     """Add the median time of a search by each arm."""
     have.forget()
-    first = milliseconds(lambda: have.corpus.permitted(queries[0]))
-    permitted = have.corpus.permitted(queries[0])
+    first = milliseconds(lambda: have.corpus.find_permitted(queries[0]))
+    permitted = have.corpus.find_permitted(queries[0])
     count = len(have.corpus) if permitted is None else permitted.count
     again = 1e3 * float(
-        np.median([milliseconds(lambda: have.corpus.permitted(queries[0])) for _ in range(999)])
+        np.median([milliseconds(lambda: have.corpus.find_permitted(queries[0])) for _ in range(999)])
     )
     cells = []
     for arm in (build_arm(name, have) for name in ARMS):

@@ -29,7 +29,14 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.lab.offline import Synthesis, make_questions, open_corpus, read_questions
 from armwise.agent.lab.offline.balancing import balance, sample
 from armwise.agent.lab.routers import open_selector
-from armwise.agent.policies import PolicySpec, build_policy, choose, describe, sampling, served_distribution
+from armwise.agent.policies import (
+    PolicySpec,
+    build_policy,
+    choose,
+    compute_served_distribution,
+    describe,
+    sampling,
+)
 from armwise.agent.routers import Features, RoutingDataset, build_router
 from armwise.agent.routers import features as router_features
 from armwise.arms.lab.jobs import ScoreJob
@@ -106,7 +113,7 @@ class Made:
     def features(self, arms: Sequence[str], rows: NDArray[np.intp]) -> Features:
         """Return what a router sees of some of the questions."""
         texts = [self.texts[row] for row in rows]
-        table = router_features.question_table(texts)
+        table = router_features.build_question_table(texts)
         return Features(tuple(arms), tuple(texts), router_features.QUESTION, table, self.vectors[rows])
 
     def sample(self, among: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -159,7 +166,7 @@ def play(
     for turn, row in enumerate(rows.tolist()):
         told = {arm: {**data.about[arm], "router": float(scores[row, at])} for at, arm in enumerate(arms)}
         context = describe(data.outcomes.questions[row].text, FORM, embedding=None, arms=told)
-        p = served_distribution(policy, context, arms, FLOOR)
+        p = compute_served_distribution(policy, context, arms, FLOOR)
         name = f"{order}/{turn}"
         drawn = choose(p, sampling.uniform_from(name, "first hour"))
         decision = Decision(name, context, arms, tuple(p.tolist()), arms[drawn], policy.kind, turn)
@@ -182,7 +189,7 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     with Progress(console=console) as progress:
         data = qa(folder / "qa", Encoder(cache.expanduser(), progress), None)
-    made = Made(load(config).settled(), output, questions, console)
+    made = Made(load(config).resolve_places(), output, questions, console)
     for name, weights in (("as they are", np.ones(len(made.texts))), ("balanced", made.weights)):
         means = {arm: float((weights * column).mean()) for arm, column in made.columns.items()}
         size = effective_size(weights)
@@ -193,7 +200,7 @@ def main(
     figure = Figure(figsize=(11, 7), dpi=130, layout="constrained")
     panels = iter(figure.subplots(2, 2, sharex=True).flatten())
     for arms in (data.outcomes.arms, DEFAULT_FOUR):
-        features, at = data.asked.of(arms), [data.outcomes.arms.index(arm) for arm in arms]
+        features, at = data.asked.select_arms(arms), [data.outcomes.arms.index(arm) for arm in arms]
         share = made.best_share(arms)
         console.print(f"{len(arms)} arms: {share:.0%} of a router's differences between questions are kept")
         zeros = np.zeros((len(features.texts), len(arms)))

@@ -263,7 +263,7 @@ async def replayed(
     earned = []
     with closing(Store(config.database_url)) as store:
         learner = Learner(
-            store, Recipe.configured(config), questions.arms, take_epoch(store, "benchmark", 0.0)
+            store, Recipe.from_config(config), questions.arms, take_epoch(store, "benchmark", 0.0)
         )
         learner.step()
         replica.start()

@@ -129,7 +129,7 @@ def simulate(
     log, kind = world.log(n, rng)
     ones = np.broadcast_to(1.0, log.reward.shape)
     served, truth_served = Terms("ips", log.reward, ones, ones), world.value(world.logging)
-    safe_served = intervals.hedged(served, 1.0, LOW, HIGH)
+    safe_served = intervals.hedge(served, 1.0, LOW, HIGH)
     modelled = any(ESTIMATORS[name].predictions is not Predictions.NONE for name in names)
     q_hat = fitted(log, rng) if modelled else None
     waiting: list[tuple[str, Terms]] = []
@@ -144,7 +144,7 @@ def simulate(
         q_mrdr = fitted(log, rng, mrdr_weight(plain)) if "mrdr" in names else None
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, q_mrdr)
         for estimator, terms in estimates(sample, names, reach):
-            safe = intervals.hedged(terms, reach, LOW, HIGH)
+            safe = intervals.hedge(terms, reach, LOW, HIGH)
             lead = intervals.difference(safe, safe_served)
             waiting.append((name, safe))
             yield Trial.by("value", "normal", estimator, name, intervals.normal(safe), truth)

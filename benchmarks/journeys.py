@@ -135,10 +135,10 @@ def watched(journeys: Sequence[Journey]) -> Iterator[None]:
 def started(folder: Path) -> tuple[Replica, Learner]:
     """Open the log of a service whose reward is the value of its feedback, and what learns from it."""
     reward = {"metrics": {"recall": {"range": [0, 1]}}, "cost_weight": 0.0, "complete": "any"}
-    config = parse(settings(folder) | {"reward": reward, "floor": FLOOR}).settled()
+    config = parse(settings(folder) | {"reward": reward, "floor": FLOOR}).resolve_places()
     replica = opened(config)
     epoch = take_epoch(replica.store, "journeys", 1.0)
-    return replica, Learner(replica.store, Recipe.configured(config), list(config.actions), epoch)
+    return replica, Learner(replica.store, Recipe.from_config(config), list(config.actions), epoch)
 
 
 async def serve(replica: Replica, learner: Learner, question: Journey, value: Journey) -> None:

@@ -87,7 +87,7 @@ def configured(folder: Path, policy: str) -> AppConfig:
             "features": {"words": 12},
             "reward": {"metrics": {"recall": {"range": [0, 1]}}},
         }
-    ).settled()
+    ).resolve_places()
 
 
 def blocks(rate: int) -> Iterator[tuple[float, list[Fact]]]:

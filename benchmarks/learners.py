@@ -46,7 +46,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 from scipy import stats
 
-from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, served_distribution
+from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, compute_served_distribution
 from armwise.agent.policies.encoding import question_columns
 from armwise.feedback.events import Context, Decision
 
@@ -167,7 +167,7 @@ class Ours:
     def decide(self, turn: int, arms: tuple[str, ...], u: float) -> tuple[Floats, int, Decision]:
         """Return the distribution, the place of the arm drawn, and the decision."""
         context = self._contexts[turn]
-        p = served_distribution(self.policy, context, arms, self._exploration / len(arms))
+        p = compute_served_distribution(self.policy, context, arms, self._exploration / len(arms))
         drawn = choose(p, u)
         return p, drawn, Decision("d", context, arms, tuple(p.tolist()), arms[drawn], self.policy.kind, 1)
 

@@ -140,7 +140,7 @@ def asked_in(folder: Path, seed: int) -> Asked:
 
     def features_of(rows: NDArray[np.intp]) -> Features:
         some = [texts[row] for row in rows]
-        table = router_features.question_table(some)
+        table = router_features.build_question_table(some)
         return Features(FOUR, tuple(some), router_features.QUESTION, table, np.zeros((len(some), 0)))
 
     router = build_router(CALIBRATED).fit(RoutingDataset(features_of(fit), reward[fit]))

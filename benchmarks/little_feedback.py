@@ -38,7 +38,7 @@ from routing_data import qa_outcomes
 from armwise.feedback.answer_metrics import token_f1
 from armwise.feedback.events import LABELS, Decision
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.training_log.observed import WINDOW, Also, Calibration, moved
+from armwise.feedback.training_log.observed import WINDOW, Also, Calibration, move_metrics
 
 Floats = NDArray[np.float64]
 
@@ -141,7 +141,7 @@ class Beside:
         self._audits.append((float(self._grades[turn, arm]), value))
         others = [earlier for earlier in self._asked if earlier[0] != turn]
         self._asked.clear()
-        calibration = Calibration.of(self._audits) if others else None
+        calibration = Calibration.fit(self._audits) if others else None
         if calibration is not None and not calibration.objection():
             for earlier_turn, fact, drawn in others:
                 expected = calibration.predict(float(self._grades[earlier_turn, drawn]))
@@ -155,7 +155,7 @@ class Beside:
         others = [at for at in range(len(FOUR)) if at != arm]
         other = others[int(u / COMPARED * len(others))]
         preferred = np.sign(self._grades[turn, other] - self._grades[turn, arm])
-        told = moved(RULE, {"f1": value}, ALSO.shadow * float(preferred))["f1"]
+        told = move_metrics(RULE, {"f1": value}, ALSO.shadow * float(preferred))["f1"]
         names = tuple(FOUR[at] for at in others)
         share = (1.0 / len(others),) * len(others)
         label = replace(_label(fact), arms=names, probabilities=share, drawn=FOUR[other])
@@ -216,7 +216,7 @@ def agreement(folder: Path) -> Table:
     table = Table("judge", *headings, title="agreement with F1", box=MARKDOWN)
     value = every.value
     for name, grades in every.grades.items():
-        correlation = Calibration.of(list(zip(grades.ravel(), value.ravel(), strict=True))).agreement
+        correlation = Calibration.fit(list(zip(grades.ravel(), value.ravel(), strict=True))).agreement
         centred = [(rows - rows.mean(axis=1, keepdims=True)).ravel() for rows in (grades, value)]
         pairs = [
             (value[:, i] - value[:, j], grades[:, i] - grades[:, j]) for i, j in combinations(range(4), 2)

@@ -30,7 +30,7 @@ from rich.table import Table
 from routing_data import ENCODER, Encoder, json_lines, qa_outcomes
 
 from armwise.agent.lab.offline.evaluate import evaluate_left_out, evaluate_scores
-from armwise.agent.lab.offline.labelled_data import of_arms
+from armwise.agent.lab.offline.labelled_data import select_arms
 from armwise.agent.lab.routers import cross_validation, utilities
 from armwise.agent.routers import Features, RouterSpec, RoutingDataset, Stage, build_router
 from armwise.agent.routers import features as router_features
@@ -60,7 +60,7 @@ def read(folder: Path, n: int, encode: Encoder) -> tuple[Outcomes, Features]:
     """Return what the arms earned on some of the questions, and what a router sees after retrieval."""
     every = qa_outcomes(folder)
     kept = np.random.default_rng(SEED).permutation(len(every.questions)) < n
-    outcomes = replace(of_arms(every.only(kept), [every.arms.index(arm) for arm in ARMS]), costs={})
+    outcomes = replace(select_arms(every.only(kept), [every.arms.index(arm) for arm in ARMS]), costs={})
     found = {name for row in outcomes.passages for ids in row for name in ids or ()}
     corpus = (line for line in json_lines(folder / "corpus.jsonl.gz") if line["id"] in found)
     passages = {line["id"]: Passage(line["id"], line["title"], line["text"]) for line in corpus}
@@ -69,8 +69,8 @@ def read(folder: Path, n: int, encode: Encoder) -> tuple[Outcomes, Features]:
     texts = tuple(question.text for question in outcomes.questions)
     embedding = encode("questions", texts)
     rankings = [[[passages[name] for name in ids or ()] for ids in row] for row in outcomes.passages]
-    names, table = router_features.QUESTION, router_features.question_table(texts)
-    retrieved = router_features.retrieved_table(texts, embedding, rankings, vectors)
+    names, table = router_features.QUESTION, router_features.build_question_table(texts)
+    retrieved = router_features.build_retrieved_table(texts, embedding, rankings, vectors)
     return outcomes, Features(ARMS, texts, names, table, embedding, retrieved)
 
 

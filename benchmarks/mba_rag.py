@@ -42,8 +42,8 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     describe,
-    served_distribution,
 )
 from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
 from armwise.feedback.events import Decision
@@ -116,7 +116,7 @@ def learn(questions: Questions, settings: Mapping[str, Any], seed: int) -> Picks
     policy = build_policy(PolicySpec.model_validate(settings["policy"]), arms)
     rng = np.random.default_rng(seed)
     for row in rng.permutation(np.flatnonzero(~questions.test)).tolist():
-        p = served_distribution(policy, contexts[row], arms, settings["floor"])
+        p = compute_served_distribution(policy, contexts[row], arms, settings["floor"])
         drawn = choose(p, rng.random())
         decision = Decision(f"{row}", contexts[row], arms, tuple(p.tolist()), arms[drawn], policy.kind, 1)
         policy.learn(decision, reward[row, drawn])

@@ -159,7 +159,7 @@ def make_corpus(job: Job) -> Cell:
             rows = [source.rows[place] for place in places]
             few.with_suffix(".jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
         real = ingest(few.with_suffix(".jsonl"), few, progress=progress)
-        vectors = Vectors.of(real, output / "indexes", BACKBONE)
+        vectors = Vectors.locate(real, output / "indexes", BACKBONE)
         vectors.prepare(real, BACKBONE, progress)
         file = output / f"corpus-{size}.jsonl"
         if not file.exists():
@@ -168,7 +168,7 @@ def make_corpus(job: Job) -> Cell:
         watch = Watch()
         corpus = ingest(file, job.home, progress=progress)
         took, processor, peak = time.perf_counter() - begun, time.process_time() - before, watch.peak
-    of_corpus = Vectors.of(corpus, output / "indexes", BACKBONE)
+    of_corpus = Vectors.locate(corpus, output / "indexes", BACKBONE)
 
     def write(unfinished: Path) -> None:
         shape = (size, vectors.read().shape[1])

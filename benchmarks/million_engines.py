@@ -13,7 +13,7 @@ from armwise.arms.engines.postgres import literal
 from armwise.arms.engines.qdrant import sparse
 from armwise.arms.indexes.vectors import PROBES
 from armwise.arms.retrievers import ArmSpec, Resources
-from armwise.arms.retrievers.dense import DenseParams, shared_index
+from armwise.arms.retrievers.dense import DenseParams, share_index
 from armwise.arms.tokenizer import words
 from armwise.arms.top_k import best
 
@@ -91,7 +91,7 @@ def bare(name: str, spec: ArmSpec, place: str, arm: Arm, have: Resources) -> Cal
 
         return by_words
     if not place:
-        index: Any = shared_index(DenseParams.model_validate(spec.params), have)
+        index: Any = share_index(DenseParams.model_validate(spec.params), have)
         if name == "ivf_pq":
             index._index.nprobe = PROBES
         return lambda query: index._index.search(query.embeddings["minilm"][np.newaxis], K)

@@ -18,7 +18,7 @@ from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
-from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, served_distribution
+from armwise.agent.policies import Policy, PolicySpec, build_policy, choose, compute_served_distribution
 from armwise.feedback.events import Context, Decision
 from armwise.feedback.reward import RATER_SHARE
 from armwise.feedback.training_log.raters import RaterShares
@@ -45,7 +45,7 @@ class Teaching:
 
     def rate(self, rater: str) -> None:
         """Draw an arm, have it rated, and learn the rating if it is within the share of the rater."""
-        p = served_distribution(self.policy, CONTEXT, ARMS, FLOOR)
+        p = compute_served_distribution(self.policy, CONTEXT, ARMS, FLOOR)
         drawn = choose(p, self.rng.random())
         honest = float(self.rng.random() < RATES[drawn])
         reward = honest if rater == "application" else float(drawn != 0)
@@ -57,7 +57,7 @@ class Teaching:
     @property
     def best(self) -> float:
         """Share that the best arm is drawn for, the floor included."""
-        return float(served_distribution(self.policy, CONTEXT, ARMS, FLOOR)[0])
+        return float(compute_served_distribution(self.policy, CONTEXT, ARMS, FLOOR)[0])
 
 
 def course(spec: dict[str, Any], most: float, *, goes_on: bool, honest: int, seed: int) -> list[float]:

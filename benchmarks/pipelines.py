@@ -32,7 +32,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.agent.client import Client
-from armwise.agent.lab.simulation import shuffled
+from armwise.agent.lab.simulation import shuffle
 from armwise.arms.lab.portfolio import Outcomes, read_outcomes
 
 CONFIG = Path("examples/pipelines.yaml")
@@ -71,7 +71,7 @@ class Run:
 
     def split(self, labelled: int) -> None:
         """Write the questions to label, and those to ask."""
-        lines = shuffled(QUESTIONS.read_bytes().splitlines(keepends=True), 0)
+        lines = shuffle(QUESTIONS.read_bytes().splitlines(keepends=True), 0)
         self.labelled.write_bytes(b"".join(lines[:labelled]))
         self.traffic.write_bytes(b"".join(lines[labelled:]))
 

@@ -85,7 +85,7 @@ def play(data: DataSet, k: int, score: str) -> tuple[Played, dict[tuple[str, int
         single = int(right[fit].mean(axis=0).argmax())
         lines.append(f"portfolio: {', '.join(members)}; best single arm: {outcomes.arms[single]}")
         orders = {"fixed order": np.tile(np.arange(k), (len(kept), 1))}
-        features = data.asked.of(members)
+        features = data.asked.select_arms(members)
         for name, params in ROUTERS.items():
             router = build_router(RouterSpec(kind="contrastive", params=params))
             router.fit(RoutingDataset(features.rows(fit), scores[fit][:, list(chosen)]))

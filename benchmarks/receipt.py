@@ -164,7 +164,7 @@ def look(world: World, before: float) -> tuple[ArmComparison, float, float]:
     Raises:
         NothingComparableError: Nothing is said yet.
     """
-    sessions = Sessions(world.decisions, Settlement.of(before, sessions=True))
+    sessions = Sessions(world.decisions, Settlement.from_time(before, sessions=True))
     said, counted = noninferiority.compare(sessions, LARGE), noninferiority.count(sessions, LARGE)
     place = sessions.rows.seq[counted.row] - 1
     lead, saved = world.lead[place[counted.rated]], world.saved[place[counted.priced]]
@@ -234,7 +234,7 @@ def main(
             for column in zip(*widths, strict=True)
         )
         print(
-            f"| {share:.0%} | {sum(one.claimed for one in found)} of {runs} | "
+            f"| {share:.0%} | {sum(one.claim_port for one in found)} of {runs} | "
             f"{sum(one.quality for one in found)} of {runs} | {sum(one.saved for one in found)} of {runs} | "
             f"{quality:.3f} | ${1000.0 * saved:.2f} per 1,000 |"
         )
@@ -260,7 +260,9 @@ def measure_power(share: float, runs: int) -> tuple[list[float], int | None]:
     for seed in track(range(runs), f"power at {share:.0%}", transient=True):
         world = simulate(int(sizes[-1] * 1.01), share, 0.0, 10_000 + seed)
         for column, n in enumerate(sizes.tolist()):
-            sessions = Sessions(world.decisions, Settlement.of(float(world.decisions.at[n]), sessions=False))
+            sessions = Sessions(
+                world.decisions, Settlement.from_time(float(world.decisions.at[n]), sessions=False)
+            )
             with suppress(noninferiority.NothingComparableError):
                 said = noninferiority.compare(sessions, LARGE)
                 lost[seed, column] = nan if said.quality is None else -said.quality[1]

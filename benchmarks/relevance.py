@@ -90,7 +90,7 @@ def fusions(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
         table.add_column(column)
     for arms in FUSED:
         cases = cases_of(outcomes, found_by(outcomes, passages, arms), arms)
-        examples = Examples.of(cases)
+        examples = Examples.from_cases(cases)
         for labels in (30, 300, None):
             rng = np.random.default_rng(0)
             parts = [(rng.permutation(training)[:labels], held_out) for training, held_out in folds]
@@ -101,7 +101,7 @@ def fusions(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
 def transfer(outcomes: Outcomes, passages: Mapping[str, Passage], console: Console) -> None:
     """Print the recall of the model of the package on a data set that it was not fitted to."""
     sets = np.array([question.dataset for question in outcomes.questions])
-    every = Examples.of(
+    every = Examples.from_cases(
         cases_of(outcomes, found_by(outcomes, passages, outcomes.arms), outcomes.arms), PRETRAINED
     )
     table = Table(title="Recall@4 of a model fitted to the other five data sets", title_justify="left")
@@ -126,7 +126,7 @@ def latency(outcomes: Outcomes, passages: Mapping[str, Passage], console: Consol
     """Print the processor time of fusing what two and ten arms found, beside rank fusion."""
     for arms in (FUSED[0], tuple(arm for arm in outcomes.arms if arm != "none")):
         cases = cases_of(outcomes, found_by(outcomes, passages, arms), arms)[:1000]
-        model = Examples.of(cases[:300]).fit()
+        model = Examples.from_cases(cases[:300]).fit()
         begun = time.process_time()
         for case in cases:
             fuse([*case.found.values()])
@@ -153,7 +153,7 @@ def routing(data: Path, rows: Sequence[str], console: Console) -> None:
     for name in rows:
         arms, stage = ROWS[name] or outcomes.arms, "retrieved" if name == RETRIEVED else "answered"
         retrieved, base = found_by(outcomes, passages, arms), data_set.features(arms)
-        examples = Examples.of(cases_of(outcomes, retrieved, arms), FITTING)
+        examples = Examples.from_cases(cases_of(outcomes, retrieved, arms), FITTING)
         at = [outcomes.arms.index(arm) for arm in arms]
         answers = [[row[arm] or "" for arm in at] for row in outcomes.answers]
         trees = {"dims": 0, "rounds": 600, "stage": stage}
@@ -195,7 +195,7 @@ def main(
     passages = {line["id"]: Passage(line["id"], line["title"], line["text"]) for line in lines}
     if pretrain is not None:
         cases = cases_of(outcomes, found_by(outcomes, passages, outcomes.arms), outcomes.arms)
-        model = Examples.of(cases, PRETRAINED).fit()
+        model = Examples.from_cases(cases, PRETRAINED).fit()
         write_model(pretrain, model)
         console.print(f"{len(model.save()):,} bytes, {model.header.questions:,} questions, into {pretrain}")
         return

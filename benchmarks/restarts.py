@@ -40,8 +40,8 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     list_restarts,
-    served_distribution,
 )
 from armwise.agent.policies.change_detector import ChangeDetector
 from armwise.feedback.events import Context, Decision
@@ -129,7 +129,7 @@ def learned(world: World, n: int, rng: np.random.Generator) -> Iterator[tuple[Po
     served: list[Floats] = []
     for t in range(n + world.delay):
         if t % DRAWN == 0:
-            served = [served_distribution(policy, context, arms, FLOOR) for context in world.contexts]
+            served = [compute_served_distribution(policy, context, arms, FLOOR) for context in world.contexts]
         kind = int(rng.integers(len(world.contexts)))
         drawn = choose(served[kind], rng.random())
         decision = Decision(

@@ -95,7 +95,7 @@ async def measure(questions: list[str], home: Path, cache: Path) -> dict[str, tu
 
         await timed(questions[:5], search)
         times[name] = await timed(questions, search)
-        await kept.settled()
+        await kept.flush()
     kept.close()
     return times
 

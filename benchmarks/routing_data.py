@@ -29,7 +29,7 @@ import orjson
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from armwise.agent.lab.offline import joined, read_questions
+from armwise.agent.lab.offline import join_outcomes, read_questions
 from armwise.agent.routers import Features
 from armwise.agent.routers import features as router_features
 from armwise.arms.base import Passage
@@ -107,13 +107,13 @@ class DataSet:
             self.outcomes.arms,
             tuple(texts),
             router_features.QUESTION,
-            router_features.question_table(texts),
+            router_features.build_question_table(texts),
             self.vectors,
         )
 
     def features(self, arms: Sequence[str]) -> Features:
         """Return what a router sees of these arms at most, as if there were no other."""
-        features = self.asked.of(arms)
+        features = self.asked.select_arms(arms)
         if not self.passages:
             return features
         at, texts = [self.outcomes.arms.index(arm) for arm in arms], features.texts
@@ -129,8 +129,8 @@ class DataSet:
             features.names,
             features.question,
             features.embedding,
-            router_features.retrieved_table(texts, self.vectors, passages, vectors),
-            router_features.answered_table(texts, arms, answers, passages),
+            router_features.build_retrieved_table(texts, self.vectors, passages, vectors),
+            router_features.build_answered_table(texts, arms, answers, passages),
         )
 
 
@@ -182,7 +182,7 @@ def qa(folder: Path, encode: Encoder, further: Path | None) -> DataSet:
     folders = [folder, *([further] if further else [])]
     outcomes = [qa_outcomes(place) for place in folders]
     n_fit = len(outcomes[0].questions)
-    both = joined(outcomes)
+    both = join_outcomes(outcomes)
     passage_ids = {name for row in both.passages for ids in row for name in ids or ()}
     passage_by_id: dict[str, Passage] = {}
     for place in folders:

@@ -155,7 +155,7 @@ def fit_and_score(row: Row) -> Played:
     data = HERE[0]
     arms = row.arms or data.outcomes.arms
     looks = build_router(row.spec).stage is not Stage.QUESTION
-    features = without(seen(arms), row.unseen) if looks else data.asked.of(arms)
+    features = without(seen(arms), row.unseen) if looks else data.asked.select_arms(arms)
     at = [data.outcomes.arms.index(arm) for arm in arms]
     told: list[dict[str, Floats]] = []
     result = Played({}, build_router(row.spec).stage.name.lower())

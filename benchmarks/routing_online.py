@@ -16,9 +16,9 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     describe,
     sampling,
-    served_distribution,
 )
 from armwise.agent.policies import features as policy_features
 from armwise.agent.routers import RouterSpec, RoutingDataset, build_router
@@ -137,7 +137,7 @@ def learn_online(
     contexts = [_context(player, data, row, None if told is None else told[row]) for row in rows]
     begun = time.perf_counter()
     for turn, (row, context) in enumerate(zip(rows.tolist(), contexts, strict=True)):
-        p = served_distribution(policy, context, arms, player.floor)
+        p = compute_served_distribution(policy, context, arms, player.floor)
         probabilities[turn] = p
         name = f"{order}/{turn}"
         drawn = draws[turn] = choose(p, sampling.uniform_from(name, "routing"))

@@ -39,7 +39,7 @@ from threadpoolctl import threadpool_limits
 from armwise.agent.cli.console import progress
 from armwise.agent.config import parse
 from armwise.agent.lab.offline import Synthesis, make_questions, read_questions
-from armwise.agent.policies import PolicySpec, build_policy, choose, describe, served_distribution
+from armwise.agent.policies import PolicySpec, build_policy, choose, compute_served_distribution, describe
 from armwise.agent.routers import Router, RoutingDataset, build_router
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.catalog import RouterSpec
@@ -228,7 +228,7 @@ def features_of(
     asked: Asked, names: tuple[str, ...], profiles: Mapping[str, Profile] = NO_PROFILES
 ) -> Features:
     """Return what a router sees of some questions, and of the sources when it is fitted."""
-    table = router_features.question_table(asked.texts)
+    table = router_features.build_question_table(asked.texts)
     passages = {name: profile.vectors for name, profile in profiles.items()}
     return Features(names, asked.texts, router_features.QUESTION, table, asked.vectors, passages=passages)
 
@@ -260,7 +260,7 @@ def play(
     draws = np.random.default_rng([seed, 1]).random(len(contexts))
     expected = np.empty(len(contexts))
     for turn, row in enumerate(order):
-        p = served_distribution(policy, contexts[row], names, EXPLORATION / len(names))
+        p = compute_served_distribution(policy, contexts[row], names, EXPLORATION / len(names))
         drawn = choose(p, float(draws[turn]))
         expected[turn] = p @ recall[row]
         decision = Decision("d", contexts[row], names, tuple(p.tolist()), names[drawn], policy.kind, 1)

@@ -36,7 +36,7 @@ from armwise.agent.hosts import arms as hosted
 from armwise.agent.learning import Learner, Recipe
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.agent.telemetry import TelemetrySpec
-from armwise.agent.telemetry.process import traced
+from armwise.agent.telemetry.process import build_tracing
 from armwise.arms import tracing
 from armwise.arms.deployments import Embedders, GeneratorHost, spans
 from armwise.arms.llm.writing import DEFAULT
@@ -63,7 +63,7 @@ class Local:
 
     def stream(self, prompt: Any) -> Any:
         """Yield the answer."""
-        return self._host.stream(prompt, tracing.carried())
+        return self._host.stream(prompt, tracing.carry())
 
 
 class _Receiver(BaseHTTPRequestHandler):
@@ -94,7 +94,7 @@ def opened(config: AppConfig) -> Replica:
     )
     store = replica.store
     learner = Learner(
-        store, Recipe.configured(config), list(config.actions), take_epoch(store, "benchmark", 0.0)
+        store, Recipe.from_config(config), list(config.actions), take_epoch(store, "benchmark", 0.0)
     )
     learner.step()
     return replica
@@ -148,8 +148,8 @@ async def measure(folder: Path, port: int, rounds: int, turns: int, console: Con
     ways: dict[str, tracing.Tracing | None] = {"off": None}
     for name, sampler, share in (("a tenth", "traceidratio", "0.1"), ("all", "always_on", "")):
         os.environ |= {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": share}
-        ways[name] = traced(TelemetrySpec(), endpoint)
-    app = create_app(opened(parse(settings(folder)).settled()))
+        ways[name] = build_tracing(TelemetrySpec(), endpoint)
+    app = create_app(opened(parse(settings(folder)).resolve_places()))
     table = Table(
         "route",
         "traces",
@@ -193,7 +193,7 @@ def traces_nothing() -> None:
         nullcontext(),
     ):
         tracing.traceparent()
-        tracing.carried()
+        tracing.carry()
         tracing.is_on()
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from armwise.agent.config import load
 from armwise.agent.learning import Learner, Recipe
-from armwise.agent.policies import build_policy, choose, describe, sampling, served_distribution
+from armwise.agent.policies import build_policy, choose, compute_served_distribution, describe, sampling
 from armwise.feedback.events import Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.log import Store
 from armwise.feedback.training_log import take_epoch
@@ -54,7 +54,7 @@ def write(folder: Path, questions: int) -> Path:
     policy = build_policy(config.policy, arms)
     with closing(Store(config.database_url, config.reward.join)) as store:
         salt = store.draw_secret.salt
-        learner = Learner(store, Recipe.configured(config), arms, take_epoch(store, "example", BEGIN))
+        learner = Learner(store, Recipe.from_config(config), arms, take_epoch(store, "example", BEGIN))
         for first in range(0, questions, BATCH):
             version = learner.step()
             assert version is not None
@@ -64,7 +64,7 @@ def write(folder: Path, questions: int) -> Path:
                 context = describe(
                     f"{word} is number {number}?", config.features, arms={arm: {} for arm in arms}
                 )
-                p = served_distribution(policy, context, arms, config.explores.among(len(arms)))
+                p = compute_served_distribution(policy, context, arms, config.explores.among(len(arms)))
                 name = f"d-{number}"
                 drawn = arms[choose(p, sampling.uniform_from(name, salt, arms))]
                 right = rng.random() < (CHANCE if drawn == RIGHT[word] else 1.0 - CHANCE)

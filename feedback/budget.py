@@ -95,7 +95,7 @@ class Budget(BaseModel):
         """
         return f"{self.unit} {self.ceiling!r}/{self.window}"
 
-    def spent(self, cost: Cost) -> float:
+    def measure(self, cost: Cost) -> float:
         """Return what a request cost, in the unit of the budget."""
         return cost.usd if self.unit == "usd" else float(cost.steps)
 
@@ -126,7 +126,7 @@ class Pacer:
                 distribution would have paid.
         """
         ceiling, window = self.budget.ceiling, self.budget.window
-        self.arms[arm] = _averaged(self.arms.get(arm), spent, window)
+        self.arms[arm] = _update_average(self.arms.get(arm), spent, window)
         over = (spent if paid is None else paid) / ceiling - 1.0
         owed = _clip(self.debt / ceiling / window, MOST_PAID_BACK)
         step = STEP / window * (min(over, MOST_AT_ONCE) + owed)
@@ -136,7 +136,7 @@ class Pacer:
 
     def costs(self, arms: Sequence[str]) -> tuple[float, ...]:
         """Return the expected cost of each arm."""
-        return expected({arm: mean for arm, (_, mean) in self.arms.items()}, arms)
+        return list_expected_costs({arm: mean for arm, (_, mean) in self.arms.items()}, arms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Price:
 
     def costs(self, arms: Sequence[str]) -> tuple[float, ...]:
         """Return the expected cost of each arm, in the unit of the budget."""
-        return expected({arm: mean for arm, (_, mean) in self.arms.items()}, arms)
+        return list_expected_costs({arm: mean for arm, (_, mean) in self.arms.items()}, arms)
 
     def pacer(self, budget: Budget) -> Pacer:
         """Return a pacer that continues from here."""
@@ -174,20 +174,20 @@ def mean_costs(budget: Budget, costs: Iterable[tuple[str, float]]) -> dict[str, 
     """Return the number of averaged costs and their mean by arm, as a pacer computes them from its start."""
     arms: dict[str, tuple[int, float]] = {}
     for arm, spent in costs:
-        arms[arm] = _averaged(arms.get(arm), spent, budget.window)
+        arms[arm] = _update_average(arms.get(arm), spent, budget.window)
     return arms
 
 
-def _averaged(average: tuple[int, float] | None, spent: float, window: int) -> tuple[int, float]:
+def _update_average(average: tuple[int, float] | None, spent: float, window: int) -> tuple[int, float]:
     n, mean = average or (0, spent)
     n = min(n + 1, window)
     return n, mean + (spent - mean) / n
 
 
-def expected(means: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
+def list_expected_costs(means: Mapping[str, float], arms: Sequence[str]) -> tuple[float, ...]:
     """Return the expected cost of each arm; 0 for an arm that was never drawn, so that it is tried.
 
-    >>> expected({"none": 0.0, "graph": 3.0}, ["graph", "new"])
+    >>> list_expected_costs({"none": 0.0, "graph": 3.0}, ["graph", "new"])
     (3.0, 0.0)
     """
     return tuple(means.get(arm, 0.0) for arm in arms)

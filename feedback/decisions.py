@@ -50,7 +50,9 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.since is not None and self.until is not None and self.since >= self.until:
-            raise ValueError(f"the window from {shown(self.since)} to {shown(self.until)} is empty")
+            raise ValueError(
+                f"the window from {format_time(self.since)} to {format_time(self.until)} is empty"
+            )
 
     def __str__(self) -> str:
         """Return the selection as text.
@@ -59,8 +61,8 @@ class Selection:
         'until 1970-01-01T00:00:00Z, versions 3, 4, tier=free is 1'
         """
         parts = [
-            *([f"since {shown(self.since)}"] if self.since is not None else []),
-            *([f"until {shown(self.until)}"] if self.until is not None else []),
+            *([f"since {format_time(self.since)}"] if self.since is not None else []),
+            *([f"until {format_time(self.until)}"] if self.until is not None else []),
             *([f"versions {', '.join(map(str, self.versions))}"] if self.versions else []),
             *([f"policies {', '.join(self.policies)}"] if self.policies else []),
             *(f"{name} is {value:g}" for name, value in self.features.items()),
@@ -85,10 +87,10 @@ class Selection:
 EVERYTHING = Selection()
 
 
-def shown(at: float) -> str:
+def format_time(at: float) -> str:
     """Return seconds since the epoch as a date and a time, UTC.
 
-    >>> shown(1.5)
+    >>> format_time(1.5)
     '1970-01-01T00:00:01.500Z'
     """
     moment = datetime.fromtimestamp(at, UTC)
@@ -117,10 +119,10 @@ class Categorical(Generic[T]):
     codes: Integers
 
     @classmethod
-    def of(cls, column: Sequence[T]) -> "Categorical[T]":
+    def from_column(cls, column: Sequence[T]) -> "Categorical[T]":
         """Encode a column, values in order of first occurrence.
 
-        >>> Categorical.of("abba").codes.tolist()
+        >>> Categorical.from_column("abba").codes.tolist()
         [0, 1, 1, 0]
         """
         values = list(dict.fromkeys(column))
@@ -280,7 +282,7 @@ class Decisions:
         return replace(
             self,
             **columns,
-            draw=Categorical.of([self.draw.values[code] for code in self.draw.codes[kept].tolist()]),
+            draw=Categorical.from_column([self.draw.values[code] for code in self.draw.codes[kept].tolist()]),
             p=self.p[np.repeat(kept, self.n_p)],
             features={name: values[kept] for name, values in self.features.items()},
             context=[self.context[row] for row in np.flatnonzero(kept).tolist()] if self.context else (),
@@ -354,7 +356,7 @@ def tabulate(
             seq=np.array([example.seq for example in chunk]),
             at=at,
             version=np.array([d.version for d in decisions]),
-            draw=Categorical.of(
+            draw=Categorical.from_column(
                 [
                     DrawKey(
                         str(d.mode), d.policy, d.arms, d.drawn, Status.ARM_FAILED if x.failed else Status.OK
@@ -393,7 +395,7 @@ def tabulate(
 
 def _costs(chunk: Sequence[Example], rule: RewardRule) -> dict[str, Floats]:
     """Return the priced parts of the raw cost of a turn, tokens at today's prices."""
-    columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in priced(rule.cost)}
+    columns = {name: _column(getattr(x.cost, name) for x in chunk) for name in list_priced(rule.cost)}
     if rule.prices_tokens:
         columns["usd"] = _column(rule.usd_today(x.cost.usd, x.tokens_by_model) for x in chunk)
     turns = _column(x.turns for x in chunk)
@@ -421,10 +423,10 @@ PRICED: Mapping[str, tuple[str, ...]] = {
 """The attributes of `Cost` that each price applies to."""
 
 
-def priced(prices: Prices) -> tuple[str, ...]:
+def list_priced(prices: Prices) -> tuple[str, ...]:
     """Return the attributes of `Cost` that have a price.
 
-    >>> priced(Prices(steps=0.5, usd=1.0))
+    >>> list_priced(Prices(steps=0.5, usd=1.0))
     ('steps', 'usd')
     """
     return tuple(name for price, names in PRICED.items() if getattr(prices, price) for name in names)

@@ -19,7 +19,7 @@ StoreError                 the log cannot be read or written
 """
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return one line with the type and the message of an error; timeouts have no message."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

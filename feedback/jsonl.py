@@ -287,7 +287,7 @@ def problems(example: Example) -> Iterator[str]:
     yield from unlikely(example.decision)
     yield from _out_of_range(example)
     yield from _not_finite(example)
-    yield from _undated(example.decision)
+    yield from _check_date(example.decision)
 
 
 def unlikely(d: Decision) -> Iterator[str]:
@@ -355,7 +355,7 @@ def _out_of_range(example: Example) -> Iterator[str]:
             yield f"tokens_by_model of {model!r} has {wrong[0]}; it must be finite and not below 0"
 
 
-def _undated(d: Decision) -> Iterator[str]:
+def _check_date(d: Decision) -> Iterator[str]:
     try:
         require_date(d.decided_at)
     except ValueError as error:

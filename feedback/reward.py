@@ -136,7 +136,7 @@ class Metric(BaseModel):
         return {**given, "range": (float(min(numbers)), float(max(numbers)))}
 
     @model_validator(mode="after")
-    def _labelled(self) -> "Metric":
+    def _check_values(self) -> "Metric":
         if (self.type == "categorical") != (self.values is not None):
             raise ValueError("a categorical metric, and no other, needs `values`, such as {good: 1, bad: 0}")
         return self
@@ -155,7 +155,7 @@ class Metric(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Metric":
+    def _check_range(self) -> "Metric":
         low, high = self.range
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"range [{low}, {high}] is empty: the first must be below the second")
@@ -188,7 +188,7 @@ class Metric(BaseModel):
             raise RewardError(f"metric {name!r} takes values in [{low:g}, {high:g}], got {value!r}")
         return number
 
-    def scaled(self, value: N, arithmetic: "Arithmetic[N] | None" = None) -> N:
+    def scale(self, value: N, arithmetic: "Arithmetic[N] | None" = None) -> N:
         """Return what a value counts in quality: its place from the worst of the range, 0, to the best, 1.
 
         A sum of values may lie outside the range; it counts as the nearer end.
@@ -197,9 +197,9 @@ class Metric(BaseModel):
             value: An aggregated value, or a column of them.
             arithmetic: Arithmetic of a column; None: of numbers.
 
-        >>> [Metric(range=(1, 5)).scaled(stars) for stars in (1.0, 3.0, 5.0, 7.0)]
+        >>> [Metric(range=(1, 5)).scale(stars) for stars in (1.0, 3.0, 5.0, 7.0)]
         [0.0, 0.5, 1.0, 1.0]
-        >>> Metric(range=(0, 5000), optimize="min").scaled(1000.0)
+        >>> Metric(range=(0, 5000), optimize="min").scale(1000.0)
         0.8
         """
         low, high = self.range
@@ -215,12 +215,12 @@ class Metric(BaseModel):
         worst, best = self.range if self.optimize == "max" else self.range[::-1]
         return (1.0 - place) * worst + place * best
 
-    def moved(self, value: float, share: float) -> float:
+    def move(self, value: float, share: float) -> float:
         """Return a value moved by a share of the range, towards the best if the share is positive.
 
         The move stops at the end of the range; a value beyond that end stays.
 
-        >>> Metric(range=(0, 10), optimize="min").moved(4.0, 0.25)
+        >>> Metric(range=(0, 10), optimize="min").move(4.0, 0.25)
         1.5
         """
         low, high = self.range
@@ -557,7 +557,7 @@ class RewardRule(BaseModel):
     def quality(self, values: Mapping[str, float]) -> float | None:
         """Return the weighted mean of the metrics that have a value, or `default` if none has.
 
-        Each value counts by its position in its metric's range, see `Metric.scaled`.
+        Each value counts by its position in its metric's range, see `Metric.scale`.
 
         >>> rule = RewardRule(metrics={"right": Metric(weight=3), "stars": Metric(range=(1, 5))})
         >>> rule.quality({"right": 1.0, "stars": 1.0})
@@ -582,7 +582,7 @@ class RewardRule(BaseModel):
         """Whether dollars have a price and are computed from tokens at today's prices."""
         return bool(self.token_prices) and self.cost.usd > 0.0
 
-    def priced(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]], turns: int = 1) -> float:
+    def price(self, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]], turns: int = 1) -> float:
         """Return the priced sum of a raw cost, with tokens at today's prices.
 
         Args:
@@ -590,7 +590,7 @@ class RewardRule(BaseModel):
             tokens_by_model: Tokens of all turns.
             turns: Number of turns; the result is the mean over them.
 
-        >>> RewardRule().priced(Cost(steps=3), {}, turns=2)
+        >>> RewardRule().price(Cost(steps=3), {}, turns=2)
         1.5
         """
         if self.prices_tokens:
@@ -619,7 +619,7 @@ class RewardRule(BaseModel):
 
     def _reward(self, example: Example, missed: float) -> float | None:
         """Return the reward of a joined decision without a part of its priced cost."""
-        total = self.priced(example.cost, example.tokens_by_model, example.turns) - missed
+        total = self.price(example.cost, example.tokens_by_model, example.turns) - missed
         weight = example.decision.cost_weight
         return self.formula(example.metrics, total, weight, failed=example.failed, arithmetic=NUMBERS)
 
@@ -673,7 +673,7 @@ class RewardRule(BaseModel):
         declared = [(self.metrics[name], value) for name, value in values.items() if name in self.metrics]
         if not declared:
             return self.default
-        weighted = [m.weight * m.scaled(value, arithmetic) for m, value in declared]
+        weighted = [m.weight * m.scale(value, arithmetic) for m, value in declared]
         return arithmetic.total(weighted) / math.fsum(m.weight for m, _ in declared)
 
     def _net(self, quality: N | float, priced_cost: N, weight: N | float, arithmetic: Arithmetic[N]) -> N:

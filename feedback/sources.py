@@ -23,14 +23,14 @@ from orjson import JSONDecodeError, loads
 from typing_extensions import override
 
 from armwise.feedback.arrays import Floats, Integers
-from armwise.feedback.dataset import Describe, Log, ProgressCallback, described
+from armwise.feedback.dataset import Describe, Log, ProgressCallback, make_describer
 from armwise.feedback.decisions import (
     EVERYTHING,
     Categorical,
     Decisions,
     DrawKey,
     Selection,
-    priced,
+    list_priced,
     rewards,
 )
 from armwise.feedback.errors import LogGapError
@@ -44,9 +44,9 @@ from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import (
     Settled,
     WaitingDecisions,
+    find_settled,
     read_examples,
     settled,
-    settled_at,
     waiting,
 )
 
@@ -125,7 +125,7 @@ class LogSource(TrainingLog):
         return read_log(
             *(self._store, rule, selection, on_progress),
             upto=self._upto,
-            describe=described(self.examples),
+            describe=make_describer(self.examples),
         )
 
     @override
@@ -154,7 +154,7 @@ class LogSource(TrainingLog):
     @cached_property
     def _ends(self) -> tuple[int, Settled]:
         with self._store.reading() as connection:
-            return _length(connection, self._join), settled_at(connection, self._rule)
+            return _length(connection, self._join), find_settled(connection, self._rule)
 
 
 class ExportSource(TrainingLog):
@@ -195,7 +195,7 @@ class ExportSource(TrainingLog):
                 f"declare them under reward: {json.dumps({'metrics': document})}"
             )
         examples = self.examples() if on_progress is None else _with_progress(self.examples(), on_progress)
-        return Log.from_examples(examples, rule, selection, described(self.examples))
+        return Log.from_examples(examples, rule, selection, make_describer(self.examples))
 
     @override
     def examples(self, after: int = 0) -> Iterator[Example]:
@@ -340,7 +340,7 @@ def read_learned(
                 pass
             raise
         columns["seq"] = np.arange(after + 1, last + 1)
-        yield _of_readable(columns, partial(_decisions, rule=rule, selection=selection))
+        yield _build_readable(columns, partial(_decisions, rule=rule, selection=selection))
         if progress:
             progress("reading the log", last, end)
 
@@ -381,7 +381,10 @@ def read_decisions(
         *(d.seq, d.id.label("decision_id"), *_about_decisions()),
         *(sa.func.coalesce(e.status, "").label("status"), _text(x.metrics).label("metrics")),
         *(_tokens(), _text(x.turns).label("turns")),
-        *(sa.func.coalesce(e[name], 0).label(name) for name in dict.fromkeys((*priced(rule.cost), *_SPENT))),
+        *(
+            sa.func.coalesce(e[name], 0).label(name)
+            for name in dict.fromkeys((*list_priced(rule.cost), *_SPENT))
+        ),
     ]
     if audited or distributions:
         wanted.append(_text(d.probabilities).label("probabilities"))
@@ -409,15 +412,15 @@ def read_decisions(
         if done and on_progress is not None:
             on_progress("decisions", done, None)
         with store.reading() as connection:
-            columns = _fetched(connection, query.where(d.seq > begin, d.seq <= end))
-        part = _of_readable(columns, partial(_settled, rule=rule, final=final, audited=audited))
+            columns = _fetch(connection, query.where(d.seq > begin, d.seq <= end))
+        part = _build_readable(columns, partial(_read_settled, rule=rule, final=final, audited=audited))
         done += len(part)
         yield part
     if on_progress is not None:
         on_progress("decisions", done, done)
 
 
-def _settled(columns: Columns, rule: RewardRule, final: int, *, audited: bool) -> Decisions:
+def _read_settled(columns: Columns, rule: RewardRule, final: int, *, audited: bool) -> Decisions:
     answered = columns["status"] != ""
     learned = (columns["metrics"] != None) & answered  # noqa: E711 - of an array
     turns = [loads(text or "null") for text in columns["turns"]]
@@ -432,7 +435,7 @@ def _settled(columns: Columns, rule: RewardRule, final: int, *, audited: bool) -
         settled=part.seq <= final,
         usd=np.where(answered, columns["usd"], nan),
         seconds=np.where(answered, columns["retrieval_s"] + columns["llm_s"], nan),
-        **(_audited(columns) if audited else {}),
+        **(_read_audited(columns) if audited else {}),
     )
 
 
@@ -461,9 +464,9 @@ def _pages(store: Store, since: float | None, until: float | None) -> Iterator[t
         yield begin, min(begin + PAGE, end)
 
 
-def _audited(columns: Columns) -> dict[str, Any]:
+def _read_audited(columns: Columns) -> dict[str, Any]:
     """Return the columns of an audit."""
-    stored = _parsed(columns["features"])
+    stored = _parse(columns["features"])
     return {
         "floor": np.where((columns["floor"] != 0.0) & (columns["share"] == 0.0), columns["floor"], nan),
         "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
@@ -482,18 +485,18 @@ def _read(
     x, d, e = t.examples.c, t.decisions.c, t.executions.c
     here = x.join == rule.join, x.seq > after, x.seq <= last
     joined = sa.select(x.decision_id, _text(x.metrics).label("metrics"))
-    columns = _fetched(connection, joined.where(*here).order_by(x.seq))
+    columns = _fetch(connection, joined.where(*here).order_by(x.seq))
     ids = columns["decision_id"].tolist()
     if len(ids) != last - after:
         raise LogGapError(f"{last - after - len(ids)} rows of the training log after {after} are missing")
     decided = [*_about_decisions(), _text(d.probabilities).label("probabilities")]
     if selection.features:
         decided.append(_text(d.features).label("features"))
-    columns |= _matched(connection, d.id, decided, ids)
-    executed: list[sa.ColumnElement[Any]] = [e.status, *(e[name] for name in priced(rule.cost))]
+    columns |= _fetch_matching(connection, d.id, decided, ids)
+    executed: list[sa.ColumnElement[Any]] = [e.status, *(e[name] for name in list_priced(rule.cost))]
     if rule.prices_tokens:
         executed.append(_tokens())
-    columns |= _matched(connection, e.decision_id, executed, ids)
+    columns |= _fetch_matching(connection, e.decision_id, executed, ids)
     columns["turns"] = np.full(len(ids), None, dtype=np.object_)
     for seq, turns in connection.execute(sa.select(x.seq, x.turns).where(*here, x.turns.is_not(None))):
         columns["turns"][seq - after - 1] = turns
@@ -521,12 +524,12 @@ def _tokens() -> sa.ColumnElement[str]:
 
 def _costs(columns: Columns, rule: RewardRule) -> dict[str, NDArray[np.float64]]:
     """Return the priced parts of the raw cost of a turn, tokens at today's prices."""
-    costs = {name: columns[name].astype(np.float64) for name in priced(rule.cost)}
+    costs = {name: columns[name].astype(np.float64) for name in list_priced(rule.cost)}
     if rule.prices_tokens:
-        rows = zip(costs["usd"].tolist(), _parsed(columns["tokens_by_model"]), strict=True)
+        rows = zip(costs["usd"].tolist(), _parse(columns["tokens_by_model"]), strict=True)
         costs["usd"] = np.array([rule.usd_today(paid, tokens) for paid, tokens in rows])
     for i in np.flatnonzero(columns["turns"] != None):  # noqa: E711 - of an array
-        cost, tokens, n = log_rows.spent_by(columns["turns"][i], Cost(), None)
+        cost, tokens, n = log_rows.read_spending(columns["turns"][i], Cost(), None)
         if rule.prices_tokens:
             cost = replace(cost, usd=rule.usd_today(cost.usd, tokens))
         for name, values in costs.items():
@@ -538,7 +541,7 @@ def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     return sa.cast(column, sa.Text)
 
 
-def _matched(
+def _fetch_matching(
     connection: sa.Connection,
     key: sa.Column[str],
     columns: Sequence[sa.ColumnElement[Any]],
@@ -550,11 +553,11 @@ def _matched(
     bounds = sa.select(sa.func.min(seq), sa.func.max(seq)).where(key.in_(sample))
     first, last = connection.execute(bounds).one()
     dense = first is not None and last - first <= _SPREAD * len(ids)
-    parts = [_fetched(connection, query.where(seq.between(first, last) if dense else sa.false()))]
+    parts = [_fetch(connection, query.where(seq.between(first, last) if dense else sa.false()))]
     near = set(parts[0]["id"])
     away = [row_id for row_id in ids if row_id not in near]
     for start in range(0, len(away), _MAX_IDS):
-        parts += [_fetched(connection, query.where(key.in_(away[start : start + _MAX_IDS])))]
+        parts += [_fetch(connection, query.where(key.in_(away[start : start + _MAX_IDS])))]
     values_of = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     row = {row_id: i for i, row_id in enumerate(values_of.pop("id"))}
     try:
@@ -566,14 +569,14 @@ def _matched(
 
 def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Decisions:
     n = len(columns["seq"])
-    few = Categorical.of(list(columns["status"] + _APART + columns["few"]))
+    few = Categorical.from_column(list(columns["status"] + _APART + columns["few"]))
     draw = Categorical([_draw(text) for text in few.values], few.codes)
     p, n_p = np.zeros(0), np.zeros(n, dtype=np.int64)
     if "probabilities" in columns:
         p, n_p = _shares(columns["probabilities"], columns["propensity"])
     not_read = np.broadcast_to(nan, n)
 
-    def hashed(name: str) -> Integers:
+    def hash_column(name: str) -> Integers:
         return np.fromiter(map(hash, columns[name]), np.int64, n)
 
     return Decisions(
@@ -581,23 +584,23 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
         at=columns["decided_at"],
         version=columns["version"],
         draw=draw,
-        id=hashed("decision_id"),
-        question=hashed("question"),
-        episode=hashed("episode"),
-        user=hashed("user"),
+        id=hash_column("decision_id"),
+        question=hash_column("question"),
+        episode=hash_column("episode"),
+        user=hash_column("user"),
         propensity=columns["propensity"],
         p=p,
         n_p=n_p,
         reward=rewards(
             rule,
-            _numbers(_parsed(columns["metrics"]), tuple(rule.metrics), np.nan),
+            _numbers(_parse(columns["metrics"]), tuple(rule.metrics), np.nan),
             _costs(columns, rule),
             columns["cost_weight"],
             draw.each(lambda key: key.failed),
         ),
         has_id=np.fromiter(map(selection.has_id, columns["decision_id"]), np.bool_, n),
         features=_numbers(
-            (stored["sparse"] for stored in _parsed(columns["features"])),
+            (stored["sparse"] for stored in _parse(columns["features"])),
             tuple(selection.features),
             0.0,
         )
@@ -612,7 +615,7 @@ def _decisions(columns: Columns, rule: RewardRule, selection: Selection) -> Deci
     )
 
 
-def _of_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> Decisions:
+def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> Decisions:
     """Build decisions of columns; without the rows that cannot be read, if there are any."""
     documents = [columns[name] for name in _DOCUMENTS if name in columns]
     spent = [columns[name] for name in _SPENT if name in columns]
@@ -638,7 +641,7 @@ _DOCUMENTS = ("metrics", "probabilities", "features", "tokens_by_model")
 """Columns of JSON that are read as texts."""
 
 
-def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
+def _parse(texts: NDArray[Any]) -> Iterator[Any]:
     """Yield parsed JSON."""
     for start in range(0, len(texts), _FEW):
         yield from loads(f"[{','.join(texts[start : start + _FEW])}]")
@@ -647,7 +650,7 @@ def _parsed(texts: NDArray[Any]) -> Iterator[Any]:
 def _shares(texts: NDArray[Any], propensity: Floats) -> tuple[Floats, Integers]:
     """Return the probabilities of all rows, and their number in each: 0 if the propensity is unknown."""
     p, n_p = array("d"), array("q")
-    for shares, unknown in zip(_parsed(texts), np.isnan(propensity).tolist(), strict=True):
+    for shares, unknown in zip(_parse(texts), np.isnan(propensity).tolist(), strict=True):
         shares = () if unknown else shares
         p.extend(shares)
         n_p.append(len(shares))
@@ -669,9 +672,9 @@ def _draw(text: str) -> DrawKey:
     return DrawKey(mode, policy, tuple(loads(arms) or ()), drawn, status)
 
 
-def _fetched(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
+def _fetch(connection: sa.Connection, query: sa.Select[Any]) -> Columns:
     """Return the columns of a query by name, bypassing the rows of SQLAlchemy."""
-    read = _aggregated if connection.dialect.name == "postgresql" else _iterated
+    read = _aggregate if connection.dialect.name == "postgresql" else _iterate
     columns = zip(query.selected_columns, read(connection, query), strict=True)
     return {column.name: _array(values, column.type) for column, values in columns}
 
@@ -681,13 +684,13 @@ def _array(values: list[Any], of: sa.types.TypeEngine[Any]) -> NDArray[Any]:
     return np.array(values, dtype=next((dtype for kind, dtype in kinds if isinstance(of, kind)), np.object_))
 
 
-def _aggregated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+def _aggregate(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
     """Have PostgreSQL return a JSON array for each column: its driver is slow for each row."""
     arrays = (_text(sa.func.json_agg(column)) for column in query.subquery().c)
     return [loads(array or "[]") for array in connection.execute(sa.select(*arrays)).one()]
 
 
-def _iterated(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
+def _iterate(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[Any]]:
     """Fetch the tuples of SQLite in batches."""
     compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
     driver: Any = connection.connection.driver_connection

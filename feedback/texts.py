@@ -2,7 +2,7 @@
 
 Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten while all that was learned
 from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller become features
-through `compressed`.
+through `compress`.
 """
 
 import hashlib
@@ -76,13 +76,13 @@ def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -
     return features[name] if name in features else features.get(pseudonym(name), otherwise)
 
 
-def compressed(value: float) -> float:
+def compress(value: float) -> float:
     """Return a number of a caller as a policy sees it: unchanged in [-1, 1], beyond that 1 plus its log10.
 
     All other features are at most 1. Much larger ones would dominate the columns of a linear model that they
     share with others, and the gradients of a network; a million becomes 7.
 
-    >>> compressed(0.5), compressed(1), compressed(1e3), compressed(-1e6)
+    >>> compress(0.5), compress(1), compress(1e3), compress(-1e6)
     (0.5, 1.0, 4.0, -7.0)
     """
     size = abs(value)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.policies import Policy, PolicyError, sampling, served_distribution
+from armwise.agent.policies import Policy, PolicyError, compute_served_distribution, sampling
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.policies.neural import NeuralGreedy
@@ -71,7 +71,7 @@ def the_floor_is_kept_after_any_history(build: Build) -> None:
         policy = teach(build(), history(build(), n, seed=20, best="bm25"))
         for seen in contexts(5, seed=21):
             for floor in (0.0, 0.05, 0.9):
-                p = served_distribution(policy, seen, ARMS, floor)
+                p = compute_served_distribution(policy, seen, ARMS, floor)
                 assert p.min() >= min(floor, 1 / 3) - 1e-12
                 assert p.sum() == pytest.approx(1.0, abs=1e-12)
 

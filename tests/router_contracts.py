@@ -107,7 +107,7 @@ def permuting_arms_permutes_scores(build: Build) -> None:
     router, seen = taught(build), asked()
     order = ("graph", "none", "dense", "bm25")
     expected = router.scores(seen)[:, [ARMS.index(name) for name in order]]
-    np.testing.assert_allclose(router.scores(seen.of(order)), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(router.scores(seen.select_arms(order)), expected, rtol=1e-6, atol=1e-6)
 
 
 def permuting_columns_changes_nothing(build: Build) -> None:
@@ -127,7 +127,7 @@ def permuting_columns_changes_nothing(build: Build) -> None:
 def leaving_an_arm_out_leaves_a_choice(build: Build) -> None:
     router, seen = taught(build), asked()
     for left in (("bm25", "dense"), ("none",), ("none", "graph", "bm25")):
-        scores = router.scores(seen.of(left))
+        scores = router.scores(seen.select_arms(left))
         assert scores.shape == (len(seen), len(left))
         assert np.isfinite(scores).all()
 
@@ -136,7 +136,7 @@ def leaving_an_arm_out_changes_no_other_score(build: Build) -> None:
     router, seen = taught(build), asked()
     for left in (("bm25", "dense"), ("none",), ("none", "graph", "bm25")):
         expected = router.scores(seen)[:, [ARMS.index(name) for name in left]]
-        np.testing.assert_allclose(router.scores(seen.of(left)), expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(router.scores(seen.select_arms(left)), expected, rtol=1e-6, atol=1e-6)
 
 
 def a_question_is_scored_the_same_in_any_company(build: Build) -> None:

@@ -221,3 +221,83 @@ def test_what_a_benchmark_takes_from_us_is_there(path: Path) -> None:
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+IRREGULAR = frozenset(
+    [
+        "begun",
+        "bought",
+        "bound",
+        "built",
+        "caught",
+        "chosen",
+        "dealt",
+        "done",
+        "drawn",
+        "fed",
+        "found",
+        "given",
+        "gone",
+        "heard",
+        "held",
+        "hidden",
+        "kept",
+        "known",
+        "laid",
+        "left",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "paid",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "sold",
+        "sought",
+        "spent",
+        "spoken",
+        "struck",
+        "sunk",
+        "taken",
+        "taught",
+        "thought",
+        "thrown",
+        "told",
+        "torn",
+        "understood",
+        "won",
+        "written",
+    ]
+)
+"""Participles that do not end in `ed`."""
+
+NO_PARTICIPLES = {"bound_cost", "bound_drawn", "bound_lead", "bound_score", "clipped_ips"}
+"""Names of functions that begin like a participle: to bound is a verb, and clipped IPS is an estimator."""
+
+
+def list_functions(path: Path) -> set[str]:
+    """Return the names of functions and methods, without properties and what an overload repeats."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any(
+            "property" in ast.unparse(each) or "setter" in ast.unparse(each) for each in node.decorator_list
+        )
+    }
+
+
+def test_functions_are_verbs() -> None:
+    """A function does something: none is a participle, as `shown`, or `of`."""
+    found = dict[str, Path]()
+    for path in SOURCES:
+        for name in list_functions(path):
+            word = name.strip("_").split("_")[0]
+            participle = word in IRREGULAR or (
+                word.endswith("ed") and word not in {"need", "embed", "feed", "seed"}
+            )
+            if participle or word == "of":
+                found[name.strip("_")] = path.relative_to(ROOT)
+    assert found.keys() == NO_PARTICIPLES, found

@@ -45,7 +45,7 @@ def test_the_router_of_the_page_sees_its_features_alone(tmp_path: Path) -> None:
     shown = replace(
         shown,
         names=features.QUESTION,
-        question=features.question_table(shown.texts),
+        question=features.build_question_table(shown.texts),
         retrieved=ArmTable(features.RETRIEVED, retrieved),
     )
     router = build_router(spec).fit(replace(labels, features=shown))

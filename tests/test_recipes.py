@@ -148,10 +148,11 @@ class FirstArm:
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages, by id."""
-        mask = self._corpus.permitted(query)
+        mask = self._corpus.find_permitted(query)
         positions = [at for at in range(len(self._corpus)) if mask is None or mask[at]]
         passages = self._corpus.passages(positions[: min(k, self._params.most)])
-        return Retrieval(tuple(sorted((passage.scored(1.0) for passage in passages), key=lambda one: one.id)))
+        found = (passage.replace_score(1.0) for passage in passages)
+        return Retrieval(tuple(sorted(found, key=lambda one: one.id)))
 
 
 KIND = Kind(

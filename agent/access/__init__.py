@@ -12,8 +12,8 @@ from .keyring import (
     UnauthorizedError,
     UnloggedIdError,
     is_unlogged,
+    make_unlogged_id,
     require_scope,
-    unlogged_id,
 )
 from .quota import Quota, RateLimitedError, SpentError
 
@@ -35,7 +35,7 @@ __all__ = [
     "is_loopback",
     "is_unlogged",
     "local_url",
+    "make_unlogged_id",
     "require_closed",
     "require_scope",
-    "unlogged_id",
 ]

@@ -112,7 +112,7 @@ class Caller:
         """Return the rater of its feedback; see `Feedback.rater`."""
         return "" if self.source in ("judge", "operator") else self.identify(secret)
 
-    def stored(self, name: str, kind: str = "decision") -> str:
+    def to_stored_id(self, name: str, kind: str = "decision") -> str:
         """Return the stored id for an id that the caller sent.
 
         Args:
@@ -123,7 +123,7 @@ class Caller:
             ForeignIdError: The id names another project, is the service's own, or is too long.
             UnloggedIdError: It names a decision that was made while the log was away.
 
-        >>> Caller("k", frozenset(), "acme").stored("d-1")
+        >>> Caller("k", frozenset(), "acme").to_stored_id("d-1")
         'acme~d-1'
         """
         if kind == "feedback" and name.startswith(SIGNAL):
@@ -160,10 +160,10 @@ class Caller:
         """Return a new id of the caller's project for the log."""
         return self.prefix + new_id()
 
-    def shown(self, text: str) -> str:
+    def strip_prefix(self, text: str) -> str:
         """Return a message with stored ids replaced by the ids that the caller knows.
 
-        >>> Caller("k", frozenset(), "acme").shown("'acme~d-1' is in progress")
+        >>> Caller("k", frozenset(), "acme").strip_prefix("'acme~d-1' is in progress")
         "'d-1' is in progress"
         """
         return text.replace(self.prefix, "") if self.prefix else text
@@ -186,7 +186,7 @@ def new_id() -> str:
 _UNLOGGED = re.compile(r"(?:chatcmpl-|msg_|resp_)?unlogged-[0-9a-f]{32}")
 
 
-def unlogged_id() -> str:
+def make_unlogged_id() -> str:
     """Return a new id of a decision that is not logged; no feedback can be given on it."""
     return f"unlogged-{new_id()}"
 
@@ -194,7 +194,7 @@ def unlogged_id() -> str:
 def is_unlogged(name: str) -> bool:
     """Return whether an id, stored or shown, names a decision that is not logged, or its answer.
 
-    >>> is_unlogged(unlogged_id()), is_unlogged(f"news:{unlogged_id()}"), is_unlogged("unlogged-1")
+    >>> is_unlogged(make_unlogged_id()), is_unlogged(f"news:{make_unlogged_id()}"), is_unlogged("unlogged-1")
     (True, True, False)
     """
     return _UNLOGGED.fullmatch(re.split("[:~]", name)[-1]) is not None
@@ -310,7 +310,7 @@ class Keyring:
 
     def __init__(self, configured: Sequence[Key], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._configured = [(read_secret(key.env).encode(), _configured(key)) for key in configured]
+        self._configured = [(read_secret(key.env).encode(), _read_configured_key(key)) for key in configured]
         missing = [
             key.env for key, (secret, _) in zip(configured, self._configured, strict=True) if not secret
         ]
@@ -359,7 +359,7 @@ class Keyring:
     def refresh(self, store: Store) -> None:
         """Read keys from the log if any was added or disabled. Raises LogUnavailableError."""
         if (head := keys.head(store)) != self._head:
-            self._logged = {key.public_id: (key, _logged(key)) for key in keys.read(store)}
+            self._logged = {key.public_id: (key, _read_logged_key(key)) for key in keys.read(store)}
             self._head = head
 
     def caller(self, authorization: str | None) -> Caller:
@@ -373,7 +373,7 @@ class Keyring:
         scheme, _, key = (authorization or "").partition(" ")
         token = key.strip() if scheme.lower() == "bearer" else ""
         if parts := keys.TOKEN.fullmatch(token):
-            return self._of_log(*parts.groups())
+            return self._authenticate(*parts.groups())
         # every key is compared, in constant time, so that the duration reveals nothing
         held = [caller for secret, caller in self._configured if hmac.compare_digest(secret, token.encode())]
         if not held:
@@ -385,7 +385,7 @@ class Keyring:
             groups=frozenset[str]().union(*(caller.groups for caller in held)),
         )
 
-    def _of_log(self, public_id: str, secret: str) -> Caller:
+    def _authenticate(self, public_id: str, secret: str) -> Caller:
         key, caller = self._logged.get(public_id, (None, OPEN))
         if key is None or not hmac.compare_digest(key.secret_hash, keys.hash_secret(secret)):
             raise UnauthorizedError(f"unknown key sk-aw-{public_id}, or its secret is wrong")
@@ -408,12 +408,12 @@ def require_scope(caller: Caller, scopes: Sequence[Scope]) -> None:
         raise ForbiddenError(f"this key lacks the scope {expected}")
 
 
-def _configured(key: Key) -> Caller:
+def _read_configured_key(key: Key) -> Caller:
     scopes, groups = caller_scopes(key.scopes), frozenset(key.groups)
     return Caller(key.env, scopes, key.project, key.source, groups=groups)
 
 
-def _logged(key: keys.ApiKey) -> Caller:
+def _read_logged_key(key: keys.ApiKey) -> Caller:
     s = key.settings
     scopes = caller_scopes(tuple(s.scopes))  # type: ignore[arg-type]  # as they were checked when it was made
     groups = frozenset(s.groups)

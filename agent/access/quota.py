@@ -73,7 +73,7 @@ class _Limit:
     reset_s: float
     budget: bool
 
-    def refused(self, spent: float, earlier: float) -> Exception:
+    def make_spent_error(self, spent: float, earlier: float) -> Exception:
         """Return the error for a limit that is used up.
 
         Args:
@@ -89,7 +89,7 @@ class _Limit:
             again_s = self.reset_s + ledger.MINUTE_S * (1 - self.amount / spent)
         return RateLimitedError(f"this key may use {self.amount:g} {unit} per minute", self.meter, again_s)
 
-    def full(self) -> Exception:
+    def make_reserved_error(self) -> Exception:
         """Return the error for a limit whose rest turns under way have reserved."""
         meter = "tokens" if self.meter == "usd" else self.meter
         return RateLimitedError("requests in progress have reserved the rest of this key's limit", meter, 1.0)
@@ -224,7 +224,7 @@ class Quota:
         if self._spent or self._asked:
             await self._alone(self._exchange)
 
-    async def settled(self) -> None:
+    async def finish_exchange(self) -> None:
         """Wait for an exchange with the log that is under way, whose caller may have left."""
         async with self._exchanging:
             pass
@@ -235,7 +235,7 @@ class Quota:
         for meter in ("requests", "tokens"):
             for limit in _limits(caller, now, meter):
                 if not limit.budget:
-                    left = max(0, int(limit.amount - self._counted(limit) - self._booked(limit)))
+                    left = max(0, int(limit.amount - self._sum_counted(limit) - self._find_booked(limit)))
                     minutes, seconds = divmod(max(1, round(limit.reset_s)), 60)
                     reset = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
                     for name, value in (("limit", int(limit.amount)), ("remaining", left), ("reset", reset)):
@@ -253,7 +253,7 @@ class Quota:
         deadline = loop.time() + WAIT_S
         while not self._is_free(limit):
             if loop.time() >= deadline:
-                raise limit.full()
+                raise limit.make_reserved_error()
             await asyncio.sleep(AGAIN_S)
 
     async def _know(self, limit: _Limit) -> None:
@@ -286,30 +286,30 @@ class Quota:
         Raises:
             RateLimitedError, SpentError: It is used up.
         """
-        counted = self._counted(limit)
+        counted = self._sum_counted(limit)
         if counted + ledger.ROUNDING >= limit.amount:
-            raise limit.refused(self._used(limit.use, limit.meter), self._earlier(limit))
-        return limit.amount - counted - self._booked(limit) > ledger.ROUNDING
+            raise limit.make_spent_error(self._sum_used(limit.use, limit.meter), self._sum_earlier(limit))
+        return limit.amount - counted - self._find_booked(limit) > ledger.ROUNDING
 
-    def _counted(self, limit: _Limit) -> float:
+    def _sum_counted(self, limit: _Limit) -> float:
         """Return what counts for a limit, without what turns under way have reserved of its period."""
-        spent = self._used(limit.use, limit.meter)
-        return spent + int(self._earlier(limit) * limit.reset_s / ledger.MINUTE_S)
+        spent = self._sum_used(limit.use, limit.meter)
+        return spent + int(self._sum_earlier(limit) * limit.reset_s / ledger.MINUTE_S)
 
-    def _earlier(self, limit: _Limit) -> float:
+    def _sum_earlier(self, limit: _Limit) -> float:
         """Return what was used, and is reserved, of the minute before."""
         if limit.before is None:
             return 0.0
         reserved = self._reserved.get(limit.before, ledger.UsageAmount())
-        return self._used(limit.before, limit.meter) + float(getattr(reserved, limit.meter))
+        return self._sum_used(limit.before, limit.meter) + float(getattr(reserved, limit.meter))
 
-    def _used(self, use: ledger.Use, meter: Meter) -> float:
+    def _sum_used(self, use: ledger.Use, meter: Meter) -> float:
         """Return what all replicas have used, as far as it is known here."""
         nothing = ledger.UsageAmount()
         logged, spent = self._logged.get(use, nothing), self._spent.get(use, nothing)
         return float(getattr(logged, meter) + getattr(spent, meter))
 
-    def _booked(self, limit: _Limit) -> float:
+    def _find_booked(self, limit: _Limit) -> float:
         return float(getattr(self._reserved.get(limit.use, ledger.UsageAmount()), limit.meter))
 
     async def _alone(self, call: Callable[[], Awaitable[None]]) -> None:

@@ -41,7 +41,7 @@ async def look_up(replica: Replica, caller: Caller, names: Iterable[str]) -> Nam
     Args:
         replica: Reads the log.
         caller: Only its own decisions are found.
-        names: Ids in the log, as `Caller.stored` returns them.
+        names: Ids in the log, as `Caller.to_stored_id` returns them.
 
     Raises:
         LogUnavailableError: The log cannot be read.
@@ -68,7 +68,7 @@ async def find_decision(replica: Replica, caller: Caller, name: str) -> str:
         ForeignIdError: It is an id of another project, or too long.
         LogUnavailableError: The log cannot be read.
     """
-    stored = caller.stored(name)
+    stored = caller.to_stored_id(name)
     return (await look_up(replica, caller, [stored])).decision(stored)
 
 
@@ -79,5 +79,5 @@ async def find_episode(replica: Replica, caller: Caller, name: str) -> str:
         ForeignIdError: It is an id of another project, or too long.
         LogUnavailableError: The log cannot be read.
     """
-    stored = caller.stored(name, "episode")
+    stored = caller.to_stored_id(name, "episode")
     return (await look_up(replica, caller, [stored])).episode(stored)

@@ -11,14 +11,14 @@ from pydantic import Field
 
 from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api import answer_ids
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
-from armwise.agent.api.responses import StdlibJson, chosen
+from armwise.agent.api.responses import StdlibJson, describe_choice
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.learning import BusyError, Verification
 from armwise.agent.learning import verify as verify_decision
-from armwise.agent.policies import Policy, PolicyError, served_distribution
+from armwise.agent.policies import Policy, PolicyError, compute_served_distribution
 from armwise.agent.replies import (
     Chosen,
     DecisionVerification,
@@ -55,7 +55,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.registry import Version, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import LoggedFeedback, Turn, find_deadline
+from armwise.feedback.training_log import LoggedFeedback, TurnFacts, find_deadline
 
 router = APIRouter(tags=["decisions"])
 
@@ -237,8 +237,8 @@ class DecisionRecord(Chosen):
     )
 
 
-@router.get("/v1/decisions", **documented("listDecisions", DecisionList, scopes=("decide", "read")))
-async def listed(
+@router.get("/v1/decisions", **document_route("listDecisions", DecisionList, scopes=("decide", "read")))
+async def list_decisions(
     replica: AppReplica,
     caller: RequestCaller,
     wanted: Annotated[DecisionQuery, Query()],
@@ -264,7 +264,7 @@ def build_filter(caller: Caller, query: DecisionQuery) -> listing.DecisionFilter
         version=query.version,
         status=query.status,
         metric=query.metric,
-        episode=query.episode and caller.stored(query.episode, "episode"),
+        episode=query.episode and caller.to_stored_id(query.episode, "episode"),
         key=query.key,
         prefix=caller.prefix or None,
         excluded_id_part=None if caller.prefix or caller.sees_all else keys.SEPARATOR,
@@ -284,8 +284,8 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
     decision = row.decision
     return construct(
         DecisionRow,
-        decision_id=caller.shown(decision.id),
-        episode_id=decision.episode_id and caller.shown(decision.episode_id),
+        decision_id=caller.strip_prefix(decision.id),
+        episode_id=decision.episode_id and caller.strip_prefix(decision.episode_id),
         decided_at=decision.decided_at,
         question=decision.context.question,
         mode=decision.mode.value,
@@ -301,16 +301,16 @@ def show_row(row: listing.ListedDecision, caller: Caller) -> DecisionRow:
 
 @router.get(
     "/v1/decisions/{decision_id}",
-    **documented("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
+    **document_route("getDecision", DecisionRecord, "decision_not_found", scopes=("decide", "read")),
 )
 async def decision(
     replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> StdlibJson[DecisionRecord]:
     """Return everything known about a decision; observations need scope `read`."""
-    decision_record = _shown(await record(replica, caller, decision_id), caller)
+    decision_record = _show_ids(await record(replica, caller, decision_id), caller)
     if "read" not in caller.scopes:
         decision_record = replace(decision_record, observations=())
-    decision_record, withheld = await _permitted(replica, caller, decision_record)
+    decision_record, withheld = await _withhold(replica, caller, decision_record)
     # in a thread: a decision may have thousands of items of feedback
     shown = await asyncio.to_thread(
         document, decision_record, replica.config.reward, replica.clock(), withheld=withheld
@@ -318,7 +318,7 @@ async def decision(
     return StdlibJson(shown)
 
 
-async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
+async def read_permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dict[str, Passage]:
     """Return those of passages that are in the corpus, and that the groups of a key permit, by id.
 
     Raises:
@@ -328,7 +328,7 @@ async def permitted(replica: Replica, caller: Caller, ids: Iterable[str]) -> dic
     return {passage.id: passage for passage in passages if permits(None, caller.groups, passage.metadata)}
 
 
-async def _permitted(
+async def _withhold(
     replica: Replica, caller: Caller, decision_record: LoggedDecision
 ) -> tuple[LoggedDecision, bool]:
     """Return a decision without passages that a key may not see, and without what may quote them.
@@ -340,13 +340,13 @@ async def _permitted(
     execution, observations = decision_record.execution, decision_record.observations
     read = {name for run in (execution, *observations) if run is not None for name in run.passages}
     try:
-        permitted_ids = (await permitted(replica, caller, read)).keys()
+        permitted_ids = (await read_permitted(replica, caller, read)).keys()
     except ArmError:
         permitted_ids = {}.keys()
     quoted = decision_record.decision.steps.get("groups", {}).get("quoted", ())
     of_earlier_turns = not caller.groups >= {*quoted}
 
-    def shown(run: Run) -> Run:
+    def strip_run(run: Run) -> Run:
         if of_earlier_turns or not permitted_ids >= {*run.passages}:
             kept = tuple(name for name in run.passages if name in permitted_ids)
             return replace(without_quotations(run), passages=kept)
@@ -356,8 +356,8 @@ async def _permitted(
 
     less = replace(
         decision_record,
-        execution=execution and shown(execution),
-        observations=tuple(map(shown, observations)),
+        execution=execution and strip_run(execution),
+        observations=tuple(map(strip_run, observations)),
     )
     if of_earlier_turns or not permitted_ids >= read:  # who rates has read them
         less = replace(less, feedback=tuple(map(without_quotations, less.feedback)))
@@ -382,7 +382,7 @@ class DecisionNow(Reply):
 
 @router.get(
     "/v1/decisions/{decision_id}/now",
-    **documented(
+    **document_route(
         "compareDecision",
         DecisionNow,
         *("decision_not_found", "not_drawn", "version_unavailable"),
@@ -396,7 +396,7 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
     """
     decision_record = await record(replica, caller, decision_id)
     logged, served = decision_record.decision, replica.versions.version
-    name = caller.shown(logged.id)
+    name = caller.strip_prefix(logged.id)
     if logged.mode is not Mode.EXPLORE or logged.policy in (LABELS, OBSERVED, INCUMBENT) or logged.erased:
         message = (
             f"{name!r} was not drawn by the policy itself, or was erased, so there is nothing to compare"
@@ -409,7 +409,10 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
     def distributions(*policies: Policy) -> list[dict[str, float]]:
         penalty = weigh_arms(logged.steps, replica.decider.steps, logged.arms)
         case = logged.context, logged.arms, logged.floor or 0.0, penalty
-        return [dict(zip(logged.arms, served_distribution(p, *case).tolist(), strict=True)) for p in policies]
+        return [
+            dict(zip(logged.arms, compute_served_distribution(p, *case).tolist(), strict=True))
+            for p in policies
+        ]
 
     comparable = decided.recipe == served.recipe
     versions = [decided, *([served] if comparable else ())]
@@ -431,7 +434,7 @@ async def now(replica: AppReplica, caller: RequestCaller, decision_id: DecisionI
 
 @router.get(
     "/v1/decisions/{decision_id}/verify",
-    **documented(
+    **document_route(
         "verifyDecision",
         DecisionVerification,
         *("decision_not_found", "not_drawn", "version_unavailable"),
@@ -450,7 +453,7 @@ async def verify(
     """
     decision_record = await record(replica, caller, decision_id)
     logged = decision_record.decision
-    decision_id = caller.shown(logged.id)
+    decision_id = caller.strip_prefix(logged.id)
     salt = replica.store.draw_secret.salt
 
     draw, versions = None, list[Version]()
@@ -497,28 +500,28 @@ async def with_policies(
 async def record(replica: Replica, caller: Caller, decision_id: str) -> LoggedDecision:
     """Return a decision that the caller may read, by its id or by that of its answer. Raises ApiError."""
     with suppress(ForeignIdError):  # not distinguished from one that does not exist
-        stored = caller.stored(decision_id)
+        stored = caller.to_stored_id(decision_id)
         for name in (stored, caller.find_answered(stored)):
             if name is not None and (row := await asyncio.to_thread(replica.store.record, name)):
                 return row
     raise ApiError("decision_not_found", f"there is no decision {decision_id!r}", "decision_id")
 
 
-def _shown(decision_record: LoggedDecision, caller: Caller) -> LoggedDecision:
+def _show_ids(decision_record: LoggedDecision, caller: Caller) -> LoggedDecision:
     """Return a record with ids as the caller knows them."""
 
-    def shown(fact: Fact, name: str) -> Fact:
-        return replace(fact, id=name, episode_id=fact.episode_id and caller.shown(fact.episode_id))
+    def rename_fact(fact: Fact, name: str) -> Fact:
+        return replace(fact, id=name, episode_id=fact.episode_id and caller.strip_prefix(fact.episode_id))
 
-    def rated(item: Feedback) -> Feedback:
-        over = {name: caller.shown(other) for name, other in item.content.items() if name == "over"}
-        return replace(shown(item, caller.shown(item.id)), content={**item.content, **over})
+    def rename_feedback(item: Feedback) -> Feedback:
+        over = {name: caller.strip_prefix(other) for name, other in item.content.items() if name == "over"}
+        return replace(rename_fact(item, caller.strip_prefix(item.id)), content={**item.content, **over})
 
-    decision = shown(decision_record.decision, caller.shown(decision_record.decision.id))
+    decision = rename_fact(decision_record.decision, caller.strip_prefix(decision_record.decision.id))
     return replace(
         decision_record,
-        decision=replace(decision, draw_id=decision.draw_id and caller.shown(decision.draw_id)),
-        feedback=tuple(map(rated, decision_record.feedback)),
+        decision=replace(decision, draw_id=decision.draw_id and caller.strip_prefix(decision.draw_id)),
+        feedback=tuple(map(rename_feedback, decision_record.feedback)),
     )
 
 
@@ -534,14 +537,14 @@ def document(
     reward = None
     if execution:
         failed = execution.status in ARM_FAILURES
-        cost, tokens, n = log_rows.spent_by(record.turns, execution.cost, execution.tokens_by_model)
+        cost, tokens, n = log_rows.read_spending(record.turns, execution.cost, execution.tokens_by_model)
         example = Example(0, logged, cost, metrics, failed, tokens_by_model=tokens, turns=n)
         reward = rule.compute_reward(example)
     answer, answers = _answer(None if execution is None else execution.answer)
     budget, misses, incumbent = (logged.steps.get(name) for name in ("budget", "cache", "incumbent"))
     return construct(
         DecisionRecord,
-        **chosen(logged, served, Finished(execution, ()) if execution else None, rule.cost),
+        **describe_choice(logged, served, Finished(execution, ()) if execution else None, rule.cost),
         question=logged.context.question,
         erased=logged.erased,
         features=dict(logged.context.features),
@@ -577,7 +580,7 @@ def document(
         cached=execution is not None and execution.cached,
         tokens_by_model=_tokens(execution),
         feedback=list(map(_item, record.feedback)),
-        observations=list(map(_observed, record.observations)),
+        observations=list(map(_describe_observation, record.observations)),
         metrics=dict(metrics),
         reward=reward,
         example_seq=record.example_seq,
@@ -603,7 +606,7 @@ def _item(item: Feedback) -> Item:
     )
 
 
-def _observed(observation: Observation) -> Observed:
+def _describe_observation(observation: Observation) -> Observed:
     return construct(
         Observed,
         source=observation.source.value,
@@ -644,14 +647,14 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
     """Return the text of an answer, and all choices where they are more than one text."""
     if recorded is None or is_text(recorded):
         return recorded, None
-    answer = Choices.of(recorded)
+    answer = Choices.parse(recorded)
     return answer.text, [construct(WrittenChoice, **choice.recorded) for choice in answer.all]
 
 
-def _read_turn(record: LoggedDecision, rule: RewardRule) -> Turn:
+def _read_turn(record: LoggedDecision, rule: RewardRule) -> TurnFacts:
     """Return a decision with its feedback, numbered from 1, as the join reads it; executed before that."""
     decision, execution = record.decision, record.execution
-    return Turn(
+    return TurnFacts(
         record.seq,
         decision.id,
         decision.decided_at,

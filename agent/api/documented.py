@@ -1,6 +1,6 @@
 """The OpenAPI document: what an operation needs, answers and refuses, said once beside its route.
 
-`documented` gives a route its key's scope, its identifier, its reply and its errors.
+`document_route` gives a route its key's scope, its identifier, its reply and its errors.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ _PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_
 _WITH_KEY = ("invalid_api_key", "rate_limit_exceeded")
 
 
-def documented(
+def document_route(
     operation_id: str,
     reply: Any,
     *codes: str,
@@ -94,7 +94,7 @@ def documented(
         extra |= {"security": [{KEY: []}], "x-scopes": list(scopes)}
     if example is not None:
         extra["requestBody"] = {"content": {"application/json": {"example": example}}}
-    done = _done(status) | dict(success or {})
+    done = _describe_status(status) | dict(success or {})
     if reply is not None:
         done["model"] = reply
     return {
@@ -110,7 +110,7 @@ def documented(
     }
 
 
-def _done(status: int) -> dict[str, Any]:
+def _describe_status(status: int) -> dict[str, Any]:
     return {"description": HTTPStatus(status).phrase}
 
 

@@ -449,11 +449,13 @@ class ApiError(Exception):
             return self.meter or (kind if self.retryable else "insufficient_quota")
         return "server_error" if self.status >= 500 or self.status == 408 else "invalid_request_error"
 
-    def shown_to(self, caller: Caller) -> "ApiError":
+    def show_to(self, caller: Caller) -> "ApiError":
         """Return the error with ids as the caller knows them."""
-        reasons = None if self.reasons is None else list(map(caller.shown, self.reasons))
-        decision_id = self.decision_id and caller.shown(self.decision_id)
-        return replace(self, message=caller.shown(self.message), reasons=reasons, decision_id=decision_id)
+        reasons = None if self.reasons is None else list(map(caller.strip_prefix, self.reasons))
+        decision_id = self.decision_id and caller.strip_prefix(self.decision_id)
+        return replace(
+            self, message=caller.strip_prefix(self.message), reasons=reasons, decision_id=decision_id
+        )
 
     def without_details(self, message: str) -> "ApiError":
         """Return the error with another message, and without what may name arms, models or decisions."""
@@ -492,13 +494,13 @@ def translate(error: Exception) -> ApiError:
         case ask.UnansweredError(__cause__=Exception() as cause):
             failure = translate(cause)
             final = failure.final or error.final
-            return replace(failure, decision_id=error.decision_id, final=final).shown_to(error.caller)
+            return replace(failure, decision_id=error.decision_id, final=final).show_to(error.caller)
         case TurnError():
-            return _of_turn(error)
+            return _translate_turn(error)
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():
-            return _of_framework(error)
+            return _translate_framework(error)
     nearest = next(kind for kind in type(error).__mro__ if kind in _CODE_OF_EXCEPTION)
     if nearest is Exception:
         return ApiError("internal_error", f"{type(error).__name__}: see the service's log")
@@ -511,7 +513,7 @@ def translate(error: Exception) -> ApiError:
     return ApiError(code, str(error), param)
 
 
-def _of_turn(error: TurnError) -> ApiError:
+def _translate_turn(error: TurnError) -> ApiError:
     cause, kept = error.__cause__, error.execution.decision_id
     said = cause.refusal if isinstance(cause, base.GeneratorError) else base.Refusal()
     if isinstance(cause, base.PromptRefusedError):
@@ -540,7 +542,7 @@ def choose_code(error: Exception) -> str:
     return translate(error).code
 
 
-def _of_framework(error: HTTPException) -> ApiError:
+def _translate_framework(error: HTTPException) -> ApiError:
     match error.__cause__:
         case ApiError() as cause:
             return cause

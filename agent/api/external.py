@@ -5,8 +5,8 @@ from contextlib import aclosing
 from fastapi import APIRouter, Response
 
 from armwise.agent.access import Caller
-from armwise.agent.api import responses
-from armwise.agent.api.documented import TURN, documented, link
+from armwise.agent.api import ask_checks, responses
+from armwise.agent.api.documented import TURN, document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import DecisionRequest, IdempotencyKey, Timeout
@@ -21,7 +21,7 @@ router = APIRouter(tags=["decisions"])
 
 @router.post(
     "/v1/decisions",
-    **documented(
+    **document_route(
         "decide",
         ArmChoice,
         *TURN,
@@ -69,27 +69,27 @@ async def choose(
             "invalid_value",
             "this service runs its arms itself: send the question to /v1/retrieve or /v1/chat/completions",
         )
-    question = asking.checked_question(body.question, replica, "question")
-    incumbent, tap = asking.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
+    question = ask_checks.check_question(body.question, replica, "question")
+    incumbent, tap = ask_checks.read_incumbent(replica, body.incumbent, "incumbent"), replica.config.tap
     if not incumbent and tap is not None and tap.incumbent is None and tap.share < 1.0:
         message = (
             f'the caller\'s own choice was expected, as `tap.share` is {tap.share:g}: {{"arm": "<name>"}}'
         )
         raise ApiError("invalid_value", message, "incumbent")
     ask = Ask(
-        decision_id=caller.stored(key) if key else caller.new_id(),
+        decision_id=caller.to_stored_id(key) if key else caller.new_id(),
         question=question,
         allowed=None if body.allowed_arms is None else frozenset(body.allowed_arms),
         excluded=frozenset(body.excluded_arms),
         explore=body.explore,
-        context=asking.checked_context(body.context, replica, "context"),
-        episode_id=body.episode_id and caller.stored(body.episode_id, "episode"),
+        context=ask_checks.check_context(body.context, replica, "context"),
+        episode_id=body.episode_id and caller.to_stored_id(body.episode_id, "episode"),
         deferred=body.defer_activation,
-        request_digest=asking.digest_request(body) if key else "",
-        user_digest=asking.user_digest(replica, caller, body.user),
+        request_digest=ask_checks.digest_request(body) if key else "",
+        user_digest=ask_checks.user_digest(replica, caller, body.user),
         steps=incumbent,
         external=True,
     )
     events = asking.stream_turn(replica, caller, ask, key, timeout_s)
     async with aclosing(events):
-        return (await asking.begun(events)).decision
+        return (await asking.read_decided(events)).decision

@@ -1,13 +1,13 @@
 """Work in the background that fails, as the service shows it: from the folder of the run and from the log."""
 
-from armwise.agent.background import Work, WorkFailure, recorded
-from armwise.agent.jobs import failed_run, planned_at
+from armwise.agent.background import Work, WorkFailure, read_failures
+from armwise.agent.jobs import find_failed_run, plan_warm_start
 from armwise.agent.serving import Replica
 
 
 def failures_at(replica: Replica) -> list[WorkFailure]:
     """Return what fails. It reads the log, which blocks. Raises LogUnavailableError."""
-    failures = recorded()
+    failures = read_failures()
     if (outage := replica.outage.failure) is not None:
         return [*failures, outage]  # the others are in the log
     if replica.unread is not None and all(failure.work != Work.LEARNER for failure in failures):
@@ -15,9 +15,9 @@ def failures_at(replica: Replica) -> list[WorkFailure]:
     if replica.config.warm_start is not None:
 
         def next_at() -> float | None:
-            planned = planned_at(replica)
+            planned = plan_warm_start(replica)
             return None if planned is None else planned.at
 
-        run = failed_run(replica.store, replica.versions.configured.digest, next_at)
+        run = find_failed_run(replica.store, replica.versions.configured.digest, next_at)
         failures += [] if run is None else [run]
     return failures

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForeignIdError
 from armwise.agent.api import answer_ids, batches, errors, plain
-from armwise.agent.api.documented import documented, link
+from armwise.agent.api.documented import document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
@@ -65,7 +65,7 @@ class FeedbackSender:
         for fact_or_error in checked:
             outcome = next(outcomes) if isinstance(fact_or_error, Feedback) else fact_or_error
             if isinstance(outcome, Exception):
-                outcome = errors.translate(outcome).shown_to(self.caller)
+                outcome = errors.translate(outcome).show_to(self.caller)
             rows.append(outcome)
         return batches.some_kept(rows)
 
@@ -105,9 +105,9 @@ class FeedbackSender:
             message = "a null value retracts an earlier one: its feedback_id was expected"
             raise ApiError("invalid_value", message, "feedback_id")
         return Feedback(
-            id=caller.stored(name, "feedback") if name else caller.new_id(),
-            decision_id=item.decision_id and caller.stored(item.decision_id),
-            episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
+            id=caller.to_stored_id(name, "feedback") if name else caller.new_id(),
+            decision_id=item.decision_id and caller.to_stored_id(item.decision_id),
+            episode_id=item.episode_id and caller.to_stored_id(item.episode_id, "episode"),
             kind=FeedbackKind.RETRACTION if item.value is None else FeedbackKind.VALUE,
             metric=item.metric_name,
             value=value,
@@ -157,7 +157,7 @@ class FeedbackSender:
                 raise ApiError(
                     "invalid_value", f"decision {pair.over!r} cannot be preferred to itself", "value.over"
                 )
-            return {"over": self.caller.stored(pair.over)}
+            return {"over": self.caller.to_stored_id(pair.over)}
         arms = {"better": pair.better or "", "worse": pair.worse or ""}
         for field, arm in arms.items():
             asking.require_arm(self.replica, arm, f"value.{field}")
@@ -193,7 +193,7 @@ class FeedbackSender:
         )
         by_index = dict(zip(chain.from_iterable(groups.values()), chain.from_iterable(outcomes), strict=True))
         return [
-            self._kept(fact, outcome) if isinstance(outcome := by_index[index], Receipt) else outcome
+            self._acknowledge(fact, outcome) if isinstance(outcome := by_index[index], Receipt) else outcome
             for index, fact in enumerate(facts)
         ]
 
@@ -217,16 +217,16 @@ class FeedbackSender:
             for fact in facts
         ]
 
-    def _kept(self, fact: Feedback, receipt: Receipt) -> FeedbackReceipt:
+    def _acknowledge(self, fact: Feedback, receipt: Receipt) -> FeedbackReceipt:
         """Count feedback that is stored, and return the reply to its sender."""
         replica, caller = self.replica, self.caller
-        replica.telemetry.fed_back(fact, receipt)
+        replica.telemetry.count_feedback(fact, receipt)
         assert receipt.status is not None
         return construct(
             FeedbackReceipt,
-            feedback_id=caller.shown(fact.id),
-            decision_id=fact.decision_id and caller.shown(fact.decision_id),
-            episode_id=fact.episode_id and caller.shown(fact.episode_id),
+            feedback_id=caller.strip_prefix(fact.id),
+            decision_id=fact.decision_id and caller.strip_prefix(fact.decision_id),
+            episode_id=fact.episode_id and caller.strip_prefix(fact.episode_id),
             status=receipt.status.value,
             log_seq=receipt.seq,
             hint=_hint(replica.config.reward, fact, receipt.status),
@@ -247,7 +247,7 @@ plain.add_route(router, "/v1/feedback", _serve)
 
 @router.post(
     "/v1/feedback",
-    **documented(
+    **document_route(
         "sendFeedback",
         FeedbackReceipt | FeedbackReceipts,
         *REFUSALS,
@@ -278,7 +278,7 @@ async def feedback(
 
 @router.post(
     "/v1/decisions/{decision_id}/activate",
-    **documented(
+    **document_route(
         "activateDecision",
         FeedbackReceipt,
         "idempotency_conflict",
@@ -311,7 +311,7 @@ async def _commit(replica: Replica, items: Sequence[Feedback]) -> Sequence[Recei
     while left:
         try:
             commit = replica.log.append(*left)
-            turns.committing(tuple(left), commit)
+            turns.trace_commit(tuple(left), commit)
             receipts = iter(await commit)
             await _trace(replica, left)
             break
@@ -333,7 +333,7 @@ async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
             record = await asyncio.to_thread(replica.store.record, item.decision_id)
             turn = "" if record is None else record.decision.trace
     for item in items:
-        turns.evaluated(item, turn)
+        turns.record_feedback(item, turn)
 
 
 def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:

@@ -13,12 +13,12 @@ from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from armwise.agent.access import Caller, Keyring, UnauthorizedError
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
-from armwise.agent.background import Work, WorkFailure, recorded
+from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import Replica, ScrapedState
@@ -70,13 +70,13 @@ class Ready(Reply):
     failed: list[BackgroundFailure]
 
 
-@router.get("/health", **documented("health", Health))
+@router.get("/health", **document_route("health", Health))
 async def health() -> Response:
     """Check whether the process is alive."""
     return StdlibJson(construct(Health, status="ok"))
 
 
-@router.get("/health/decides", **documented("healthDecides", Deciding))
+@router.get("/health/decides", **document_route("healthDecides", Deciding))
 async def decides(replica: AppReplica) -> Response:
     """Check whether this replica chooses arms. The log is not read: a load balancer may poll often."""
     if not replica.decides:
@@ -84,7 +84,7 @@ async def decides(replica: AppReplica) -> Response:
     return StdlibJson(construct(Deciding, status="decides"))
 
 
-@router.get("/ready", **documented("ready", Ready))
+@router.get("/ready", **document_route("ready", Ready))
 async def ready(request: Request, replica: AppReplica) -> Response:
     """Check whether questions can be answered and logged: a version is loaded, the log reads and writes.
 
@@ -137,7 +137,7 @@ def _may_read(request: Request, keyring: Keyring) -> bool:
 @router.get(
     "/metrics",
     response_class=PlainTextResponse,
-    **documented("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
+    **document_route("metrics", None, "invalid_api_key", "rate_limit_exceeded"),
 )
 async def metrics(replica: AppReplica, caller: RequestCaller) -> Response:
     """Return counters and latencies for Prometheus, of all replicas on this machine.
@@ -172,7 +172,7 @@ def _state(replica: Replica) -> ScrapedState:
         version=replica.versions.version,
         alarms=replica.versions.alarms.count,
         canaries={canary.version: canary.share for canary in replica.canaries},
-        failed=_attempts(recorded()),
+        failed=_attempts(read_failures()),
     )
     if replica.outage.since is not None:
         return replace(state, failed=_attempts(failures_at(replica)))

@@ -204,7 +204,7 @@ class RequestGuard:
                 return
             state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
-        await self._app(scope, self._limited(receive), send)
+        await self._app(scope, self._limit_body(receive), send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse requests that a page of another site makes a browser send, other than following a link.
@@ -245,12 +245,12 @@ class RequestGuard:
     def _too_large(self) -> ApiError:
         return ApiError("payload_too_large", f"the body is larger than {self._bytes} bytes")
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limit_body(self, receive: Receive) -> Receive:
         """Return a channel that refuses a body which is too large or too slow, or has too many members."""
         received, whole, parts = 0, False, list[bytes]()
         deadline = asyncio.get_running_loop().time() + BODY_S
 
-        async def limited() -> Message:
+        async def receive_part() -> Message:
             nonlocal received, whole
             if whole:  # only the end of the connection can follow
                 return await receive()
@@ -272,7 +272,7 @@ class RequestGuard:
                 raise HTTPException(large.status) from large  # FastAPI lets no other exception pass here
             return part
 
-        return limited
+        return receive_part
 
 
 def _too_many(body: bytes) -> ApiError | None:
@@ -355,11 +355,11 @@ class ErrorBoundary:
 
 def _answer(request: Request, error: Exception) -> JSONResponse:
     """Return the response to a request that failed."""
-    failure = translate(error).shown_to(getattr(request.state, "caller", OPEN))
+    failure = translate(error).show_to(getattr(request.state, "caller", OPEN))
     dialect: ApiDialect = getattr(request.state, "dialect", OURS)
     response = dialect.respond(failure, request.headers.get("x-request-id"))
     if failure.code == "method_not_allowed":
-        response.headers["allow"] = _allowed(request)
+        response.headers["allow"] = _list_methods(request)
     return response
 
 
@@ -373,7 +373,7 @@ def answer_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, answer)
 
 
-def _allowed(request: Request) -> str:
+def _list_methods(request: Request) -> str:
     """Return the methods of all routes of a path; the framework lists only those of the first."""
     routes = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
     return ", ".join(sorted({method for route in routes for method in getattr(route, "methods", None) or ()}))

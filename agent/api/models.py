@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Response
 
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
@@ -31,7 +31,7 @@ class Models(Reply):
     data: list[Model]
 
 
-@router.get("/v1/models", tags=["service"], **documented("listModels", Models, scopes=("decide", "read")))
+@router.get("/v1/models", tags=["service"], **document_route("listModels", Models, scopes=("decide", "read")))
 async def models(replica: AppReplica) -> Response:
     """List what a client can send as `model`: `auto`, an arm, or an alias that does not end with `*`."""
     return StdlibJson(construct(Models, object="list", data=[_model(name) for name in _names(replica)]))
@@ -40,7 +40,7 @@ async def models(replica: AppReplica) -> Response:
 @router.get(
     "/v1/models/{model:path}",
     tags=["service"],
-    **documented("getModel", Model, "model_not_found", scopes=("decide", "read")),
+    **document_route("getModel", Model, "model_not_found", scopes=("decide", "read")),
 )
 async def model(
     replica: AppReplica, model: Annotated[Name, Path(description="Model id, which may contain a slash.")]

@@ -17,8 +17,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from armwise.agent.access import Caller, ForbiddenError, ForeignIdError, require_scope
-from armwise.agent.api import batches, errors, plain
-from armwise.agent.api.documented import documented
+from armwise.agent.api import ask_checks, batches, errors, plain
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import REFUSALS
 from armwise.agent.api.middleware import AppReplica, RequestCaller
@@ -69,10 +69,10 @@ class CheckedDecision:
 
     def receipt(self, status: str, seq: int, *, evaluable: bool) -> ObservationReceipt:
         """Count the item, and return the reply to its sender."""
-        self.replica.telemetry.tapped(self.observed.drawn, status)
+        self.replica.telemetry.count_tapped(self.observed.drawn, status)
         return construct(
             ObservationReceipt,
-            decision_id=self.caller.shown(self.ask.decision_id),
+            decision_id=self.caller.strip_prefix(self.ask.decision_id),
             arm=self.observed.drawn,
             status=status,
             evaluable=evaluable,
@@ -94,7 +94,7 @@ plain.add_route(router, "/v1/observations", _serve)
 
 @router.post(
     "/v1/observations",
-    **documented(
+    **document_route(
         "sendObservations",
         ObservationReceipts,
         *(*REFUSALS, "unknown_arm", "arm_failed"),
@@ -150,7 +150,7 @@ async def keep_each(
         if n % TOGETHER == 0:
             await asyncio.sleep(0)
         begun.append(
-            await _begun(item_or_error, stored_decisions)
+            await _begin_commit(item_or_error, stored_decisions)
             if isinstance(item_or_error, CheckedDecision)
             else item_or_error
         )
@@ -158,7 +158,7 @@ async def keep_each(
         await asyncio.wait(commits)
     return batches.some_kept(
         [
-            outcome if isinstance(outcome, ObservationReceipt) else errors.translate(outcome).shown_to(caller)
+            outcome if isinstance(outcome, ObservationReceipt) else errors.translate(outcome).show_to(caller)
             for outcome in map(_outcome, begun)
         ]
     )
@@ -180,7 +180,7 @@ Known = Mapping[str, tuple[Decision, int]]
 """Decisions that are in the log already, with their positions, by id."""
 
 
-async def _begun(
+async def _begin_commit(
     item: CheckedDecision, stored_decisions: Known
 ) -> "ObservationReceipt | Exception | asyncio.Task[ObservationReceipt]":
     """Queue the commit of an item, and return it; or its receipt or error, if it needs none."""
@@ -191,10 +191,10 @@ async def _begun(
         future = item.replica.log.append(decision, item.execution, *item.metrics)
     except REFUSED as error:
         return error
-    return asyncio.ensure_future(_committed(item, decision, future))
+    return asyncio.ensure_future(_await_commit(item, decision, future))
 
 
-async def _committed(
+async def _await_commit(
     item: CheckedDecision, decision: Decision, commit: "asyncio.Future[Any]"
 ) -> ObservationReceipt:
     """Return the receipt of an item once it is durable; another request may have been faster."""
@@ -206,7 +206,7 @@ async def _committed(
             raise
         return await _again(item, *row)
     for fact, receipt in zip(item.metrics, receipts[2:], strict=True):
-        item.replica.telemetry.fed_back(fact, receipt)
+        item.replica.telemetry.count_feedback(fact, receipt)
     return item.receipt("accepted", receipts[-1].seq, evaluable=bool(decision.probabilities))
 
 
@@ -217,7 +217,7 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
         AskError: The logged decision is a different one.
         StoreError: The item cannot be committed.
     """
-    shown, evaluable = item.caller.shown(logged.id), bool(logged.probabilities)
+    shown, evaluable = item.caller.strip_prefix(logged.id), bool(logged.probabilities)
     if logged.policy == OBSERVED:
         if not logged.erased and logged.request_digest != item.ask.request_digest:
             raise asking.KeyReusedError(f"id {shown!r} was used for another observation", "id")
@@ -231,7 +231,7 @@ async def _again(item: CheckedDecision, logged: Decision, seq: int) -> Observati
         raise asking.KeyReusedError(message, "arm")
     done, *fed = await item.replica.log.append(item.execution, *item.metrics)
     for fact, receipt in zip(item.metrics, fed, strict=True):
-        item.replica.telemetry.fed_back(fact, receipt)
+        item.replica.telemetry.count_feedback(fact, receipt)
     last = max(receipt.seq for receipt in (done, *fed))
     return item.receipt("completed" if done.seq else "duplicate", last or seq, evaluable=evaluable)
 
@@ -264,19 +264,19 @@ def check_decision(
     """
     if replica.config.tap is None:
         raise ApiError("invalid_value", "this service takes no observations: set `tap` in its configuration")
-    question, now = asking.checked_question(item.question, replica, "question"), replica.clock()
+    question, now = ask_checks.check_question(item.question, replica, "question"), replica.clock()
     name = item.id or key
-    decision_id = caller.stored(name) if name else caller.new_id()
+    decision_id = caller.to_stored_id(name) if name else caller.new_id()
     ask = Ask(
         decision_id=decision_id,
         question=question,
-        context=asking.checked_context(item.features, replica, "features"),
-        episode_id=item.episode_id and caller.stored(item.episode_id, "episode"),
-        request_digest=asking.digest_request(item) if name else "",
-        user_digest=asking.user_digest(replica, caller, item.user),
+        context=ask_checks.check_context(item.features, replica, "features"),
+        episode_id=item.episode_id and caller.to_stored_id(item.episode_id, "episode"),
+        request_digest=ask_checks.digest_request(item) if name else "",
+        user_digest=ask_checks.user_digest(replica, caller, item.user),
         asked_by=caller.identify(replica.store.draw_secret),
     )
-    observed = _observed(replica, item, now)
+    observed = _read_decision(replica, item, now)
     failed, spent = item.status == "failed", item.cost
     execution = Execution(
         decision_id,
@@ -290,14 +290,14 @@ def check_decision(
     )
 
 
-def _observed(replica: Replica, item: ObservationItem, now: float) -> ObservedDecision:
+def _read_decision(replica: Replica, item: ObservationItem, now: float) -> ObservedDecision:
     """Return the decision of an item, on live arms. Raises AskError."""
-    drawn = asking.find_arm(replica, item.arm, "arm")
-    named = item.arms and dict.fromkeys(asking.find_arm(replica, name, "arms") for name in item.arms)
+    drawn = ask_checks.find_arm(replica, item.arm, "arm")
+    named = item.arms and dict.fromkeys(ask_checks.find_arm(replica, name, "arms") for name in item.arms)
     if item.distribution is not None:
         if item.propensity is not None:
             raise asking.InvalidAskError("give either propensity or distribution, not both", "propensity")
-        p = asking.validate_distribution(replica, item.distribution, "distribution")
+        p = ask_checks.validate_distribution(replica, item.distribution, "distribution")
         if (chance := p.get(drawn, 0.0)) < LEAST_PROPENSITY:
             least = f"at least {LEAST_PROPENSITY:g} was expected"
             message = f"arm {item.arm!r} was chosen, and has the probability {chance:g}: {least}"
@@ -371,9 +371,9 @@ def _metrics(
         require_scope(caller, ("feedback",))
     facts = []
     for name, value in values.items():
-        shown = caller.shown(decision_id)
+        shown = caller.strip_prefix(decision_id)
         fact = Feedback(
-            caller.stored(f"{shown}:{name}", "feedback"),
+            caller.to_stored_id(f"{shown}:{name}", "feedback"),
             decision_id,
             name,
             rule.metric(name).parse(value, name),

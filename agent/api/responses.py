@@ -17,7 +17,7 @@ from armwise.agent.access import is_unlogged
 from armwise.agent.replies import Agent, AnswerCost, Passage, Reply, construct
 from armwise.agent.turn import Decided, Finished
 from armwise.arms import base
-from armwise.arms.filters import shown
+from armwise.arms.filters import hide_groups
 from armwise.feedback.events import Cost, Decision
 from armwise.feedback.reward import Prices
 
@@ -95,7 +95,7 @@ async def unless_left(request: Request, answering: Coroutine[Any, Any, T]) -> T:
     Raises:
         ClientDisconnect: The client has left.
     """
-    answer, end = asyncio.ensure_future(answering), asyncio.ensure_future(_left(request))
+    answer, end = asyncio.ensure_future(answering), asyncio.ensure_future(_await_disconnect(request))
     try:
         await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
@@ -107,7 +107,7 @@ async def unless_left(request: Request, answering: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(answer, end, return_exceptions=True)
 
 
-async def _left(request: Request) -> None:
+async def _await_disconnect(request: Request) -> None:
     """Return once the client of a request, whose body is read, has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -217,7 +217,7 @@ def cost(raw: Cost, prices: Prices) -> AnswerCost:
     )
 
 
-def chosen(
+def describe_choice(
     decision: Decision, served: str | None, finished: Finished | None, prices: Prices
 ) -> dict[str, Any]:
     """Return the fields of `Chosen`: how an arm was chosen, and what it cost once the turn has ended."""
@@ -239,7 +239,9 @@ def chosen(
 def passages(retrieved: Collection[base.Passage]) -> list[Passage]:
     """Return the passages of an arm as they are sent."""
     return [
-        construct(Passage, id=p.id, title=p.title, text=p.text, score=p.score, metadata=shown(p.metadata))
+        construct(
+            Passage, id=p.id, title=p.title, text=p.text, score=p.score, metadata=hide_groups(p.metadata)
+        )
         for p in retrieved
     ]
 
@@ -251,4 +253,4 @@ def agent(decided: Decided, finished: Finished | None, prices: Prices, returns: 
         more["passages"] = passages(decided.retrieval.passages)
     if "decision" in returns:
         more["features"] = dict(decided.decision.context.features)
-    return construct(Agent, **chosen(decided.decision, decided.served, finished, prices), **more)
+    return construct(Agent, **describe_choice(decided.decision, decided.served, finished, prices), **more)

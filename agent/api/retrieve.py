@@ -4,7 +4,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import TypeAdapter
 
 from armwise.agent.api import plain, responses
-from armwise.agent.api.documented import TURN, documented, link
+from armwise.agent.api.ask_checks import check_ask
+from armwise.agent.api.documented import TURN, document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.schemas import IdempotencyKey, RetrieveRequest, Timeout
@@ -33,7 +34,7 @@ plain.add_route(router, "/v1/retrieve", _serve)
 
 @router.post(
     "/v1/retrieve",
-    **documented(
+    **document_route(
         "retrieve",
         Retrieval,
         *TURN,
@@ -54,8 +55,8 @@ async def retrieve(
     if k is not None and k > replica.config.limits.passages:
         message = f"k is {k}; at most {replica.config.limits.passages} passages can be requested"
         raise ApiError("invalid_value", message, "k")
-    ask = asking.check_ask(replica, caller, body.query, body, key, "query", sent=body, k=k)
-    decided, _, finished = await asking.whole(asking.stream_turn(replica, caller, ask, key, timeout_s))
+    ask = check_ask(replica, caller, body.query, body.model, body.agent, key, "query", sent=body, k=k)
+    decided, _, finished = await asking.read_to_end(asking.stream_turn(replica, caller, ask, key, timeout_s))
     returns = {*body.agent.returns} - {"passages"}
     reply = construct(
         Retrieval,

@@ -71,7 +71,7 @@ def create_app(replica: Replica) -> FastAPI:
         quota=replica.quota,
         hosts=Hosts(replica.config.hosts),
         limits=replica.config.limits,
-        refused=replica.telemetry.refused,
+        refused=replica.telemetry.count_refusal,
         dialects=list_dialects(),
     )
     app.add_middleware(ServerSpans)

@@ -74,7 +74,7 @@ IdempotencyKey = Annotated[
 ]
 
 
-def _written(pattern: re.Pattern[str], what: str) -> BeforeValidator:
+def _require_pattern(pattern: re.Pattern[str], what: str) -> BeforeValidator:
     """Refuse a number in a header, a path or a query that Python reads and JSON does not, such as `1_0`."""
 
     def check(text: Any) -> Any:
@@ -86,10 +86,10 @@ def _written(pattern: re.Pattern[str], what: str) -> BeforeValidator:
 
 
 Decimal = Annotated[
-    float, _written(re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"), "a number such as 2.5")
+    float, _require_pattern(re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"), "a number such as 2.5")
 ]
 
-Digits = Annotated[int, _written(re.compile("-?[0-9]+"), "an integer")]
+Digits = Annotated[int, _require_pattern(re.compile("-?[0-9]+"), "an integer")]
 
 Timeout = Annotated[
     Decimal | None,

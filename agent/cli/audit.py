@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,
     ConfigPath,
@@ -41,7 +41,7 @@ def audit(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Check whether the propensities of a log are true. Exits with 1 if they are not."""
-    with explained():
+    with report_errors():
         require_report(output)
         if log is not None and export is not None:
             raise ValueError(f"--from {export}: {log} was named already; name one of them")

@@ -12,10 +12,10 @@ from typing import NoReturn
 
 from armwise.agent.access import is_loopback, require_closed
 from armwise.agent.checks import (
-    configuration_findings,
+    check_configuration,
+    check_endpoints,
+    check_files,
     describe_budget_without_prices,
-    endpoint_findings,
-    file_findings,
     is_open_to_all,
     require_libraries,
     require_models,
@@ -67,7 +67,7 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
         if folder is not None:
             (folder / TO_BUILD).touch()
         raise
-    sources = settings.settled().corpus_sources
+    sources = settings.resolve_places().corpus_sources
     print_oddities(sources)
     if folder is None:
         return
@@ -104,8 +104,8 @@ def _check(config: Path, settings: AppConfig, host: str) -> None:
     require_closed(host, is_open=bool(open_to_all), allowed=settings.open)
     if problem := describe_budget_without_prices(settings):
         raise ConfigError(problem)
-    findings = configuration_findings(settings, host, is_open=open_to_all)
-    for finding in chain(findings, file_findings(settings), endpoint_findings(settings)):
+    findings = check_configuration(settings, host, is_open=open_to_all)
+    for finding in chain(findings, check_files(settings), check_endpoints(settings)):
         if finding.serious:
             errors.print(str(finding), style="yellow", soft_wrap=True)
     open_home(settings)

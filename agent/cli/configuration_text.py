@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from armwise.arms.places import located
+from armwise.arms.places import locate_source
 
 TEMPLATE, EXAMPLE, MODELS = "template.yaml", "example.yaml", "models.yaml"
 """Configurations of `armwise.agent.config`: one corpus, several, and models without documents."""
@@ -108,7 +108,7 @@ def render_config(
         text = _replace(_HOME_PLACE, read_bundled(MODELS), [*home, *log])
     elif len(corpora) == 1:
         text = read_bundled(TEMPLATE)
-        single = f"corpus: {_flow({'name': corpora[0].name, 'source': located(corpora[0].source)})}"
+        single = f"corpus: {_flow({'name': corpora[0].name, 'source': locate_source(corpora[0].source)})}"
         text = _replace(_CORPUS, text, [*home, single, *log])
         if llms:  # all arms find the same passages: what is found says nothing of the models
             text = _WARM_START.sub("", text)
@@ -119,7 +119,9 @@ def render_config(
             read_bundled(EXAMPLE),
             count=1,
         )
-        sources = [f"  {corpus.name}: {_flow({'source': located(corpus.source)})}" for corpus in corpora]
+        sources = [
+            f"  {corpus.name}: {_flow({'source': locate_source(corpus.source)})}" for corpus in corpora
+        ]
         text = _replace(_CORPORA, text, [*home, *_comment(_SOURCES), "corpora:", *sources, *log])
         text = _replace(_ARMS, text, ["arms:", *(line for corpus in corpora for line in _arms(corpus.name))])
     text = text if llm is None else replace_llm(text, llm)

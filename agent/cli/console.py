@@ -61,7 +61,7 @@ SEVERAL_LINES = ("ConfigError", "PoolError")
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Print an error that a user can correct; exit with 2 for a wrong request, 1 for a failure."""
     log_plainly()
     try:
@@ -127,7 +127,7 @@ def print_left_out(corpora: "Sequence[Corpus]") -> None:
     """
     from armwise.arms.corpus import group_skipped
 
-    skipped = [line for corpus in corpora for line in corpus.skipped()]
+    skipped = [line for corpus in corpora for line in corpus.list_skipped()]
     remarks = [line for corpus in corpora for line in corpus.remarks()]
     lines = [f"Left out: {line}" for line in group_skipped(skipped)]
     lines += [f"Note:     {line}" for line in group_skipped(remarks)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from armwise.agent.cli.console import console, explained, progress
+from armwise.agent.cli.console import console, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,
     ConfigPath,
@@ -19,7 +19,7 @@ from armwise.agent.cli.options import (
     with_log,
     write_report,
 )
-from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spelled_out
+from armwise.agent.evaluation import CANDIDATE_NAMES, EvaluationRequest, evaluate_log, spell_out
 from armwise.arms.base import is_name
 from armwise.feedback.jsonl import read_headers
 from armwise.feedback.log import Store
@@ -71,13 +71,13 @@ def replay(
     ] = None,
 ) -> None:
     """Estimate from the log what other policies would have earned."""
-    with explained():
+    with report_errors():
         from armwise.agent.config import load
 
         require_report(output)
-        request = EvaluationRequest.model_validate({**given, **_parsed(given)})
+        request = EvaluationRequest.model_validate({**given, **_parse_options(given)})
         if export is not None and config == CONFIG and not config.exists():
-            config, settings = export, configured_by(export)
+            config, settings = export, derive_config(export)
         else:
             settings = with_log(config, without=()) if export is None else load(config)
         with progress() as on_progress:
@@ -104,7 +104,7 @@ def replay(
         write_report(report, output)
 
 
-def configured_by(export: Path) -> "AppConfig":
+def derive_config(export: Path) -> "AppConfig":
     """Return a configuration with the rewards and the arms of a file, for one who has no other.
 
     Raises:
@@ -132,11 +132,11 @@ def configured_by(export: Path) -> "AppConfig":
     return parse(document)
 
 
-def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that are written in a form of their own. Raises ValueError."""
     readers: Mapping[str, Callable[[Any], Any]] = {
-        "candidates": lambda names: [spelled_out(name) for name in names],
-        "baseline": spelled_out,
+        "candidates": lambda names: [spell_out(name) for name in names],
+        "baseline": spell_out,
         "since": partial(moment, "--since"),
         "until": partial(moment, "--until"),
         "versions": _versions,

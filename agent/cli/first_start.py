@@ -20,16 +20,16 @@ from pathlib import Path
 
 import typer
 
-from armwise.agent.background import Work, retried
+from armwise.agent.background import Work, retry
 from armwise.agent.cli.console import (
     PLAIN,
     ProgressCallback,
     console,
     errors,
-    explained,
     progress,
+    report_errors,
 )
-from armwise.agent.cli.options import opened
+from armwise.agent.cli.options import open_config
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, ConfigError
 from armwise.agent.low_priority import lower_priority_of_a_builder
@@ -83,7 +83,7 @@ def begin(config: AppConfig, on_progress: ProgressCallback) -> bool:
         config: The configuration.
         on_progress: Progress callback.
     """
-    config = config.settled()
+    config = config.resolve_places()
     live = entering(config.arms)
     if config.router is not None or all(config.arms[name].kind == "none" for name in live):
         return False
@@ -138,7 +138,7 @@ def _missing(config: AppConfig, on_progress: ProgressCallback) -> bool:
         kind, params = graph.resolve(name)
         for backbone in kind.backbones(params) if kind.searches_corpus else ():
             try:
-                PassageVectors(have.of(spec).corpus, have.indexes, config.backbones[backbone])
+                PassageVectors(have.select_corpus(spec).corpus, have.indexes, config.backbones[backbone])
             except IndexMismatchError:
                 return True
     return False
@@ -156,7 +156,7 @@ def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None
     lower_priority_of_a_builder()
     report = BuildingProgress(Path(os.environ[RUN_FOLDER]))
     try:
-        with explained(), progress() as shown:
+        with report_errors(), progress() as shown:
 
             def on_progress(what: str, done: int, total: int | None) -> None:
                 report(what, done, total)
@@ -164,11 +164,11 @@ def follow(config: str, *, wait: Callable[[float], object] = time.sleep) -> None
 
             def build() -> None:
                 report("reading the configuration")
-                settings = opened(Path(config)).settled()
+                settings = open_config(Path(config)).resolve_places()
                 if _read_last(settings) is not None:
                     enter(settings, on_progress)
 
-            retried(Work.FIRST_START, build, wait=wait)
+            retry(Work.FIRST_START, build, wait=wait)
     except typer.Exit:
         errors.print("The service keeps running with the arms that it has", style="yellow")
         raise
@@ -203,15 +203,17 @@ def enter(config: AppConfig, on_progress: ProgressCallback) -> bool:
             if config.features.similarity is not None:
                 prepare_profiles([name], config.features.similarity, have, on_progress)
             built.append(name)
-            if (live := _replaced(store, live, entering(config.arms, built), config)) is None:
+            if (live := _replace_arms(store, live, entering(config.arms, built), config)) is None:
                 return False
         prepare(config, on_progress)
-        is_whole = _replaced(store, live, list(config.actions), config) is not None
+        is_whole = _replace_arms(store, live, list(config.actions), config) is not None
         (config.home_path / UNDER_WAY).unlink(missing_ok=True)
         return is_whole
 
 
-def _replaced(store: Store, before: ArmSet | None, names: Sequence[str], config: AppConfig) -> ArmSet | None:
+def _replace_arms(
+    store: Store, before: ArmSet | None, names: Sequence[str], config: AppConfig
+) -> ArmSet | None:
     """Make arms live unless others than `before` have become live; return the set, None where they have."""
     now = arm_sets.live(store)
     if (now and now.seq) != (before and before.seq):

@@ -13,11 +13,11 @@ from rich.table import Column, Table
 from armwise.agent import learning
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
-from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,
     ConfigPath,
-    opened,
+    open_config,
     settings_options,
     unique,
     with_log,
@@ -48,7 +48,7 @@ def export(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Write the training log to a file, for other programs or `armwise replay --from`."""
-    with explained():
+    with report_errors():
         window = ExportWindow.model_validate({"since": since, "until": until})
         settings = with_log(config)
         with (
@@ -84,7 +84,7 @@ def rebuild(
     Exits with 1 if something differs from what the facts give. A running learner stops, and its service
     starts a new one.
     """
-    with explained():
+    with report_errors():
         settings = with_log(config, without=(), writes=not verify)
         with (
             closing(Store(settings.database_url, settings.reward.join, create=False)) as store,
@@ -123,7 +123,7 @@ def backup(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Copy the SQLite log while the service runs, and check the copy."""
-    with explained():
+    with report_errors():
         settings = with_log(config)
         with closing(Store(settings.database_url, create=False)) as store:
             to.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def erase(
 
     It does not reach exports, backups and reports that were made before.
     """
-    with explained():
+    with report_errors():
         if [user, episode, decision].count(None) != 2:
             raise ValueError("one of --user, --episode and --decision was expected")
         settings, now = with_log(config, writes=True), time.time()
@@ -187,10 +187,13 @@ key = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=N
 )
 def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Make a key and print it once; the log stores only its hash."""
-    with explained():
+    with report_errors():
         given["tags"] = unique("--tag", map(_tag, given.get("tags") or ()))
         now = time.time()
-        settings, service = NewKey.model_validate(given).settings(now), opened(config, without=["router"])
+        settings, service = (
+            NewKey.model_validate(given).settings(now),
+            open_config(config, without=["router"]),
+        )
         problem = service.describe_unpriced("the key would have a budget in dollars")
         if problem and settings.limits.max_budget is not None:
             raise ValueError(problem)
@@ -203,7 +206,7 @@ def create(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 @key.command("list")
 def list_keys(config: ConfigPath = CONFIG) -> None:
     """List the keys in the log, and what each key has used."""
-    with explained():
+    with report_errors():
         now = time.time()
         with closing(Store(with_log(config).database_url, create=False)) as store:
             made, spent = keys.read(store), usage.spend(store, now)
@@ -215,9 +218,9 @@ def list_keys(config: ConfigPath = CONFIG) -> None:
             s = api_key.settings
             lists = " ".join(s.scopes), ", ".join(s.groups)
             row = api_key.public_id, s.name, s.project, *lists, _limits(api_key), _state(api_key, now)
-            table.add_row(*row, _spent(spent.pop(api_key.public_id, {})))
+            table.add_row(*row, _format_usage(spent.pop(api_key.public_id, {})))
         for name, amounts in spent.items():
-            table.add_row(name, "of the configuration", *[""] * 5, _spent(amounts))
+            table.add_row(name, "of the configuration", *[""] * 5, _format_usage(amounts))
         console.print(table)
 
 
@@ -227,7 +230,7 @@ def disable(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Disable a key permanently."""
-    with explained():
+    with report_errors():
         with closing(Store(with_log(config, writes=True).database_url, create=False)) as store:
             if keys.disable(store, public_id, time.time()) is None:
                 raise ValueError(f"there is no key {public_id!r}; `armwise key list` shows them")
@@ -262,6 +265,6 @@ def _state(api_key: keys.ApiKey, now: float) -> str:
     return f"expired {at}" if expires <= now else f"until {at}"
 
 
-def _spent(amounts: Mapping[str, usage.UsageAmount]) -> str:
+def _format_usage(amounts: Mapping[str, usage.UsageAmount]) -> str:
     amount = amounts.get("month", usage.UsageAmount())
     return f"{amount.requests:,} requests, {amount.tokens:,} tokens, ${amount.usd:,.4f}"

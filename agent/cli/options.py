@@ -50,7 +50,7 @@ ARGUMENT = ""
 T = TypeVar("T")
 
 
-def opened(config: Path, without: Collection[str] = ()) -> "AppConfig":
+def open_config(config: Path, without: Collection[str] = ()) -> "AppConfig":
     """Read the configuration that `--config` names, and make its home, for verbs that write there.
 
     Args:
@@ -258,20 +258,20 @@ def _kind(annotation: Any) -> tuple[type, bool]:
     return (first, False) if isinstance(first, type) else (str, False)
 
 
-def renamed(text: str) -> tuple[str, str]:
+def parse_renaming(text: str) -> tuple[str, str]:
     """Read one `declared=score`; a name alone is both.
 
-    >>> renamed("answer_correct=em"), renamed("recall")
+    >>> parse_renaming("answer_correct=em"), parse_renaming("recall")
     (('answer_correct', 'em'), ('recall', 'recall'))
     """
     name, _, score = text.partition("=")
     return name, score or name
 
 
-def weighted(text: str, option: str = "--measure") -> tuple[str, float]:
+def parse_weight(text: str, option: str = "--measure") -> tuple[str, float]:
     """Read one `name=weight`; a name alone has weight 1.
 
-    >>> weighted("em"), weighted("f1=0.2")
+    >>> parse_weight("em"), parse_weight("f1=0.2")
     (('em', 1.0), ('f1', 0.2))
     """
     name, _, weight = text.partition("=")

@@ -41,7 +41,7 @@ class Predecessor:
     descriptor: int
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def claim_port(self) -> Iterator[None]:
         """Reserve its port for this process meanwhile. Raises LaunchError if another process has done so."""
         lock = os.open(self.admin.with_name(TAKEN), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

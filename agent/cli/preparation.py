@@ -82,7 +82,7 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
     All their files are compared with their digests here, once before a service starts; its processes compare
     sizes.
     """
-    config = config.settled()
+    config = config.resolve_places()
     config.privacy.redactor()
     config.build_steps()
     open_log(config.database_url, config.reward).close()  # what is wrong with the log is reported at once
@@ -102,5 +102,5 @@ def prepare(config: AppConfig, progress: ProgressCallback) -> None:
         prepare_profiles(config.arms, similarity, resources, progress)
     if config.router is not None:
         saved.warn_of_corpus(saved.read_about(config.router.path), corpus.digest)
-    for name in saved.looked_at(config.router):
+    for name in saved.find_passage_backbone(config.router):
         prepare_vectors(corpus, config.indexes_path, config.backbones[name], progress)

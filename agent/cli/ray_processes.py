@@ -162,7 +162,7 @@ class RayProcesses:
         if (code := self.process.poll()) is not None:
             if code > 0:
                 return code  # it has said why
-            raise lost("the process that runs Ray Serve", how_it_ended(code))
+            raise explain_loss("the process that runs Ray Serve", how_it_ended(code))
         now = self._clock()
         if now < self._next:
             return None
@@ -176,7 +176,7 @@ class RayProcesses:
             self._follow_start(there)
         self._absences.look(there, now, self._ended)
         if roles := self._absences.lost:
-            raise lost(", ".join(roles), "gone, and not started again")
+            raise explain_loss(", ".join(roles), "gone, and not started again")
         self._say(self._absences.said)
         return None
 
@@ -240,7 +240,7 @@ class RayProcesses:
         self._said = said
 
 
-def lost(what: str, how: str) -> ProcessLostError:
+def explain_loss(what: str, how: str) -> ProcessLostError:
     """Return the error that ends a service, with the remedy."""
     return ProcessLostError(
         f"the service ends without {what} ({how}): start it again, as a service manager does. "

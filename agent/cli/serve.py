@@ -32,13 +32,13 @@ from armwise.agent.cli.console import (
     PLAIN,
     console,
     errors,
-    explained,
     print_left_out,
     progress,
+    report_errors,
 )
-from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key, opened
+from armwise.agent.cli.options import CONFIG, SOURCES, ConfigPath, Key, open_config
 from armwise.agent.cli.predecessor import HAND_OVER, Predecessor, find_predecessor
-from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, how_it_ended, lost
+from armwise.agent.cli.ray_processes import ProcessLostError, RayProcesses, explain_loss, how_it_ended
 from armwise.agent.cli.serve_config import (
     LaunchError,
     base_url,
@@ -47,7 +47,7 @@ from armwise.agent.cli.serve_config import (
     read_document,
     read_listening_address,
 )
-from armwise.agent.cli.served_home import served
+from armwise.agent.cli.served_home import mark_home
 from armwise.agent.cli.single_process import SingleProcess, find_deployments
 from armwise.agent.configuration_file import find_folder
 from armwise.agent.proxy import (
@@ -151,7 +151,7 @@ def serve(
     ] = False,
 ) -> None:
     """Build the corpus and indexes if they are missing, then serve until interrupted."""
-    with explained():
+    with report_errors():
         remark = ""
         if documents is not None and config != CONFIG:
             raise ValueError(
@@ -183,8 +183,8 @@ def serve(
         raise_limit_of_files()
         once = None if question is None else partial(_ask_once, question, key, remark)
         replaced = None if predecessor is None else predecessor.pid
-        marked = nullcontext() if settings is None else served(settings, base_url(address), replaced)
-        claimed = nullcontext() if predecessor is None else predecessor.claimed()
+        marked = nullcontext() if settings is None else mark_home(settings, base_url(address), replaced)
+        claimed = nullcontext() if predecessor is None else predecessor.claim_port()
         with claimed, marked, run_folder() as folder:
             if predecessor is not None and folder is None:
                 raise ValueError("--replace needs HAProxy on this machine: stop the other service first")
@@ -276,7 +276,7 @@ def prepare_in_process(
         finally:
             preparing.terminate()
     if preparing.returncode < 0:
-        raise lost("the process that builds what is missing", how_it_ended(preparing.returncode))
+        raise explain_loss("the process that builds what is missing", how_it_ended(preparing.returncode))
     return preparing.returncode
 
 
@@ -556,7 +556,7 @@ class BehindBuilder:
                 "Keyword search answers until the vector index is ready. It is being built in the background",
                 **PLAIN,
             )
-            self._process = self._started(folder)
+            self._process = self._start_builder(folder)
 
     def watch(self) -> None:
         """Record that the process has ended early, and restart it when that is due."""
@@ -568,7 +568,7 @@ class BehindBuilder:
                 self._again_at = self._clock() + self._record(how_it_ended(code), self._folder)
         if self._clock() >= self._again_at:
             self._again_at = math.inf
-            self._process = self._started(self._folder)
+            self._process = self._start_builder(self._folder)
 
     def stop(self) -> None:
         """End the process and its children."""
@@ -590,7 +590,7 @@ class BehindBuilder:
             BuildingProgress(folder).end()
         return pause_s
 
-    def _started(self, folder: Path) -> subprocess.Popen[bytes]:
+    def _start_builder(self, folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             python("-m", "armwise.agent.cli.first_start", str(self._config)),
             env={**os.environ, RUN_FOLDER: str(folder)},
@@ -724,7 +724,7 @@ def ingest_corpus(
 
     An interrupted run continues where it stopped.
     """
-    with explained():
+    with report_errors():
         if into is not None:
             if source is not None or name is not None or not skip_bad:
                 raise ValueError("--into puts the corpus of the configuration there: it takes no source")
@@ -734,10 +734,10 @@ def ingest_corpus(
             raise ValueError("which corpus? `armwise ingest SOURCE --name NAME`, or `--into ARM`")
         from armwise.agent.config import CorpusSpec
         from armwise.arms.corpus import ingest
-        from armwise.arms.places import located
+        from armwise.arms.places import locate_source
 
         spec = CorpusSpec(name=name, source=source)
-        settings = opened(config)
+        settings = open_config(config)
         target = settings.home_path / "corpora" / spec.name
         with progress() as on_progress:
             chunking = next(
@@ -746,7 +746,7 @@ def ingest_corpus(
             corpus = ingest(source, target, skip_bad=skip_bad, chunking=chunking, progress=on_progress)
         console.print(f"Read {len(corpus):,} passages into {name!r}, digest {corpus.digest[:12]}", **PLAIN)
         print_left_out([corpus])
-        place = located(source)
+        place = locate_source(source)
         single = f"corpus: {{name: {name}, source: {place}}}"
         several = f"corpora: {{{name}: {{source: {place}}}}}"
         console.print(
@@ -761,7 +761,7 @@ def _fill(config: Path, arm: str) -> None:
     from armwise.arms.retrievers import Resources
 
     with progress() as on_progress:
-        settings = opened(config).settled()
+        settings = open_config(config).resolve_places()
         corpus = ingest_all(settings.corpus_sources, progress=on_progress)
         resources = Resources(corpus, settings.indexes_path, settings.backbones, settings.arms)
         done = wings.load(wings.FILL_COLLECTION)(arm, resources, on_progress)

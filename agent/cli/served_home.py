@@ -34,7 +34,9 @@ class Server:
 
 
 @contextmanager
-def served(settings: "AppConfig", url: str, replaced: int | None, pid: int | None = None) -> Iterator[None]:
+def mark_home(
+    settings: "AppConfig", url: str, replaced: int | None, pid: int | None = None
+) -> Iterator[None]:
     """Mark the home of a configuration as served, and print which others write the same log file.
 
     Args:

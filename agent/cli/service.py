@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 from rich.text import Text
 
-from armwise.agent.cli.console import PLAIN, console, errors, explained
+from armwise.agent.cli.console import PLAIN, console, errors, report_errors
 from armwise.agent.cli.options import CONFIG, URL, Key, Url
 from armwise.agent.wings import VERIFY_RECEIPT, load
 
@@ -67,7 +67,7 @@ def ask(
     key: Key = None,
 ) -> None:
     """Ask a question and stream the answer."""
-    with explained():
+    with report_errors():
         print_answer(question, arm, url, key)
 
 
@@ -149,7 +149,7 @@ def feedback(
     key: Key = None,
 ) -> None:
     """Rate an answer. Exits with 1 if the decision is not known yet; the rating is kept."""
-    with explained():
+    with report_errors():
         from armwise.agent.client import Client
 
         metrics = dict(map(_value, values))
@@ -262,7 +262,7 @@ def status(url: Url = URL, key: Key = None) -> None:
     """Show the active policy, whether it is pinned, how much it has learned, and the arms."""
     from rich.table import Table
 
-    with explained():
+    with report_errors():
         readiness, failed = _readiness(url, key)
         for failure in failed:  # first, as the rest is in the log, which may be what fails
             console.print(f"Failed: {failure}", style="yellow", **PLAIN)
@@ -274,7 +274,7 @@ def status(url: Url = URL, key: Key = None) -> None:
         about.add_row("serving", Text(describe_serving(policy)))
         about.add_row("ready", Text(readiness))
         if policy["promotion"]:
-            about.add_row("promotion", Text(_promoted(policy["promotion"])))
+            about.add_row("promotion", Text(_describe_promotion(policy["promotion"])))
         for candidate in policy["canaries"]:
             about.add_row("canary", Text(describe_canary(candidate, len(policy["canaries"]))))
         if policy.get("feedback"):
@@ -321,7 +321,7 @@ def apply(
 
     The configuration must declare them.
     """
-    with explained():
+    with report_errors():
         from armwise.agent.config import read_portfolio
 
         arms = read_portfolio(portfolio)["arms"]
@@ -370,7 +370,7 @@ def canary(
 
 
 def _promote(version: int, action: str, body: Mapping[str, Any], url: str, key: str | None) -> None:
-    with explained():
+    with report_errors():
         path = f"/v1/policies/{version}/{action}"
         policy = request("POST", url, path, key, body, BUILD_S)
         console.print(describe_serving(policy), soft_wrap=True)
@@ -378,13 +378,13 @@ def _promote(version: int, action: str, body: Mapping[str, Any], url: str, key: 
             console.print(describe_canary(candidate, len(policy["canaries"])), soft_wrap=True)
 
 
-def _promoted(promotion: Mapping[str, Any]) -> str:
+def _describe_promotion(promotion: Mapping[str, Any]) -> str:
     """Describe the promotion and the verdict of the gate.
 
     >>> promotion = {"version": 7, "since": 0.0, "reason": "better", "forced": True, "evaluation": 3}
-    >>> _promoted(promotion)
+    >>> _describe_promotion(promotion)
     'version 7 since 1970-01-01 00:00:00 UTC (better), forced, evaluation 3'
-    >>> _promoted(promotion | {"forced": False, "evaluation": None})
+    >>> _describe_promotion(promotion | {"forced": False, "evaluation": None})
     'version 7 since 1970-01-01 00:00:00 UTC (better)'
     """
     text = f"version {promotion['version']} since {_at(promotion['since'])} ({promotion['reason']})"
@@ -514,7 +514,7 @@ def verify(
     if log is not None or decision_id.endswith(".json"):
         load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG)
         return
-    with explained():
+    with report_errors():
         if config is not None:
             from armwise.agent.access import local_url
             from armwise.agent.cli.serve_config import read_listening_address

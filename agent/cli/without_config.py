@@ -18,7 +18,7 @@ from armwise.agent.cli.options import WRITTEN
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import require_unserved
 from armwise.agent.cli.setup import require_web_address
-from armwise.arms.places import BUILT_IN, located, name_corpus
+from armwise.arms.places import BUILT_IN, locate_source, name_corpus
 
 EXAMPLE_NAME = "example"
 """Name of the home of the example."""
@@ -136,7 +136,7 @@ def _corpus(documents: str) -> Documents:
                 f"{documents} is a configuration, not a document. To serve it: "
                 f"armwise serve --config {documents}"
             )
-    name, source = name_corpus(documents), located(documents)
+    name, source = name_corpus(documents), locate_source(documents)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
     taken = Path("~/.armwise").expanduser() / name / FILE
     if name == EXAMPLE_NAME or (taken.is_file() and _source(taken) != source):

@@ -221,7 +221,7 @@ def feedback(decision: Decided, metrics: Metrics) -> Call[FeedbackReceipts]:
         {"decision_id": decision_id, "metric_name": metric, "value": value}
         for metric, value in metrics.items()
     ]
-    return Call("POST", "/v1/feedback", partial(_kept, items), {"items": items}, uuid4().hex)
+    return Call("POST", "/v1/feedback", partial(_read_receipts, items), {"items": items}, uuid4().hex)
 
 
 def feedback_token(decision: Decided) -> Call[FeedbackToken]:
@@ -234,14 +234,14 @@ def feedback_token(decision: Decided) -> Call[FeedbackToken]:
 def arms() -> Call[list[str]]:
     """Ask for the names of the enabled arms."""
 
-    def enabled(response: httpx.Response) -> list[str]:
+    def list_enabled(response: httpx.Response) -> list[str]:
         reply = _json(response)
         try:
             return [arm["name"] for arm in reply["arms"] if arm["enabled"]]
         except (KeyError, TypeError) as error:
             raise ClientError(f"GET {response.request.url.path} gave no list of arms: {error!r}") from error
 
-    return Call("GET", "/v1/arms", enabled)
+    return Call("GET", "/v1/arms", list_enabled)
 
 
 def policy() -> Call[Policy]:
@@ -290,7 +290,7 @@ def _answering(path: str, body: Mapping[str, Any], options: Options) -> Call[Ans
     return Call("POST", path, read, body, options.get("key") or uuid4().hex)
 
 
-def _kept(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> FeedbackReceipts:
+def _read_receipts(items: Sequence[Mapping[str, Any]], response: httpx.Response) -> FeedbackReceipts:
     """Return the receipts of feedback. Raises ClientError if an item was refused."""
     receipts = _parse(FeedbackReceipts, response)
     for item, receipt in zip(items, receipts.items, strict=False):

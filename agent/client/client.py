@@ -136,7 +136,7 @@ class _ClientConnection:
         self.retries += 1
         return retry_after_s(failed.retry_after, default=min(LONGEST_PAUSE_S, 0.1 * 2 ** (attempt - 1)))
 
-    def _sent(self, call: Call[Any]) -> dict[str, Any]:
+    def _build_arguments(self, call: Call[Any]) -> dict[str, Any]:
         """Return the arguments of httpx for a request."""
         key = {"authorization": f"Bearer {self._key}"} if self._key else {}
         return {
@@ -147,14 +147,14 @@ class _ClientConnection:
             "timeout": self._timeout,
         }
 
-    def _taken(self, response: httpx.Response) -> httpx.Response:
+    def _accept(self, response: httpx.Response) -> httpx.Response:
         """Return a response, unless the service is busy. Raises _AgainError."""
         self._reached = True
         if calls.is_busy(response):
             raise _AgainError(str(read_failure(response)), response.headers.get("retry-after"))
         return response
 
-    def _lost(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
+    def _explain_loss(self, call: Call[Any], error: httpx.HTTPError) -> Exception:
         """Return the error for a request without a response."""
         trouble = f"{type(error).__name__} {error}".strip()
         if isinstance(error, httpx.DecodingError):
@@ -362,13 +362,13 @@ class Client(_ClientConnection):
 
     def _run(self, call: Call[T], timeout_s: float | None = None) -> T:
         def attempt() -> httpx.Response:
-            sent = self._sent(call) | ({} if timeout_s is None else {"timeout": timeout_s})
+            sent = self._build_arguments(call) | ({} if timeout_s is None else {"timeout": timeout_s})
             try:
                 with self._http.stream(**sent) as response:
                     limit_size(response, REPLY_BYTES).read()
-                return self._taken(response)
+                return self._accept(response)
             except httpx.HTTPError as error:
-                raise self._lost(call, error) from error
+                raise self._explain_loss(call, error) from error
 
         return call.reply(self._repeat(call, attempt))
 
@@ -384,12 +384,14 @@ class Client(_ClientConnection):
     def _lines(self, call: Call[Any]) -> Generator[str, None, None]:
         def attempt() -> httpx.Response:
             try:
-                response = self._http.send(self._http.build_request(**self._sent(call)), stream=True)
+                response = self._http.send(
+                    self._http.build_request(**self._build_arguments(call)), stream=True
+                )
                 if limit_size(response, REPLY_BYTES).is_error:
                     response.read()
-                self._taken(response)
+                self._accept(response)
             except httpx.HTTPError as error:
-                raise self._lost(call, error) from error
+                raise self._explain_loss(call, error) from error
             if response.is_error:
                 raise read_failure(response)
             return response
@@ -501,11 +503,11 @@ class AsyncClient(_ClientConnection):
 
         async def attempt() -> httpx.Response:
             try:
-                async with self._http.stream(**self._sent(call)) as response:
+                async with self._http.stream(**self._build_arguments(call)) as response:
                     await limit_size(response, REPLY_BYTES).aread()
-                return self._taken(response)
+                return self._accept(response)
             except httpx.HTTPError as error:
-                raise self._lost(call, error) from error
+                raise self._explain_loss(call, error) from error
 
         return await self._repeat(call, attempt)
 
@@ -523,12 +525,14 @@ class AsyncClient(_ClientConnection):
     async def _lines(self, call: Call[Any]) -> AsyncGenerator[str, None]:
         async def attempt() -> httpx.Response:
             try:
-                response = await self._http.send(self._http.build_request(**self._sent(call)), stream=True)
+                response = await self._http.send(
+                    self._http.build_request(**self._build_arguments(call)), stream=True
+                )
                 if limit_size(response, REPLY_BYTES).is_error:
                     await response.aread()
-                self._taken(response)
+                self._accept(response)
             except httpx.HTTPError as error:
-                raise self._lost(call, error) from error
+                raise self._explain_loss(call, error) from error
             if response.is_error:
                 raise read_failure(response)
             return response

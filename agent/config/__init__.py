@@ -6,11 +6,11 @@ from . import warm_start
 from .app_config import PRICE_REMEDY, AppConfig
 from .loading import (
     HOME_REMEDY,
-    configured,
     find_home_problem,
     load,
     make_home,
     parse,
+    parse_with_environment,
     read_portfolio,
 )
 from .privacy import Privacy
@@ -48,11 +48,11 @@ __all__ = [
     "Scope",
     "StepSpec",
     "WarmStartSpec",
-    "configured",
     "find_home_problem",
     "load",
     "make_home",
     "parse",
+    "parse_with_environment",
     "read_portfolio",
     "warm_start",
 ]

@@ -31,7 +31,7 @@ from armwise.agent.routers import saved
 from armwise.agent.spec import lines
 from armwise.agent.telemetry import TelemetrySpec
 from armwise.agent.turn import TurnStep
-from armwise.arms.base import checked_name
+from armwise.arms.base import check_name
 from armwise.arms.corpus import CorpusSource
 from armwise.arms.llm import LlmSpec, writing
 from armwise.arms.llm import catalog as llm_catalog
@@ -258,7 +258,7 @@ class AppConfig(BaseModel):
     _first: dict[str, str] = PrivateAttr(default_factory=dict)  # who answers first, by checked arm
 
     @classmethod
-    def parsed(cls, document: object, folder: Path | None = None) -> "AppConfig":
+    def from_document(cls, document: object, folder: Path | None = None) -> "AppConfig":
         """Validate a document that names no portfolio.
 
         Args:
@@ -302,7 +302,7 @@ class AppConfig(BaseModel):
     @model_validator(mode="after")
     def _check_arms(self) -> "AppConfig":
         for name in (*self.arms, *self.backbones):
-            checked_name(name)
+            check_name(name)
         self._check_corpora()
         graph = ArmGraph(self.arms)
         graph.validate(self.backbones, (*self.corpora,))
@@ -372,7 +372,7 @@ class AppConfig(BaseModel):
         folders: dict[str, str] = {}
         for name in self.corpora:
             try:
-                checked_name(name)
+                check_name(name)
             except ValueError as error:
                 raise ValueError(f"corpora: {error}") from None
             if (other := folders.setdefault(name.lower(), name)) != name:
@@ -393,7 +393,7 @@ class AppConfig(BaseModel):
     def _check_checked(self, graph: ArmGraph) -> None:
         """Find out who answers first where answers are checked. Raises ValueError."""
         for name, spec in self.arms.items():
-            if (checked := graph.checked(name)) is None:
+            if (checked := graph.find_checks(name)) is None:
                 continue
             if spec.answering != writing.WritingSpec():
                 raise ValueError(
@@ -413,7 +413,7 @@ class AppConfig(BaseModel):
                 if name in (writing.DEFAULT, *TEMPLATES):
                     raise ValueError(f"{kind}: {name!r} has a meaning already; choose another name")
                 try:
-                    checked_name(name)
+                    check_name(name)
                 except ValueError as error:
                     raise ValueError(f"{kind}: {error}") from None
         for arm in ("", *self.arms):
@@ -523,7 +523,7 @@ class AppConfig(BaseModel):
         if (metric := self.reward.signals.get(Signal.CHECK)) is not None:
             graph = ArmGraph(self.arms)
             checks = {
-                repr(checked.check) for arm in self.actions if (checked := graph.checked(arm)) is not None
+                repr(checked.check) for arm in self.actions if (checked := graph.find_checks(arm)) is not None
             }
             if len(checks) != 1:
                 raise ValueError(
@@ -622,7 +622,7 @@ class AppConfig(BaseModel):
         if arm not in self.arms:
             return self.answering
         spec = self.arms[arm]
-        return self.answering.over(spec.answering).of_kind(searches=spec.kind != "none")
+        return self.answering.over(spec.answering).adapt(searches=spec.kind != "none")
 
     @property
     def templates(self) -> dict[str, llm_prompts.Template]:
@@ -716,8 +716,10 @@ class AppConfig(BaseModel):
         document = self.model_dump(mode="json")
         arms = {name: {**arm, "action": name in names} for name, arm in document["arms"].items()}
         caps = {name: cap for name, cap in self.limits.arm_caps.items() if name in names}
-        return self.parsed({**document, "arms": arms, "limits": {**document["limits"], "arm_caps": caps}})
+        return self.from_document(
+            {**document, "arms": arms, "limits": {**document["limits"], "arm_caps": caps}}
+        )
 
-    def settled(self) -> "AppConfig":
+    def resolve_places(self) -> "AppConfig":
         """Return the configuration with the home and the log of this machine and environment filled in."""
         return self.model_copy(update={"home": str(self.home_path), "log_url": self.database_url})

@@ -74,14 +74,16 @@ def load(path: Path, without: Collection[str] = ()) -> AppConfig:
     if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
         raise ConfigError(f"{path}: exactly one application is expected under `applications`")
     try:
-        return configured(applications[0].get("args") or {}, without, folder)
+        return parse_with_environment(applications[0].get("args") or {}, without, folder)
     except ConfigError as error:
         set_here = select_variables(os.environ)
         where = f"{path} with {', '.join(set_here)}" if set_here else path
         raise ConfigError("\n".join(f"{where}: {line}" for line in str(error).splitlines())) from None
 
 
-def configured(args: object, without: Collection[str] = (), folder: Path | None = None) -> AppConfig:
+def parse_with_environment(
+    args: object, without: Collection[str] = (), folder: Path | None = None
+) -> AppConfig:
     """Validate the `args` of the application as `parse` does, with the settings of this environment.
 
     Called once, by the process that starts the service; other processes receive its result.
@@ -122,7 +124,7 @@ def parse(args: object, folder: Path | None = None) -> AppConfig:
         ConfigError: The settings are invalid, or the portfolio cannot be read.
     """
     folder = folder or Path.cwd()
-    return AppConfig.parsed(_with_portfolio(args, folder), folder)
+    return AppConfig.from_document(_with_portfolio(args, folder), folder)
 
 
 def _with_portfolio(args: object, folder: Path) -> object:
@@ -256,7 +258,7 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
         if name == variable:
             before = PREFIX + "".join(f"{key.upper()}{DEEPER}" for key in keys)
             hint = (
-                did_you_mean(variable, [before + _written(candidate) for candidate in candidates])
+                did_you_mean(variable, [before + _spell_key(candidate) for candidate in candidates])
                 if candidates
                 else ""
             )
@@ -266,25 +268,25 @@ def _place(variable: str, args: object, model: type[BaseModel]) -> tuple[tuple[s
 def _inside(annotation: Any, here: object, part: str) -> tuple[list[str], Any, str]:
     """Return the keys that a value of a type may have, and the type and the spelling of one of them."""
     if fields := list_fields(annotation):
-        return list(fields), _typed(fields[part]) if part in fields else None, part
+        return list(fields), _find_type(fields[part]) if part in fields else None, part
     choices = choices_in(annotation)
     if any(get_origin(choice) is dict for choice in choices) or Any in choices:
         names = list(here) if isinstance(here, dict) else []
-        key = next((name for name in names if _written(str(name)).lower() == part), part)
+        key = next((name for name in names if _spell_key(str(name)).lower() == part), part)
         return names, find_item_type(annotation) or Any, key
     return [], None, part
 
 
-def _typed(field: FieldInfo) -> Any:
+def _find_type(field: FieldInfo) -> Any:
     """Return the type of a field, with its mark if it may be a relative path."""
     mark = find_mark((field.annotation, *field.metadata))
     return field.annotation if mark is None else Annotated[field.annotation, mark]
 
 
-def _written(key: str) -> str:
+def _spell_key(key: str) -> str:
     """Return a key as it is written in the name of a variable.
 
-    >>> _written("my-arm.v2")
+    >>> _spell_key("my-arm.v2")
     'MY_ARM_V2'
     """
     return re.sub(r"[^A-Z0-9]", "_", key.upper())

@@ -132,10 +132,10 @@ class Privacy(BaseModel):
         if not self.redact and hook is None:
             return None
         steps = [(rule.pattern, rule.replacement) for rule in self.redact]
-        return partial(_redacted, steps, hook)
+        return partial(_redact, steps, hook)
 
 
-def _redacted(steps: list[tuple[re.Pattern[str], str]], hook: Callable[[str], str] | None, text: str) -> str:
+def _redact(steps: list[tuple[re.Pattern[str], str]], hook: Callable[[str], str] | None, text: str) -> str:
     for pattern, replacement in steps:
         text = pattern.sub(lambda _, literal=replacement: literal, text)  # type: ignore[misc]
     if hook is not None:
@@ -155,7 +155,7 @@ def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
     >>> slow_text(re.compile(r"[a-z]{1,64}@[a-z]{1,64}")), (slow_text(re.compile("(b+)+$")) or "")[0]
     (None, 'b')
     """
-    tried = dict.fromkeys(_repeated(pattern))
+    tried = dict.fromkeys(_find_repeated_texts(pattern))
     for before, piece in list(tried)[:MOST]:
         times = 8
         while len(piece) * times <= LENGTH:
@@ -168,7 +168,7 @@ def slow_text(pattern: re.Pattern[str]) -> tuple[str, int] | None:
     return None
 
 
-def _repeated(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _find_repeated_texts(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """Yield texts to repeat, each after what the pattern expects before it."""
     parsed = _parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG)
     repetitions = list(_repetitions(list(parsed), ""))

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from armwise.agent.turn import BUILT_IN, TurnStep
-from armwise.arms.base import NAME, checked_name
+from armwise.arms.base import NAME, check_name
 from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
 from armwise.arms.relative_paths import LocalSource
@@ -101,7 +101,7 @@ class CorpusSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[str, AfterValidator(checked_name)] = Field(
+    name: Annotated[str, AfterValidator(check_name)] = Field(
         default="stdlib",
         pattern=f"^{NAME.pattern}$",
         description="Name of the corpus folder in `home`.",
@@ -123,7 +123,7 @@ class CorpusSpec(BaseModel):
     )
 
     @classmethod
-    def of(cls, source: str, name: str | None = None) -> "CorpusSpec":
+    def from_source(cls, source: str, name: str | None = None) -> "CorpusSpec":
         """Return the corpus of a source, named after it where no name is given."""
         return cls(name=name or name_corpus(source), source=source)
 
@@ -270,7 +270,7 @@ class Http(BaseModel):
         return networks
 
     @model_validator(mode="after")
-    def _sent_by_proxies(self) -> Self:
+    def _check_proxies(self) -> Self:
         if self.proxy_protocol and not self.trusted_proxies:
             raise ValueError("proxy_protocol needs trusted_proxies: the addresses that send its header")
         return self

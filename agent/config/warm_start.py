@@ -15,7 +15,7 @@ from pydantic import (
 
 from armwise.agent.policies import PolicySpec
 from armwise.agent.routers import PRIOR_MEASURE, RouterSpec, Stage, Utility, build_router
-from armwise.arms.base import checked_name
+from armwise.arms.base import check_name
 from armwise.arms.llm import prompts
 from armwise.arms.relative_paths import LocalPath
 from armwise.feedback.reward import RewardRule, read_seconds
@@ -351,7 +351,7 @@ class WarmStartSpec(Schedule):
     @classmethod
     def _check_names(cls, sources: dict[str, Source]) -> dict[str, Source]:
         for name in sources:
-            checked_name(name)
+            check_name(name)
         return sources
 
     @model_validator(mode="after")
@@ -376,11 +376,11 @@ class WarmStartSpec(Schedule):
         for name, source in self.sources.items():
             where = f"warm_start.sources.{name}"
             for metric in _metrics(source):
-                _declared(metric, rule, where)
+                _require_metric(metric, rule, where)
             if isinstance(source, HindsightSource):
-                _declared(source.metric, rule, where)
+                _require_metric(source.metric, rule, where)
             if isinstance(source, FeedbackSource) and source.measure != logged_labels.REWARD:
-                _declared(source.measure, rule, where)
+                _require_metric(source.measure, rule, where)
         if self.router is None:
             return
         declared = list(backbones)
@@ -404,7 +404,7 @@ def _metrics(source: Source) -> dict[str, str]:
     return {} if isinstance(source, FeedbackSource | HindsightSource) else source.metrics
 
 
-def _declared(metric: str, rule: RewardRule, where: str) -> None:
+def _require_metric(metric: str, rule: RewardRule, where: str) -> None:
     try:
         rule.metric(metric)
     except ValueError as error:

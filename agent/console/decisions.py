@@ -59,7 +59,7 @@ class Filters(BaseModel):
 
 
 @router.get("/decisions", dependencies=[USE])
-async def found(
+async def show_decisions(
     request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
 ) -> Response:
     """A page of decisions, newest first."""
@@ -151,7 +151,7 @@ async def passages(
     execution = (await api.record(replica, caller, decision_id)).execution
     ids = () if execution is None else execution.passages
     try:
-        permitted_passages = await api.permitted(replica, caller, ids)
+        permitted_passages = await api.read_permitted(replica, caller, ids)
         without = [name for name in ids if name not in permitted_passages]
         missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
         if without and replica.turns.searcher.restricted:

@@ -13,8 +13,8 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import policies
 from armwise.agent.console.charts import band, draw_chart
-from armwise.agent.console.live import kept_part, sight
-from armwise.agent.console.overview import compared, write_duration
+from armwise.agent.console.live import cache_part, sight
+from armwise.agent.console.overview import compare_arms, write_duration
 from armwise.agent.console.page import page, pages
 from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.lab.receipt import read_kept, write_sentence
@@ -66,7 +66,7 @@ async def details(
 
     async def make() -> tuple[Response, bool]:
         figures = await asyncio.to_thread(_read, replica, window)
-        comparison = await compared(request, replica)
+        comparison = await compare_arms(request, replica)
         receipt = await asyncio.to_thread(read_kept, replica.config)
         shows_raters = "read" in caller.scopes and caller.sees_all
         join = replica.config.reward.join
@@ -91,7 +91,7 @@ async def details(
         )
         return response, True
 
-    return await kept_part(request, ("details", window, sight(caller)), make)
+    return await cache_part(request, ("details", window, sight(caller)), make)
 
 
 def _read(replica: Replica, name: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _elsewhere(replica: Replica, name: str, now: float) -> int | None:
     if replica.config.tap is None:
         return None
     length = WINDOWS[name]
-    return rollups.decided_elsewhere(replica.store, 0.0 if length is None else now - length)
+    return rollups.count_decided_elsewhere(replica.store, 0.0 if length is None else now - length)
 
 
 def choose_window(name: str, now: float, first: int | None) -> Window:

@@ -15,8 +15,14 @@ from armwise.agent.api.operations import evaluations as api
 from armwise.agent.api.operations.evaluations import EvaluationResult, EvaluationState
 from armwise.agent.api.schemas import LARGEST, PathNumber
 from armwise.agent.console.charts import draw_chart
-from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
-from armwise.agent.evaluation import CandidateKind, EvaluationRequest, Report, colour_candidates, judged_as
+from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
+from armwise.agent.evaluation import (
+    CandidateKind,
+    EvaluationRequest,
+    Report,
+    colour_candidates,
+    name_candidate,
+)
 from armwise.agent.reporting import COLOURS
 from armwise.agent.serving import Replica
 from armwise.feedback.registry import active_policy, evaluations, versions
@@ -54,7 +60,7 @@ class Judged:
     chart: str | None
 
 
-async def judged(replica: Replica, caller: Caller) -> dict[str, Any]:
+async def read_verdicts(replica: Replica, caller: Caller) -> dict[str, Any]:
     """Return the newest verdicts, and the evaluations of the gate that are still pending."""
     cards: dict[str, Judged] = {}
     newest = (await api.evaluations(replica, caller, NEWEST)).reply.evaluations
@@ -109,7 +115,7 @@ def trail(verdict: Mapping[str, Any]) -> str | None:
 @router.get("/policies/gate", dependencies=[READ])
 async def gate(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """The evidence of the gate; the page reloads it while an evaluation runs."""
-    return page(request, "gate.html", **deciding(replica), **await judged(replica, caller))
+    return page(request, "gate.html", **deciding(replica), **await read_verdicts(replica, caller))
 
 
 def deciding(replica: Replica) -> dict[str, Any]:
@@ -128,9 +134,9 @@ async def judge(request: Request, replica: AppReplica, caller: RequestCaller) ->
     if await asyncio.to_thread(versions.find, replica.store, number) is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
-    evaluation_request = EvaluationRequest(candidates=(judged_as(number, active),), gate=True)
+    evaluation_request = EvaluationRequest(candidates=(name_candidate(number, active),), gate=True)
     await api.submit(replica, caller, evaluation_request)
-    return seen(request, "/policies")
+    return redirect(request, "/policies")
 
 
 Numbers = Annotated[list[Annotated[int, Field(ge=1, le=LARGEST)]], Query(alias="of", max_length=TOGETHER)]

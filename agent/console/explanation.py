@@ -12,7 +12,7 @@ import numpy as np
 
 from armwise.agent.api.decisions import with_policies
 from armwise.agent.api.errors import ApiError
-from armwise.agent.policies import Policy, PolicyError, served_distribution
+from armwise.agent.policies import Policy, PolicyError, compute_served_distribution
 from armwise.agent.serving import Replica
 from armwise.feedback.events import LABELS, OBSERVED, Context, Decision, Mode
 from armwise.feedback.registry import versions
@@ -60,10 +60,10 @@ async def explain(replica: Replica, decision: Decision) -> Explanation:
     if version is None:
         message = f"there is no version {decision.version}, which decision {decision.id!r} names"
         raise ApiError("version_unavailable", message, "decision_id")
-    return await with_policies(replica, [version], lambda policy: explained(policy, decision), "decision_id")
+    return await with_policies(replica, [version], lambda policy: explain_by(policy, decision), "decision_id")
 
 
-def explained(policy: Policy, decision: Decision) -> Explanation:
+def explain_by(policy: Policy, decision: Decision) -> Explanation:
     """Explain a decision by a policy: its drawn arm against the most probable other arm."""
     drawn = decision.arms.index(decision.drawn)
     others = np.array(decision.probabilities)
@@ -82,18 +82,18 @@ def explained(policy: Policy, decision: Decision) -> Explanation:
         floor = decision.floor or 0.0
 
         def margin(variant: Context) -> float:
-            p = served_distribution(policy, variant, decision.arms, floor)
+            p = compute_served_distribution(policy, variant, decision.arms, floor)
             return float(p[drawn] - p[other])
 
         total, unit = margin(context), "probability"
-        amounts = {name: total - margin(without) for name, without in _left_out(context).items()}
+        amounts = {name: total - margin(without) for name, without in _omit_features(context).items()}
     ranked = sorted(amounts.items(), key=lambda pair: -abs(pair[1]))
     rest = sum(amount for _, amount in ranked[SHOWN:]) if exact else None
     shown = tuple((name, amount) for name, amount in ranked[:SHOWN] if amount)
     return Explanation(decision.drawn, decision.arms[other], exact, unit, shown, rest, total)
 
 
-def _left_out(context: Context) -> Mapping[str, Context]:
+def _omit_features(context: Context) -> Mapping[str, Context]:
     """Return the context without each of its features, by the name of the feature."""
     ranked = sorted(context.features, key=lambda name: -abs(context.features[name]))[:MOST]
     contexts = {

@@ -36,7 +36,7 @@ def sight(caller: Caller) -> Sight:
     return caller.prefix, caller.sees_all, "read" in caller.scopes
 
 
-async def kept_part(
+async def cache_part(
     request: Request, key: Hashable, make: Callable[[], Awaitable[tuple[Response, bool]]]
 ) -> Response:
     """Return a page; its live part, which is asked for every few seconds, from the cache.

@@ -10,7 +10,7 @@ from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import details, worth
-from armwise.agent.console.page import ACTION, page, pages, read_form, seen, valid
+from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
 from armwise.agent.console.served_comparison import least_floor, number_colours
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
@@ -88,11 +88,11 @@ async def switch(request: Request, replica: AppReplica, name: str) -> Response:
     """Switch an arm on or off."""
     enabled = (await read_form(request)).get("enabled") == "true"
     await arms.switch(replica, name, ArmSwitch(enabled=enabled))
-    return seen(request, "/arms")
+    return redirect(request, "/arms")
 
 
 @router.get("/evaluations", dependencies=[READ])
-async def submitted(
+async def show_evaluations(
     request: Request, replica: AppReplica, caller: RequestCaller, before: PageBefore = None
 ) -> Response:
     """The evaluations, and the form for a new one."""
@@ -116,7 +116,7 @@ async def submit(request: Request, replica: AppReplica, caller: RequestCaller) -
     body["candidates"] = [line.strip() for line in fields.get("candidates", "").splitlines() if line.strip()]
     body["gate"] = "gate" in fields
     submitted = (await evaluations.submit(replica, caller, valid(EvaluationRequest, body))).reply
-    return seen(request, f"/evaluations/{submitted.id}")
+    return redirect(request, f"/evaluations/{submitted.id}")
 
 
 @router.get("/evaluations/{number}", dependencies=[READ])
@@ -157,7 +157,7 @@ async def runs(request: Request, replica: AppReplica, before: PageBefore = None)
 async def start(request: Request, replica: AppReplica) -> Response:
     """Request a warm start."""
     run = (await warm_starts.ask(replica)).reply
-    return seen(request, f"/warm-starts/{run.id}")
+    return redirect(request, f"/warm-starts/{run.id}")
 
 
 @router.get("/warm-starts/{number}", dependencies=[READ])

@@ -14,7 +14,7 @@ from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.console import savings, topics
 from armwise.agent.console.course import draw_course, read_course
-from armwise.agent.console.live import background, kept_part, sight
+from armwise.agent.console.live import background, cache_part, sight
 from armwise.agent.console.page import find_address, page, pages
 from armwise.agent.console.savings import BaselineComparison
 from armwise.agent.console.served_comparison import number_colours
@@ -60,10 +60,10 @@ async def overview(
         shown = await asyncio.to_thread(page, request, "overview.html", **values)
         return shown, bool(values["course"].n) and comparison is not None and routing is not None
 
-    return await kept_part(request, ("overview", by, sight(caller)), make)
+    return await cache_part(request, ("overview", by, sight(caller)), make)
 
 
-async def compared(request: Request, replica: Replica) -> BaselineComparison | None:
+async def compare_arms(request: Request, replica: Replica) -> BaselineComparison | None:
     """Return the comparison with each arm; None: it is still being computed."""
     return await _compare(request, replica, await asyncio.to_thread(_position, replica))
 

@@ -20,7 +20,7 @@ from armwise.agent.api import errors
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import NOBODY, ApiDialect, AppReplica
 from armwise.agent.config import AppConfig
-from armwise.agent.reporting import filled
+from armwise.agent.reporting import fill_template
 from armwise.agent.serving import Replica
 from armwise.arms.llm.catalog import EmbeddedSpec, EndpointSpec, ScriptedSpec, VllmSpec
 
@@ -106,7 +106,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     caller, partial = request.state.caller, "hx-request" in request.headers
     here = f"{find_base(request)}{_below(request)}"
     query = request.url.query
-    html = filled(
+    html = fill_template(
         TEMPLATES / template,
         {},
         base=find_base(request),
@@ -149,7 +149,7 @@ def _section(request: Request) -> str:
     return "/".join(_below(request).split("/")[:2])
 
 
-def seen(request: Request, path: str, **query: object) -> RedirectResponse:
+def redirect(request: Request, path: str, **query: object) -> RedirectResponse:
     """Return the response to an action: a redirect to the page that shows its result.
 
     Args:
@@ -160,14 +160,14 @@ def seen(request: Request, path: str, **query: object) -> RedirectResponse:
     return RedirectResponse(address(request, path, **query), 303, HEADERS)
 
 
-def failed(request: Request, error: Exception) -> Response:
+def show_failure(request: Request, error: Exception) -> Response:
     """Return a page that reports a failure; without a valid key, a redirect to the login form."""
     failure = errors.translate(error)
     if failure.code == "internal_error":
         logger.error("a page of the console failed", exc_info=error)
     if not hasattr(request.state, "caller"):
         request.state.caller = NOBODY
-    failure = failure.shown_to(request.state.caller)
+    failure = failure.show_to(request.state.caller)
     if failure.code == "invalid_api_key" and "hx-request" not in request.headers:
         after = _below(request) if request.method == "GET" else ""
         why = "&expired" if "cookie" in request.headers else ""
@@ -193,14 +193,14 @@ class PageRoute(APIRoute):
         """Return a handler that answers every failure with a page."""
         handler = super().get_route_handler()
 
-        async def answered(request: Request) -> Response:
+        async def answer(request: Request) -> Response:
             try:
                 unless_refused(request)
                 return await handler(request)
             except Exception as error:  # noqa: BLE001 - an unexpected one is logged
-                return failed(request, error)
+                return show_failure(request, error)
 
-        return answered
+        return answer
 
 
 async def same_origin(request: Request) -> None:

@@ -136,7 +136,7 @@ class Kinds:
     positions: Mapping[str, Integers]
 
     @classmethod
-    def of(cls, draws: Sequence[rollups.NewestDraw]) -> "Kinds":
+    def from_draws(cls, draws: Sequence[rollups.NewestDraw]) -> "Kinds":
         """Return the kinds of some explored decisions."""
         feature, rows = rows_by_kind([draw.features for draw in draws])
         _, shares = shares_by_kind([(draw.arm, draw.features) for draw in draws])
@@ -339,10 +339,10 @@ def read_period(
         floor,
         config.reward.reward_range,
         (since, until),
-        Kinds.of(draws),
+        Kinds.from_draws(draws),
         number_colours(store),
         changes=tuple(change for change in changes if since <= change[0] < until),
-        held=tuple(sorted(_held(store, since, until))),
+        held=tuple(sorted(_list_held(store, since, until))),
         before=_read_before(store, config, since, until, decisions),
     )
 
@@ -465,7 +465,7 @@ def _nothing(store: Store, since: float, until: float) -> str:
     return f"{from_to}: the log has some from {utc(span[0])} to {utc(span[1])}"
 
 
-def _held(store: Store, since: float, until: float) -> Iterator[tuple[float, str]]:
+def _list_held(store: Store, since: float, until: float) -> Iterator[tuple[float, str]]:
     """Yield the candidates that the gate or a warm start held in a period, with times and reasons."""
     judged = set()
     for run in runs.page(store, NEWEST):
@@ -558,7 +558,7 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
         min(least_propensity(decisions), 1.0 / max(2, len(turns.names))),
         rule.reward_range,
         (since, until),
-        Kinds.of(draws),
+        Kinds.from_draws(draws),
         {name: number % COLOURS for number, name in enumerate(turns.names)},
         source=str(path),
         notes=tuple(notes),

@@ -14,7 +14,7 @@ from armwise.agent.console.served_comparison import (
     Alternative,
     lead_in_words,
     name_alternative,
-    rounded,
+    round_up,
     say_when,
     summarise_served,
 )
@@ -25,7 +25,7 @@ from armwise.agent.reporting import (
     LEGEND,
     PALETTE,
     draw_svg,
-    filled,
+    fill_template,
     moment,
     visible,
     write_dollars,
@@ -67,7 +67,9 @@ def write_text(period: Period) -> str:
     lines = [f"*Armwise, {_from_to(period)}*"]
     shares = ", ".join(f"{_short(arm.name)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
-    lines.append(f"{_counted(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}.")
+    lines.append(
+        f"{_format_decisions(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}."
+    )
     lines.append(_cut(summary_in_words(period), 330))
     if money := money_in_words(period):
         lines.append(_cut(money, 600))
@@ -103,7 +105,7 @@ def write_page(period: Period, command: str) -> str:
         )
     if any(stretch.shares for stretch in period.stretches):
         pictures["shares"] = draw_svg(period, _draw_shares, "Share of each arm over the period")
-    return filled(
+    return fill_template(
         "period.html",
         pictures,
         period=period,
@@ -134,7 +136,8 @@ def summary_in_words(period: Period) -> str:
     if not period.without:
         return doubt + summarise_served(period.whole, SUBJECT)
     if period.without < period.whole.explored:
-        missing = f"{_counted(period.without)} have no logged propensity and are excluded from comparisons."
+        count = _format_decisions(period.without)
+        missing = f"{count} have no logged propensity and are excluded from comparisons."
         return f"{doubt}{summarise_served(period.whole, SUBJECT)} {missing}"
     n = sum(raw_mean.n for raw_mean in period.raw)
     earned = "no decision has a reward"
@@ -169,18 +172,18 @@ def money_in_words(period: Period) -> str:
     parts = []
     if (best := period.beside_best) is not None:
         which = f"{best.name}, the best single arm of those drawn often enough"
-        parts.append(f"compared with {which}, it {_compared(period, best)}")
+        parts.append(f"compared with {which}, it {_describe_savings(period, best)}")
     if (before := period.before) is not None:
-        parts.append(f"compared with {before.name}, it {_compared(period, before)}")
+        parts.append(f"compared with {before.name}, it {_describe_savings(period, before)}")
     elif parts:
         parts.append("there is nothing with feedback from before to compare with")
     if not parts:
         return ""
     beside = "; ".join(parts)
-    return f"{_spent_in_words(period)}{beside[0].upper()}{beside[1:]}."
+    return f"{_describe_spending(period)}{beside[0].upper()}{beside[1:]}."
 
 
-def _spent_in_words(period: Period) -> str:
+def _describe_spending(period: Period) -> str:
     """Return what was spent, and what the dearest and the cheapest arm would have cost and earned.
 
     Returns:
@@ -207,7 +210,7 @@ def _spent_in_words(period: Period) -> str:
     )
 
 
-def _compared(period: Period, one: AtEqualQuality) -> str:
+def _describe_savings(period: Period, one: AtEqualQuality) -> str:
     """Return what was saved and earned beside an alternative, each with its interval."""
     earned = f"earned {lead_in_words(one.lead, one.low, one.high)} per decision"
     write, unit = _writer(period)
@@ -245,7 +248,7 @@ def gain_in_words(one: KindGain) -> str:
         return "loses"
     if one.beside.more is None:
         return "not known yet"
-    return f"not known yet: at least about {rounded(one.beside.more):,} more of this kind"
+    return f"not known yet: at least about {round_up(one.beside.more):,} more of this kind"
 
 
 def unknowns(period: Period) -> list[str]:
@@ -305,7 +308,7 @@ def _from_to(period: Period) -> str:
     return f"{moment(period.since)} to {moment(period.until)}"
 
 
-def _counted(n: int) -> str:
+def _format_decisions(n: int) -> str:
     return f"{n:,} decision{'' if n == 1 else 's'}"
 
 

@@ -24,7 +24,7 @@ LEAST_RATED = 50
 """Least rated answers of which the first ones are compared with the newest."""
 
 
-async def _signed_in(request: Request) -> None:
+async def _require_access(request: Request) -> None:
     unless_refused(request)
 
 
@@ -50,14 +50,14 @@ async def _find_moved(replica: Replica, caller: Caller) -> tuple[rated.Rated, ra
     return found if 2 * found[0].total >= LEAST_RATED else None
 
 
-@answers.post("/playground/ask", dependencies=[Depends(_signed_in), DECIDE, ACTION])
+@answers.post("/playground/ask", dependencies=[Depends(_require_access), DECIDE, ACTION])
 async def ask(request: Request, replica: AppReplica, caller: RequestCaller, body: ChatRequest) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
     return await chat.chat(request, replica, caller, body)
 
 
 @router.get("/playground/{decision_id}", dependencies=[DECIDE])
-async def asked(
+async def show_decision(
     request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
 ) -> Response:
     """The decision behind an answer, and buttons to rate it."""

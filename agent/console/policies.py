@@ -27,9 +27,9 @@ from armwise.agent.api.schemas import (
     VersionChoice,
 )
 from armwise.agent.console import evidence
-from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
+from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
 from armwise.agent.console.served_comparison import number_colours
-from armwise.agent.evaluation import FRESH_S, judged_as, newest_judgement
+from armwise.agent.evaluation import FRESH_S, name_candidate, newest_judgement
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Policy, PolicyError
@@ -138,7 +138,7 @@ async def overview(
     the expanded `recipe`.
     """
     state = (await policies.policy(replica)).reply
-    judgements = await evidence.judged(replica, caller)
+    judgements = await evidence.read_verdicts(replica, caller)
     rows = await asyncio.to_thread(recipe_rows, replica, before)
     opened = None
     if recipe is not None:
@@ -162,7 +162,7 @@ async def overview(
 
 
 @router.get("/policies/versions", dependencies=[READ])
-async def of_recipe(request: Request, replica: AppReplica, recipe: RecipeDigest) -> Response:
+async def show_versions(request: Request, replica: AppReplica, recipe: RecipeDigest) -> Response:
     """The newest versions of a recipe, for its expanded row on the page."""
     opened = await asyncio.to_thread(read_versions, replica, recipe or "", None)
     return page(request, "versions.html", opened=opened, **evidence.deciding(replica))
@@ -173,8 +173,8 @@ def recipe_rows(replica: Replica, before: int | None, recipe: str | None = None)
     store, configured = replica.store, replica.versions.configured.digest
     listed = versions.recipes(store, PAGE, before, recipe)
     digests = [group.newest.recipe for group in listed]
-    promoted = promotions.of_recipes(store, configured, digests)
-    origins = runs.of_recipes(store, digests)
+    promoted = promotions.find_by_recipe(store, configured, digests)
+    origins = runs.find_by_recipe(store, digests)
     served, active = replica.versions.version, replica.versions.active
     of_canary = {
         canary.version: canary_version.recipe
@@ -201,7 +201,7 @@ def recipe_rows(replica: Replica, before: int | None, recipe: str | None = None)
 def explain_unserved(version: Version, replica: Replica) -> str:
     """Return why a version cannot be served here; empty: it can."""
     try:
-        Recipe.of(version, replica.config.reward)
+        Recipe.from_version(version, replica.config.reward)
     except PolicyError as error:
         return str(error)
     return ""
@@ -313,7 +313,7 @@ def _situation(replica: Replica, version: Version) -> Situation:
     newest = versions.latest(replica.store, version.recipe)
     assert newest is not None  # there is at least this one
     live = replica.config.actions
-    brought = arm_sets.brought_by(replica.store, version.version)
+    brought = arm_sets.find_brought(replica.store, version.version)
     brought = tuple(live) if brought is None else brought
     return Situation(
         version,
@@ -332,7 +332,7 @@ def _situation(replica: Replica, version: Version) -> Situation:
 
 def consequences(action: Act, now: Situation) -> list[str]:
     """Return the consequences of an action, in sentences."""
-    chosen = f"Version {now.version.version} ({described(now.version)})"
+    chosen = f"Version {now.version.version} ({describe_version(now.version)})"
     others = f"version {now.served}" if now.served else "the served version"
     canaries_end = [f"The canary of version {number} ends." for number in now.canaries]
     arms = [f"Its arms become live: {', '.join(now.arms_added)}."] if now.arms_added else []
@@ -340,7 +340,7 @@ def consequences(action: Act, now: Situation) -> list[str]:
         arms.append(f"Live arms that it does not have are taken away: {', '.join(now.arms_removed)}.")
     match action:
         case Act.PROMOTE:
-            newest = f"Version {now.newest.version} ({described(now.newest)})"
+            newest = f"Version {now.newest.version} ({describe_version(now.newest)})"
             pin_ends = [f"The rollback to version {now.pinned} ends."] if now.pinned else []
             follow = "will decide all traffic within a second, and each newer version of its recipe after it."
             unasked = ["Its recipe is the active one, so the gate is not asked."] if now.is_active else []
@@ -351,7 +351,7 @@ def consequences(action: Act, now: Situation) -> list[str]:
         case Act.CANARY:
             other = [number for number in now.canaries if number != now.version.version]
             share = f"will decide a share of the traffic within a second, as it is, and {others} the rest."
-            turns = [f"It takes turns with {_numbered(other)}, decision by decision."] if other else []
+            turns = [f"It takes turns with {_name_versions(other)}, decision by decision."] if other else []
             automatic_ends = (
                 ["Its share is no longer changed by the service itself."] if now.is_automatic else []
             )
@@ -364,20 +364,20 @@ def consequences(action: Act, now: Situation) -> list[str]:
             return [compares, "What is served stays as it is."]
 
 
-def _numbered(numbers: Sequence[int]) -> str:
+def _name_versions(numbers: Sequence[int]) -> str:
     """Return version numbers in words.
 
-    >>> _numbered([3]), _numbered([3, 7])
+    >>> _name_versions([3]), _name_versions([3, 7])
     ('version 3', 'versions 3 and 7')
     """
     *first, last = map(str, numbers)
     return f"versions {', '.join(first)} and {last}" if first else f"version {last}"
 
 
-def described(version: Version) -> str:
+def describe_version(version: Version) -> str:
     """Describe a version by its kind and the number of examples that it has learned.
 
-    >>> described(Version(1, None, "r", "j", {"kind": "adaptive"}, 1465, 0, "d", 1, 0.0))
+    >>> describe_version(Version(1, None, "r", "j", {"kind": "adaptive"}, 1465, 0, "d", 1, 0.0))
     'adaptive, learned 1,465 examples'
     """
     return f"{version.policy['kind']}, learned {version.examples_seq:,} examples"
@@ -419,7 +419,7 @@ def _read_opinion(replica: Replica, version: int, active: ActivePolicy) -> Opini
     report = evaluations.read_result(store, judgement.seq) or {}
     verdicts = {candidate["name"]: candidate["verdict"] for candidate in report["candidates"]}
     fresh = judgement.finished_at is not None and judgement.finished_at >= replica.clock() - FRESH_S
-    return Opinion(judgement, verdicts[judged_as(version, active)], fresh)
+    return Opinion(judgement, verdicts[name_candidate(version, active)], fresh)
 
 
 @router.post("/policies", dependencies=[OPERATE, ACTION])
@@ -435,7 +435,7 @@ async def choose(request: Request, replica: AppReplica) -> Response:
             try:
                 await policies.promote(replica, version, body)
             except UndecidedError:
-                return seen(request, "/policies/act", action=Act.PROMOTE.value, version=version)
+                return redirect(request, "/policies/act", action=Act.PROMOTE.value, version=version)
         case Act.ROLLBACK:
             await policies.rollback(replica, version, valid(VersionChoice, {"reason": reason}))
         case Act.CANARY:
@@ -446,7 +446,7 @@ async def choose(request: Request, replica: AppReplica) -> Response:
         case other:
             message = f"action {other!r}: promote, rollback, canary or end was expected"
             raise ApiError("invalid_value", message, "action")
-    return seen(request, "/policies")
+    return redirect(request, "/policies")
 
 
 async def _require_unchanged(replica: Replica, after: int) -> None:
@@ -481,7 +481,7 @@ async def differences(
         same=same,
         apart=float(np.mean([distance for distance, *_ in comparisons])) if comparisons else 0.0,
         rows=[
-            (distance, caller.shown(decision.id), decision, a, b)
+            (distance, caller.strip_prefix(decision.id), decision, a, b)
             for distance, decision, a, b in comparisons[:DIFFERENT]
         ],
         colours=await asyncio.to_thread(number_colours, replica.store),

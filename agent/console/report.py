@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, moment, with_log
 from armwise.agent.console.period import Period, measure_span, read_file_period, read_period
 from armwise.agent.console.period_report import write_page, write_text
@@ -57,15 +57,15 @@ def report(
     config: ConfigPath = CONFIG,
 ) -> None:
     """Report a period: what was served, what it earned and saved, what changed, and what is unknown."""
-    with explained():
+    with report_errors():
         if output is not None and output.suffix != ".html":
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
         if output is not None and not output.parent.is_dir():
             raise ValueError(f"--output {output}: there is no folder {output.parent}")
         if export is not None:
-            period, command = _of_file(export, since, until)
+            period, command = _report_file(export, since, until)
         else:
-            period, command = _of_log(config, since, until)
+            period, command = _report_log(config, since, until)
         if output is not None:
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
             console.print(f"{output}: {period.whole.decisions:,} decisions", soft_wrap=True)
@@ -73,7 +73,7 @@ def report(
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
 
 
-def _of_log(config: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+def _report_log(config: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of a service's log, and the command that reproduces it, without `-o`."""
     end = time.time() if until is None else moment("--until", until).timestamp()
     begin = read_begin(since or WEEK, end)
@@ -87,7 +87,7 @@ def _of_log(config: Path, since: str | None, until: str | None) -> tuple[Period,
     return period, [*words, *_window(begin, end)]
 
 
-def _of_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
+def _report_file(path: Path, since: str | None, until: str | None) -> tuple[Period, list[str]]:
     """Return the report of a file, and the command that reproduces it, without `-o`."""
     first, last = measure_span(path)
     # the end is exclusive, and the last decision is included

@@ -31,9 +31,9 @@ from armwise.agent.console.page import (
     page,
     pages,
     read_form,
-    seen,
+    redirect,
 )
-from armwise.agent.reporting import filled
+from armwise.agent.reporting import fill_template
 
 router = APIRouter(prefix=CONSOLE, include_in_schema=False)
 
@@ -44,7 +44,7 @@ STYLE = "console.css"
 async def form(request: Request, replica: AppReplica) -> Response:
     """The form that asks for a key."""
     if replica.keyring.is_open:
-        return seen(request, "")
+        return redirect(request, "")
     return _form(request, request.query_params.get("next", ""), expired="expired" in request.query_params)
 
 
@@ -58,7 +58,7 @@ async def login(request: Request, replica: AppReplica) -> Response:
     except UnauthorizedError as error:
         return _form(request, after, problem=str(error) if key.isascii() else "a key is ASCII text")
     below = after if after.startswith("/") and not after.startswith(("//", "/\\")) else ""
-    response = seen(request, below)
+    response = redirect(request, below)
     secure = request.headers.get("origin", "").startswith("https://")
     response.set_cookie(
         KEY_COOKIE, key, path=find_base(request), secure=secure, httponly=True, samesite="strict"
@@ -69,7 +69,7 @@ async def login(request: Request, replica: AppReplica) -> Response:
 @router.post("/logout", dependencies=[ACTION])
 async def logout(request: Request) -> RedirectResponse:
     """Forget the key."""
-    response = seen(request, "/login")
+    response = redirect(request, "/login")
     response.delete_cookie(KEY_COOKIE, path=find_base(request), httponly=True, samesite="strict")
     return response
 
@@ -91,7 +91,7 @@ def _form(request: Request, after: str, *, expired: bool = False, problem: str =
 
 @cache
 def _style() -> bytes:
-    return filled(TEMPLATES / STYLE, {}).encode()
+    return fill_template(TEMPLATES / STYLE, {}).encode()
 
 
 _elsewhere = pages()

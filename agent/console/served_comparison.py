@@ -44,7 +44,7 @@ COLOURS = len(PALETTE)
 
 def number_colours(store: Store) -> dict[str, int]:
     """Read the arms from the log, and return the number of each arm's colour, on all pages and in reports."""
-    return {name: number % COLOURS for number, name in enumerate(arm_sets.defined(store))}
+    return {name: number % COLOURS for number, name in enumerate(arm_sets.list_defined(store))}
 
 
 def least_floor(store: Store, config: AppConfig) -> float:
@@ -277,21 +277,23 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
         return "Nothing was asked yet."
     if not found.explored:
         reason = "callers named the arm, or asked for the most probable one"
-        return f"The policy has not drawn yet: in all of {_counted(found.decisions)}, {reason}."
-    sentence = _known(found, subject)
+        return f"The policy has not drawn yet: in all of {_format_decisions(found.decisions)}, {reason}."
+    sentence = _describe_result(found, subject)
     if not found.n_open:
         return sentence
     share = 100.0 * found.n_open / found.explored
-    still = f"the feedback window of {_counted(found.n_open)} ({share:.0f} %) is still open"
+    still = f"the feedback window of {_format_decisions(found.n_open)} ({share:.0f} %) is still open"
     if found.earned is None:
         return f"Nothing can be estimated yet: {still}. They count once it has closed."
     return f"{sentence} {still[0].upper()}{still[1:]}: they count once it has closed."
 
 
-def _known(found: ServedComparison, subject: str) -> str:
+def _describe_result(found: ServedComparison, subject: str) -> str:
     """Return the result on the settled decisions, in a sentence."""
     if found.earned is None:
-        return f"Of {_counted(found.decisions)} none has a reward yet: send feedback on some answers."
+        return (
+            f"Of {_format_decisions(found.decisions)} none has a reward yet: send feedback on some answers."
+        )
     earned = f"{found.earned[0]:.3f} a decision"
     if found.uniform is None:
         return (
@@ -308,10 +310,10 @@ def _known(found: ServedComparison, subject: str) -> str:
     if any(arm.worse for arm in found.arms):
         return f"{subject} earns {earned}, which cannot be told apart from a uniform choice{others}."
     so_far = f"So far it earns {earned}, {uniform.amount} than a uniform choice"
-    return f"{so_far}: the two cannot be told apart{awaited(found)}."
+    return f"{so_far}: the two cannot be told apart{say_when_decided(found)}."
 
 
-def awaited(found: ServedComparison) -> str:
+def say_when_decided(found: ServedComparison) -> str:
     """Return when an alternative can be told apart, to end a sentence; empty: it cannot be foreseen."""
     choices = [choice for choice in (found.uniform, *found.arms) if choice is not None]
     counts = [choice.more for choice in choices if choice.more is not None]
@@ -325,20 +327,20 @@ def say_when(more: int) -> str:
     ('at the earliest after about 43 more decisions at this rate', \
 'at the earliest after about 1,300 more decisions at this rate')
     """
-    return f"at the earliest after about {_counted(rounded(more), 'more ')} at this rate"
+    return f"at the earliest after about {_format_decisions(round_up(more), 'more ')} at this rate"
 
 
-def rounded(n: int) -> int:
+def round_up(n: int) -> int:
     """Return a number rounded up to two significant digits.
 
-    >>> rounded(7), rounded(43), rounded(1_234)
+    >>> round_up(7), round_up(43), round_up(1_234)
     (7, 43, 1300)
     """
     scale = int(10 ** max(0, len(str(n)) - 2))
     return -(-n // scale) * scale
 
 
-def _counted(n: int, more: str = "") -> str:
+def _format_decisions(n: int, more: str = "") -> str:
     return f"{n:,} {more}decision{'' if n == 1 else 's'}"
 
 
@@ -411,7 +413,7 @@ def _about_promotion(promotion: promotions.Promotion) -> str:
     reason = f", because: {promotion.reason}" if promotion.reason else ""
     match promotion.action:
         case promotions.Action.PROMOTE:
-            return f"Promotion of version {promotion.version}{_unjudged(promotion)}{reason}"
+            return f"Promotion of version {promotion.version}{_say_unjudged(promotion)}{reason}"
         case promotions.Action.ROLLBACK:
             return f"Rollback to version {promotion.version}{reason}"
         case promotions.Action.CANARY if promotion.share:
@@ -424,7 +426,7 @@ def _about_promotion(promotion: promotions.Promotion) -> str:
             return f"End of the canary of version {promotion.version}{reason}"
 
 
-def _unjudged(promotion: promotions.Promotion) -> str:
+def _say_unjudged(promotion: promotions.Promotion) -> str:
     by_operator = promotion.forced and not promotion.automatic  # a first start has no traffic to be judged by
     return " without the gate's consent" if by_operator else ""
 

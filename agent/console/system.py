@@ -13,7 +13,7 @@ from armwise.agent.api.failures import failures_at
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import keys
 from armwise.agent.api.schemas import PublicId
-from armwise.agent.console.page import ACTION, number, page, pages, read_form, seen, valid
+from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
 from armwise.agent.run_folder import Building
 from armwise.agent.serving import Replica
 from armwise.feedback.log import without_password
@@ -40,7 +40,7 @@ TEXTS, NUMBERS = (
 @router.get("/system", dependencies=[require("read")])
 async def system(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """The health of this replica and of the log; with more scopes, the configuration and the keys."""
-    return await _shown(request, replica, caller.scopes, None)
+    return await _show_page(request, replica, caller.scopes, None)
 
 
 @router.post("/system/keys", dependencies=[require("admin"), ACTION])
@@ -52,23 +52,23 @@ async def create(request: Request, replica: AppReplica, caller: RequestCaller) -
     body |= {"name": fields.get("name", ""), "scopes": fields.get("scopes", "").split()}
     body["groups"] = fields.get("groups", "").split()
     made = (await keys.create(replica, valid(NewKey, body))).reply
-    return await _shown(request, replica, caller.scopes, made)
+    return await _show_page(request, replica, caller.scopes, made)
 
 
 @router.post("/system/keys/{public_id}", dependencies=[require("admin"), ACTION])
 async def disable(request: Request, replica: AppReplica, public_id: PublicId) -> Response:
     """Disable a key permanently."""
     await keys.disable(replica, public_id)
-    return seen(request, "/system")
+    return redirect(request, "/system")
 
 
-async def _shown(
+async def _show_page(
     request: Request, replica: Replica, scopes: frozenset[Any], made: keys.NewKeyState | None
 ) -> Response:
     health = await asyncio.to_thread(_health, replica)
     deployed, waited_s = await ask_deployments(request.app.state, replica)
     reads_keys = "admin" in scopes and replica.outage.since is None
-    listed = (await keys.listed(replica)).reply.keys if reads_keys else None
+    listed = (await keys.list_keys(replica)).reply.keys if reads_keys else None
     configuration = None
     if "operate" in scopes:
         document = replica.config.model_dump(mode="json", exclude_defaults=True)

@@ -19,7 +19,7 @@ from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.serving import Replica
-from armwise.arms.tokenizer import ENGLISH, written_words
+from armwise.arms.tokenizer import ENGLISH, split_words
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.training_log import rollups
 
@@ -235,13 +235,13 @@ def _by_topic(draws: Sequence[rollups.NewestDraw]) -> dict[int, str]:
         vectors = vectors - vectors.mean(axis=0)
     else:
         vectors = weigh_words([words[draw.seq] for draw in draws])
-    found = cluster(_normalised(vectors), min(MOST_GROUPS, len(draws) // 10))
+    found = cluster(_normalise(vectors), min(MOST_GROUPS, len(draws) // 10))
     names = name_clusters([words[draw.seq] for draw in draws], found)
     return {draw.seq: names[number] for draw, number in zip(draws, found.tolist(), strict=True)}
 
 
 def _words(text: str) -> frozenset[str]:
-    lower = (word.lower() for word in written_words(text, contractions=True, pairs=True))
+    lower = (word.lower() for word in split_words(text, contractions=True, pairs=True))
     return frozenset(word for word in lower if word not in ENGLISH and not word.isdigit())
 
 
@@ -253,13 +253,13 @@ def weigh_words(texts: Sequence[frozenset[str]]) -> Floats:
     matrix = np.zeros((len(texts), len(column)))
     for row, text in enumerate(texts):
         matrix[row, [column[word] for word in text if word in column]] = 1.0
-    matrix = _normalised(matrix * [1.0 + log(len(texts) / n) for _, n in frequent])
+    matrix = _normalise(matrix * [1.0 + log(len(texts) / n) for _, n in frequent])
     _, directions = np.linalg.eigh(matrix.T @ matrix)
     reduced: Floats = matrix @ directions[:, -FACTORS:]
     return reduced
 
 
-def _normalised(vectors: Floats) -> Floats:
+def _normalise(vectors: Floats) -> Floats:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-9)
     return unit
@@ -301,7 +301,7 @@ def _k_means(vectors: Floats, k: int, rng: np.random.Generator) -> tuple[Integer
         numbers = now
         sums = np.zeros_like(centres)
         np.add.at(sums, numbers, vectors)
-        centres = np.where(np.abs(sums).sum(axis=1, keepdims=True) > 0.0, _normalised(sums), centres)
+        centres = np.where(np.abs(sums).sum(axis=1, keepdims=True) > 0.0, _normalise(sums), centres)
     return numbers, vectors @ centres.T
 
 

@@ -80,14 +80,16 @@ def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
         raise ApiError("invalid_value", f"no question has a feature {by!r}=...; there are: {there}", "by")
     by = by or next(iter(families), None)
     kinds = (
-        grouped(rows, by, replica.config.reward.reward_range, least_floor(replica.store, replica.config))
+        group_questions(
+            rows, by, replica.config.reward.reward_range, least_floor(replica.store, replica.config)
+        )
         if by
         else []
     )
     return {"rewarded": len(rows), "families": families, "by": by, "kinds": kinds}
 
 
-def grouped(
+def group_questions(
     rows: Sequence[rollups.Rewarded], by: str, rewards: intervals.Interval, floor: float
 ) -> list[QuestionKind]:
     """Return the kinds of rewarded decisions by a feature, the most frequent first.

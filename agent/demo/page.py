@@ -6,7 +6,7 @@ from typing import Any
 
 from armwise.agent.demo.story import WINDOW, Story, count_right
 from armwise.agent.demo.world import ALONE, BEST, RULE
-from armwise.agent.reporting import filled
+from armwise.agent.reporting import fill_template
 
 SMOOTHED = 25
 """Questions of a kind over which a share is averaged."""
@@ -24,7 +24,7 @@ def render(story: Story, *, live: bool) -> str:
     values = {"story": story, "charts": [*charts(story)], "marks": marks, "live": live, "window": WINDOW}
     template = Path(__file__).parent / "templates" / "demo.html"
     right = count_right(story.turns[-WINDOW:])
-    return filled(template, {}, latest=story.turns[: -SHOWN - 1 : -1], right=right, **values)
+    return fill_template(template, {}, latest=story.turns[: -SHOWN - 1 : -1], right=right, **values)
 
 
 def charts(story: Story) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
-from armwise.agent.cli.console import PLAIN, console, explained, progress
+from armwise.agent.cli.console import PLAIN, console, progress, report_errors
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.client import AsyncClient
 from armwise.agent.config import AppConfig, load
@@ -62,7 +62,7 @@ def demo(
     It takes about a minute, and needs no key, network or model. Exits with 1 if a chapter of the story did
     not come about.
     """
-    with explained():
+    with report_errors():
         folder = output.absolute()
         _lay_out(folder)
         for name in ELSEWHERE:
@@ -87,8 +87,8 @@ def _lay_out(folder: Path) -> None:
 
 async def _run(folder: Path, seed: int, port: int, *, keep: bool) -> Story:
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(_bound(port))
-        with _bound(0) as reserved:
+        listener = stack.enter_context(_bind(port))
+        with _bind(0) as reserved:
             here, there = (f"http://{LOCAL}:{bound.getsockname()[1]}" for bound in (listener, reserved))
         _write_config(folder / CONFIG, here, there)
         story, app = Story(there), Starlette()
@@ -99,7 +99,7 @@ async def _run(folder: Path, seed: int, port: int, *, keep: bool) -> Story:
             await stack.enter_async_context(_service(folder, there))
             on_progress(story.now, 1, 1)
             client = await stack.enter_async_context(AsyncClient(there))
-            config = load(folder / CONFIG).settled()
+            config = load(folder / CONFIG).resolve_places()
             world = _open_world(config, seed)
             app.router.routes.extend(world.routes)
             try:
@@ -118,7 +118,7 @@ async def _run(folder: Path, seed: int, port: int, *, keep: bool) -> Story:
 
 
 @contextmanager
-def _bound(port: int) -> Iterator[socket.socket]:
+def _bind(port: int) -> Iterator[socket.socket]:
     """Yield a socket of this machine on a port; 0 takes a free one. Raises LaunchError."""
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,13 +6,13 @@ from .candidates import (
     CandidateError,
     CandidateKind,
     EvaluationError,
-    spelled_out,
+    spell_out,
 )
 from .evaluate import evaluate_log
 from .gate import (
     FRESH_S,
     EvaluationFailedError,
-    judged_as,
+    name_candidate,
     newest_judgement,
     run_evaluation,
     verdict,
@@ -40,12 +40,12 @@ __all__ = [
     "evaluate_apart",
     "evaluate_here",
     "evaluate_log",
-    "judged_as",
+    "name_candidate",
     "newest_judgement",
     "read_moment",
     "refuse_untrusted",
     "run_evaluation",
-    "spelled_out",
+    "spell_out",
     "verdict",
     "verdict_on",
 ]

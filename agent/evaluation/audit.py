@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from armwise.agent.config import AppConfig
-from armwise.agent.reporting import counted, filled, moment
+from armwise.agent.reporting import fill_template, format_counts, moment
 from armwise.arms.base import Progress
 from armwise.arms.tokenizer import words
 from armwise.feedback.arrays import Flags, Floats, Integers
@@ -117,7 +117,7 @@ class AuditReport:
         """Return the advice of each failed or warning check, the excluded decisions, and the notes."""
         return [
             *(f"{check.status}, {check.name}: {check.advice}" for check in self.raised),
-            f"Left out: {counted(self.excluded) or 'none'}.",
+            f"Left out: {format_counts(self.excluded) or 'none'}.",
             *self.notes,
         ]
 
@@ -154,7 +154,7 @@ class AuditReport:
 
     def html(self) -> str:
         """Return the report as a self-contained page."""
-        return filled(
+        return fill_template(
             "audit.html",
             {},
             report=self,
@@ -162,7 +162,7 @@ class AuditReport:
             found=self.found,
             raised=self.raised,
             p_in_words=p_in_words,
-            excluded=counted(self.excluded),
+            excluded=format_counts(self.excluded),
             armwise=metadata.version("armwise"),
         )
 
@@ -287,7 +287,7 @@ def _report(
 ) -> AuditReport:
     """Return the audit of decisions. Raises NothingToAuditError."""
     if not decisions.n:
-        left_out = counted(decisions.excluded)
+        left_out = format_counts(decisions.excluded)
         raise NothingToAuditError(
             f"{source}: it has no decision that a policy drew; left out: {left_out or 'none, it is empty'}"
         )

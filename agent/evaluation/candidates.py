@@ -25,7 +25,14 @@ from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
-from armwise.agent.policies import POLICIES, Policy, PolicyError, PolicySpec, sampling, served_distribution
+from armwise.agent.policies import (
+    POLICIES,
+    Policy,
+    PolicyError,
+    PolicySpec,
+    compute_served_distribution,
+    sampling,
+)
 from armwise.agent.routers import RouterError, Stage, dataset
 from armwise.agent.spec import lines
 from armwise.agent.turn import load_built_in, weigh_arms
@@ -138,7 +145,7 @@ fixed:<arm>, configured, shadow, version:<n>, canary:<n>, recipe:<n>, policy:<YA
     return CandidateName(name, kind, argument, policy=policy)
 
 
-def spelled_out(name: str) -> str:
+def spell_out(name: str) -> str:
     """Return the name of a candidate, with the file of a policy replaced by its contents.
 
     For the command line only, so that names from the network cannot read files of this machine.
@@ -146,7 +153,7 @@ def spelled_out(name: str) -> str:
     Raises:
         CandidateError: The file cannot be read.
 
-    >>> spelled_out("policy:{kind: uniform}")
+    >>> spell_out("policy:{kind: uniform}")
     'policy:{kind: uniform}'
     """
     kind, _, argument = name.partition(":")
@@ -228,7 +235,7 @@ class Candidate(ABC):
     arms: frozenset[str]
     brought: frozenset[str]
 
-    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+    def view(self, block: Sequence[Example]) -> Sequence[Example]:
         """Return rows with the contexts as this candidate would have seen them: by default as they are."""
         return block
 
@@ -270,7 +277,7 @@ def note_label(taught: dict[str, float], label: Decision) -> None:
 
 def _choose_floor(decision: Decision, explores: sampling.Exploration, n_arms: int) -> float:
     """Return the floor of a candidate: at least the logged floor, which an alarm may have raised."""
-    return max(explores.among(n_arms), sampling.lowered(decision.floor or 0.0, n_arms))
+    return max(explores.among(n_arms), sampling.lower_floor(decision.floor or 0.0, n_arms))
 
 
 @dataclass(eq=False)
@@ -316,7 +323,7 @@ class LearnedTarget(Candidate):
     _graded: set[str] = field(default_factory=set)
 
     @override
-    def seen(self, block: Sequence[Example]) -> Sequence[Example]:
+    def view(self, block: Sequence[Example]) -> Sequence[Example]:
         """Return the rows with the scores of the candidate's router, if it has one."""
         return self.contexts(block)
 
@@ -339,7 +346,7 @@ class LearnedTarget(Candidate):
         floor = (decision.floor or 0.0) if self.canary else _choose_floor(decision, self.explores, len(arms))
         if self.canary:
             self.largest_share = max(self.largest_share, decision.share)
-        p = served_distribution(self.policy, decision.context, arms, floor, penalty)
+        p = compute_served_distribution(self.policy, decision.context, arms, floor, penalty)
         self._last = decision.id, dict(zip(arms, p.tolist(), strict=True))
         return p
 
@@ -362,7 +369,7 @@ class LearnedTarget(Candidate):
     def _pay(self, pacer: Pacer, example: Example) -> None:
         """Charge the expected cost of the candidate: the mean costs of arms, weighed by its distribution."""
         name, p = self._last
-        spent, paid = pacer.budget.spent(example.cost) / example.turns, None  # a request's
+        spent, paid = pacer.budget.measure(example.cost) / example.turns, None  # a request's
         if name == example.decision.id:
             paid = math.fsum(share * cost for share, cost in zip(p.values(), pacer.costs([*p]), strict=True))
             self._paid.append(paid)
@@ -472,7 +479,7 @@ class CandidateService:
     budget: Budget | None = None
 
     @classmethod
-    def of(
+    def from_config(
         cls, config: AppConfig, rule: RewardRule, store: Store | None, budget: Budget | None = None
     ) -> "CandidateService":
         """Return the service of a configuration, with its live arms."""
@@ -505,13 +512,6 @@ def build_candidate(named: CandidateName, setting: CandidateService) -> Candidat
     Raises:
         CandidateError: It cannot be built; the message says why.
     """
-    candidate = _candidate(named, setting)
-    if isinstance(candidate, LearnedTarget) and setting.budget is not None:
-        candidate.pacer = Pacer(setting.budget)
-    return candidate
-
-
-def _candidate(named: CandidateName, setting: CandidateService) -> Candidate:
     try:
         match named.kind:
             case CandidateKind.SHADOW:
@@ -519,21 +519,23 @@ def _candidate(named: CandidateName, setting: CandidateService) -> Candidate:
             case CandidateKind.ROUTER:
                 return RouterTarget(Path(named.argument), setting.config, setting.arms)
             case CandidateKind.VERSION | CandidateKind.CANARY:
-                return _version(named, setting)
+                candidate = _version(named, setting)
             case CandidateKind.RECIPE:
-                return _recipe(named, setting)
+                candidate = _recipe(named, setting)
             case CandidateKind.POLICY if named.policy is not None:
                 recipe = Recipe(named.policy, setting.rule)
                 candidate = _progressive(f"The policy {named.policy.kind}", recipe, setting)
                 candidate.contexts = lambda block: block  # with the scores of the router that served
-                return candidate
             case CandidateKind.CONFIGURED:
-                recipe = replace(Recipe.configured(setting.config), reward=setting.rule)
-                return _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
+                recipe = replace(Recipe.from_config(setting.config), reward=setting.rule)
+                candidate = _progressive(f"The configured policy, {recipe.policy.kind}", recipe, setting)
             case _:
                 raise CandidateError(f"candidate {named.name!r} does not use the context")
     except PolicyError as error:
         raise CandidateError(f"candidate {named.name!r}: {error}") from None
+    if setting.budget is not None:
+        candidate.pacer = Pacer(setting.budget)
+    return candidate
 
 
 def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> LearnedTarget:
@@ -557,7 +559,7 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
             setting.config.explores,
             start.after,
             "before its training log begins" if start.after else "",
-            taught=_taught(labels),
+            taught=_find_label_times(labels),
             beside=beside,
         ),
         recipe.router,
@@ -601,7 +603,7 @@ def _labels(
     return list(examples.read_labels(setting.store, setting.rule, start, router))
 
 
-def _taught(labels: Iterable[Example]) -> dict[str, float]:
+def _find_label_times(labels: Iterable[Example]) -> dict[str, float]:
     """Return when the last label of each question was inserted."""
     taught: dict[str, float] = {}
     for example in labels:
@@ -611,7 +613,7 @@ def _taught(labels: Iterable[Example]) -> dict[str, float]:
 
 def _recipe(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     _, version = setting.version(named)
-    start = StartingPoint.of(version.start)
+    start = StartingPoint.from_document(version.start)
     recipe = Recipe(read_spec(version), setting.rule, start, version.router, version.arms)
     if start is not None and start.after:
         _same_positions(version, setting)
@@ -622,9 +624,9 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
     store, version = setting.version(named)
     _same_positions(version, setting)
     policy = restore_policy(
-        store, version, setting.config.reward, arm_sets.defined(store) or list(setting.arms)
+        store, version, setting.config.reward, arm_sets.list_defined(store) or list(setting.arms)
     )
-    labels = _labels(setting, StartingPoint.of(version.start), version.router)
+    labels = _labels(setting, StartingPoint.from_document(version.start), version.router)
     candidate = LearnedTarget(
         f"Version {version.version}, {policy.kind}, as it was after {version.examples_seq:,} examples"
         + (", where it took part as a canary." if named.kind is CandidateKind.CANARY else "."),
@@ -634,7 +636,7 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
         version.examples_seq,
         f"learned by version {version.version}",
         frozen=True,
-        taught=_taught(labels),
+        taught=_find_label_times(labels),
         canary=version.version if named.kind is CandidateKind.CANARY else 0,
     )
     return _with_router(candidate, version.router, version.arms, setting)

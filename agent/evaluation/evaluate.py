@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -49,12 +49,12 @@ from armwise.agent.evaluation.report import (
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import restore_policy, verify
 from armwise.agent.policies import Policy, PolicyError
-from armwise.agent.reporting import counted
+from armwise.agent.reporting import format_counts
 from armwise.agent.routers import dataset
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
-from armwise.feedback.decisions import Selection, shown
+from armwise.feedback.decisions import Selection, format_time
 from armwise.feedback.events import FOREIGN, Cost, Decision, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import (
@@ -168,7 +168,7 @@ class WaitingRows:
     p_log: dataset.Floats
 
     @classmethod
-    def of(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
+    def from_decisions(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
         """Return the decisions with a logged distribution whose arms are all columns of a log."""
         decisions = [decision for decision in decisions if len(decision.probabilities) == len(decision.arms)]
         p_log = np.zeros((len(decisions), len(log.arms)))
@@ -232,7 +232,7 @@ def targets(
     Raises:
         CandidateError: A candidate cannot be built, or cannot decide.
     """
-    waiting = waiting or WaitingRows.of((), log)
+    waiting = waiting or WaitingRows.from_decisions((), log)
     plain = {named.name: _plain(log, named, waiting) for named in candidates if named.kind in ABOUT}
     replayed = [
         _ReplayedCandidate(named.name, build_candidate(named, setting), log)
@@ -326,7 +326,7 @@ class _ReplayedCandidate:
         after_all = self.candidate.after + 1
         for begin in range(0, len(waiting.decisions), BLOCK):
             decisions = waiting.decisions[begin : begin + BLOCK]
-            block = self.candidate.seen([Example(after_all, decision, Cost(), {}) for decision in decisions])
+            block = self.candidate.view([Example(after_all, decision, Cost(), {}) for decision in decisions])
             self.candidate.prepare([example.decision for example in block])
             for row, example in enumerate(block, start=begin):
                 try:
@@ -338,9 +338,13 @@ class _ReplayedCandidate:
 
     def _row(self, example: Example) -> dataset.Floats:
         """Return its distribution with a column for each arm. Raises LeftOutError, CandidateError."""
-        arms, columns = self._known(example.decision.arms)
+        arms, columns = self._select_known(example.decision.arms)
+        if example.seq <= self.candidate.after:
+            raise LeftOutError(self.candidate.reason)
+        if not arms:
+            raise LeftOutError("none of the arms that it knows was eligible")
         try:
-            p = self._distribution(example, arms)
+            p = self.candidate.probabilities(example.decision, arms)
         except LeftOutError:
             raise
         except (ArithmeticError, LookupError, ValueError) as error:
@@ -350,13 +354,6 @@ class _ReplayedCandidate:
         row = np.zeros(len(self._column))
         row[columns] = p
         return row
-
-    def _distribution(self, example: Example, arms: tuple[str, ...]) -> dataset.Floats:
-        if example.seq <= self.candidate.after:
-            raise LeftOutError(self.candidate.reason)
-        if not arms:
-            raise LeftOutError("none of the arms that it knows was eligible")
-        return self.candidate.probabilities(example.decision, arms)
 
     def learn(self, example: Example, reward: float | None) -> None:
         """Learn from a row and its reward, if it has one. Raises CandidateError."""
@@ -384,7 +381,7 @@ class _ReplayedCandidate:
             getattr(self.candidate, "largest_share", 0.0),
         )
 
-    def _known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
+    def _select_known(self, eligible: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
         """Return the eligible arms that it knows, and their columns."""
         if eligible not in self._places:
             arms = tuple(arm for arm in eligible if arm in self.candidate.arms)
@@ -401,13 +398,19 @@ def _replay(
 ) -> None:
     """Replay the training log up to the last row of `log`: candidates decide each row, then learn from it."""
     last = int(log.seq[-1])
-    after = min((candidate.candidate.after if _is_canary(candidate.name) else 0) for candidate in replayed)
-    for block in _blocks(source.examples(after), last):
+    # the results of a canary depend only on rows after its version
+    kinds = [parse_name(candidate.name).kind for candidate in replayed]
+    after = min(
+        (candidate.candidate.after if kind is CandidateKind.CANARY else 0)
+        for candidate, kind in zip(replayed, kinds, strict=True)
+    )
+    rest = takewhile(lambda example: example.seq <= last, source.examples(after))
+    while block := list(islice(rest, BLOCK)):
         start, stop = np.searchsorted(log.seq, (block[0].seq, block[-1].seq + 1)).tolist()
         row_of = dict(zip(log.seq[start:stop].tolist(), range(start, stop), strict=True))
         judged = [example.decision for example in block if example.seq in row_of]
         for candidate in replayed:
-            candidate.block = candidate.candidate.seen(block)
+            candidate.block = candidate.candidate.view(block)
             if judged:
                 candidate.candidate.prepare(judged)
         for place, example in enumerate(block):
@@ -422,18 +425,6 @@ def _replay(
             for candidate in replayed:
                 candidate.learn(candidate.block[place], reward)
         on_progress("asking candidates", block[-1].seq, last)
-
-
-def _is_canary(name: str) -> bool:
-    """Return whether a candidate is a canary, whose results depend only on rows after its version."""
-    return parse_name(name).kind is CandidateKind.CANARY
-
-
-def _blocks(examples: Iterable[Example], last: int) -> Iterator[list[Example]]:
-    """Yield blocks of examples, up to a position."""
-    rest = takewhile(lambda example: example.seq <= last, examples)
-    while block := list(islice(rest, BLOCK)):
-        yield block
 
 
 def _notes(arms: frozenset[str], logged: Sequence[str]) -> Iterator[str]:
@@ -487,7 +478,7 @@ def recompute(
     for done, decision in enumerate(decisions, start=1):
         try:
             versions = {decision.version, *([decision.candidate] if decision.share else ())}
-            recalled = {version: policies.of(version) for version in versions}
+            recalled = {version: policies.find(version) for version in versions}
         except PolicyError:
             recalled = {}
         if not recalled or decision.policy in FOREIGN or decision.floor is None:
@@ -517,10 +508,10 @@ class _Policies:
 
     def __init__(self, store: Store, config: AppConfig) -> None:
         self._store, self._config = store, config
-        self._arms = arm_sets.defined(store) or list(config.actions)
+        self._arms = arm_sets.list_defined(store) or list(config.actions)
         self._found: dict[int, Policy] = {}
 
-    def of(self, number: int) -> Policy:
+    def find(self, number: int) -> Policy:
         """Return the policy of a version. Raises PolicyError if it is lost."""
         if number not in self._found:
             version = registry_versions.find(self._store, number)
@@ -575,16 +566,16 @@ class GateInputs:
                 "nothing is known of what it earns. Make it live first (`armwise apply`), or use --force."
             )
         elif not target.kept.any():
-            reason = f"No decision is left to judge it by: {counted(target.excluded)}."
+            reason = f"No decision is left to judge it by: {format_counts(target.excluded)}."
         if reason is not None:
             # the log has no rewards of these arms; a share of the traffic would give some
             verdict = Verdict(False, (reason,), None, (), undecided=not target.unsupported)
         else:
-            verdict = self._judged(target)
+            verdict = self._judge(target)
         document: dict[str, Any] = orjson.loads(orjson.dumps(verdict.document()))
         return {**document, "canary_share": target.share} if target.share else document
 
-    def _judged(self, target: CandidateTarget) -> Verdict:
+    def _judge(self, target: CandidateTarget) -> Verdict:
         log = self.log if target.kept.all() else self.log.where(target.kept)
         positions = waiting = None
         if self.known is not None:
@@ -653,7 +644,7 @@ def _candidate_result(
     return result.model_copy(
         update={
             "estimates": tuple(
-                _estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
+                _to_estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
             ),
             "weights": count_weights(target_evaluation, edges, served=served) if drawn else None,
             "shares": {each.arm: each.target for each in target_evaluation.diagnostics.overlap},
@@ -669,7 +660,7 @@ def _doubt(log: Log) -> str:
     return "propensities were estimated, not recorded" if log.estimated else ""
 
 
-def _estimated(estimate: evaluation.EstimatorResult, doubt: str) -> Estimated:
+def _to_estimated(estimate: evaluation.EstimatorResult, doubt: str) -> Estimated:
     limited = estimate.parameter is not None and math.isfinite(estimate.parameter)
     return Estimated(
         estimator=estimate.estimator,
@@ -766,15 +757,10 @@ def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
             since=float(log.at[rows].min()),
             until=float(log.at[rows].max()),
             rows=len(rows),
-            value=_mean(weight[rows], log.reward[rows]),
+            value=float(weight[rows] @ log.reward[rows] / weight[rows].sum()) if weight[rows].any() else None,
         )
         for rows in pieces
     )
-
-
-def _mean(weight: dataset.Floats, reward: dataset.Floats) -> float | None:
-    """Return the weighted mean; None if all weights are 0."""
-    return float(weight @ reward / weight.sum()) if weight.any() else None
 
 
 LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
@@ -828,9 +814,12 @@ def evaluate_log(
             cannot be evaluated on this log.
         LogUnavailableError: Try again later.
     """
-    rule = request.changed(config.reward)
-    setting = CandidateService.of(config, rule, store, request.ceiling)
-    selection = replace(read_selection(request), after=_first_position(request, setting))
+    rule = request.apply_prices(config.reward)
+    setting = CandidateService.from_config(config, rule, store, request.ceiling)
+    names = tuple(parse_name(name) for name in request.candidates)
+    canaries = names if all(name.kind is CandidateKind.CANARY for name in names) else ()
+    first = min((setting.version(name)[1].examples_seq for name in canaries), default=0)  # that can matter
+    selection = replace(read_selection(request), after=first)
     settled = source.settled
     judged, log, final = _read(source, rule, selection, settled, progress)
     request = _possible(request, log)
@@ -838,14 +827,14 @@ def evaluate_log(
     baseline = None if candidates[0].kind is CandidateKind.SERVED else request.baseline
     waiting, first_left_out, positions = None, math.inf, None
     if request.gate:
-        waiting, first_left_out = _waiting_rows(source, selection, judged, _canaries_alone(request))
+        waiting, first_left_out = _waiting_rows(source, selection, judged, canaries)
         if store is not None:
             numbers = {*judged.version.tolist(), *(decision.version for decision in waiting.decisions)}
             positions = registry_versions.positions(store, rule.join, numbers)
     judged_targets = targets(judged, candidates, setting, source, progress, waiting)
     target_policies = judged_targets if log is judged else [each.where(final, log) for each in judged_targets]
     if baseline is not None and not target_policies[0].kept.any():
-        reasons = counted(target_policies[0].excluded)
+        reasons = format_counts(target_policies[0].excluded)
         raise EvaluationError(f"no decision can be used to evaluate the baseline {baseline!r}: {reasons}")
     checked = None
     if request.gate:
@@ -882,16 +871,16 @@ def evaluate_log(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
         arm_colours={
-            arm: number for number, arm in enumerate(() if store is None else arm_sets.defined(store))
+            arm: number for number, arm in enumerate(() if store is None else arm_sets.list_defined(store))
         },
         candidates=results,
         assumptions=(
-            *_propensities(log, settled),
+            *filter(None, [propensity_note(log, settled.before)]),
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),
             *_assumptions(candidates, checked, log),
-            *_unsettled(settled, int(final.sum()), rule.wait_time),
+            *_note_unsettled(settled, int(final.sum()), rule.wait_time),
             *(_waiting(judged, first_left_out, waiting) if request.gate else ()),
             *_intervals(request, results),
             *([BEST] if len(candidates) > 2 else []),
@@ -951,7 +940,7 @@ def _count_excluded(
     if left := int((~final).sum()):
         excluded[UNSETTLED] += left
     if store is not None and not request.selects:
-        excluded.update(store.unlearned())  # of the entire log, regardless of time
+        excluded.update(store.count_unlearned())  # of the entire log, regardless of time
     return dict(excluded.most_common())
 
 
@@ -1028,17 +1017,6 @@ MOST_WAITING = 20_000
 """Most waiting decisions that the gate counts as the worst; of more, the newest are left out."""
 
 
-def _canaries_alone(request: EvaluationRequest) -> tuple[CandidateName, ...]:
-    """Return the candidates if all of them are canaries, else an empty tuple."""
-    names = tuple(parse_name(name) for name in request.candidates)
-    return names if all(name.kind is CandidateKind.CANARY for name in names) else ()
-
-
-def _first_position(request: EvaluationRequest, setting: CandidateService) -> int:
-    """Return the position of the training log from which rows can matter. Raises CandidateError."""
-    return min((setting.version(name)[1].examples_seq for name in _canaries_alone(request)), default=0)
-
-
 def _waiting_rows(
     source: TrainingLog, selection: Selection, log: Log, canaries: Sequence[CandidateName]
 ) -> tuple[WaitingRows, float]:
@@ -1053,7 +1031,8 @@ def _waiting_rows(
         default=math.inf,
     )
     settled = min(settled, waiting.settled)
-    return WaitingRows.of([decision for decision in chosen if decision.decided_at < settled], log), settled
+    chosen = [decision for decision in chosen if decision.decided_at < settled]
+    return WaitingRows.from_decisions(chosen, log), settled
 
 
 def _selects(selection: Selection, decision: Decision) -> bool:
@@ -1071,7 +1050,7 @@ def _selects(selection: Selection, decision: Decision) -> bool:
 
 def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
     """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
-    if request.cluster in ("episode", "user") and log.clustered(request.cluster).n_questions == len(log):
+    if request.cluster in ("episode", "user") and log.cluster(request.cluster).n_questions == len(log):
         yield (
             f"No two decisions are on record with the same {request.cluster}: each is an observation by "
             "itself, as with --cluster none."
@@ -1115,13 +1094,7 @@ def _assumptions(candidates: list[CandidateName], checked: RecomputedCheck | Non
         )
 
 
-def _propensities(log: Log, settled: Settled) -> Iterator[str]:
-    """Yield a warning if the draws of the log contradict its propensities."""
-    if (note := propensity_note(log, settled.before)) is not None:
-        yield note
-
-
-def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
+def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
     """Yield a note on decisions that estimates leave out because they may still get feedback."""
     if settled.is_whole:
         return
@@ -1132,13 +1105,13 @@ def _unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str]:
     if settled.n_open:
         share = settled.n_open / (settled.n_open + rows)
         yield (
-            f"{settled.n_open:,} decisions since {shown(settled.before)} ({share:.0%} of all) may still get "
-            f"feedback and are not in the estimates. {later}"
+            f"{settled.n_open:,} decisions since {format_time(settled.before)} ({share:.0%} of all) may "
+            f"still get feedback and are not in the estimates. {later}"
         )
     else:
         yield (
-            f"Decisions since {shown(settled.before)} could still get feedback when the log was written, and "
-            f"are not in the estimates. {later}"
+            f"Decisions since {format_time(settled.before)} could still get feedback when the log "
+            f"was written, and are not in the estimates. {later}"
         )
 
 

@@ -31,13 +31,13 @@ FRESH_S = 60.0
 """Seconds for which a verdict is reused, so that a repeated request gets it."""
 
 
-def judged_as(version: int, active: ActivePolicy) -> str:
+def name_candidate(version: int, active: ActivePolicy) -> str:
     """Return the name of the candidate under which a version is judged before its promotion.
 
     A canary is judged as a frozen version on the decisions that it took part in, where weights are at most
     1 / share. Any other version is judged as its recipe, which learns as the log is replayed.
 
-    >>> judged_as(7, ActivePolicy("recipe"))
+    >>> name_candidate(7, ActivePolicy("recipe"))
     'recipe:7'
     """
     return f"{CandidateKind.CANARY if active.canary(version) else CandidateKind.RECIPE}:{version}"
@@ -79,7 +79,7 @@ async def verdict(
         QueueFullError: Too many evaluations are queued.
         LogUnavailableError: Try again later.
     """
-    name, request = judged_as(version, active), _request(version, active)
+    name, request = name_candidate(version, active), _request(version, active)
     evaluation = await asyncio.to_thread(_fresh, store, config_digest, version, active, clock())
     if force and (evaluation is None or evaluation.status is not evaluations.EvaluationStatus.DONE):
         raise UndecidedError(f"there is no verdict on version {version}")
@@ -93,7 +93,8 @@ async def verdict(
                 "it continues, so send the same request again to get the verdict"
             )
         await asyncio.sleep(poll_s)
-        evaluation = await asyncio.to_thread(_again, store, evaluation.seq)
+        evaluation = await asyncio.to_thread(evaluations.find, store, evaluation.seq)
+        assert evaluation is not None  # evaluations are never deleted
     if evaluation.status is evaluations.EvaluationStatus.FAILED:
         reason = f"Version {version} cannot be evaluated: {evaluation.error}"
         return {"verdict": "hold", "promote": False, "reasons": [reason], "evaluation": evaluation.seq}
@@ -126,7 +127,7 @@ def newest_judgement(
 
 
 def _request(version: int, active: ActivePolicy) -> dict[str, Any]:
-    name = judged_as(version, active)
+    name = name_candidate(version, active)
     return EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
 
 
@@ -138,12 +139,6 @@ def _fresh(
     if evaluation is None or evaluation.status is evaluations.EvaluationStatus.FAILED:
         return None
     return evaluation if evaluation.finished_at is None or evaluation.finished_at >= now - FRESH_S else None
-
-
-def _again(store: Store, seq: int) -> EvaluationRow:
-    evaluation = evaluations.find(store, seq)
-    assert evaluation is not None  # evaluations are never deleted
-    return evaluation
 
 
 POLL_S = 0.5

@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from armwise.agent.background import Work, retried
+from armwise.agent.background import Work, retry
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation.candidates import EvaluationError
 from armwise.agent.evaluation.evaluate import evaluate_log
@@ -42,7 +42,7 @@ from armwise.agent.low_priority import command_of_a_child
 from armwise.agent.reporting import log_plainly
 from armwise.agent.spec import lines
 from armwise.arms.base import Progress
-from armwise.feedback.errors import LogUnavailableError, SupersededError, described
+from armwise.feedback.errors import LogUnavailableError, SupersededError, describe_error
 from armwise.feedback.log import Store
 from armwise.feedback.registry import EvaluationRow, evaluations
 from armwise.feedback.sources import LogSource
@@ -111,7 +111,7 @@ class Evaluations:
 
     def _answer(self, mine: EvaluationRow, stop: threading.Event) -> None:
         try:
-            answer = self._attempted(mine, stop)
+            answer = self._attempt(mine, stop)
             evaluations.finish(self._store, mine, answer, self._clock())
         except StoppedError:
             evaluations.release(self._store, mine)
@@ -121,9 +121,9 @@ class Evaluations:
             evaluations.fail(self._store, mine, str(error), self._clock())
         except Exception as error:
             logger.exception("evaluation %d failed", mine.seq)
-            evaluations.fail(self._store, mine, described(error), self._clock())
+            evaluations.fail(self._store, mine, describe_error(error), self._clock())
 
-    def _attempted(self, mine: EvaluationRow, stop: threading.Event) -> evaluations.StoredResult:
+    def _attempt(self, mine: EvaluationRow, stop: threading.Event) -> evaluations.StoredResult:
         """Evaluate, and retry failures that are not the request's fault."""
 
         def evaluate() -> evaluations.StoredResult:
@@ -133,7 +133,7 @@ class Evaluations:
 
         if self._pauses_s is None:
             return evaluate()
-        return retried(
+        return retry(
             Work.EVALUATION,
             evaluate,
             wait=stop.wait,
@@ -274,7 +274,7 @@ def handle_request(pipe: "Connection[Any, Any]", task: bytes) -> None:
         message = {"away": str(error)}
     except Exception as error:
         logger.exception("the evaluation failed")
-        message = {"failed": described(error)}
+        message = {"failed": describe_error(error)}
     pipe.send_bytes(orjson.dumps(message))
 
 

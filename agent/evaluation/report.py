@@ -14,7 +14,7 @@ from rich.text import Text
 
 from armwise.agent.evaluation.candidates import BASELINE, CandidateKind
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, counted
+from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, format_counts
 from armwise.feedback.ope import ESTIMATORS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ import json
 import shlex
 
 from armwise.agent.configuration_file import CONFIG
-from armwise.agent.reporting import draw_svg, filled, moment
+from armwise.agent.reporting import draw_svg, fill_template, moment
 
 
 class ReportSection(BaseModel):
@@ -82,10 +82,10 @@ class Estimated(ReportSection):
     note: str = ""
     covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
 
-    def shown(self, interval: Interval | None) -> str:
+    def format_interval(self, interval: Interval | None) -> str:
         """Return one of its intervals as text, marked if it omits a bias.
 
-        >>> Estimated(estimator="dm").shown(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
+        >>> Estimated(estimator="dm").format_interval(Interval(value=0.25, low=0.2, high=0.3, kind="normal"))
         '+0.250 [+0.200, +0.300] biased'
         """
         return "" if interval is None else f"{interval}{'' if self.covers else ' biased'}"
@@ -190,7 +190,7 @@ class CandidateResult(ReportSection):
     @property
     def remarks(self) -> list[str]:
         """Remarks on the candidate; a sentence each."""
-        excluded = [f"Not judged by: {counted(self.excluded)}."] if self.excluded else []
+        excluded = [f"Not judged by: {format_counts(self.excluded)}."] if self.excluded else []
         noted: dict[str, list[str]] = {}
         for estimate in self.estimates:
             if estimate.note and estimate.value is not None:
@@ -331,7 +331,7 @@ class Report(ReportSection):
         """Return a line for each candidate, the excluded decisions, and the assumptions."""
         return [
             *(f"{candidate.name}: {' '.join(candidate.remarks)}" for candidate in self.candidates),
-            f"Left out: {counted(self.excluded) or 'none'}.",
+            f"Left out: {format_counts(self.excluded) or 'none'}.",
             *self.assumptions,
             *([f"{', '.join(self.uncovered)}: {self.bias}"] if self.uncovered else []),
         ]
@@ -358,10 +358,10 @@ def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
     yield [candidate.name, *verdict, *(["doubtful weights"] if doubted else [])]
     yield [estimate.estimator for estimate in candidate.estimates]
     yield [
-        estimate.note if estimate.value is None else estimate.shown(estimate.value)
+        estimate.note if estimate.value is None else estimate.format_interval(estimate.value)
         for estimate in candidate.estimates
     ] or [NO_ROW]
-    yield [estimate.shown(estimate.difference) for estimate in candidate.estimates]
+    yield [estimate.format_interval(estimate.difference) for estimate in candidate.estimates]
     yield [f"{estimate.effective_n:,.0f}" for estimate in candidate.estimates]
 
 
@@ -630,15 +630,15 @@ def _plain(axes: Any, grid: str) -> None:
 
 def page(report: Report) -> str:
     """Return a report as HTML."""
-    return filled(
+    return fill_template(
         "evaluation.html",
         _pictures(report),
         report=report,
         window=window(report),
         summary=summary(report),
         command=command(report.request, "" if "://" in report.source else report.source, report.config),
-        request=_indented(report.request.model_dump(mode="json")),
-        reward=_indented(report.reward),
+        request=_format_json(report.request.model_dump(mode="json")),
+        reward=_format_json(report.reward),
         colours={name: COLOURS[colour] for name, colour in colour_candidates(report).items()},
         arm_colours={arm: COLOURS[colour] for arm, colour in colour_arms(report).items()},
         judged=[candidate for candidate in report.candidates if candidate.verdict is not None],
@@ -787,5 +787,5 @@ def _pictures(report: Report) -> dict[str, str]:
     return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}
 
 
-def _indented(document: object) -> str:
+def _format_json(document: object) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)

@@ -136,7 +136,7 @@ class EvaluationRequest(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _named_once(self) -> Self:
+    def _require_distinct(self) -> Self:
         for what, among in (("a candidate", self.candidates), ("an estimator", self.estimators)):
             if len(set(among)) != len(among):
                 raise ValueError(f"{what} is named twice: {', '.join(among)[:SHOWN]}")
@@ -188,10 +188,10 @@ class EvaluationRequest(BaseModel):
         """The budget of the candidates; None: the logged prices apply."""
         return Budget.model_validate(self.budget) if self.budget else None
 
-    def changed(self, rule: RewardRule) -> RewardRule:
+    def apply_prices(self, rule: RewardRule) -> RewardRule:
         """Return a reward rule with the prices of this request.
 
-        >>> EvaluationRequest(cost={"steps": 0.5}, cost_weight=0.2).changed(RewardRule()).cost.steps
+        >>> EvaluationRequest(cost={"steps": 0.5}, cost_weight=0.2).apply_prices(RewardRule()).cost.steps
         0.5
         """
         weight = rule.cost_weight if self.cost_weight is None else self.cost_weight
@@ -212,7 +212,7 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
             policy.
         LogUnavailableError: Try again later.
     """
-    arms = {*arm_sets.defined(store), *config.actions}
+    arms = {*arm_sets.list_defined(store), *config.actions}
     for name in dict.fromkeys((*request.candidates, request.baseline)):
         candidate = parse_name(name)
         match candidate.kind:
@@ -220,7 +220,9 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
                 raise CandidateError(
                     f"candidate {name!r} names an unknown arm{did_you_mean(candidate.argument, arms)}"
                 )
-            case CandidateKind.VERSION | CandidateKind.RECIPE if not _is_version(store, candidate.number):
+            case CandidateKind.VERSION | CandidateKind.RECIPE if (
+                candidate.number > LARGEST_VERSION or versions.find(store, candidate.number) is None
+            ):
                 raise CandidateError(f"candidate {name!r}: there is no version {candidate.number}")
             case CandidateKind.POLICY:
                 assert candidate.policy is not None
@@ -230,10 +232,6 @@ def refuse_untrusted(request: EvaluationRequest, config: AppConfig, store: Store
                     raise CandidateError(f"candidate {name!r}: {error}") from None
             case CandidateKind.ROUTER:
                 _refuse_router(candidate, config)
-
-
-def _is_version(store: Store, number: int) -> bool:
-    return number <= LARGEST_VERSION and versions.find(store, number) is not None
 
 
 def _refuse_router(candidate: CandidateName, config: AppConfig) -> None:

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr
 from armwise.agent.access import Caller, UnauthorizedError
 from armwise.agent.api import pages
 from armwise.agent.api.answer_ids import find_decision
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError, translate
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import AppReplica, RequestCaller, read_address
@@ -73,13 +73,13 @@ async def script() -> Response:
 
 @router.post(
     "/v1/decisions/{decision_id}/feedback-token",
-    **documented("createFeedbackToken", FeedbackToken, "unknown_metric", scopes=("feedback",)),
+    **document_route("createFeedbackToken", FeedbackToken, "unknown_metric", scopes=("feedback",)),
 )
 async def create_token(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Return a token with which a page may rate this answer, and nothing else; the page needs no key."""
     replica.config.reward.metric(METRIC)
     presser = _presser(caller)  # who is refused what its token could not be used for
-    decision_id = presser.shown(await find_decision(replica, presser, decision_id))
+    decision_id = presser.strip_prefix(await find_decision(replica, presser, decision_id))
     expires = int(replica.clock() + replica.config.reward.wait_s)
     token = make_token(replica, caller.key, decision_id, expires)
     return StdlibJson(construct(FeedbackToken, token=token, expires_at=float(expires)))
@@ -99,7 +99,7 @@ async def preflight() -> Response:
 @router.post(pages.FEEDBACK_BUTTON, include_in_schema=False)  # of the script: the token is no key of a client
 async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) -> Response:
     """Keep what a button of `/feedback.js` says of one answer; the token of that answer stands for a key."""
-    key, decision_id = _opened(replica, body.token)
+    key, decision_id = _read_token(replica, body.token)
     try:
         caller = replace(_presser(replica.keyring.holder(key)), address=read_address(request))
     except UnauthorizedError as error:
@@ -116,7 +116,7 @@ async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) 
         message = f"press {body.change} of this answer was kept with another value: count the next one up"
         raise ApiError("idempotency_conflict", message, "change") from None
     except StoreError as error:
-        raise translate(error).shown_to(caller) from None
+        raise translate(error).show_to(caller) from None
     status = receipts[-1].status if receipts else "accepted"
     reply = construct(ButtonReceipt, decision_id=decision_id, value=body.value, status=status)
     return StdlibJson(reply, 202)
@@ -158,16 +158,16 @@ def make_token(replica: Replica, key: str | None, decision_id: str, expires: int
         expires: End of validity, in seconds since the epoch.
     """
     claims = orjson.dumps([key, decision_id, expires])
-    return f"{_encoded(claims)}.{_encoded(_signature(replica, claims))}"
+    return f"{_encode(claims)}.{_encode(_signature(replica, claims))}"
 
 
-def _opened(replica: Replica, token: str) -> tuple[str | None, str]:
+def _read_token(replica: Replica, token: str) -> tuple[str | None, str]:
     """Return key and decision of a token. Raises ApiError."""
     claims, _, signature = token.partition(".")
     try:
-        content = _decoded(claims)
+        content = _decode(claims)
         key, decision_id, expires = orjson.loads(content)
-        sound = hmac.compare_digest(_signature(replica, content), _decoded(signature))
+        sound = hmac.compare_digest(_signature(replica, content), _decode(signature))
     except (ValueError, TypeError):
         sound = False
     if not sound:
@@ -182,9 +182,9 @@ def _signature(replica: Replica, claims: bytes) -> bytes:
     return hmac.new(key, claims, hashlib.sha256).digest()[:MAC_BYTES]
 
 
-def _encoded(content: bytes) -> str:
+def _encode(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, StrictStr
 
 from armwise.agent.access import is_unlogged
 from armwise.agent.api import errors, pages
-from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, read_address
 from armwise.agent.api.protocols import answering, chat
@@ -50,7 +50,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
-"""Content security policy of the page; `_framed` adds who may show it."""
+"""Content security policy of the page; `_limit_frames` adds who may show it."""
 
 THIS_MACHINE = ("http://localhost:*", "http://127.0.0.1:*")
 
@@ -74,7 +74,7 @@ class ChatQuestion(Request):
 @router.get(pages.CHAT)
 async def page(replica: AppReplica) -> Response:
     """The page; its key is behind the # of its address, which browsers do not send."""
-    policy = f"{POLICY}{_framed(replica)}"
+    policy = f"{POLICY}{_limit_frames(replica)}"
     headers = {
         "content-security-policy": policy,
         "referrer-policy": "no-referrer",
@@ -101,7 +101,7 @@ for _name in pages.CHAT_FILES:
     _serve(_name, "text/css" if _name.endswith(".css") else "text/javascript")
 
 
-@router.post(f"{pages.CHAT}/ask", **documented("askChat", None, *ANSWER, scopes=("chat",)))
+@router.post(f"{pages.CHAT}/ask", **document_route("askChat", None, *ANSWER, scopes=("chat",)))
 async def ask(http: HttpRequest, replica: AppReplica, caller: RequestCaller, body: ChatQuestion) -> Response:
     """Answer a question of the page: its passages and a token to rate it, then the text as it is written."""
     visitor = replace(caller, address=read_address(http))
@@ -137,13 +137,15 @@ async def _write(turn: OpenTurn, begin: dict[str, Any]) -> AsyncGenerator[bytes,
             elif isinstance(event, Finished):
                 yield write_event({"end": "cut" if "length" in event.finish_reasons else "whole"})
     except Exception as error:  # noqa: BLE001 - the status was sent already: it is sent as an event
-        yield write_event({"error": {"code": answering.failed(error).code}})
+        yield write_event({"error": {"code": answering.report_failure(error).code}})
 
 
 def _list_passages(decided: Decided, config: AppConfig) -> list[dict[str, str | None]]:
     """Return the passages that the language model was shown, in the order of their numbers in the answer."""
     passages = decided.retrieval.passages
-    shown = sum(1 for _ in prompts.numbered(passages, config.find_answering(decided.served).word_budget))
+    shown = sum(
+        1 for _ in prompts.number_passages(passages, config.find_answering(decided.served).word_budget)
+    )
     listed = []
     for passage in passages[:shown]:
         source = chat.name_source(passage.id, config)
@@ -160,7 +162,7 @@ def _make_token(replica: Replica, key: str | None, decision_id: str) -> str | No
     return make_token(replica, key, decision_id, int(replica.clock() + reward.wait_s))
 
 
-def _framed(replica: Replica) -> str:
+def _limit_frames(replica: Replica) -> str:
     """Return the directive that says who may show the page in a frame; empty: everybody."""
     origins = replica.config.chat.origins
     if not origins and replica.keyring.is_open:

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from armwise.agent.cli.console import PLAIN, console, explained, progress
-from armwise.agent.cli.options import renamed, unique
+from armwise.agent.cli.console import PLAIN, console, progress, report_errors
+from armwise.agent.cli.options import parse_renaming, unique
 from armwise.agent.reporting import moment
 from armwise.arms.base import Progress
 from armwise.arms.suggestions import did_you_mean
@@ -163,7 +163,7 @@ def import_log(
 
     Armwise's own log does not change.
     """
-    with explained():
+    with report_errors():
         if output is None and not dry_run:
             raise ValueError("give --output FILE, or --dry-run")
         if form in FACTS:
@@ -186,7 +186,7 @@ def import_log(
                 distribution=distribution,
                 prefix=distribution_of,
                 costs=_costs(cost or ()),
-                features=unique("--feature", map(renamed, feature or ())),
+                features=unique("--feature", map(parse_renaming, feature or ())),
             ),
             metric=metric,
             scale=scale,
@@ -221,7 +221,7 @@ def _write_log(source: Path, request: ImportRequest, output: Path | None) -> Non
             with appearing(output) as file:
                 write_export(log.examples(), file, Header(written_at=time.time(), reward=rule, arms=log.arms))
                 if not log.summary.rows:
-                    raise ExchangeError(f"{source}: no row can be used; {_left_out(log.faults)}")
+                    raise ExchangeError(f"{source}: no row can be used; {_describe_faults(log.faults)}")
     _print_understood(log)
     _print_rows(first)
     _print_summary(log, request.metric)
@@ -248,7 +248,7 @@ def _write_outcomes(source: Path, request: ImportRequest, output: Path | None) -
                     file.write(line)
                     written += 1
                 if not written:
-                    raise ExchangeError(f"{source}: no row has an outcome; {_left_out(log.faults)}")
+                    raise ExchangeError(f"{source}: no row has an outcome; {_describe_faults(log.faults)}")
     say(
         f"{written:,} outcomes"
         + ("; dry run: nothing was written" if output is None else f" written to {output}")
@@ -263,7 +263,7 @@ def say(text: str) -> None:
 
 def _costs(pairs: Iterable[str]) -> dict[str, str]:
     """Read columns by cost. Raises ValueError."""
-    columns = unique("--cost", map(renamed, pairs))
+    columns = unique("--cost", map(parse_renaming, pairs))
     for name in columns:
         if name not in COSTS:
             raise ValueError(f"--cost {name}: unknown cost{did_you_mean(name, COSTS)}")
@@ -308,7 +308,7 @@ def _convert(
         rows = _Counted(read(source, metric, scale, faults), on_progress)
         write_export(rows, file, Header(written_at=time.time(), reward=make_rule(metric, scale)))
         if not rows.count:
-            raise ExchangeError(f"{source}: no row can be used; {_left_out(faults)}")
+            raise ExchangeError(f"{source}: no row can be used; {_describe_faults(faults)}")
     say(f"{rows.count:,} decisions written to {output}")
     _print_faults(faults)
 
@@ -337,7 +337,7 @@ class _Counted:
 
 
 def _print_understood(log: ProductionLog) -> None:
-    for what, column in log.columns.named():
+    for what, column in log.columns.list_columns():
         if not column.startswith("_"):
             say(f"{what} <- {column}")
     if log.full:
@@ -409,7 +409,7 @@ def _propensities(summary: LogSummary) -> str:
     return f"propensities: {', '.join(parts)}, {summary.unknown:,} unknown"
 
 
-def _left_out(faults: Faults) -> str:
+def _describe_faults(faults: Faults) -> str:
     reasons = "; ".join(
         f"{n:,} {reason}" + (f" (such as {faults.shown[reason][0]})" if faults.shown.get(reason) else "")
         for reason, n in faults.counts.most_common()

@@ -23,7 +23,8 @@ from starlette.types import Receive, Scope, Send
 
 from armwise.agent.access import Caller, require_scope
 from armwise.agent.api import errors
-from armwise.agent.api.decisions import permitted
+from armwise.agent.api.ask_checks import check_ask
+from armwise.agent.api.decisions import read_permitted
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import identify_caller
@@ -35,7 +36,7 @@ from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask
 from armwise.arms.base import Passage
-from armwise.arms.filters import shown
+from armwise.arms.filters import hide_groups
 
 INSTRUCTIONS = (
     "Search the passages of this service, or have it answer from them. Each search and each answer names its "
@@ -131,7 +132,7 @@ def _calling(ctx: Context[Any, Any], *scopes: KeyScope) -> Iterator[tuple[Replic
         raise
     except Exception as error:
         cause = RequestValidationError(error.errors()) if isinstance(error, ValidationError) else error
-        failure = errors.translate(cause).shown_to(caller)
+        failure = errors.translate(cause).show_to(caller)
         if failure.code == "internal_error":
             logger.exception("a tool failed")
         raise ToolError(f"{failure.code}: {failure.message}") from error
@@ -148,12 +149,12 @@ async def search(
     """Search for passages that answer a question, in one corpus or where the policy finds it best."""
     with _calling(ctx, "decide") as (replica, caller):
         body = RetrieveRequest(query=query)
-        ask = asking.check_ask(replica, caller, query, body, None, "query", sent=body)
+        ask = check_ask(replica, caller, query, body.model, body.agent, None, "query", sent=body)
         if corpus is not None:
             ask = _within(replica, ask, corpus)
-        decided, _, _ = await asking.whole(asking.stream_turn(replica, caller, ask, None, None))
+        decided, _, _ = await asking.read_to_end(asking.stream_turn(replica, caller, ask, None, None))
         return SearchResults(
-            results=_found(replica, decided.retrieval.passages), decision_id=decided.decision.id
+            results=_describe_passages(replica, decided.retrieval.passages), decision_id=decided.decision.id
         )
 
 
@@ -164,11 +165,11 @@ async def fetch(
 ) -> Document:
     """Return the text of a passage that a search has found."""
     with _calling(ctx, "decide", "read") as (replica, caller):
-        passage = (await permitted(replica, caller, [id])).get(id)
+        passage = (await read_permitted(replica, caller, [id])).get(id)
         if passage is None:
             raise ToolError(f"there is no passage {id!r}; give an id that a search returned")
         corpus, _ = replica.config.locate_passage(id)
-        attributes = {name: str(value) for name, value in shown(passage.metadata).items()}
+        attributes = {name: str(value) for name, value in hide_groups(passage.metadata).items()}
         about = {**attributes, "corpus": corpus}
         return Document(
             id=id,
@@ -185,10 +186,12 @@ async def ask(question: Question, ctx: Context[Any, Any]) -> WrittenAnswer:
     with _calling(ctx, "decide") as (replica, caller):
         document = {"messages": [{"role": "user", "content": question}]}
         chat_ask = await chat.read_ask(replica, caller, document, ChatRequest.model_validate(document))
-        decided, written, _ = await asking.whole(asking.stream_turn(replica, caller, chat_ask, None, None))
+        decided, written, _ = await asking.read_to_end(
+            asking.stream_turn(replica, caller, chat_ask, None, None)
+        )
         return WrittenAnswer(
             answer=written.text,
-            passages=_found(replica, decided.retrieval.passages),
+            passages=_describe_passages(replica, decided.retrieval.passages),
             decision_id=decided.decision.id,
         )
 
@@ -230,7 +233,7 @@ def _within(replica: Replica, ask: Ask, corpus: str) -> Ask:
     return replace(ask, allowed=arms)
 
 
-def _found(replica: Replica, passages: Sequence[Passage]) -> list[FoundPassage]:
+def _describe_passages(replica: Replica, passages: Sequence[Passage]) -> list[FoundPassage]:
     return [
         FoundPassage(id=p.id, title=p.title, url=chat.name_source(p.id, replica.config)) for p in passages
     ]

@@ -95,7 +95,7 @@ def open_here(
         lambda: arms_on(None, now, deployed),
         embedders,
         generator,
-        saved.looked_at(config.router),
+        saved.find_passage_backbone(config.router),
     )
     return HostedArms(here, deployed, embedders, config.arms, cache)
 

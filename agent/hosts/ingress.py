@@ -32,7 +32,7 @@ from armwise.arms.deployments import (
     reach,
 )
 from armwise.arms.llm import writing
-from armwise.feedback.errors import described
+from armwise.feedback.errors import describe_error
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def deployments() -> dict[str, tuple[bool, str]]:
     try:
         statuses = serve.status().applications[serve.get_replica_context().app_name].deployments
     except (RayError, RayServeException, KeyError) as error:
-        return {"Ray Serve": (False, described(error))}
+        return {"Ray Serve": (False, describe_error(error))}
     shown = {}
     for name, status in sorted(statuses.items()):
         replicas = ", ".join(f"{n} {state.lower()}" for state, n in sorted(status.replica_states.items()))

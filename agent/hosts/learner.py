@@ -5,7 +5,7 @@ import logging
 import time
 from functools import cached_property
 
-from armwise.agent.background import Work, WorkFailure, clear, record, recorded
+from armwise.agent.background import Work, WorkFailure, clear, read_failures, record
 from armwise.agent.config import AppConfig
 from armwise.agent.jobs import this_process
 from armwise.agent.learning import (
@@ -14,12 +14,12 @@ from armwise.agent.learning import (
     LearnerThread,
     Recipe,
     active_recipe,
-    known_arms,
+    list_known_arms,
     live_arms,
 )
 from armwise.agent.telemetry import begin
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.errors import described
+from armwise.feedback.errors import describe_error
 from armwise.feedback.log import ChangeWatch, Store, open_log
 from armwise.feedback.registry import active_policy
 from armwise.feedback.training_log import lag, take_epoch
@@ -68,7 +68,7 @@ class LearnerHost:
             clear(Work.LEARNER)
             self._cleared = True
         config = self._config
-        active = active_policy(self._store, Recipe.configured(config).digest)
+        active = active_policy(self._store, Recipe.from_config(config).digest)
         promoted = active.recipe, live_arms(self._store, config).seq
         if running is not None and promoted == self._promoted:
             return running
@@ -80,7 +80,7 @@ class LearnerHost:
         return Learner(
             self._store,
             recipe,
-            known_arms(self._store, config),
+            list_known_arms(self._store, config),
             self._epoch,
             self._clock,
             drift=config.drift,
@@ -109,5 +109,5 @@ class LearnerHost:
         if self._on_record:
             return
         self._on_record = True
-        before = next((one.attempts for one in recorded() if one.work == Work.LEARNER), 0)
-        record(WorkFailure(Work.LEARNER, described(error), before + 1, time.time()))
+        before = next((one.attempts for one in read_failures() if one.work == Work.LEARNER), 0)
+        record(WorkFailure(Work.LEARNER, describe_error(error), before + 1, time.time()))

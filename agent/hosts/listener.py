@@ -35,7 +35,7 @@ def listening(app: "FastAPI", folder: Path) -> "FastAPI":
 
     @asynccontextmanager
     async def lifespan(starting: "FastAPI") -> AsyncIterator[None]:
-        async with inner_lifespan(starting), _served(starting, folder):
+        async with inner_lifespan(starting), _serve(starting, folder):
             yield
 
     app.router.lifespan_context = lifespan
@@ -43,8 +43,8 @@ def listening(app: "FastAPI", folder: Path) -> "FastAPI":
 
 
 @asynccontextmanager
-async def _served(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
-    with _slot(folder) as path, _bound(path) as listener:
+async def _serve(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
+    with _slot(folder) as path, _bind(path) as listener:
         server = _Server(
             uvicorn.Config(
                 app,
@@ -115,7 +115,7 @@ def _slot(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _bound(path: Path) -> Iterator[socket.socket]:
+def _bind(path: Path) -> Iterator[socket.socket]:
     path.unlink(missing_ok=True)  # of a replica that was killed
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from armwise.agent.api.documented import documented, link
+from armwise.agent.api.documented import document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import PageBefore, PageLimit, PathNumber
-from armwise.agent.jobs import planned_at
+from armwise.agent.jobs import plan_warm_start
 from armwise.agent.replies import Reply, Time, among, construct
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.registry import Run
@@ -59,7 +59,7 @@ class WarmStartList(Reply):
 
 @router.post(
     "/v1/warm-starts",
-    **documented(
+    **document_route(
         "createWarmStart",
         WarmStart,
         *("not_configured", "under_way"),
@@ -84,7 +84,7 @@ async def ask(replica: AppReplica) -> StdlibJson[WarmStart]:
     return StdlibJson(construct(WarmStart, **_state(run)), 202, {"location": f"/v1/warm-starts/{run.seq}"})
 
 
-@router.get("/v1/warm-starts", **documented("listWarmStarts", WarmStartList, scopes=("read",)))
+@router.get("/v1/warm-starts", **document_route("listWarmStarts", WarmStartList, scopes=("read",)))
 async def runs(
     replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[WarmStartList]:
@@ -95,7 +95,7 @@ async def runs(
     with the run of id N: get the next one with `before=N`.
     """
     listed = await asyncio.to_thread(registry_runs.page, replica.store, limit, before)
-    planned = await asyncio.to_thread(planned_at, replica)
+    planned = await asyncio.to_thread(plan_warm_start, replica)
     due = None if planned is None else construct(Due, at=planned.at, trigger=planned.trigger.value)
     states = [construct(WarmStart, **_state(run)) for run in listed]
     return StdlibJson(construct(WarmStartList, warm_starts=states, next=due))
@@ -103,7 +103,7 @@ async def runs(
 
 @router.get(
     "/v1/warm-starts/{number}",
-    **documented("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
+    **document_route("getWarmStart", WarmStartSteps, "warm_start_not_found", scopes=("read",)),
 )
 async def run(replica: AppReplica, number: PathNumber) -> StdlibJson[WarmStartSteps]:
     """Return one warm start: its inputs, as digests and positions, and each step with its result."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from armwise.agent.cli.console import console, errors, explained, progress
+from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import (
     ARGUMENT,
     CONFIG,
@@ -15,11 +15,11 @@ from armwise.agent.cli.options import (
     ConfigPath,
     Key,
     Url,
-    opened,
-    renamed,
+    open_config,
+    parse_renaming,
+    parse_weight,
     settings_options,
     unique,
-    weighted,
     with_log,
 )
 from armwise.agent.jobs import RunFailedError
@@ -74,11 +74,11 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     You can score the arms on them, train a router, and start with it before the first real question. An
     interrupted run continues where it stopped.
     """
-    with explained():
+    with report_errors():
         given["styles"] = unique(
-            "--styles", (weighted(style, "--styles") for style in given.get("styles") or ())
+            "--styles", (parse_weight(style, "--styles") for style in given.get("styles") or ())
         )
-        settings = opened(config, without=["router"])  # it may be about to be trained
+        settings = open_config(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             make_questions(Synthesis.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -86,9 +86,9 @@ def synthesize(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 @settings_options(Scoring, {"output": OUTPUT, "k": K}, without=("config",))
 def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     """Score every arm of a pool on every question; an interrupted run continues where it stopped."""
-    with explained():
+    with report_errors():
         from_log = given.get("from_log")
-        settings = with_log(config) if from_log else opened(config, without=["router"])
+        settings = with_log(config) if from_log else open_config(config, without=["router"])
         with progress() as on_progress:
             score_arms(Scoring.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -98,7 +98,7 @@ def score(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 )
 def portfolio(given: dict[str, Any]) -> None:
     """Choose a few arms that complement each other, for `portfolio` of the configuration."""
-    with explained():
+    with report_errors():
         select_portfolio(PortfolioSelection.model_validate(given), console)
 
 
@@ -108,8 +108,8 @@ def label(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 
     It saves scores, steps and tokens, but not seconds, which would differ after an interruption.
     """
-    with explained():
-        settings = opened(config, without=["router"])  # it may be about to be trained
+    with report_errors():
+        settings = open_config(config, without=["router"])  # it may be about to be trained
         with progress() as on_progress:
             label_questions(Labelling.model_validate({"config": settings, **given}), console, on_progress)
 
@@ -135,11 +135,11 @@ def enter_labels(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     If the configuration has a router, the labels also get its scores. Questions that it was trained on get
     the out-of-fold score, which `lab train --folds 5` saves.
     """
-    with explained():
-        given["metrics"] = unique("--metric", map(renamed, given["metrics"]))
+    with report_errors():
+        given["metrics"] = unique("--metric", map(parse_renaming, given["metrics"]))
         if given.get("draws") == "all":
             del given["draws"]
-        settings = InsertSettings.model_validate({"config": opened(config), **given})
+        settings = InsertSettings.model_validate({"config": open_config(config), **given})
         with progress() as on_progress:
             insert_labels(settings, console, on_progress)
 
@@ -154,7 +154,7 @@ def warm_start(
     its own process, whether or not a service runs. It exits with 0 if the candidate was promoted or held,
     or if there was nothing new.
     """
-    with explained():
+    with report_errors():
         if dry_run:
             settings = with_log(config, without=())
             with progress() as on_progress:
@@ -163,7 +163,7 @@ def warm_start(
                 line = f"{lot.source}: {lot.kind}, {'new' if lot.new else 'known'}, {lot.path}"
                 console.print(line, highlight=False, soft_wrap=True)
             return
-        settings = opened(config)
+        settings = open_config(config)
         try:
             with progress() as on_progress:
                 run = run_warm_start(settings, runs.Trigger.COMMAND, console, on_progress)
@@ -219,10 +219,10 @@ def train(
 
     `--model cascade` trains an arm of kind `cascade`, whose stages `--spec` describes.
     """
-    with explained():
-        settings = opened(config, without=["router"])  # it may be about to be trained
+    with report_errors():
+        settings = open_config(config, without=["router"])  # it may be about to be trained
         utility = {
-            "measures": unique("--measure", map(weighted, measure or ["f1"])),
+            "measures": unique("--measure", map(parse_weight, measure or ["f1"])),
             "prior": prior,
             "cost_weight": cost_weight,
             "cost": settings.reward.cost,
@@ -262,7 +262,7 @@ def threshold(
     the log cannot show what the other answer would have been worth. Nothing is changed; put the threshold
     into the configuration.
     """
-    with explained():
+    with report_errors():
         settings = with_log(config)
         fit = fit_logged_threshold(settings, arm)
     console.print(fit.table())
@@ -283,8 +283,8 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
     Questions that it was trained on are left out, except for a cascade, which does not list them. The best
     single arm is the best one on these questions.
     """
-    with explained():
-        settings = opened(config, without=["router"])
+    with report_errors():
+        settings = open_config(config, without=["router"])
         with progress() as on_progress:
             evaluate_model(
                 EvaluationSettings.model_validate({"config": settings, **given}), console, on_progress
@@ -299,8 +299,8 @@ def evaluate(given: dict[str, Any], config: ConfigPath = CONFIG) -> None:
 )
 def simulate_traffic(given: dict[str, Any], url: Url = URL, key: Key = None) -> None:
     """Send questions with known answers to a running service, score the replies, and send feedback."""
-    with explained():
-        metrics = unique("--metric", map(renamed, given["metrics"]))
+    with report_errors():
+        metrics = unique("--metric", map(parse_renaming, given["metrics"]))
         settings = Simulation.model_validate(
             {**given, "url": url, "api_key": key or None, "metrics": metrics}
         )

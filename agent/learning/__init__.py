@@ -7,7 +7,7 @@ from .recipe import (
     Recipe,
     active_recipe,
     digest_configuration,
-    known_arms,
+    list_known_arms,
     live_arms,
     read_spec,
 )
@@ -36,8 +36,8 @@ __all__ = [
     "earlier_checkpoint",
     "find_version",
     "keep_router",
-    "known_arms",
     "learn",
+    "list_known_arms",
     "live_arms",
     "open_router",
     "publish_candidate",

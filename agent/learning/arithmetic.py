@@ -23,11 +23,11 @@ def arithmetic() -> str:
     )
     kernel = f"{blas[0]['internal_api']} {blas[0].get('architecture', '')}".strip() if blas else "no BLAS"
     instructions = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])[-1:] or ["baseline"]
-    libraries = ", ".join(filter(None, map(_installed, LIBRARIES)))
+    libraries = ", ".join(filter(None, map(_describe_package, LIBRARIES)))
     return f"{kernel}; {instructions[0]}; {libraries}"
 
 
-def _installed(name: str) -> str:
+def _describe_package(name: str) -> str:
     try:
         return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:

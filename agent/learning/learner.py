@@ -212,7 +212,7 @@ class Learner:
     def _score_unscored(self, upto: int) -> None:
         """Compute missing scores of the recipe's router on the decisions of the next examples."""
         if self.recipe.router is not None:
-            decisions = router_contexts.unscored(
+            decisions = router_contexts.list_unscored(
                 self._store, self.recipe.router, join=self._rule.join, after=self.learned, upto=upto
             )
             score_unscored(self._store, self.recipe.router, decisions, self._backbones)
@@ -318,7 +318,7 @@ class PriceKeeper:
         self._pacer = Pacer(budget) if price is None else price.pacer(budget)
         self._seq = store.log_seq() if price is None else price.log_seq
         if price is not None:
-            self._pacer.arms |= prices.repriced(store, budget, self._seq, tokens)
+            self._pacer.arms |= prices.reprice(store, budget, self._seq, tokens)
 
     def step(self) -> Price | None:
         """Read new costs; return the price if one is published.
@@ -377,7 +377,7 @@ def publish_candidate(
     if start.after > joined:
         raise ValueError(f"cannot start after example {start.after}: the training log has {joined}")
     if recipe.router is not None:  # all decisions joined above, and those that wait for feedback
-        decisions = router_contexts.unscored(store, recipe.router, newest=MOST)
+        decisions = router_contexts.list_unscored(store, recipe.router, newest=MOST)
         score_unscored(store, recipe.router, decisions, backbones or {}, on_progress)
         if len(decisions) == MOST:
             router_contexts.leave_unscored(store, recipe.router, before=decisions[-1][0])
@@ -411,6 +411,6 @@ def draft_version(
     """Return the version to publish of a policy that has learned up to an example, and its state."""
     state = policy.save()
     with store.reading() as connection:
-        applied_seq = lag.applied_by(connection, recipe.reward.join, learned)
+        applied_seq = lag.find_applied(connection, recipe.reward.join, learned)
     parent = None if newest is None else newest.version
     return recipe.draft(state, learned, applied_seq, parent, epoch, clock()), state

@@ -16,7 +16,7 @@ from rich.table import Table
 from armwise.agent.config import AppConfig
 from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.learner import draft_version
-from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, known_arms
+from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, list_known_arms
 from armwise.agent.learning.restore import learn
 from armwise.agent.policies import Policy, PolicyError
 from armwise.feedback.log import Store, erasures
@@ -135,7 +135,7 @@ def rebuild(
     newest = versions.latest(store, recipe.digest)
     if newest is None:
         return None
-    policy = recipe.build(known_arms(store, config))
+    policy = recipe.build(list_known_arms(store, config))
     learned = min(newest.examples_seq, position.examples_seq)
     learn(store, recipe, policy, None, learned)
     draft, state = draft_version(store, recipe, policy, learned, newest, epoch, clock)
@@ -178,13 +178,13 @@ def verify_states(
     if difference:
         return VerifyReport(tuple(states), ("versions are compared once the training log is rebuilt",))
     recipes = {recipe.digest: recipe}
-    recipes |= {version.recipe: Recipe.of(version, config.reward) for version in wanted}
+    recipes |= {version.recipe: Recipe.from_version(version, config.reward) for version in wanted}
     notes = [_others(store, recipes)]
     for each in recipes.values():
-        policy = each.build(known_arms(store, config))
+        policy = each.build(list_known_arms(store, config))
         of_recipe = [version for version in wanted if version.recipe == each.digest]
         states += _verify(store, each, policy, of_recipe)
-        notes.append(_erased(store, policy))
+        notes.append(_note_erased(store, policy))
     notes.append(_elsewhere(states))
     return VerifyReport(tuple(states), tuple(dict.fromkeys(filter(None, notes))))
 
@@ -207,7 +207,7 @@ def _verify(store: Store, recipe: Recipe, policy: Policy, some: Sequence[Version
             difference = "the bytes of its checkpoint were changed"
         elif digest != version.digest:
             difference = f"the log gives {digest[:DIGEST_CHARS]}"
-            elsewhere = not versions.computed_alike(store, version, arithmetic())
+            elsewhere = not versions.is_computed_alike(store, version, arithmetic())
         what = f"version {version.version}"
         states.append(
             VerifiedState(what, version.examples_seq, difference, version.version, version.digest, elsewhere)
@@ -222,13 +222,13 @@ def find_version(store: Store, config: AppConfig, number: int) -> Version:
         newest = versions.latest(store)
         raise RebuildError(f"there is no version {number}; the newest is {newest and newest.version}")
     try:
-        Recipe.of(named, config.reward).require_servable(store, config)
+        Recipe.from_version(named, config.reward).require_servable(store, config)
     except PolicyError as error:
         raise RebuildError(f"{error}: pass the configuration with which it was learned") from None
     return named
 
 
-def _erased(store: Store, policy: Policy) -> str | None:
+def _note_erased(store: Store, policy: Policy) -> str | None:
     """Return a note on decisions whose texts were erased, if there are any."""
     if not (n := sum(erasure.decisions for erasure in erasures.erasures(store))):
         return None

@@ -65,13 +65,13 @@ class Recipe:
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
     @classmethod
-    def configured(cls, config: AppConfig) -> Self:
+    def from_config(cls, config: AppConfig) -> Self:
         """Return the recipe of the configuration."""
         also = config.observations.also
         return cls(config.policy, config.reward, None if also is None else StartingPoint(also=also))
 
     @classmethod
-    def of(cls, version: Version, reward: RewardRule) -> Self:
+    def from_version(cls, version: Version, reward: RewardRule) -> Self:
         """Return the recipe of a version.
 
         Args:
@@ -81,7 +81,7 @@ class Recipe:
         Raises:
             PolicyError: Its policy is unknown here, or it was learned with another reward.
         """
-        start = StartingPoint.of(version.start)
+        start = StartingPoint.from_document(version.start)
         recipe = cls(read_spec(version), reward, start, version.router, version.arms)
         if recipe.digest != version.recipe:
             raise PolicyError(
@@ -150,9 +150,9 @@ def live_arms(store: Store, config: AppConfig) -> ArmSet:
     return arm_sets.without_versions(store, config.arm_documents)
 
 
-def known_arms(store: Store, config: AppConfig) -> list[str]:
+def list_known_arms(store: Store, config: AppConfig) -> list[str]:
     """Return the names of all arms that a recipe may name: configured arms, and those that were ever live."""
-    return list(dict.fromkeys((*config.actions, *arm_sets.defined(store))))
+    return list(dict.fromkeys((*config.actions, *arm_sets.list_defined(store))))
 
 
 def digest_configuration(config: AppConfig) -> str:
@@ -187,7 +187,7 @@ def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None =
     Raises:
         LogUnavailableError: Try again later.
     """
-    configured = Recipe.configured(config)
+    configured = Recipe.from_config(config)
     active = active or active_policy(store, configured.digest)
     if active.recipe == configured.digest:
         return configured
@@ -195,7 +195,7 @@ def active_recipe(store: Store, config: AppConfig, active: ActivePolicy | None =
     version = versions.find(store, active.promotion.version)
     assert version is not None  # a promotion names a version that was published
     try:
-        recipe = Recipe.of(version, config.reward)
+        recipe = Recipe.from_version(version, config.reward)
         recipe.require_servable(store, config)
     except PolicyError as error:
         logger.warning(

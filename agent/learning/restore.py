@@ -20,7 +20,7 @@ from armwise.feedback.events import Example
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import learned_examples
+from armwise.feedback.training_log import read_learned_examples
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def restore_policy(
             raise
         lost = error
     try:
-        recipe = Recipe.of(version, rule)
+        recipe = Recipe.from_version(version, rule)
     except PolicyError:
         message = f"{lost}, and it was learned with another reward than the configured one"
         raise PolicyError(message) from None
@@ -69,7 +69,7 @@ def restore_policy(
         raise PolicyError(f"{lost}, and it cannot be learned again: {gap}") from gap
     state = policy.save()
     # computed by another processor, the numbers are equal up to rounding, but the digest differs
-    if (digest := versions.digest_state(state)) != version.digest and versions.computed_alike(
+    if (digest := versions.digest_state(state)) != version.digest and versions.is_computed_alike(
         store, version, arithmetic()
     ):
         raise PolicyError(
@@ -103,7 +103,7 @@ def earlier_checkpoint(
     store: Store, empty: Policy, version: Version, *, warn: bool = False
 ) -> tuple[Version, Policy] | None:
     """Return the newest other loadable version of the recipe that has learned no more, and its policy."""
-    for earlier in versions.kept_upto(store, version.recipe, version.examples_seq):
+    for earlier in versions.list_kept_upto(store, version.recipe, version.examples_seq):
         if earlier.version != version.version:
             try:
                 return earlier, load_checkpoint(store, empty, earlier)
@@ -143,7 +143,7 @@ def learn(
     Raises:
         LogGapError: Rows of the training log or of its facts are missing.
     """
-    examples = learned_examples(store, recipe.reward, recipe.start, after, upto, recipe.router)
+    examples = read_learned_examples(store, recipe.reward, recipe.start, after, upto, recipe.router)
     train_on(policy, recipe.reward, watch(examples))
 
 
@@ -219,7 +219,7 @@ class PolicyHistory:
     def _policy(self, version: Version) -> Policy:
         policy = self._cache.pop(version.version, None)
         if policy is None:
-            policy = restore_policy(self._store, version, self._rule, arm_sets.defined(self._store))
+            policy = restore_policy(self._store, version, self._rule, arm_sets.list_defined(self._store))
         self._cache[version.version] = policy
         for older in list(self._cache)[:-CACHED_POLICIES]:
             del self._cache[older]

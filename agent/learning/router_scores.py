@@ -67,11 +67,11 @@ class StoredTrained:
             NaN for a training question that was never held out, or if the router reads passages.
         """
         about, router = self.trained.about, self.trained.router
-        fitted, scores = self.unseen.of(texts, len(about.arms))
+        fitted, scores = self.unseen.look_up(texts, len(about.arms))
         if router.stage is Stage.QUESTION and encoder is not None and not fitted.all():
             new = ~fitted
             some = tuple(text for text, is_new in zip(texts, new, strict=True) if is_new)
-            table, vectors = features.question_table(some), encoder.encode_queries(some)
+            table, vectors = features.build_question_table(some), encoder.encode_queries(some)
             scores[new] = router.scores(Features(about.arms, some, features.QUESTION, table, vectors))
         return scores
 
@@ -181,7 +181,7 @@ def score_by_searching(store: Store, digest: str, config: AppConfig, on_progress
             "earlier decisions are not searched again: which passages they could find depended on the groups "
             "of their callers, so the router has no scores of them"
         )
-    unscored = [name for name, _ in router_contexts.unscored(store, digest, newest=SEARCHED)]
+    unscored = [name for name, _ in router_contexts.list_unscored(store, digest, newest=SEARCHED)]
     if not unscored:
         return ""
     again = _SearchAgain.open(config, stored, arms, store.draw_secret.salt, on_progress)
@@ -231,7 +231,7 @@ class _SearchAgain:
     def scores(self, decision: Decision) -> dict[str, float] | None:
         """Return the score of each eligible arm, as before the draw; None if no arm can search again."""
         question, about = decision.context.question, self.stored.trained.about
-        fitted, before = self.stored.unseen.of([question], len(about.arms))
+        fitted, before = self.stored.unseen.look_up([question], len(about.arms))
         if fitted[0]:
             has_scores = not np.isnan(before[0]).any()
             return dict(zip(about.arms, before[0].tolist(), strict=True)) if has_scores else None
@@ -247,7 +247,7 @@ class _SearchAgain:
         if not passages_by_arm:
             return None
         ids = sorted({passage.id for passages in passages_by_arm.values() for passage in passages})
-        vectors = self.vectors.of(ids) if ids else {}
+        vectors = self.vectors.look_up(ids) if ids else {}
         inputs = features.compute_features(
             question,
             embeddings[about.backbone],

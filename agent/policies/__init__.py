@@ -9,7 +9,7 @@ from .catalog import (
     build_policy,
     check_untrusted,
 )
-from .encoding import check_context, check_reward, hashed
+from .encoding import check_context, check_reward, hash_features
 from .epsilon_greedy import EpsilonGreedy
 from .features import (
     FORM,
@@ -23,7 +23,7 @@ from .features import (
 from .linear import LinearThompson, LinUCB
 from .neural import NeuralGreedy
 from .router import Routed
-from .sampling import Exploration, choose, greedy, served_distribution, softmax
+from .sampling import Exploration, choose, compute_served_distribution, greedy, softmax
 from .serialization import pack, seal, unpack, unseal
 from .vowpal import VowpalWabbit
 
@@ -52,16 +52,16 @@ __all__ = [
     "check_reward",
     "check_untrusted",
     "choose",
+    "compute_served_distribution",
     "describe",
     "form",
     "greedy",
-    "hashed",
+    "hash_features",
     "list_restarts",
     "pack",
     "sampling",
     "seal",
     "select_kinds",
-    "served_distribution",
     "softmax",
     "unpack",
     "unseal",

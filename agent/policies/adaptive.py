@@ -160,9 +160,9 @@ class Adaptive:
         Raises:
             PolicyError: A feature is not finite, or the embedding differs in length from earlier ones.
         """
-        return self.penalised(context, arms, np.zeros(len(arms)))
+        return self.penalise(context, arms, np.zeros(len(arms)))
 
-    def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
+    def penalise(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution with a penalty subtracted from the mean rewards, shape (n,)."""
         mean, deviation, over, apart = self._posterior(context, arms)
         net = mean - penalty
@@ -238,7 +238,7 @@ class Adaptive:
             model.rise[row] = min(max(rise, 0.0), ALL)
             model.measure(error)
             if self._rewards % FADING == 0:
-                for arm in (arm for arm, rose in self._changed().items() if not rose):
+                for arm in (arm for arm, rose in self._find_last_changes().items() if not rose):
                     model.fade(self._rows[arm], 0.5 ** (FADING / HALF_LIFE))
             apart = reward - prior.mean_score
             model.add(row, x, prior.v[0], apart)
@@ -247,7 +247,7 @@ class Adaptive:
             if change is not None:
                 self._restart(model, change)
 
-    def _changed(self) -> dict[str, bool]:
+    def _find_last_changes(self) -> dict[str, bool]:
         """Return whether each arm that ever changed had risen when it last did."""
         return {one.arm: one.rise for one in self._restarts}
 
@@ -317,4 +317,4 @@ class Adaptive:
     ) -> Prior:
         scores = prior_scores(context, arms, self._settings["prior_feature"])
         unknown = KNOWN / (KNOWN + model.drawn[rows])
-        return Prior.of(scores, NEWCOMER * model.deviation * unknown)
+        return Prior.from_scores(scores, NEWCOMER * model.deviation * unknown)

@@ -57,7 +57,7 @@ class Prior:
     bonus: Array
 
     @classmethod
-    def of(cls, scores: Array, bonus: Array) -> "Prior":
+    def from_scores(cls, scores: Array, bonus: Array) -> "Prior":
         """Return the prior of arms with these scores; those without one, NaN, have the best and a bonus."""
         known, v = ~np.isnan(scores), np.zeros((len(scores), 3))
         if not known.any():

@@ -41,7 +41,7 @@ class Policy(Protocol):
       without it can only be named by the configuration.
     - `contributions(context, arms)`, the contribution of each feature to the score of each arm, by name;
       raises PolicyError if its parameters make the score other than such a sum.
-    - `penalised(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
+    - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the

@@ -34,7 +34,7 @@ def check_context(context: Context) -> None:
     for features in context.arms.values():
         total += sum(features.values())
     if not math.isfinite(total):
-        for name, value in _named(context):
+        for name, value in _list_numbers(context):
             if not math.isfinite(value):
                 raise PolicyError(f"{name} is {value}; a finite number was expected")
 
@@ -72,7 +72,7 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
     return unknown
 
 
-def hashed(features: Mapping[str, float], dims: int) -> list[float]:
+def hash_features(features: Mapping[str, float], dims: int) -> list[float]:
     """Add up named features in a fixed number of columns; a hash of the name gives its column and sign.
 
     A name and its pseudonym have the same column. Names that collide disturb each other; with random signs,
@@ -85,7 +85,7 @@ def hashed(features: Mapping[str, float], dims: int) -> list[float]:
     Source: Weinberger et al. 2009, Feature hashing for large scale multitask learning,
     arXiv:0902.2206.
 
-    >>> hashed({"words": 2.0, "steps": 0.5}, 4)
+    >>> hash_features({"words": 2.0, "steps": 0.5}, 4)
     [-2.0, 0.5, 0.0, 0.0]
     """
     row = [0.0] * dims
@@ -110,7 +110,7 @@ def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
     >>> question_columns(Context("?", {"steps": 0.5}, (0.1, 0.2)), 4, 6)
     [0.0, 0.5, 0.0, 0.0, 0.1, 0.2]
     """
-    columns = [*hashed(context.features, dims), *context.embedding]
+    columns = [*hash_features(context.features, dims), *context.embedding]
     if n is not None and len(columns) != n:
         raise PolicyError(
             f"an embedding of {n - dims} numbers was expected, as before; got {len(context.embedding)}"
@@ -132,7 +132,7 @@ def question_contributions(
     """
     contributions = {"intercept": weights[:, 0]}
     for name, value in context.features.items() if dims else ():
-        contributions[name] = weights[:, 1 : 1 + dims] @ hashed({name: value}, dims)
+        contributions[name] = weights[:, 1 : 1 + dims] @ hash_features({name: value}, dims)
     if context.embedding:
         contributions["embedding of the question"] = weights[:, 1 + dims :] @ np.array(context.embedding)
     return contributions
@@ -144,7 +144,7 @@ def _slot(name: str, dims: int) -> tuple[int, float]:
     return (number >> 1) % dims, 1.0 if number & 1 else -1.0
 
 
-def _named(context: Context) -> Iterator[tuple[str, float]]:
+def _list_numbers(context: Context) -> Iterator[tuple[str, float]]:
     for name, value in context.features.items():
         yield f"feature {name!r}", value
     for i, value in enumerate(context.embedding):

@@ -142,9 +142,9 @@ class EpsilonGreedy:
         Raises:
             PolicyError: A feature or a prediction is not finite.
         """
-        return self.penalised(context, arms, np.zeros(len(arms)))
+        return self.penalise(context, arms, np.zeros(len(arms)))
 
-    def penalised(
+    def penalise(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the distribution with a penalty subtracted from the predictions. Raises PolicyError."""

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from armwise.arms.profile import ProfileSpec
-from armwise.arms.tokenizer import written_words
+from armwise.arms.tokenizer import split_words
 from armwise.feedback.events import ROUTER, Context
 from armwise.feedback.texts import FORM as FORM
-from armwise.feedback.texts import QUESTION_WORDS, compressed
+from armwise.feedback.texts import QUESTION_WORDS, compress
 from armwise.number import Number
 
 DIGIT = re.compile(r"\d")
@@ -33,7 +33,7 @@ MAX_CAPITALS = 8
 """Number of capitalised words at which the feature `capitals` is 1."""
 
 STOP_WORDS = frozenset(
-    written_words("""
+    split_words("""
     a an and are as at be been but by can could did do does for from had has have he her him his i if in
     into is it its many may me more most much my no not of on or our s she should so some such than that
     the their them then there these they this those to under up upon us was we were will with would you your
@@ -121,7 +121,7 @@ def describe(
         question: The text.
         spec: Which features to compute.
         embedding: Unit vector of the question by the backbone of `spec`, shape (dim,).
-        extra: The caller's features: a number becomes a feature of that name, `compressed`; a text or a
+        extra: The caller's features: a number becomes a feature of that name, after `compress`; a text or a
             boolean becomes the feature `key=value`. They replace computed features of the same name.
         arms: Features of each arm, passed on unchanged.
         cost_weight: Quality that the request gives up for one unit of priced cost. If `spec` has a range for
@@ -140,7 +140,7 @@ def describe(
     if spec.shape:
         features |= form(question)
     if extra:
-        features |= dict(_named(key, value) for key, value in extra.items())
+        features |= dict(_name_feature(key, value) for key, value in extra.items())
     if spec.cost_weights is not None and cost_weight is not None:
         low, high = spec.cost_weights
         features["cost_weight"] = (cost_weight - low) / (high - low)
@@ -154,11 +154,11 @@ def form(question: str) -> dict[str, float]:
     >>> form("Who wrote Emma?")["length"]
     0.09375
     """
-    return _shape(question, written_words(question, contractions=True), _lower(question))
+    return _shape(question, split_words(question, contractions=True), _lower(question))
 
 
 def _lower(question: str, *, pairs: bool = False) -> list[str]:
-    return [word.lower() for word in written_words(question, contractions=True, pairs=pairs)]
+    return [word.lower() for word in split_words(question, contractions=True, pairs=pairs)]
 
 
 def _words(lower: list[str], spec: FeatureSpec) -> dict[str, float]:
@@ -197,10 +197,10 @@ def _shape(question: str, words: list[str], lower: list[str]) -> dict[str, float
     return features
 
 
-def _named(key: str, value: float | str | bool) -> tuple[str, float]:
+def _name_feature(key: str, value: float | str | bool) -> tuple[str, float]:
     """Return the name and value of the feature for a value that the caller sent.
 
-    >>> _named("tier", "free"), _named("beta", True), _named("age", 10)
+    >>> _name_feature("tier", "free"), _name_feature("beta", True), _name_feature("age", 10)
     (('tier=free', 1.0), ('beta=true', 1.0), ('age', 2.0))
     """
     if isinstance(value, bool):
@@ -209,7 +209,7 @@ def _named(key: str, value: float | str | bool) -> tuple[str, float]:
         return f"{key}={value}", 1.0
     if not math.isfinite(value):
         raise FeatureError(f"context {key!r} is {value}; a finite number was expected")
-    return key, compressed(value)
+    return key, compress(value)
 
 
 def _dense(embedding: NDArray[np.float32] | None, spec: EmbeddingSpec) -> tuple[float, ...]:

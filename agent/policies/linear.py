@@ -117,7 +117,7 @@ class RidgePolicy(ABC):
         """
         return self._distribution(*self.posterior(context, arms))
 
-    def penalised(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
+    def penalise(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution with a penalty subtracted from the mean rewards."""
         mean, covariance = self.posterior(context, arms)
         return self._distribution(mean - penalty, covariance)
@@ -171,7 +171,7 @@ class RidgePolicy(ABC):
         with self._lock:
             model = self._model or self._empty(x)
             n_columns = len(self._columns)
-            z = self._learned_columns(context, arm, x)
+            z = self._learn_columns(context, arm, x)
             if self._model is None or arm not in self._rows or len(self._columns) > n_columns:
                 self._model, self._cached = model, None  # rows or columns move
             if len(self._columns) > n_columns:
@@ -226,7 +226,7 @@ class RidgePolicy(ABC):
                 arms=tuple(arms),
                 features={arm: dict(values) for arm, values in features.items()},
                 rows=np.array([self._rows.get(arm, -1) for arm in arms], dtype=np.intp),
-                z=self._shared(features, arms, x),
+                z=self._build_shared(features, arms, x),
             )
         if self._settings["shared"]:
             cached.z[:, : len(x)] = x
@@ -243,7 +243,7 @@ class RidgePolicy(ABC):
             features.pop(pseudonym(prior_feature), None)
         return kept
 
-    def _shared(self, features: Features, arms: Sequence[str], x: Array) -> Array:
+    def _build_shared(self, features: Features, arms: Sequence[str], x: Array) -> Array:
         """Return the shared columns of each arm, shape (n_arms, n_shared); unknown names come last."""
         if not self._settings["shared"]:
             return np.zeros((len(arms), 0))
@@ -251,7 +251,7 @@ class RidgePolicy(ABC):
         cells = [
             (i, len(x) + columns.setdefault(name, len(columns)), value)
             for i, arm in enumerate(arms)
-            for name, value in _scaled(features.get(arm, {})).items()
+            for name, value in _scale(features.get(arm, {})).items()
         ]
         z = np.zeros((len(arms), len(x) + len(columns)))
         z[:, : len(x)] = x
@@ -259,14 +259,14 @@ class RidgePolicy(ABC):
             z[i, column] = value
         return z
 
-    def _learned_columns(self, context: Context, arm: str, x: Array) -> Array:
+    def _learn_columns(self, context: Context, arm: str, x: Array) -> Array:
         """Return the shared columns of one arm, shape (n_shared,), after adding columns for new names."""
         if not self._settings["shared"]:
             return np.zeros(0)
         features = self._model_features(context, (arm,)).get(arm, {})
         description = self._descriptions.get(arm)
         if description is None or description.features != features:
-            scaled = _scaled(features)
+            scaled = _scale(features)
             columns = [self._columns.setdefault(name, len(self._columns)) for name in scaled]
             description = self._descriptions[arm] = _Description(dict(features), columns, [*scaled.values()])
         z = np.zeros(len(x) + len(self._columns))
@@ -280,10 +280,10 @@ class RidgePolicy(ABC):
         return PRIOR if feature is None else float(find_value(context.arms.get(arm, {}), feature, PRIOR))
 
 
-def _scaled(features: Mapping[str, float]) -> dict[str, float]:
+def _scale(features: Mapping[str, float]) -> dict[str, float]:
     """Scale the description of an arm to length 1, by pseudonyms; the score of a router stays as it is.
 
-    >>> [*_scaled({"kind=graph": 0.75, "hops": 1.0, "router": 0.4}).values()]
+    >>> [*_scale({"kind=graph": 0.75, "hops": 1.0, "router": 0.4}).values()]
     [0.6, 0.8, 0.4]
     """
     length = math.hypot(*(value for name, value in features.items() if name != FEATURE)) or 1.0

@@ -142,7 +142,7 @@ class NeuralGreedy:
         """
         return self._exploration.spread(self.predictions(context, arms), self._rewards)
 
-    def penalised(
+    def penalise(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the distribution with a penalty subtracted from the predictions. Raises PolicyError."""
@@ -226,7 +226,7 @@ class HeadNet:
         if self._outputs is None:
             return np.full(len(arms), PRIOR)
         rows = [self._rows.get(arm, -1) for arm in arms]
-        return np.asarray((self._outputs[0] @ self._hidden(self._inputs(context)))[rows])
+        return np.asarray((self._outputs[0] @ self._compute_hidden(self._inputs(context)))[rows])
 
     def learn(self, context: Context, arm: str, reward: float) -> None:
         """Take one step towards the reward of one arm."""
@@ -239,7 +239,7 @@ class HeadNet:
             self._outputs = np.concatenate([self._outputs, self._outputs[:, -1:]], axis=1)
             self._steps = np.append(self._steps, 0)
         row = self._rows[arm]
-        hidden = self._hidden(x)
+        hidden = self._compute_hidden(x)
         output = self._outputs[:, row]
         slope = 2.0 * (float(output[0] @ hidden) - reward)
         back = np.where(hidden[:-1] > 0.0, slope * output[0, :-1], 0.0)
@@ -274,7 +274,7 @@ class HeadNet:
         n = None if self._layer is None else self._layer.shape[2] - 1
         return np.array([*question_columns(context, DIMS, n), 1.0])
 
-    def _hidden(self, x: Array) -> Array:
+    def _compute_hidden(self, x: Array) -> Array:
         """Return the inputs of the outputs, with a 1 at the end for their bias."""
         assert self._layer is not None
         return np.append(np.maximum(self._layer[0] @ x, 0.0), 1.0)
@@ -403,7 +403,7 @@ class EncoderNet:
 
         torch.set_num_threads(len(compute_cores()))
         # A copy: the cached encoder is the start of other policies, too.
-        self._tokenizer, self._encoder = copy.deepcopy(pretrained(self._place))
+        self._tokenizer, self._encoder = copy.deepcopy(load_pretrained(self._place))
         self._encoder.to("cuda" if torch.cuda.is_available() else "cpu")
         self._optimizer = torch.optim.AdamW(
             self._encoder.parameters(), lr=self.rate, weight_decay=WEIGHT_DECAY, fused=True
@@ -439,8 +439,8 @@ class EncoderNet:
 
 
 @lru_cache(maxsize=2)
-@extras.explained()
-def pretrained(place: str | Path) -> tuple[Any, Any]:
+@extras.explain_missing()
+def load_pretrained(place: str | Path) -> tuple[Any, Any]:
     """Load a tokenizer and an encoder, cached. Raises PolicyError."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging

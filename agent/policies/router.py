@@ -38,9 +38,9 @@ class Routed(Uniform):
 
     def probabilities(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
         """Return the distribution over the arms. Raises PolicyError if a score is not finite."""
-        return self.penalised(context, arms, np.zeros(len(arms)))
+        return self.penalise(context, arms, np.zeros(len(arms)))
 
-    def penalised(
+    def penalise(
         self, context: Context, arms: Sequence[str], penalty: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return the distribution with a penalty subtracted from the scores. Raises PolicyError."""

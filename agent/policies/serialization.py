@@ -44,7 +44,7 @@ def unseal(state: bytes, made_by: Mapping[str, Any]) -> bytes:
     return body
 
 
-@extras.explained()
+@extras.explain_missing()
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return facts, which must be JSON, and arrays as one byte string."""
     from safetensors.numpy import save  # here: a policy that only decides has no need of it
@@ -52,7 +52,7 @@ def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return json.dumps(facts).encode() + b"\n" + save(dict(arrays))
 
 
-@extras.explained()
+@extras.explain_missing()
 def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the facts and the arrays of a body; the arrays are writable.
 

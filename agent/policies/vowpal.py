@@ -53,7 +53,7 @@ from armwise.feedback.texts import by_pseudonym
 
 DEFAULT = "--cb_explore_adf --squarecb --gamma_scale 100 --clip_p 1 --learning_rate 0.2 -q sa -q ea"
 
-VW_VERSION = extras.installed("vowpalwabbit")
+VW_VERSION = extras.find_version("vowpalwabbit")
 """Part of every state: another version may read the same model differently."""
 
 NAMES = "pseudonyms"
@@ -179,7 +179,7 @@ class VowpalWabbit:
         check_context(context)
         with self._lock:
             actions = self._find_actions(context, arms)
-            shared = self._shared(context)
+            shared = self._build_shared(context)
             self._vw.predict_multi([shared, *actions.examples])
             scores = shared.get_action_scores()
         total: float = sum(scores)
@@ -216,7 +216,7 @@ class VowpalWabbit:
         """Return the predicted cost of each arm, shape (n_arms,)."""
         with self._lock:
             actions = self._find_actions(context, arms)
-            self._vw.predict_multi([self._shared(context), *actions.examples])
+            self._vw.predict_multi([self._build_shared(context), *actions.examples])
             costs = np.array([example.get_partial_prediction() for example in actions.examples])
         return costs[actions.position]
 
@@ -232,7 +232,7 @@ class VowpalWabbit:
         with self._lock:
             actions = self._find_actions(context, decision.arms)
             drawn = actions.position[decision.arms.index(decision.drawn)]
-            examples = [self._shared(context), *actions.examples]
+            examples = [self._build_shared(context), *actions.examples]
             examples[1 + drawn] = self._action(
                 decision.drawn, context.arms.get(decision.drawn, {}), f"0:{cost}:{weighed_by}"
             )
@@ -266,7 +266,7 @@ class VowpalWabbit:
 
         return pylibvw.example(self._vw, self._label_type)
 
-    def _shared(self, context: Context) -> Any:
+    def _build_shared(self, context: Context) -> Any:
         example = self._example()
         if context.features:
             example.push_feature_dict(self._vw, {"s": by_pseudonym(context.features)})
@@ -390,7 +390,7 @@ def _check_token(token: str) -> None:
         raise PolicyError(f"vw argument {token!r} is empty, or has a space, a quote or a backslash")
 
 
-@extras.explained()
+@extras.explain_missing()
 def _workspace(tokens: Sequence[str]) -> Any:
     from vowpalwabbit import Workspace  # loaded when a policy needs it: most configurations have none
 

@@ -300,12 +300,12 @@ def _client(http: "Http") -> Iterator[str]:
     """Yield the rules that determine a client's address, and forward only this address to replicas."""
     yield "    http-request set-var(txn.client) src"
     if http.trusted_proxies:
-        yield from _forwarded(http)
+        yield from _write_forwarding(http)
     yield "    http-request set-header x-forwarded-for %[var(txn.client)]"
     yield "    http-request del-header x-forwarded-proto unless trusted"
 
 
-def _forwarded(http: "Http") -> Iterator[str]:
+def _write_forwarding(http: "Http") -> Iterator[str]:
     """Yield the rules that find a client behind trusted proxies, and limit its concurrent requests."""
     from armwise.agent.api import ApiError
 

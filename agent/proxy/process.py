@@ -72,7 +72,7 @@ class Proxy:
             raise ProxyError(f"{configuration}: {checked.stderr.strip()}")
         self._admin = configuration.with_name(ADMIN_SOCKET)
         self._ends: deque[float] = deque(maxlen=ENDS)
-        self._process = self._started(*([] if taking is None else ["-x", str(taking)]))
+        self._process = self._start_process(*([] if taking is None else ["-x", str(taking)]))
 
     @property
     def pid(self) -> int:
@@ -90,7 +90,7 @@ class Proxy:
         self._ends.append(time.monotonic())
         if len(self._ends) == ENDS and self._ends[-1] - self._ends[0] < ENDS_S:
             raise ProxyError(f"HAProxy keeps stopping; its configuration is {self._command[-1]}")
-        self._process = self._started()
+        self._process = self._start_process()
         return True
 
     def has_looked(self) -> bool:
@@ -148,7 +148,7 @@ class Proxy:
         with suppress(subprocess.TimeoutExpired):
             wait_for_end(self._process, limit_s)
 
-    def _started(self, *words: str) -> "subprocess.Popen[bytes]":
+    def _start_process(self, *words: str) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [*self._command, *words], start_new_session=True, preexec_fn=ends_with_its_parent
         )

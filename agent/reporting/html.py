@@ -49,7 +49,7 @@ DARK = (
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def filled(template: Path | str, pictures: Mapping[str, str], **values: object) -> str:
+def fill_template(template: Path | str, pictures: Mapping[str, str], **values: object) -> str:
     """Render a template as HTML.
 
     Args:
@@ -91,7 +91,7 @@ def _environment(folder: Path) -> "Environment":
     environment.filters["moment"] = moment
     environment.filters["clock"] = write_clock
     environment.filters["instant"] = write_instant
-    environment.filters["counted"] = counted
+    environment.filters["counted"] = format_counts
     return environment
 
 
@@ -210,10 +210,10 @@ def write_price(usd: float) -> str:
     return f"{write_dollars(1000.0 * usd)} per 1,000"
 
 
-def counted(reasons: Mapping[str, int]) -> str:
+def format_counts(reasons: Mapping[str, int]) -> str:
     """Return the count for each reason as text.
 
-    >>> counted({"forced": 1200, "not judged": 3})
+    >>> format_counts({"forced": 1200, "not judged": 3})
     '1,200 forced, 3 not judged'
     """
     return ", ".join(f"{n:,} {reason}" for reason, n in reasons.items())

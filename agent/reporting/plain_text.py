@@ -68,7 +68,7 @@ class LogRecord(logging.LogRecord):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if self.exc_info and self.exc_info[0] is not None:
-            self.exc_text = _indented(self.exc_info)
+            self.exc_text = _format_traceback(self.exc_info)
 
     def getMessage(self) -> str:  # noqa: N802 (of the standard library)
         r"""Return the message with its line breaks as codes.
@@ -79,7 +79,9 @@ class LogRecord(logging.LogRecord):
         return one_line(super().getMessage())
 
 
-def _indented(info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]) -> str:
+def _format_traceback(
+    info: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
+) -> str:
     lines = "".join(traceback.format_exception(*info)).rstrip("\n").split("\n")
     return "\n".join(f"  {visible(line)}" for line in lines)
 

@@ -52,7 +52,9 @@ class Schema:
     answered: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, features: Features, stage: Stage, columns: Sequence[str] | None = None) -> "Schema":
+    def from_features(
+        cls, features: Features, stage: Stage, columns: Sequence[str] | None = None
+    ) -> "Schema":
         """Return the schema of the features that a router uses.
 
         Args:
@@ -179,7 +181,7 @@ class Router(ABC):
             RouterError: The labels lack the features of its stage, which leaves it unchanged; or they cannot
                 be fitted, which leaves it unfitted.
         """
-        schema = Schema.of(labels.features, self.stage, self.columns)
+        schema = Schema.from_features(labels.features, self.stage, self.columns)
         self.schema = None  # a failed fit may leave half of an earlier one
         self._fit(replace(labels, features=schema.conform(labels.features)))
         self.schema = schema

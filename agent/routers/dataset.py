@@ -65,7 +65,7 @@ class ArmTable:
         """Return some of the questions."""
         return ArmTable(self.names, self.values[at])
 
-    def of(self, at: Sequence[int]) -> "ArmTable":
+    def select_arms(self, at: Sequence[int]) -> "ArmTable":
         """Return some of the arms."""
         return ArmTable(self.names, self.values[:, list(at)])
 
@@ -146,14 +146,14 @@ class Features:
             self.passages,
         )
 
-    def of(self, arms: Sequence[str]) -> "Features":
+    def select_arms(self, arms: Sequence[str]) -> "Features":
         """Return the features of only these arms, in this order. Raises RouterError."""
         at = positions(self.arms, arms)
         return replace(
             self,
             arms=tuple(arms),
-            retrieved=None if self.retrieved is None else self.retrieved.of(at),
-            answered=None if self.answered is None else self.answered.of(at),
+            retrieved=None if self.retrieved is None else self.retrieved.select_arms(at),
+            answered=None if self.answered is None else self.answered.select_arms(at),
         )
 
 
@@ -270,7 +270,7 @@ ROWS_PER_BATCH = 4096
 """Most rows in a batch of scoring."""
 
 
-def scored_in_parts(
+def score_in_parts(
     features: Features, rows: int, score: Callable[[Features], NDArray[np.floating]]
 ) -> Floats:
     """Return the scores of all questions, computed in batches, shape (n_questions, n_arms).

@@ -1,8 +1,8 @@
 """The features of a router: of questions, of retrieved passages, of answers.
 
-before a search     question_table   form, clauses, comparisons
-after the searches  retrieved_table  similarities of passages, agreement of retrievers
-after the answers   answered_table   agreement of answers, and whether passages contain them
+before a search     build_question_table   form, clauses, comparisons
+after the searches  build_retrieved_table  similarities of passages, agreement of retrievers
+after the answers   build_answered_table   agreement of answers, and whether passages contain them
 
 `compute_features` combines the features of one question, up to the stage reached.
 """
@@ -21,7 +21,7 @@ from armwise.agent.routers.dataset import SAME_AS, ArmTable, Features, Floats
 from armwise.arms import signals as scoring_signals
 from armwise.arms.base import Passage
 from armwise.arms.relevance import RelevanceModel
-from armwise.arms.tokenizer import normalised, words
+from armwise.arms.tokenizer import normalise, words
 
 Vectors = NDArray[np.float32]
 
@@ -67,10 +67,10 @@ def terms(text: str) -> list[str]:
     return [*every, *map(" ".join, pairwise(every))]
 
 
-def question_table(texts: Sequence[str]) -> Floats:
+def build_question_table(texts: Sequence[str]) -> Floats:
     """Return the features of each question before any search, shape (n_questions, n_names).
 
-    >>> table = question_table(["Who is the son of the king of Siam?"])
+    >>> table = build_question_table(["Who is the son of the king of Siam?"])
     >>> table[0, QUESTION.index("n_of")].item()
     2.0
     """
@@ -84,7 +84,7 @@ def question_table(texts: Sequence[str]) -> Floats:
     return table
 
 
-def retrieved_table(
+def build_retrieved_table(
     texts: Sequence[str],
     embedding: Vectors,
     found: Sequence[Sequence[Sequence[Passage]]],
@@ -108,18 +108,18 @@ def retrieved_table(
         table[row] = np.hstack(
             [
                 signals,
-                scaled(signals),
-                scoring_signals.found_signals(ids),
+                scale_columns(signals),
+                scoring_signals.measure_agreement(ids),
                 scoring_signals.word_signals(text, of_arms),
             ]
         )
     return ArmTable(RETRIEVED, table)
 
 
-def scaled(values: Floats) -> Floats:
+def scale_columns(values: Floats) -> Floats:
     """Scale each column to [0, 1] by its smallest and largest known values; 0.5 if all are equal.
 
-    >>> scaled(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
+    >>> scale_columns(np.array([[1.0, 7.0], [3.0, 7.0], [np.nan, np.nan]])).tolist()
     [[0.0, 0.5], [1.0, 0.5], [nan, nan]]
     """
     is_known = ~np.isnan(values)
@@ -131,7 +131,7 @@ def scaled(values: Floats) -> Floats:
     return np.where(is_known, np.where(differ, (values - least) / spread, 0.5), np.nan)
 
 
-def answered_table(
+def build_answered_table(
     texts: Sequence[str],
     arms: Sequence[str],
     answers: Sequence[Sequence[str]],
@@ -149,7 +149,7 @@ def answered_table(
     """
     rows = []
     for text, given, of_arms in zip(texts, answers, found, strict=True):
-        alike = np.array([normalised(answer) for answer in given])
+        alike = np.array([normalise(answer) for answer in given])
         rows.append(
             np.hstack(
                 [scoring_signals.answer_signals(text, given, of_arms), alike[:, None] == alike[None, :]]
@@ -175,15 +175,15 @@ def with_relevance(
     """
     assert features.retrieved is not None
     rows = [_relevance(by_id, of_arms) for by_id, of_arms in zip(relevance, found, strict=True)]
-    features = replace(features, retrieved=_extended(features.retrieved, RELEVANCE, rows))
+    features = replace(features, retrieved=_extend(features.retrieved, RELEVANCE, rows))
     if features.answered is None:
         return features
     assert answers is not None
     rows = [_support(*inputs) for inputs in zip(relevance, found, answers, strict=True)]
-    return replace(features, answered=_extended(features.answered, SUPPORT, rows))
+    return replace(features, answered=_extend(features.answered, SUPPORT, rows))
 
 
-def _extended(table: ArmTable, names: tuple[str, ...], rows: Sequence[Floats]) -> ArmTable:
+def _extend(table: ArmTable, names: tuple[str, ...], rows: Sequence[Floats]) -> ArmTable:
     return ArmTable((*table.names, *names), np.concatenate([table.values, np.stack(rows)], axis=2))
 
 
@@ -214,12 +214,12 @@ def _support(
     [[0.25, 0.25, 0.25], [0.75, 0.5, 0.5]]
     """
     read = {
-        passage.id: f" {normalised(passage.title)} {normalised(passage.text)} "
+        passage.id: f" {normalise(passage.title)} {normalise(passage.text)} "
         for passages in of_arms
         for passage in passages
     }
     table = np.zeros((len(of_arms), len(SUPPORT)))
-    for row, passages, answer in zip(table, of_arms, map(normalised, answers), strict=True):
+    for row, passages, answer in zip(table, of_arms, map(normalise, answers), strict=True):
         inside = {name for name, text in read.items() if answer and f" {answer} " in text}
         hits = inside.intersection(passage.id for passage in passages)
         row[:] = [
@@ -251,14 +251,14 @@ def compute_features(
         relevance: Predicts the relevance of passages, for a router with columns of it.
     """
     embeddings, texts = embedding[None], (text,)
-    features = Features(tuple(arms), texts, QUESTION, question_table(texts), embeddings)
+    features = Features(tuple(arms), texts, QUESTION, build_question_table(texts), embeddings)
     if found is None or vectors is None:
         return features
     rankings = [[[passage for passage in passages if passage.id in vectors] for passages in found]]
     features = replace(
         features,
-        retrieved=retrieved_table(texts, embeddings, rankings, vectors),
-        answered=None if answers is None else answered_table(texts, arms, [answers], rankings),
+        retrieved=build_retrieved_table(texts, embeddings, rankings, vectors),
+        answered=None if answers is None else build_answered_table(texts, arms, [answers], rankings),
     )
     if relevance is None:
         return features

@@ -38,7 +38,7 @@ class OutOfFoldScores:
     scores: Mapping[str, Sequence[float] | None]
     digest: str
 
-    def of(self, texts: Sequence[str], n_arms: int) -> tuple[NDArray[np.bool_], Floats]:
+    def look_up(self, texts: Sequence[str], n_arms: int) -> tuple[NDArray[np.bool_], Floats]:
         """Return whether the router was trained on each question, and its out-of-fold scores.
 
         Args:

@@ -182,7 +182,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     manifest.add(folder, files)
 
 
-def looked_at(config: RouterConfig | None) -> frozenset[str]:
+def find_passage_backbone(config: RouterConfig | None) -> frozenset[str]:
     """Return the backbone whose vectors of passages a router reads, empty if none. Raises RouterError."""
     about = None if config is None else read_about(config.path)
     return frozenset({about.backbone} if about is not None and about.k else ())

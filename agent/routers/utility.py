@@ -42,7 +42,7 @@ class Utility(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _weighted(self) -> "Utility":
+    def _check_weights(self) -> "Utility":
         for name, weight in self.measures.items():
             if not weight > 0.0:
                 raise ValueError(f"measure {name!r} has weight {weight}; a positive one was expected")

@@ -40,20 +40,20 @@ def arm_infos(config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES) 
     return {
         name: ArmInfo(
             graph.embeddings(name),
-            catalog.arm_features(name, spec, graph.expected_usd(name)),
+            catalog.arm_features(name, spec, graph.estimate_usd(name)),
             filters=graph.filters(name),
             answering=how,
             **_abilities(config, how, checked),
             cached=spec.cache,
             searched=graph.search_digest(name),
-            bound=graph.bound(name),
+            bound=graph.compute_bound(name),
             profile=profiles.get(name),
             checked=checked,
             searches=spec.kind != "none",
             sources=_sources(config, graph, name),
         )
         for name, spec in config.actions.items()
-        for checked in [_checked(config, graph, name)]
+        for checked in [_find_checked(config, graph, name)]
         for how in [config.find_answering(name)]
     }
 
@@ -66,9 +66,9 @@ def _sources(config: AppConfig, graph: ArmGraph, arm: str) -> tuple[str, ...]:
     return config.corpus_names if searches else ()
 
 
-def _checked(config: AppConfig, graph: ArmGraph, arm: str) -> CheckedAnswering | None:
+def _find_checked(config: AppConfig, graph: ArmGraph, arm: str) -> CheckedAnswering | None:
     """Return how the answers of an arm are checked; None: they are sent as they are."""
-    if (checked := graph.checked(arm)) is None:
+    if (checked := graph.find_checks(arm)) is None:
         return None
     then = config.find_answering(checked.then)
     parts = checked.first, checked.then, then, checked.check, checked.threshold, checked.explore
@@ -143,9 +143,9 @@ class ArmRegistry:
         if self._started:
             newer = arm_sets.live(self._store, self.seq)
         else:
-            newer = arm_sets.started(self._store, self._configured)
+            newer = arm_sets.start(self._store, self._configured)
             self._started = True
-        return LoggedArms(newer, arm_sets.disabled(self._store))
+        return LoggedArms(newer, arm_sets.list_disabled(self._store))
 
     async def follow(self, logged: LoggedArms) -> None:
         """Serve the logged state; a set that could not be built is tried again after a pause."""
@@ -157,7 +157,7 @@ class ArmRegistry:
                 await self._build(arm_set)  # the first set: no requests to hold up
             elif self._building is None or self._building.done():
                 self._building = asyncio.create_task(self._build(arm_set), name="arm-builder")
-        self._turns.arms = self._switched(self._turns.arms)
+        self._turns.arms = self._apply_switches(self._turns.arms)
 
     async def replace(self, names: Collection[str]) -> None:
         """Make these the live arms, here and in every replica that follows the log.
@@ -193,14 +193,14 @@ class ArmRegistry:
             if spec.action and name not in live
         }
         parts = {
-            name: [part for part in graph.closure(name) if part in live and self._asks(part, llm)]
+            name: [
+                part
+                for part in graph.closure(name)
+                if part in live and self.config.find_answering(part).llm == llm
+            ]
             for name, llm in waiting.items()
         }
         return {name: found[0] for name, found in parts.items() if found}
-
-    def _asks(self, arm: str, llm: str) -> bool:
-        """Return whether a live arm is answered by a language model."""
-        return self.config.find_answering(arm).llm == llm
 
     def stop(self) -> None:
         """Cancel a build that is under way."""
@@ -236,10 +236,10 @@ class ArmRegistry:
         self.config, self.seq = config, seq
         clear(Work.ARMS)
         self._turns.former = {**self._turns.former, **self._turns.arms}
-        self._turns.arms = self._switched(arm_infos(config, profiles))
+        self._turns.arms = self._apply_switches(arm_infos(config, profiles))
         self._on_serve()
 
-    def _switched(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
+    def _apply_switches(self, arms: Mapping[str, ArmInfo]) -> Mapping[str, ArmInfo]:
         """Return the arms with the switches of the log applied."""
         if {name for name, info in arms.items() if not info.enabled} == self._disabled & arms.keys():
             return arms

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from armwise.agent.access import Caller, unlogged_id
+from armwise.agent.access import Caller, make_unlogged_id
 from armwise.agent.background import Work, WorkFailure
 from armwise.agent.serving.telemetry import Telemetry
 from armwise.agent.turn import Ask, CountedLog, FactLog, TurnLoop
@@ -107,7 +107,7 @@ class LogOutage:
             self._log.suspect(str(error))
             raise
 
-    def limited(self, log: FactLog) -> FactLog:
+    def limit_commits(self, log: FactLog) -> FactLog:
         """Return a log whose commits are waited for only while it is not known to be away."""
         return _LimitedLog(log, self) if self.answers else log
 
@@ -135,12 +135,12 @@ def stand_in(turns: TurnLoop, ask: Ask, caller: Caller, telemetry: Telemetry) ->
         )
     unlogged = replace(
         turns,
-        log=CountedLog(_Nowhere(), lambda _: telemetry.unlogged(), telemetry.finished),
+        log=CountedLog(_Nowhere(), lambda _: telemetry.count_unlogged(), telemetry.count_execution),
         charge=lambda _, cost: turns.charge(ask.decision_id, cost),
         is_followed=False,
     )
     # without an episode: no signal reads the turns before it, and none is added to it
-    return unlogged, replace(ask, decision_id=caller.prefix + unlogged_id(), forced=arm, episode_id=None)
+    return unlogged, replace(ask, decision_id=caller.prefix + make_unlogged_id(), forced=arm, episode_id=None)
 
 
 class _Nowhere:
@@ -154,7 +154,7 @@ class _Nowhere:
 
 
 class _LimitedLog:
-    """See `LogOutage.limited`."""
+    """See `LogOutage.limit_commits`."""
 
     def __init__(self, log: FactLog, outage: LogOutage) -> None:
         self._log, self._outage = log, outage

@@ -69,7 +69,7 @@ FEEDBACK_ITEMS = 1000
 """Most values of feedback on a decision or an episode, with retractions; more get 409."""
 
 
-async def _reached() -> None:
+async def _reach_at_once() -> None:
     """Return at once: everything is in this process."""
 
 
@@ -87,7 +87,7 @@ class Backends:
     arms: "HostedArms"
     embedders: "Embedders"
     generators: Mapping[str, Generator]
-    reach: Callable[[], Awaitable[None]] = _reached
+    reach: Callable[[], Awaitable[None]] = _reach_at_once
 
 
 class Gate(Protocol):
@@ -252,7 +252,9 @@ class Replica:
                 timeout_s=limits.llm_timeout_s,
                 on_refusal=self._note_refusal,
             ),
-            log=self.outage.limited(CountedLog(self.log, telemetry.decided, telemetry.finished)),
+            log=self.outage.limit_commits(
+                CountedLog(self.log, telemetry.count_decision, telemetry.count_execution)
+            ),
             keeps_answers=self.outage.answers,
             features=config.features,
             cost_weight=config.reward.cost_weight,
@@ -317,11 +319,13 @@ class Replica:
 
     async def find_draw(self, episode: str) -> KeptDraw | None:
         """Return the newest draw of a conversation whose arm may be kept. Raises LogUnavailableError."""
-        return await self.outage.ask(partial(asyncio.to_thread, conversations.kept_draw, self.store, episode))
+        return await self.outage.ask(
+            partial(asyncio.to_thread, conversations.find_kept_draw, self.store, episode)
+        )
 
     async def find_turns(self, episode: str) -> list[AnsweredTurn]:
         """Return the first turn of a conversation and its newest ones. Raises LogUnavailableError."""
-        find = partial(asyncio.to_thread, conversations.answered_turns, self.store, episode)
+        find = partial(asyncio.to_thread, conversations.list_answered_turns, self.store, episode)
         return await self.outage.ask(find)
 
     async def find_previous(self, decision: Decision) -> conversations.EarlierTurn | None:
@@ -348,7 +352,7 @@ class Replica:
 
     def _charge(self, decision_id: str, cost: Cost) -> None:
         self.quota.charge(decision_id, cost)
-        self.telemetry.charged(self.under_way.get(decision_id), cost.usd)
+        self.telemetry.add_key_cost(self.under_way.get(decision_id), cost.usd)
 
     @property
     def decides(self) -> bool:
@@ -400,14 +404,14 @@ class Replica:
             await model.close()
         with suppress(StoreError):  # the usage of keys since the last report is lost
             await self.quota.report()
-        await self.quota.settled()
+        await self.quota.finish_exchange()
         self.store.close()
 
     async def _warm_up(self) -> None:
         """Wait for the hosts, and describe one question, which fails if an encoder's dimension differs."""
         backends, features = self._backends, self.config.features
         await backends.reach()
-        self.turns.searcher.restricted = await backends.arms.restricted()
+        self.turns.searcher.restricted = await backends.arms.is_restricted()
         if features.embedding is not None:
             backbone = features.embedding.backbone
             vectors = await backends.embedders.embed(WARM_UP, frozenset({backbone}))
@@ -498,7 +502,7 @@ class Replica:
         raised, drift, join = None, self.config.drift, self.config.reward.join
         if drift is not None:
             alarms = await asyncio.to_thread(read_alarms, self.store, join, self.versions.active)
-            self.versions.alarms, until = alarms, alarms.raised_until(drift)
+            self.versions.alarms, until = alarms, alarms.find_raised_end(drift)
             self.alarm_at = None if alarms.newest is None else alarms.newest.at
             if until is not None and self.clock() < until:
                 raised = Exploration(drift.exploration, drift.floor)

@@ -65,7 +65,7 @@ class RouterScorer:
         question = "Warm-up question?"
         query = Query(question, await embed(question, frozenset({self.backbone})))
         nothing = [()] * len(self.about.arms) if self.k else None
-        await self._scored(
+        await self._score(
             query, self.about.arms, nothing, {}, None
         )  # without a time limit: loading may take long
 
@@ -74,14 +74,19 @@ class RouterScorer:
     ) -> dict[str, float]:
         """Score in a thread: some routers take milliseconds. Raises ArmError."""
         if not self.k:
-            return await self._scored(query, arms, None, {}, self._limit_s)
+            return await self._score(query, arms, None, {}, self._limit_s)
         every = [found[arm].passages[: self.k] for arm in arms]
-        vectors = await self._fetch_vectors(
-            sorted({passage.id for passages in every for passage in passages})
-        )
-        return await self._scored(query, arms, every, vectors, self._limit_s)
+        vectors: Vectors = {}
+        if ids := sorted({passage.id for passages in every for passage in passages}):
+            try:
+                async with asyncio.timeout(self._limit_s):
+                    vectors = await self._vectors(self.backbone, ids)
+            except TimeoutError:
+                why = f"the vectors of {len(ids)} passages did not arrive within {self._limit_s:g} s"
+                raise ArmError(why) from None
+        return await self._score(query, arms, every, vectors, self._limit_s)
 
-    async def _scored(
+    async def _score(
         self,
         query: Query,
         arms: Sequence[str],
@@ -97,17 +102,6 @@ class RouterScorer:
             raise ArmError(f"the router returned no scores within {limit_s:g} s") from None
         except RouterError as error:
             raise ArmError(f"the router cannot score the arms: {error}") from error
-
-    async def _fetch_vectors(self, ids: Sequence[str]) -> Vectors:
-        if not ids:
-            return {}
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await self._vectors(self.backbone, ids)
-        except TimeoutError:
-            raise ArmError(
-                f"the vectors of {len(ids)} passages did not arrive within {self._limit_s:g} s"
-            ) from None
 
     def _scores(
         self,
@@ -149,7 +143,7 @@ class Scorers:
             trained = read_trained(config.router.path)
             self.configured = RouterScorer(trained, config.router.k, vectors, self._limit_s)
 
-    def of(self, digest: str | None) -> RouterScorer | None:
+    def find(self, digest: str | None) -> RouterScorer | None:
         """Return the router with a digest; None: the configured one. Raises RouterError."""
         if digest is None:
             return self.configured
@@ -168,7 +162,7 @@ class Scorers:
             await self.configured.warm_up(self._embed)
             self._warm.add(self.configured)
 
-    async def warmed(self, scorers: Iterable[RouterScorer]) -> bool:
+    async def warm_up_all(self, scorers: Iterable[RouterScorer]) -> bool:
         """Return whether all these routers can score; a failure is logged once."""
         for scorer in scorers:
             if scorer not in (*self._warm, self.configured):

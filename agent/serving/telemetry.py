@@ -137,25 +137,25 @@ class Telemetry:
         )
         self._keys = set[str]()
 
-    def decided(self, decision: Decision) -> None:
+    def count_decision(self, decision: Decision) -> None:
         """Count a decision."""
         self._decisions.labels(decision.drawn, decision.mode.value).inc()
         if decision.mode is Mode.EXPLORE:
             self._propensity.labels(decision.drawn).observe(decision.propensity)
 
-    def took(self, execution: Execution, seconds: float, *, logged: bool = True) -> None:
+    def time_turn(self, execution: Execution, seconds: float, *, logged: bool = True) -> None:
         """Record the duration of a turn, from admission to the last byte, and whether its end is logged."""
         if not logged:
-            self.unlogged()
+            self.count_unlogged()
         self._turns.labels(execution.served or NONE_SERVED).observe(seconds)
         rest = seconds - execution.cost.retrieval_s - execution.cost.llm_s
         self._overhead.observe(max(0.0, rest))  # arms that search at once add up to more
 
-    def began(self, served: str, seconds: float) -> None:
+    def time_first_text(self, served: str, seconds: float) -> None:
         """Record the time from admission to the first text of an answer."""
         self._first_token.labels(served).observe(seconds)
 
-    def finished(self, execution: Execution, drawn: str) -> None:
+    def count_execution(self, execution: Execution, drawn: str) -> None:
         """Count the end of a turn by its status and the arm that was drawn."""
         cost = execution.cost
         self._executions.labels(drawn, execution.status.value).inc()
@@ -166,7 +166,7 @@ class Telemetry:
             self._tokens.labels("read").inc(cost.prompt_tokens)
             self._tokens.labels("written").inc(cost.completion_tokens)
 
-    def charged(self, key: str | None, usd: float) -> None:
+    def add_key_cost(self, key: str | None, usd: float) -> None:
         """Add the cost of a turn to that of its key, by public id; a turn without a key is left out."""
         if key is None:
             return
@@ -174,48 +174,48 @@ class Telemetry:
             self._keys.add(key)
         self._key_cost.labels(key if key in self._keys else OTHERS).inc(usd)
 
-    def fed_back(self, fact: Feedback, receipt: Receipt) -> None:
+    def count_feedback(self, fact: Feedback, receipt: Receipt) -> None:
         """Count an item of feedback by its metric, or else by its kind."""
         assert receipt.status is not None
         self._feedback.labels(fact.metric or fact.kind.value, receipt.status.value).inc()
 
-    def failed(self, code: str) -> None:
+    def count_failure(self, code: str) -> None:
         """Count a turn that failed."""
         self._failures.labels(code).inc()
 
-    def observed(self, outcome: str) -> None:
+    def count_observation(self, outcome: str) -> None:
         """Count an observation by its source, or as failed or shed."""
         self._observed.labels(outcome).inc()
 
-    def tapped(self, arm: str, status: str) -> None:
+    def count_tapped(self, arm: str, status: str) -> None:
         """Count a decision of another system by its arm and its status here."""
         self._tapped.labels(arm, status).inc()
 
-    def recalled(self, arm: str, *, hit: bool) -> None:
+    def count_recall(self, arm: str, *, hit: bool) -> None:
         """Count a lookup in the cache of retrievals."""
         self._recalled.labels(arm, "hit" if hit else "miss").inc()
 
-    def unlogged(self) -> None:
+    def count_unlogged(self) -> None:
         """Count a turn that is not in the log, or whose end is not."""
         self._unlogged.inc()
 
-    def shed(self) -> None:
+    def count_shed(self) -> None:
         """Count a request that was refused for load."""
         self._shed.inc()
 
-    def refused(self, code: str) -> None:
+    def count_refusal(self, code: str) -> None:
         """Count a request that was refused for its key, its rate, its budget, its host or its size."""
         self._refused.labels(code).inc()
 
     def counts(self, counter: str) -> dict[str, float]:
         """Return the values of a counter by label, summed over the replicas of this machine."""
-        families = [family for family in self._merged().collect() if family.name == counter]
+        families = [family for family in self._merge_replicas().collect() if family.name == counter]
         samples = [
             sample for family in families for sample in family.samples if sample.name.endswith("_total")
         ]
         return {", ".join(sample.labels.values()): sample.value for sample in samples}
 
-    def _merged(self) -> CollectorRegistry:
+    def _merge_replicas(self) -> CollectorRegistry:
         if self._folder is None:
             return self._own
         merged = CollectorRegistry()
@@ -238,7 +238,7 @@ class Telemetry:
             shows: Returns whether the caller may see the series of a key, by its public id.
         """
         shown = CollectorRegistry()
-        shown.register(_Shown(self._merged(), shows))
+        shown.register(_Shown(self._merge_replicas(), shows))
         text = generate_latest(shown)
         gauges = CollectorRegistry()
         gauges.register(_LogGauges(state, now, jump_s))
@@ -282,7 +282,7 @@ class CountedRecall:
         if not self._is_cached(arm):
             return None
         retrieval = await self._recall(arm, query, k)
-        self._telemetry.recalled(arm, hit=retrieval is not None)
+        self._telemetry.count_recall(arm, hit=retrieval is not None)
         return retrieval
 
 

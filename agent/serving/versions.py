@@ -10,7 +10,7 @@ from armwise.agent.learning import (
     Recipe,
     active_recipe,
     earlier_checkpoint,
-    known_arms,
+    list_known_arms,
     live_arms,
     restore_policy,
 )
@@ -82,7 +82,7 @@ class Versions:
     def __init__(self, store: Store, config: AppConfig, scorers: Scorers) -> None:
         self._store, self._config, self._scorers = store, config, scorers
         self.arms = list(config.actions)
-        self.configured = Recipe.configured(config)
+        self.configured = Recipe.from_config(config)
         self.recipe = self.configured
         self.empty = self.recipe.build(self.arms)
         self.active = ActivePolicy(self.configured.digest)
@@ -112,7 +112,7 @@ class Versions:
         """Accept a state that was read, if all routers in it can score."""
         self.active = state.active
         scorers = state.served and state.served.scorer, *(canary.scorer for canary in state.canaries)
-        if await self._scorers.warmed(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
+        if await self._scorers.warm_up_all(scorer for scorer in scorers if isinstance(scorer, RouterScorer)):
             self.state = state
         else:
             self.state = replace(self.state, active=state.active)
@@ -130,9 +130,9 @@ class Versions:
         promoted = active.recipe, live_arms(self._store, self._config).seq
         if promoted != self._promoted:
             self.recipe = active_recipe(self._store, self._config, active)
-            self.arms, self._promoted = known_arms(self._store, self._config), promoted
+            self.arms, self._promoted = list_known_arms(self._store, self._config), promoted
             self.empty = self.recipe.build(self.arms)
-        pin, recipe = self._pinned(active), self.recipe.digest
+        pin, recipe = self._find_pin(active), self.recipe.digest
         ours = served is not None and served.version.recipe == recipe
         number = served.version.version if served else 0
         if pin is None:
@@ -144,11 +144,15 @@ class Versions:
             earlier = earlier_checkpoint(self._store, self.empty, version)
             with suppress(RouterError):  # logged by _load
                 loaded = (
-                    None if earlier is None else ServedVersion(*earlier, self._scorers.of(version.router))
+                    None if earlier is None else ServedVersion(*earlier, self._scorers.find(version.router))
                 )
-        return ReplicaState(loaded or served, active, self._list_canaries(active))
+        self._canaries = {
+            promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
+        }
+        canaries = tuple(canary for _, canary in self._canaries.values() if canary is not None)
+        return ReplicaState(loaded or served, active, canaries)
 
-    def _pinned(self, active: ActivePolicy) -> promotions.Promotion | None:
+    def _find_pin(self, active: ActivePolicy) -> promotions.Promotion | None:
         """Return the rollback that holds, if its version can be built here."""
         pin = active.pin
         if pin is not None and pin.seq != self._pin[0]:
@@ -165,13 +169,6 @@ class Versions:
                 )
                 self._pin = pin.seq, None
         return None if pin is None else self._pin[1]
-
-    def _list_canaries(self, active: ActivePolicy) -> tuple[Canary, ...]:
-        """Return the canaries that could be loaded, in the order of their versions."""
-        self._canaries = {
-            promotion.version: (promotion.seq, self._canary_for(promotion)) for promotion in active.canaries
-        }
-        return tuple(canary for _, canary in self._canaries.values() if canary is not None)
 
     def _canary_for(self, promotion: promotions.Promotion) -> Canary | None:
         """Return a canary, None if it cannot be loaded; a lost checkpoint is relearned once per promotion."""
@@ -217,7 +214,7 @@ class Versions:
         """Return the policy of a version, and its router. Raises PolicyError."""
         rule, empty = self._config.reward, self._make_empty(version)
         try:
-            scorer = self._scorers.of(version.router)
+            scorer = self._scorers.find(version.router)
         except RouterError as error:
             raise PolicyError(f"the router of version {version.version}: {error}") from None
         policy = restore_policy(self._store, version, rule, self.arms, empty=empty, relearn=relearn)
@@ -227,7 +224,7 @@ class Versions:
         """Return a policy of a version's recipe before any learning. Raises PolicyError."""
         if version.recipe == self.recipe.digest:
             return self.empty
-        return self.require_servable(Recipe.of(version, self._config.reward))
+        return self.require_servable(Recipe.from_version(version, self._config.reward))
 
     def require_servable(self, recipe: Recipe) -> Policy:
         """Return a policy of a recipe before any learning, if it can decide here. Raises PolicyError."""

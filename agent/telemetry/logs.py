@@ -67,7 +67,7 @@ class JsonFormatter(logging.Formatter):
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": self._shown(record.getMessage(), turn.question),
+            "message": self._redact(record.getMessage(), turn.question),
             "pid": record.process,
         }
         if turn.decision_id:
@@ -76,12 +76,12 @@ class JsonFormatter(logging.Formatter):
             line["trace_id"], line["span_id"] = ids
         if record.exc_info:
             text = record.exc_text or self.formatException(record.exc_info)
-            line["exception"] = self._shown(text, turn.question)
+            line["exception"] = self._redact(text, turn.question)
         fields = getattr(record, "fields", {})
         line |= {name: visible(value) if isinstance(value, str) else value for name, value in fields.items()}
         return orjson.dumps(line, default=str).decode()
 
-    def _shown(self, text: str, question: str) -> str:
+    def _redact(self, text: str, question: str) -> str:
         """Return a text with secrets and, if content is off, the question replaced."""
         text = SECRET.sub(r"\1-...", visible(text))
         if self._content or len(question) < HIDDEN:

@@ -35,12 +35,12 @@ def begin(spec: TelemetrySpec) -> None:
     log_plainly()
     if spec.logs == "json":
         logs.log_json(content=spec.log_content)
-    tracing.switch(traced(spec, os.environ))
+    tracing.switch(build_tracing(spec, os.environ))
 
 
-def traced(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Tracing | None:
+def build_tracing(spec: TelemetrySpec, environment: Mapping[str, str]) -> tracing.Tracing | None:
     """Return tracing as OpenTelemetry's variables ask for; None: no exporter is named, or none works."""
-    made = list(_made(exporters(environment)))
+    made = list(_make_exporters(exporters(environment)))
     if not made:
         return None
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -83,7 +83,7 @@ def exporters(environment: Mapping[str, str]) -> list[str]:
     return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
 
 
-def _made(names: list[str]) -> Iterator["SpanExporter"]:
+def _make_exporters(names: list[str]) -> Iterator["SpanExporter"]:
     """Yield an exporter of each name, or log a warning if it is missing or fails."""
     for name in names:
         try:

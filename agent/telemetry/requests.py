@@ -44,7 +44,7 @@ class ServerSpans:
                     span.fail(str(status))
             await send(message)
 
-        with tracing.ended(span), span.current():
+        with tracing.end_span(span), span.current():
             try:
                 await self._app(scope, receive, sending)
             finally:

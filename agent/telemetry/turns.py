@@ -14,7 +14,7 @@ COMMITS = {"Decision": "decisions", "Execution": "executions", "Feedback": "feed
 
 
 @contextmanager
-def deciding() -> Iterator[Span | None]:
+def trace_decision() -> Iterator[Span | None]:
     """Trace a decision."""
     if not tracing.is_on():
         yield None
@@ -25,7 +25,7 @@ def deciding() -> Iterator[Span | None]:
         yield span
 
 
-def decided(span: Span | None, decision: Decision) -> None:
+def record_decision(span: Span | None, decision: Decision) -> None:
     """Record a decision in its span."""
     if span is None:
         return
@@ -43,7 +43,7 @@ def decided(span: Span | None, decision: Decision) -> None:
         span.openinference("CHAIN", {"session.id": decision.episode_id})
 
 
-def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None:
+def trace_commit(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None:
     """Trace a commit, from the queue until it is durable."""
     if not tracing.is_on():  # a fast path: there are many commits
         return
@@ -57,15 +57,15 @@ def committing(facts: tuple[object, ...], commit: "asyncio.Future[Any]") -> None
     if span is None:
         return
 
-    def done(future: "asyncio.Future[Any]") -> None:
+    def end_span(future: "asyncio.Future[Any]") -> None:
         if not future.cancelled() and (error := future.exception()):
             span.fail(error)
         span.end()
 
-    commit.add_done_callback(done)
+    commit.add_done_callback(end_span)
 
 
-def evaluated(fact: Feedback, turn: str) -> None:
+def record_feedback(fact: Feedback, turn: str) -> None:
     """Record feedback as an evaluation event, linked to the span of its turn.
 
     Args:

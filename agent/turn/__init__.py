@@ -8,7 +8,7 @@
 turn may cost is in `price.py`.
 """
 
-from .answer import AnswerInProgress, AnswerWriter, paced
+from .answer import AnswerInProgress, AnswerWriter, read_until
 from .ask import Ask, ObservedDecision, RequestDocument
 from .checked import AnswerStage, CheckedAnswering, check_texts
 from .choose import Decider, build_context
@@ -16,7 +16,7 @@ from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError
 from .health import NO_MODELS, ArmHealth, llm_key
 from .loop import TurnLoop
 from .places import Places
-from .price import FREE, CostBound, LanguageModel, PriceList, attached_tokens, dearest
+from .price import FREE, CostBound, LanguageModel, PriceList, dearest, estimate_attached_tokens
 from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
 from .record import (
     NONE_SERVED,
@@ -99,16 +99,16 @@ __all__ = [
     "TurnLoop",
     "TurnRecorder",
     "TurnStep",
-    "attached_tokens",
     "build_context",
     "check_texts",
     "compute_distribution",
     "dearest",
+    "estimate_attached_tokens",
     "is_text",
     "llm_key",
     "load_built_in",
-    "paced",
     "probe",
+    "read_until",
     "tokens_in",
     "weigh_arms",
 ]

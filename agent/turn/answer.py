@@ -61,7 +61,7 @@ def write_prompt(
     unnamed = limit_tokens(ask, how) if model.protocol else how.max_tokens
     given = model.options | base.HINTS if model.protocol else model.options
     return Prompt(
-        prompts.instructed(ask.messages, text),
+        prompts.add_instructions(ask.messages, text),
         max_tokens=unnamed if document.max_tokens is None else document.max_tokens,
         temperature=how.asked_temperature if document.temperature is None else document.temperature,
         top_p=1.0 if document.top_p is None else document.top_p,
@@ -278,7 +278,7 @@ class AnswerInProgress:
                 failing_as(GeneratorError),
             ):
                 async with aclosing(model.generator.stream(prompt)) as chunks:
-                    async for chunk in paced(chunks, recorder.llm_until):
+                    async for chunk in read_until(chunks, recorder.llm_until):
                         if chunk.tool_calls and not model.protocol:
                             chunk = replace(chunk, tool_calls=calls.rename(chunk.index, chunk.tool_calls))
                         recorder.note(chunk)
@@ -303,7 +303,7 @@ def _takes_as_written(ask: Ask, how: writing.Answering, answer: str) -> bool:
 T = TypeVar("T")
 
 
-async def paced(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, None]:
+async def read_until(items: AsyncIterator[T], deadline: float) -> AsyncGenerator[T, None]:
     """Yield the items until the event loop's clock reaches `deadline`. Raises TimeoutError.
 
     The time-out surrounds each wait; around a `yield` it would cancel the consumer.

@@ -87,10 +87,10 @@ class ArmHealth:
 
     def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
         """Return the arms that may be drawn now, in order: those that `masked` leaves."""
-        masked = self.masked(arms, searched)
+        masked = self.mask_arms(arms, searched)
         return [arm for arm in arms if arm not in masked]
 
-    def masked(
+    def mask_arms(
         self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
     ) -> dict[str, Mask]:
         """Return the arms that may not be drawn now, each with the reason.
@@ -112,16 +112,14 @@ class ArmHealth:
             if arm not in masked and arm not in searched and self._full(arm):
                 masked[arm] = Mask.AT_CAP
         if models and (self._open_until or self._caps):
-            self._mask_by_model(masked, [arm for arm in loaded if arm not in masked], models)
+            left = [arm for arm in loaded if arm not in masked]
+            keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
+            unavailable = {arm for arm, key in keys.items() if self.is_open(key)}
+            if len(unavailable) == len(left):
+                unavailable = set()
+            unavailable |= {arm for arm, key in keys.items() if self._full(key)}
+            masked |= dict.fromkeys(sorted(unavailable), Mask.LLM_UNAVAILABLE)
         return masked
-
-    def _mask_by_model(self, masked: dict[str, Mask], left: Sequence[str], models: Mapping[str, str]) -> None:
-        keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
-        opened = {arm for arm, key in keys.items() if self.is_open(key)}
-        if len(opened) == len(left):
-            opened = set()
-        full = {arm for arm, key in keys.items() if self._full(key)}
-        masked |= dict.fromkeys(sorted(opened | full), Mask.LLM_UNAVAILABLE)
 
     def is_open(self, arm: str) -> bool:
         """Return whether the breaker of an arm is open."""

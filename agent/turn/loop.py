@@ -45,7 +45,7 @@ from armwise.agent.turn.serving import Serving, list_scorers
 from armwise.agent.turn.steps import Draft
 from armwise.arms.base import ArmError, Query, Retrieval
 from armwise.arms.llm import Chunk, GeneratorError
-from armwise.feedback.errors import described
+from armwise.feedback.errors import describe_error
 from armwise.feedback.events import Context, Cost, Decision, Execution
 
 TOGETHER_S = 0.002
@@ -90,7 +90,7 @@ class TurnLoop:
         """The live arms and the former ones."""
         return {**self.former, **self.arms}
 
-    def bound(self, ask: Ask, decision: Decision | None = None, arm: str | None = None) -> CostBound:
+    def bound_cost(self, ask: Ask, decision: Decision | None = None, arm: str | None = None) -> CostBound:
         """Return the most that a turn may cost.
 
         Args:
@@ -148,14 +148,14 @@ class TurnLoop:
         # One set of arms, one policy and one router for the whole turn, whatever is replaced meanwhile.
         arms, serving, spending = self.arms, self.decider.serving, Spending()
         try:
-            with turns.deciding() as span:
+            with turns.trace_decision() as span:
                 query, draft = await self.describe(ask, arms, serving)
                 self.decider.narrow(draft)
                 await self.decider.read(draft)
                 if draft.kept_arm is None:  # a kept arm is neither scored nor probed
                     await self._score(draft, query, spending)
                 decision = self.decider.decide(draft)
-                turns.decided(span, decision)
+                turns.record_decision(span, decision)
         except BaseException:  # without a decision there is no execution to carry the cost of probes
             self.charge(ask.decision_id, spending.cost)
             raise
@@ -308,7 +308,8 @@ class TurnLoop:
         if not ask.messages:
             yield Decided(decision, recorder.retrieval, recorder.served or decision.drawn)
         if commit.is_logged:
-            self._report_finished(ask, execution, recorder)
+            for step in self.decider.steps if ask.messages and self.is_followed else ():
+                step.finish(ask, decision, execution, recorder.retrieval.passages)
         yield Finished(execution, recorder.finish_reasons, commit.is_logged)
 
     async def _commit(
@@ -321,10 +322,6 @@ class TurnLoop:
         if failure is not None:
             raise TurnError(execution) from failure
 
-    def _report_finished(self, ask: Ask, execution: Execution, recorder: TurnRecorder) -> None:
-        for step in self.decider.steps if ask.messages and self.is_followed else ():
-            step.finish(ask, recorder.decision, execution, recorder.retrieval.passages)
-
     async def _retrieve(self, query: Query, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         """Run the drawn arm, or the fallback if that fails."""
         try:
@@ -332,7 +329,7 @@ class TurnLoop:
         except (ArmError, TimeoutError) as error:
             if (fallback := self._find_fallback(recorder)) is None:
                 raise
-            recorder.error = described(error)
+            recorder.error = describe_error(error)
             return await self.searcher.search(fallback, query, ask, recorder)
 
     async def _answer(
@@ -357,7 +354,7 @@ class TurnLoop:
         except GeneratorError as error:
             if fallback is None or not unsent:
                 raise
-            recorder.error = described(error)
+            recorder.error = describe_error(error)
             recorder.abandon(error)
             retrieval = await self.searcher.search(fallback, query, ask, recorder)
             yield Decided(recorder.decision, retrieval, fallback)

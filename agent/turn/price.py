@@ -66,11 +66,11 @@ FILE_BYTES_A_TOKEN = 16
 """Fewest characters of data of a file for a token: a page of a PDF has some 50 KB and 3,000 tokens."""
 
 
-def attached_tokens(messages: Iterable[Message]) -> int:
+def estimate_attached_tokens(messages: Iterable[Message]) -> int:
     """Estimate the most tokens of the images and files of a conversation.
 
     >>> image, file = {"type": "image_url"}, {"type": "file", "file": {"file_data": "x" * 1600}}
-    >>> attached_tokens([Message(role="user", content="What is it?", parts=[image, file])])
+    >>> estimate_attached_tokens([Message(role="user", content="What is it?", parts=[image, file])])
     2100
     """
     parts = list[dict[str, Any]]()
@@ -151,7 +151,7 @@ class PriceList:
             return most
         judge = FREE
         if checked.check.llm is not None:
-            bound = checked.check.bound(limit_tokens(ask, info.answering))
+            bound = checked.check.compute_bound(limit_tokens(ask, info.answering))
             judged = self._usage(
                 checked.check.llm, *(bound * ask.document.options.get("n", 1)).tokens(ask.question)
             )
@@ -174,7 +174,7 @@ class PriceList:
         if not self._counted or self._counted[0][0] is not ask:
             options = [dict(ask.document.options), [message.get("tool_calls") for message in ask.messages]]
             texts = [*(message["content"] for message in ask.messages), write_document(options).decode()]
-            around = MESSAGE_TOKENS * (1 + len(ask.messages)) + attached_tokens(ask.messages)
+            around = MESSAGE_TOKENS * (1 + len(ask.messages)) + estimate_attached_tokens(ask.messages)
             self._counted[:] = [(ask, sum(map(most_tokens, texts)) + around)]
         return self._counted[0][1]
 
@@ -193,9 +193,9 @@ class PriceList:
             return FREE
         first = {self.arms[name].searched or name: name for name in names if name in probed}
         before = sum((self.search(name, ask.question) for name in first.values()), FREE)
-        return before + dearest(self._drawn(ask, name, probed, fallback) for name in names)
+        return before + dearest(self._bound_drawn(ask, name, probed, fallback) for name in names)
 
-    def _drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> CostBound:
+    def _bound_drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> CostBound:
         """Return the most that a turn may cost once this arm is drawn."""
         run = [arm] if fallback in (None, arm) else [arm, fallback]
         searches = (self.search(name, ask.question) for name in run if name not in probed)

@@ -46,7 +46,7 @@ class Probes:
         """Rounds of retrieval, summed over the arms."""
         return sum(retrieval.steps for retrieval in self.found.values())
 
-    def of(self, arm: str) -> Retrieval | None:
+    def get(self, arm: str) -> Retrieval | None:
         """Return the retrieval of an arm, None if it did not search. Raises the error that it failed with."""
         if arm in self.failed:
             raise self.failed[arm]
@@ -86,7 +86,7 @@ async def probe(
         searched: Hash of what an arm searches and how, by arm; an arm with an empty hash searches by itself.
     """
 
-    async def embedded(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:
+    async def embed_with(backbone: str) -> tuple[float, Embeddings | ArmError | TimeoutError]:
         return await _attempt(embed(query.text, frozenset({backbone})), limit_s)
 
     async def find(arm: str) -> tuple[float, Retrieval | ArmError | TimeoutError]:
@@ -105,7 +105,7 @@ async def probe(
     looked_s = time.perf_counter() - started
     unknown = [arm for arm, kept in recalled.items() if kept is None]
     missing = sorted(frozenset[str]().union(*(needs[arm] for arm in unknown)) - query.embeddings.keys())
-    vectors = dict(zip(missing, await asyncio.gather(*map(embedded, missing)), strict=True))
+    vectors = dict(zip(missing, await asyncio.gather(*map(embed_with, missing)), strict=True))
     failures = {name: got for name, (_, got) in vectors.items() if isinstance(got, Exception)}
     embeddings = {name: got[name] for name, (_, got) in vectors.items() if not isinstance(got, Exception)}
     query = replace(query, embeddings={**query.embeddings, **embeddings})

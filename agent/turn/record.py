@@ -19,7 +19,7 @@ from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.probes import UNPROBED, Probes
 from armwise.arms.base import UNUSED, Retrieval, Usage
 from armwise.arms.llm import Chunk, Native, base, count_words, writing
-from armwise.feedback.errors import LogUnavailableError, described
+from armwise.feedback.errors import LogUnavailableError, describe_error
 from armwise.feedback.events import (
     Cost,
     Decision,
@@ -115,7 +115,7 @@ class Choices:
         return SEPARATOR + json.dumps([choice.recorded for choice in self.all], ensure_ascii=False)
 
     @classmethod
-    def of(cls, recorded: str, finish_reason: str | None = None) -> "Choices":
+    def parse(cls, recorded: str, finish_reason: str | None = None) -> "Choices":
         """Parse a text of the log; `finish_reason` is used for a plain text, which does not store it."""
         if not recorded.startswith(SEPARATOR):
             return cls([Choice(recorded, finish_reason=finish_reason)])
@@ -162,11 +162,11 @@ class CallNames:
         return tuple(found)
 
 
-def unexplained(retrieval: Retrieval) -> int:
+def count_unexplained(retrieval: Retrieval) -> int:
     """Return the tokens of a search that its usage does not break down, as from models of a remote arm.
 
     >>> from armwise.arms.base import Usage
-    >>> unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
+    >>> count_unexplained(Retrieval(tokens=30, usage=Usage(20, 4)))
     6
     """
     usage = retrieval.usage
@@ -193,7 +193,7 @@ class Spending:
 
     def search(self, retrieval: Retrieval) -> None:
         """Add the usage of a search."""
-        self.tokens += unexplained(retrieval)
+        self.tokens += count_unexplained(retrieval)
         self.add(writing.DEFAULT, retrieval.usage)
 
     @property
@@ -368,10 +368,10 @@ class TurnRecorder:
 
     def abandon(self, error: Exception | None = None) -> None:
         """Charge an answer that failed, or that a check refused, before another model writes one."""
-        self.spending.add(self.model, self._answered(left=error is not None and _timed_out(error)))
+        self.spending.add(self.model, self._measure_answer(left=error is not None and _is_timeout(error)))
         self.model, self.usage, self.pieces, self.read = "", Chunk(), 0, 0
 
-    def _answered(self, *, left: bool) -> Usage:
+    def _measure_answer(self, *, left: bool) -> Usage:
         """Return the usage of the answer: as the engine reported, or an estimate before its last chunk.
 
         Args:
@@ -382,12 +382,6 @@ class TurnRecorder:
             written = max(self.pieces, tokens_in(self.answer or ""))
             return Usage(self.read, written, 0, self.compute_usd(self.read, written))
         return read_usage(usage)
-
-    def _by_model(self, *, left: bool) -> dict[str, Usage]:
-        """Return the usage of each language model in the turn."""
-        every = Spending(dict(self.spending.by_model))
-        every.add(self.model, self._answered(left=left))
-        return every.by_model
 
     def note(self, chunk: Chunk) -> None:
         """Add a chunk of the answer."""
@@ -405,14 +399,15 @@ class TurnRecorder:
             return Status.OK if self.served == self.decision.drawn else Status.FELL_BACK
         if self.served is None:
             return Status.ARM_FAILED
-        return Status.LLM_TIMEOUT if _timed_out(error) else Status.LLM_FAILED
+        return Status.LLM_TIMEOUT if _is_timeout(error) else Status.LLM_FAILED
 
     def execution(self, now: float, error: Exception | None = None, *, cancelled: bool = False) -> Execution:
         """Return the execution to be committed."""
         status, answer = self.status(error, cancelled), self.answer
         left = status in (Status.CANCELLED, Status.LLM_TIMEOUT) and answer is not None
-        by_model = self._by_model(left=left)
-        total = sum(by_model.values(), UNUSED)
+        every = Spending(dict(self.spending.by_model))
+        every.add(self.model, self._measure_answer(left=left))
+        total = sum(every.by_model.values(), UNUSED)
         return Execution(
             decision_id=self.decision.id,
             served=self.served,
@@ -427,12 +422,12 @@ class TurnRecorder:
             ),
             passages=tuple(passage.id for passage in self.retrieval.passages),
             answer=answer,
-            error=described(error) if error else self.error,
+            error=describe_error(error) if error else self.error,
             finished_at=now,
             stages=(*map(asdict, self.retrieval.stages), *map(asdict, self.answers)),
             index_version=self.retrieval.index_version,
             cached=self.retrieval.cached,
-            tokens_by_model={model: _tokens(usage) for model, usage in by_model.items()},
+            tokens_by_model={model: _tokens(usage) for model, usage in every.by_model.items()},
             finish_reason=self.usage.finish_reason or "",
             marks=self.marks,
         )
@@ -446,7 +441,7 @@ def _tokens(usage: Usage) -> ModelTokens:
     return (*tokens, usage.search_usd) if usage.search_usd else tokens
 
 
-def _timed_out(error: Exception) -> bool:
+def _is_timeout(error: Exception) -> bool:
     return isinstance(error, TimeoutError | base.GeneratorTimeoutError)
 
 
@@ -607,7 +602,7 @@ class CountedLog:
     def append(self, *facts: Decision | Execution) -> "asyncio.Future[Any]":
         """Queue facts, and count them unless their commit fails."""
         future = self._log.append(*facts)
-        turns.committing(facts, future)
+        turns.trace_commit(facts, future)
         future.add_done_callback(partial(self._count, facts))
         return future
 

@@ -83,10 +83,10 @@ class Searcher:
         needs = {name: arms[name].backbones for name in names}
         k = max(depth, *(choose_k(ask, arms[name]) for name in names))
         same = {name: arms[name].searched for name in names}
-        search = partial(self._metered, arms, spending)
+        search = partial(self._run_metered, arms, spending)
         return await probe(query, k, needs, self.embed, search, self.timeout_s, self.recall, same)
 
-    async def _metered(
+    async def _run_metered(
         self, arms: Mapping[str, ArmInfo], spending: Spending, arm: str, query: Query, k: int
     ) -> Retrieval:
         """Run an arm and add its usage to `spending`; a cancelled search counts as the most it may spend."""
@@ -111,7 +111,7 @@ class Searcher:
         filtered = must_filter(query, self.restricted)
         if filtered and not recorder.arms[arm].filters:  # configured otherwise since, for a repeated turn
             raise ArmError(f"arm {arm!r} {UNFILTERED}")
-        k, retrieval = choose_k(ask, recorder.arms[arm]), recorder.probes.of(arm)
+        k, retrieval = choose_k(ask, recorder.arms[arm]), recorder.probes.get(arm)
         with failing_as(ArmError):
             if retrieval is None:
                 retrieval = await self._run_arm(arm, query, k, recorder)
@@ -147,7 +147,7 @@ class Searcher:
                         embeddings = await self.embed(query.text, frozenset(missing))
                         query = replace(query, embeddings={**query.embeddings, **embeddings})
                     k = max(k, recorder.depth)
-                    retrieval = await self._metered(recorder.arms, recorder.spending, arm, query, k)
+                    retrieval = await self._run_metered(recorder.arms, recorder.spending, arm, query, k)
             except QuestionRefusedError:
                 report(refused=(arm,))
                 raise

@@ -83,12 +83,12 @@ def cut_spans(text: str, how: Chunking = CHUNKING) -> list[tuple[int, int]]:
         if end + slack >= len(spans):
             end = len(spans)
         else:
-            end = _snapped(openings, end, start + how.words // 2, end + slack)
+            end = _snap(openings, end, start + how.words // 2, end + slack)
         begin, till = spans[start][0], spans[end - 1][1]
         if (first := WORD.search(text, begin, till)) is not None:
             pieces.append((first.start(), begin + len(text[begin:till].rstrip())))
         start = end - how.overlap
-        start = _snapped(openings, start, start - how.overlap // 2, start + how.overlap // 2)
+        start = _snap(openings, start, start - how.overlap // 2, start + how.overlap // 2)
     return pieces
 
 
@@ -101,10 +101,10 @@ def _openings(text: str, begins: list[int]) -> list[int]:
     return [bisect_left(begins, border.end()) for border in PARAGRAPH_BORDER.finditer(text)]
 
 
-def _snapped(candidates: list[int], target: int, low: int, high: int) -> int:
+def _snap(candidates: list[int], target: int, low: int, high: int) -> int:
     """Return the candidate in [low, high] nearest to `target`, or `target` when there is none.
 
-    >>> _snapped([10, 50, 90], 60, 40, 100), _snapped([10, 50, 90], 60, 70, 80)
+    >>> _snap([10, 50, 90], 60, 40, 100), _snap([10, 50, 90], 60, 70, 80)
     (50, 60)
     """
     within = candidates[bisect_left(candidates, low) : bisect_right(candidates, high)]

@@ -125,12 +125,12 @@ class Corpora(Corpus):
         return passages
 
     @override
-    def permitted(self, query: Query) -> Permitted | None:
-        each = [(part.permitted(query), len(part)) for part in self._parts.values()]
+    def find_permitted(self, query: Query) -> Permitted | None:
+        each = [(part.find_permitted(query), len(part)) for part in self._parts.values()]
         if all(permitted is None for permitted, _ in each):
             return None
         masks = [np.ones(n, dtype=np.bool_) if p is None else p.mask for p, n in each]
-        return Permitted.of(np.concatenate(masks))
+        return Permitted.from_mask(np.concatenate(masks))
 
     @override
     def ids(self) -> list[str]:
@@ -142,18 +142,18 @@ class Corpora(Corpus):
         return np.concatenate([self.start(name) + self._parts[name].order() for name in sorted(self._parts)])
 
     @override
-    def known(self, ids: Iterable[str]) -> dict[str, int]:
+    def find_positions(self, ids: Iterable[str]) -> dict[str, int]:
         requested_ids = list(ids)
         positions = {
             passage_id: self.start(prefix) + position
             for prefix, part in self._parts.items()
-            for passage_id, position in part.known(requested_ids).items()
+            for passage_id, position in part.find_positions(requested_ids).items()
         }
         return {passage_id: positions[passage_id] for passage_id in requested_ids if passage_id in positions}
 
     @override
-    def skipped(self) -> list[str]:
-        return [line for part in self._parts.values() for line in part.skipped()]
+    def list_skipped(self) -> list[str]:
+        return [line for part in self._parts.values() for line in part.list_skipped()]
 
     @override
     def remarks(self) -> list[str]:

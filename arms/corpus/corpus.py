@@ -183,11 +183,11 @@ class Corpus:
         """Whether a passage is restricted to groups."""
         return self.manifest.restricted > 0
 
-    def permitted(self, query: Query) -> Permitted | None:
+    def find_permitted(self, query: Query) -> Permitted | None:
         """Return the passages that a query may find; None: all of them."""
         if query.where is None and not self.manifest.restricted:
             return None
-        return self._permissions.of(query.where, query.groups)
+        return self._permissions.select(query.where, query.groups)
 
     def ids(self) -> list[str]:
         """Return every id, in order of position."""
@@ -202,13 +202,13 @@ class Corpus:
 
     def positions(self, ids: Sequence[str]) -> list[int]:
         """Return the positions of the passages with these ids, in this order. Raises CorpusError."""
-        positions = self.known(ids)
+        positions = self.find_positions(ids)
         for passage_id in ids:
             if passage_id not in positions:
                 raise CorpusError(f"no passage {passage_id!r} in corpus {self.name!r}")
         return [positions[passage_id] for passage_id in ids]
 
-    def known(self, ids: Iterable[str]) -> dict[str, int]:
+    def find_positions(self, ids: Iterable[str]) -> dict[str, int]:
         """Return the positions of the ids that are in the corpus."""
         execute, lookup = self._database.execute, "SELECT position FROM passages WHERE id = ?"
         bare_ids = {
@@ -219,21 +219,21 @@ class Corpus:
         rows = {passage_id: execute(lookup, (there,)).fetchone() for passage_id, there in bare_ids.items()}
         return {passage_id: row[0] for passage_id, row in rows.items() if row is not None}
 
-    def skipped(self) -> list[str]:
+    def list_skipped(self) -> list[str]:
         """Return the skipped records and the reasons, such as `corpus.jsonl:17: not JSON: ...`."""
-        return [line for line in self._noted() if not line.endswith(f": {READ_AS_WINDOWS}")]
+        return [line for line in self._list_notes() if not line.endswith(f": {READ_AS_WINDOWS}")]
 
     def remarks(self) -> list[str]:
         """Return what is odd about records that are read, each as a place, a colon and a remark."""
-        return [line for line in self._noted() if line.endswith(f": {READ_AS_WINDOWS}")]
+        return [line for line in self._list_notes() if line.endswith(f": {READ_AS_WINDOWS}")]
 
     def find_list(self) -> Path | None:
         """Return the file that lists all that is left out, and all remarks; None: there is none."""
         file = self._target / LEFT_OUT
         return file if file.is_file() else None
 
-    def _noted(self) -> list[str]:
-        return [f"{self.prefix}{line}" for line in _skipped(self._database)]
+    def _list_notes(self) -> list[str]:
+        return [f"{self.prefix}{line}" for line in _read_notes(self._database)]
 
     def find_dominant_file(self) -> tuple[str, int] | None:
         """Return the file with more than half of the passages, and their number; None: there is none."""
@@ -293,7 +293,7 @@ def ingest(
         source: A `.jsonl` or `.jsonl.gz` file, a BEIR folder, a folder of documents, one of
             them, `stdlib` or `language`.
         target: The folder of the corpus; created if missing.
-        skip_bad: Whether to leave out unreadable records, and list them in `Corpus.skipped`; a file of
+        skip_bad: Whether to leave out unreadable records, and list them in `Corpus.list_skipped`; a file of
             another kind, such as a picture or a link to outside of a folder, is listed there in any case.
         compare: Whether to compare an existing corpus with its digest, too, which reads its file.
         prefix: Prefix of the ids, which are stored without it.
@@ -314,14 +314,14 @@ def ingest(
             logger.warning("reading corpus %s again: %s", target.name, ", ".join(faults))
         elif (target / PUBLISHED).exists():
             corpus = Corpus.open(target, prefix)
-            if corpus.manifest.fingerprint == fingerprint and (skip_bad or not corpus.skipped()):
+            if corpus.manifest.fingerprint == fingerprint and (skip_bad or not corpus.list_skipped()):
                 return corpus
         with contextlib.closing(_continue_or_begin(target / UNFINISHED, reader, fingerprint)) as database:
             _fill(database, reader, skip_bad=skip_bad, progress=progress)
             if _manifest(database).count == 0:
-                reasons = group_skipped(_skipped(database))
+                reasons = group_skipped(_read_notes(database))
                 raise CorpusError("; ".join([f"{reader.place} has no passages", *reasons]))
-            noted = _skipped(database)
+            noted = _read_notes(database)
         if reader.fingerprint() != fingerprint:
             raise CorpusError(f"{reader.place} changed while it was being read: run ingest again")
         (target / LEFT_OUT).unlink(missing_ok=True)
@@ -441,7 +441,7 @@ def _continue_or_begin(path: Path, source: PassageSource, fingerprint: str) -> s
     return database
 
 
-def _skipped(database: sqlite3.Connection) -> list[str]:
+def _read_notes(database: sqlite3.Connection) -> list[str]:
     rows = database.execute("SELECT place, problem FROM skipped ORDER BY rowid")
     return [f"{place}: {problem}" for place, problem in rows]
 

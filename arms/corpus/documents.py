@@ -156,7 +156,7 @@ class Text:
 
     def add(self, text: str, page: int | None = None, *, heading: bool = False, line: bool = False) -> None:
         """Add a paragraph, or a line to the last one. Raises UnreadableError."""
-        text = cleaned(text)
+        text = clean(text)
         if not text:
             return
         self._left -= len(text)
@@ -173,7 +173,7 @@ class Text:
         part["text"].append(border + text)
         part["length"] += len(border) + len(text)
 
-    def joined(self) -> list[Part]:
+    def join_parts(self) -> list[Part]:
         """Return the parts."""
         return [
             {"page": part["page"], "text": "".join(part["text"]), "headings": part["headings"]}
@@ -181,10 +181,10 @@ class Text:
         ]
 
 
-def cleaned(text: str) -> str:
+def clean(text: str) -> str:
     r"""Return a text without control characters, hyphens of line breaks and long gaps.
 
-    >>> cleaned("infor\x02\nmation\x00\r\n \n\n here ")
+    >>> clean("infor\x02\nmation\x00\r\n \n\n here ")
     'information\n\nhere'
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -211,7 +211,7 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
             text.heading = headings.get(number, text.heading)
             with contextlib.closing(document[number]) as page:
                 with contextlib.closing(page.get_textpage()) as text_page:
-                    words = cleaned("\n".join([text_page.get_text_bounded(), *_fields(document, page)]))
+                    words = clean("\n".join([text_page.get_text_bounded(), *_fields(document, page)]))
                 text.add(words, number + 1)
                 if not words and any(page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])):
                     scanned.append(number + 1)
@@ -275,7 +275,7 @@ def _outline(document: Any, limit: int) -> Iterator[tuple[int, str]]:
             return
         target = entry.get_dest()
         page = None if target is None else target.get_index()
-        title = " ".join(cleaned(entry.get_title()).split())[:MAX_HEADING]
+        title = " ".join(clean(entry.get_title()).split())[:MAX_HEADING]
         if page is not None and title and page not in pages:
             pages.add(page)
             yield page, title
@@ -329,7 +329,7 @@ class WordText:
 
     def read(self, container: Any) -> None:
         """Add the paragraphs and tables of a body, a text box or a note. Raises UnreadableError."""
-        for block in _shown(container, f"{W}p", f"{W}tbl"):
+        for block in _find_visible(container, f"{W}p", f"{W}tbl"):
             if block.tag == f"{W}p":
                 self._paragraph(block)
             else:
@@ -366,7 +366,7 @@ class WordText:
         words, breaks, begins_after_one = "", 0, False
         kinds = (*TEXT_TAGS, *CHARACTERS, f"{W}lastRenderedPageBreak", f"{W}txbxContent")
         notes = (f"{W}footnoteReference", f"{W}endnoteReference")
-        for element in _shown(paragraph, *kinds, *notes, hidden=self._is_hidden):
+        for element in _find_visible(paragraph, *kinds, *notes, hidden=self._is_hidden):
             if element.tag in TEXT_TAGS:
                 words += element.text or ""
             elif element.tag == f"{W}lastRenderedPageBreak":
@@ -387,13 +387,13 @@ class WordText:
         A cell that continues the one above has its text; one over several columns is there once.
         """
         above: dict[int, str] = {}
-        for row in _shown(table, f"{W}tr"):
+        for row in _find_visible(table, f"{W}tr"):
             if any(row.find(f"{W}trPr/{W}{name}") is not None for name in ("del", "hidden")):
                 continue
-            cells, column = list(_shown(row, f"{W}tc")), _number(_value(row, "trPr", "gridBefore"), 0)
+            cells, column = list(_find_visible(row, f"{W}tc")), _number(_value(row, "trPr", "gridBefore"), 0)
             texts, inner = [], []
             for cell in cells:
-                blocks = list(_shown(cell, f"{W}p", f"{W}tbl"))
+                blocks = list(_find_visible(cell, f"{W}p", f"{W}tbl"))
                 lines = [self._words(block, apart)[0] for block in blocks if block.tag == f"{W}p"]
                 inner += [block for block in blocks if block.tag == f"{W}tbl"]
                 words = "\n".join(lines).strip().replace("\n", " ")
@@ -433,7 +433,9 @@ class WordText:
         return False
 
 
-def _shown(container: Any, *tags: str, hidden: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+def _find_visible(
+    container: Any, *tags: str, hidden: Callable[[Any], bool] = lambda _: False
+) -> Iterator[Any]:
     """Yield the elements below another that have one of some tags, and are not within each other or unseen.
 
     Args:
@@ -491,7 +493,7 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
             f"has {len(content):,} bytes; HTML may have at most {limits['html_bytes']:,}"
         )
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True)
-    root = etree.fromstring(decoded(content).encode(errors="replace"), parser)
+    root = etree.fromstring(decode_page(content).encode(errors="replace"), parser)
     if root is None:  # blank
         return ""
     mains = root.xpath("//main") or root.xpath("//article")
@@ -502,14 +504,14 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
     return str(root.findtext(".//head/title") or first)
 
 
-def decoded(content: bytes) -> str:
+def decode_page(content: bytes) -> str:
     r"""Return a page of HTML as text: by its byte order mark, as UTF-8, by its label, or as the Web does.
 
     UTF-8 comes before the label, which saved pages often have of another time.
 
     Source: WHATWG, Encoding, 4.2 Names and labels; HTML, 13.2.3.2 Determining the character encoding.
 
-    >>> decoded(b"caf\xe9"), decoded("caf\xe9".encode("utf-16")), decoded("caf\xe9".encode())
+    >>> decode_page(b"caf\xe9"), decode_page("caf\xe9".encode("utf-16")), decode_page("caf\xe9".encode())
     ('caf\xe9', 'caf\xe9', 'caf\xe9')
 
     Raises:
@@ -572,16 +574,16 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
     try:
         title = READERS[path.suffix.lower()](path, limits, text)
     except UnreadableDocumentError as error:
-        return {"problem": cleaned(str(error))}
+        return {"problem": clean(str(error))}
     except ImportError as error:
         return {"problem": f"needs {error.name}", "module": error.name}
     except MemoryError:
         return {"problem": f"needs more than {limits['memory_bytes'] >> 20:,} MiB of memory"}
     except Exception as error:  # noqa: BLE001 (of parsers that are not ours, about files of others)
-        reason = cleaned(str(error)).partition("\n")[0][:200]
+        reason = clean(str(error)).partition("\n")[0][:200]
         return {"problem": f"cannot be read: {type(error).__name__}: {reason}"}
-    title = " ".join(cleaned(title).split())[:MAX_HEADING]
-    return {"title": title, "parts": text.joined(), "missing": text.missing}
+    title = " ".join(clean(title).split())[:MAX_HEADING]
+    return {"title": title, "parts": text.join_parts(), "missing": text.missing}
 
 
 def limit_memory(n_bytes: int) -> None:

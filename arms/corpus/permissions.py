@@ -41,7 +41,7 @@ class Permitted:
     count: int
 
     @classmethod
-    def of(cls, mask: NDArray[np.bool_]) -> "Permitted":
+    def from_mask(cls, mask: NDArray[np.bool_]) -> "Permitted":
         """Return the passages of a mask."""
         mask.setflags(write=False)
         digest = hashlib.blake2b(np.packbits(mask).tobytes(), digest_size=16).digest()
@@ -75,24 +75,24 @@ class Permissions:
         self._cached: OrderedDict[Hashable, tuple[int, Permitted | _Column | None]] = OrderedDict()
         self._lock, self._building = threading.Lock(), threading.Lock()
 
-    def of(self, where: Comparison | Compound | None, groups: frozenset[str]) -> Permitted | None:
+    def select(self, where: Comparison | Compound | None, groups: frozenset[str]) -> Permitted | None:
         """Return the passages for which `permits` holds; None: it holds for all."""
         # as JSON: `True` equals 1 in Python
         key = None if where is None else where.model_dump_json(), groups
-        if (held := self._held(key)) is None:
+        if (held := self._look_up(key)) is None:
             with self._building:  # one builds, and others that need the same wait for it
-                held = self._held(key) or self._keep(key, *self._built(where, groups))
+                held = self._look_up(key) or self._keep(key, *self._build(where, groups))
         permitted = held[1]
         assert not isinstance(permitted, _Column)
         return permitted
 
-    def _built(
+    def _build(
         self, where: Comparison | Compound | None, groups: frozenset[str]
     ) -> tuple[int, Permitted | None]:
         mask = self._column(GROUPS).where(lambda metadata: permits(None, groups, metadata))
         if where is not None:
             mask &= self._where(where)
-        return (0, None) if mask.all() else (mask.nbytes, Permitted.of(mask))
+        return (0, None) if mask.all() else (mask.nbytes, Permitted.from_mask(mask))
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +108,7 @@ class Permissions:
 
     def _column(self, name: str) -> _Column:
         key = "column", name
-        if held := self._held(key):
+        if held := self._look_up(key):
             assert isinstance(held[1], _Column)
             return held[1]
         codes, numbers = np.zeros(self._size, dtype=np.int32), dict[bytes, int]()
@@ -124,7 +124,7 @@ class Permissions:
         self._keep(key, codes.nbytes + VALUE_BYTES * len(values) + sum(map(len, numbers)), column)
         return column
 
-    def _held(self, key: Hashable) -> tuple[int, Permitted | _Column | None] | None:
+    def _look_up(self, key: Hashable) -> tuple[int, Permitted | _Column | None] | None:
         with self._lock:
             if key in self._cached:
                 self._cached.move_to_end(key)

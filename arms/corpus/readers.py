@@ -40,7 +40,7 @@ from armwise.arms.corpus.records import (
     READ_AS_WINDOWS,
     CorpusError,
     CorpusRecord,
-    checked,
+    check_metadata,
     front_matter,
     hash_files,
     short,
@@ -366,7 +366,7 @@ def is_readable(path: Path) -> bool:
     >>> [is_readable(Path(name)) for name in ("README.gz", "a.txt.gz", "a.Debian.gz", "a.tar.gz", "a.csv.gz")]
     [True, True, True, False, False]
     """
-    if (inner := _unpacked(path)) != path:
+    if (inner := _strip_gz(path)) != path:
         return inner.suffix.lower() not in (*FORMATS, *APART) and not _medium(inner)
     name = path.name.lower()
     endings = (f"*{name[at:]}" for at, character in enumerate(name) if character == ".")
@@ -376,7 +376,7 @@ def is_readable(path: Path) -> bool:
 
 def is_plain_text(path: Path) -> bool:
     """Return whether a file of no known ending begins as a text: UTF-8, without NUL, nearly all printable."""
-    if NO_TEXTS.fullmatch(path.suffix.lower()) or _medium(path) or _unpacked(path) != path:
+    if NO_TEXTS.fullmatch(path.suffix.lower()) or _medium(path) or _strip_gz(path) != path:
         return False
     try:
         with path.open("rb") as stored:
@@ -389,7 +389,7 @@ def is_plain_text(path: Path) -> bool:
     return "\0" not in text and bool(text.strip()) and printable_n >= LEAST_PRINTABLE * len(text)
 
 
-def _unpacked(path: Path) -> Path:
+def _strip_gz(path: Path) -> Path:
     """Return the path that a compressed file has when it is unpacked; of another file, its own."""
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
@@ -412,7 +412,7 @@ def _unread(path: Path) -> str:
     """Return why what is no readable file is left out."""
     if not path.is_file():
         return "is not a regular file, and is not read"
-    if (inner := _unpacked(path)) != path:
+    if (inner := _strip_gz(path)) != path:
         kind = "archive" if inner.suffix.lower() == ".tar" else f"{inner.suffix.lower()} file"
         return f"is a compressed {kind}: of compressed files only texts are read, unpack it"
     if medium := _medium(path):
@@ -427,7 +427,7 @@ def _is_hidden(path: Path) -> bool:
 
 def read_text(path: Path, where: str, about: Metadata, done: int, chunking: Chunking) -> CorpusRecord:
     """Return the passages of a text file, plain or `.gz`: UTF-8, UTF-16, or Windows-1252."""
-    inner, wrong_line = _unpacked(path), 0
+    inner, wrong_line = _strip_gz(path), 0
     try:
         try:
             text = _text(path)
@@ -463,7 +463,7 @@ def _windows_text(error: UnicodeDecodeError, line: int) -> str:
 
 def _text(path: Path) -> str:
     """Return the text of a file. Raises CorpusError, UnicodeDecodeError."""
-    limit, packed = LIMITS.file_bytes, _unpacked(path) != path
+    limit, packed = LIMITS.file_bytes, _strip_gz(path) != path
     if path.stat().st_size > limit:
         raise CorpusError(f"has more than {limit:,} bytes")
     try:
@@ -663,7 +663,7 @@ def _parse(line: bytes) -> tuple[Passage, ...]:
         raise CorpusError(f"the title of passage {name!r} is not text: {short(title)}")
     if "\0" in f"{name}{title}{text}":
         raise CorpusError(f"passage {name!r} has a NUL in its id, title or text")
-    return (Passage(name, title or "", text, metadata=checked(name, row.get("metadata"))),)
+    return (Passage(name, title or "", text, metadata=check_metadata(name, row.get("metadata"))),)
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -80,13 +80,13 @@ def front_matter(name: str, text: str) -> tuple[Metadata, str]:
     }
     kept = [(key, value) for key, value in values.items() if key == GROUPS or not find_problem(key, value)]
     kept.sort(key=lambda item: item[0] != GROUPS)
-    return checked(name, dict(kept[:MAX_NAMES])), text[block.end() :]
+    return check_metadata(name, dict(kept[:MAX_NAMES])), text[block.end() :]
 
 
-def checked(passage: str, metadata: object) -> Metadata:
+def check_metadata(passage: str, metadata: object) -> Metadata:
     """Return the metadata of a passage, without what is null. Raises CorpusError.
 
-    >>> checked("1", {"year": 2024, "source": None, "allowed_groups": ["staff"]})
+    >>> check_metadata("1", {"year": 2024, "source": None, "allowed_groups": ["staff"]})
     {'year': 2024, 'allowed_groups': ['staff']}
     """
     if metadata is None:

@@ -17,7 +17,14 @@ from typing import BinaryIO
 
 from armwise.arms.base import Passage
 from armwise.arms.corpus.chunking import Chunking, chunks
-from armwise.arms.corpus.records import MAX_NAMES, CorpusError, CorpusRecord, checked, find_problem, short
+from armwise.arms.corpus.records import (
+    MAX_NAMES,
+    CorpusError,
+    CorpusRecord,
+    check_metadata,
+    find_problem,
+    short,
+)
 from armwise.arms.filters import GROUPS, Metadata, Scalar
 from armwise.row_lines import DELIMITERS, SEPARATOR_LINE, RowLines
 
@@ -58,7 +65,7 @@ def read_table(
         chunking: How a long text of a row is cut into passages.
     """
     csv.field_size_limit(MAX_SWALLOWED)  # another library may have raised it
-    with path.open("rb") as stored, _opened(stored) as text:
+    with path.open("rb") as stored, _open_text(stored) as text:
         lines, names, rows = RowLines(text, MAX_LINE), list[str](), iter(list[list[str]]())
         while True:
             begin = lines.begin_row()
@@ -89,7 +96,7 @@ def read_table(
                 return
 
 
-def _opened(stored: BinaryIO) -> io.TextIOWrapper:
+def _open_text(stored: BinaryIO) -> io.TextIOWrapper:
     """Return the text of a file, with lone surrogates for bytes that are not UTF-8."""
     encoding = json.detect_encoding(stored.read(4))
     stored.seek(0)
@@ -163,17 +170,17 @@ def _passages(
     if "text" in names and not row["text"] and any(row.values()):
         raise CorpusError("needs a non-empty 'text'")
     row_id = row.get("id") or row.get("_id") or str(line)
-    text = row["text"] if "text" in names else _shown(row)
+    text = row["text"] if "text" in names else _format_row(row)
     metadata = {**_metadata(f"{where}#{row_id}", row), **about, "row": line}
     for n, piece in enumerate(chunks(text, chunking), start=1):
         name = f"{where}#{row_id}" if n == 1 else f"{where}#{row_id}-{n}"
         yield Passage(name, row.get("title") or Path(where).stem, piece, metadata=metadata)
 
 
-def _shown(row: Mapping[str, str]) -> str:
+def _format_row(row: Mapping[str, str]) -> str:
     r"""Return the columns of a row as lines.
 
-    >>> _shown({"id": "7", "name": "Bolt", "price": "", "allowed_groups": "staff"})
+    >>> _format_row({"id": "7", "name": "Bolt", "price": "", "allowed_groups": "staff"})
     'id: 7\nname: Bolt'
     """
     return "\n".join(f"{name}: {cell}" for name, cell in row.items() if cell and name != GROUPS)
@@ -187,7 +194,7 @@ def _metadata(passage: str, row: Mapping[str, str]) -> Metadata:
     for name, cell in row.items():
         if name not in (*OWN, GROUPS) and cell and not find_problem(name, cell):
             metadata[name] = _value(cell)
-    return checked(passage, dict(list(metadata.items())[: MAX_NAMES - 2]))
+    return check_metadata(passage, dict(list(metadata.items())[: MAX_NAMES - 2]))
 
 
 def _value(cell: str) -> Scalar:

@@ -118,7 +118,7 @@ class ArmHost:
         self._arms: dict[str, _Built] = {}
         self._builder = ThreadPoolExecutor(1, thread_name_prefix="arm-builder")  # one arm at a time
         self._reader = ThreadPoolExecutor(THREADS, thread_name_prefix="vectors")
-        self._vectors = {name: self._prepared(name) for name in looked_at}
+        self._vectors = {name: self._prepare_vectors(name) for name in looked_at}
         for name, specs in live().items():
             try:
                 self._build(name, specs)
@@ -138,7 +138,7 @@ class ArmHost:
     async def load(self, arms: Mapping[str, Specs]) -> None:
         """Build arms, each with its members. Raises ArmBuildError."""
         for name, specs in arms.items():
-            await self._built(name, specs)
+            await self._build_in_thread(name, specs)
 
     async def search(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
@@ -151,13 +151,13 @@ class ArmHost:
             query: The question.
             k: Passages to find.
             specs: The arm and its members, for a host that does not know the key.
-            carried: Turn and span of a caller in another process, by `tracing.carried`.
+            carried: Turn and span of a caller in another process, by `tracing.carry`.
 
         Raises:
             ArmError: The arm failed.
             UnknownArmError: The key is unknown, and `specs` is None.
         """
-        return await self._search(await self._found(arm, key, specs), arm, query, k, carried)
+        return await self._search(await self._find_or_build(arm, key, specs), arm, query, k, carried)
 
     async def search_version(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None, carried: str = ""
@@ -166,9 +166,11 @@ class ArmHost:
 
         If so, the version of the result names both versions.
         """
-        built = await self._found(arm, key, specs)
+        built = await self._find_or_build(arm, key, specs)
         retrieval = await self._search(built, arm, query, k, carried)
-        return await asyncio.get_running_loop().run_in_executor(built.pool, built.arm.checked, retrieval)
+        return await asyncio.get_running_loop().run_in_executor(
+            built.pool, built.arm.check_version, retrieval
+        )
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
         """Return the current version of the index of an arm; None: it is unknown, or about to change.
@@ -181,15 +183,15 @@ class ArmHost:
         Raises:
             UnknownArmError: The key is unknown, and `specs` is None.
         """
-        built = await self._found(arm, key, specs)
+        built = await self._find_or_build(arm, key, specs)
         return await asyncio.get_running_loop().run_in_executor(built.pool, built.arm.version)
 
-    async def _found(self, arm: str, key: str, specs: Specs | None) -> "_Built":
+    async def _find_or_build(self, arm: str, key: str, specs: Specs | None) -> "_Built":
         built = self._arms.get(key)
         if built is None:
             if specs is None:
                 raise UnbuiltArmError(arm)
-            built = await self._built(arm, specs)
+            built = await self._build_in_thread(arm, specs)
         return built
 
     async def _search(self, built: "_Built", arm: str, query: Query, k: int, carried: str) -> Retrieval:
@@ -223,8 +225,8 @@ class ArmHost:
 
         def read() -> dict[str, NDArray[np.float32]]:
             if backbone not in self._vectors:
-                self._vectors[backbone] = self._prepared(backbone)
-            return self._vectors[backbone].of(ids)
+                self._vectors[backbone] = self._prepare_vectors(backbone)
+            return self._vectors[backbone].look_up(ids)
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader, read)
@@ -248,13 +250,13 @@ class ArmHost:
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
         """Return the passages with these ids that the corpus has. Raises ArmError."""
-        return await self._of_corpus(lambda corpus: corpus.passages(corpus.known(ids).values()))
+        return await self._read_corpus(lambda corpus: corpus.passages(corpus.find_positions(ids).values()))
 
-    async def restricted(self) -> bool:
+    async def is_restricted(self) -> bool:
         """Return whether a passage of the corpus is restricted to groups. Raises ArmError."""
-        return await self._of_corpus(lambda corpus: corpus.restricted)
+        return await self._read_corpus(lambda corpus: corpus.restricted)
 
-    async def _of_corpus(self, read: Callable[[Corpus], T]) -> T:
+    async def _read_corpus(self, read: Callable[[Corpus], T]) -> T:
         """Read the corpus in a thread. Raises ArmError."""
         loop = asyncio.get_running_loop()
         try:
@@ -271,17 +273,17 @@ class ArmHost:
             settings.backbones,
             {},
             lambda text, names: waiting.run(self._embedders.embed(text, names)),
-            metered(blocking_writer(waiting, self._generator), settings.prices),
+            meter_calls(blocking_writer(waiting, self._generator), settings.prices),
             settings.open_selector,
         )
 
-    def _prepared(self, name: str) -> PassageVectors:
+    def _prepare_vectors(self, name: str) -> PassageVectors:
         corpus, indexes = self._resources.corpus, self._resources.indexes
         backbone = self._resources.backbones[name]
         prepare_vectors(corpus, indexes, backbone)
         return PassageVectors(corpus, indexes, backbone)
 
-    async def _built(self, name: str, specs: Specs) -> "_Built":
+    async def _build_in_thread(self, name: str, specs: Specs) -> "_Built":
         return await asyncio.get_running_loop().run_in_executor(self._builder, self._build, name, specs)
 
     def _build(self, name: str, specs: Specs) -> "_Built":
@@ -314,7 +316,7 @@ class _Built:
     pool: ThreadPoolExecutor
 
 
-def metered(write: Write, prices: TokenPrices) -> Write:
+def meter_calls(write: Write, prices: TokenPrices) -> Write:
     """Return a function that also counts the tokens that the language model reads and writes for a search.
 
     A call that ran out of time counts with the most that it may have read and written. An abandoned search
@@ -325,7 +327,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
         prices: Prices of its tokens.
     """
 
-    def counted(prompt: Prompt) -> tuple[str, Chunk]:
+    def write_and_count(prompt: Prompt) -> tuple[str, Chunk]:
         meter = METER.get() or Meter()
         if meter.abandoned:
             raise GeneratorError("the caller no longer waits for this search")
@@ -340,7 +342,7 @@ def metered(write: Write, prices: TokenPrices) -> Write:
         meter.spent.append(Usage(*counts, cache_written_tokens=last.cache_written_tokens))
         return text, last
 
-    return counted
+    return write_and_count
 
 
 def digest_arm(name: str, specs: Specs) -> str:

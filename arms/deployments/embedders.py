@@ -101,7 +101,7 @@ class EmbedderHost:
         """Return once the host is ready."""
 
     async def embed(self, question: str, carried: str = "") -> NDArray[np.float32]:
-        """Return a unit vector of shape (dim,), for the turn of `tracing.carried`. Raises ArmError."""
+        """Return a unit vector of shape (dim,), for the turn of `tracing.carry`. Raises ArmError."""
         tracing.enter(carried, question)
         with spans.embeddings(self._model, question):
             try:

@@ -34,7 +34,7 @@ class TracedGenerator(Generator):
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written. Raises GeneratorError."""
         chat = spans.Chat.begin(self._provider, self.model, prompt)
-        with nullcontext() if chat is None else tracing.ended(chat.span):
+        with nullcontext() if chat is None else tracing.end_span(chat.span):
             async with aclosing(self._generator.stream(prompt)) as chunks:
                 async for chunk in chunks:
                     if chat is not None:
@@ -120,7 +120,7 @@ class GeneratorHost:
         """Return once the host is ready."""
 
     async def stream(self, prompt: Prompt, carried: str = "") -> AsyncGenerator[Chunk, None]:
-        """Yield the answer as it is written, for the turn of `tracing.carried`. Raises GeneratorError."""
+        """Yield the answer as it is written, for the turn of `tracing.carry`. Raises GeneratorError."""
         tracing.enter(carried, prompt.messages[-1]["content"])
         async with aclosing(self._generator.stream(prompt)) as chunks:
             async for chunk in chunks:

@@ -29,7 +29,7 @@ class RemoteGenerator(Generator):
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         """Yield the answer as it is written."""
-        response: Any = self._stream.here().remote(prompt, tracing.carried())
+        response: Any = self._stream.here().remote(prompt, tracing.carry())
         try:
             async for chunk in response:
                 yield chunk
@@ -63,8 +63,8 @@ class RemoteEmbedder:
 
     async def embed(self, question: str) -> NDArray[np.float32]:
         """Return a unit vector of shape (dim,). Raises ArmError."""
-        call = self._embed.here().remote(question, tracing.carried())
-        vector: NDArray[np.float32] = await _returned(call)
+        call = self._embed.here().remote(question, tracing.carry())
+        vector: NDArray[np.float32] = await _await_result(call)
         return vector
 
 
@@ -76,25 +76,25 @@ class RemoteArmHost:
 
     async def load(self, arms: Mapping[str, Specs]) -> None:
         """Build arms in one replica. Raises ArmError."""
-        await _returned(self._handle.load.remote(arms))
+        await _await_result(self._handle.load.remote(arms))
 
     async def search(self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None) -> Retrieval:
         """Run one arm. Raises ArmError, UnknownArmError."""
-        call = self._handle.search.remote(arm, key, query, k, specs, tracing.carried())
-        retrieval: Retrieval = await _returned(call)
+        call = self._handle.search.remote(arm, key, query, k, specs, tracing.carry())
+        retrieval: Retrieval = await _await_result(call)
         return retrieval
 
     async def search_version(
         self, arm: str, key: str, query: Query, k: int, specs: Specs | None = None
     ) -> Retrieval:
         """Run an arm, and check that its index has not changed. Raises ArmError, UnknownArmError."""
-        call = self._handle.search_version.remote(arm, key, query, k, specs, tracing.carried())
-        retrieval: Retrieval = await _returned(call)
+        call = self._handle.search_version.remote(arm, key, query, k, specs, tracing.carry())
+        retrieval: Retrieval = await _await_result(call)
         return retrieval
 
     async def version(self, arm: str, key: str, specs: Specs | None = None) -> str | None:
         """Return the version of the index of an arm. Raises ArmError, UnknownArmError."""
-        version: str | None = await _returned(self._handle.version.remote(arm, key, specs))
+        version: str | None = await _await_result(self._handle.version.remote(arm, key, specs))
         return version
 
 
@@ -129,7 +129,7 @@ async def reach(hosts: Sequence["DeploymentHandle[Any]"]) -> None:
     await asyncio.gather(*(host.ready.remote() for host in hosts))
 
 
-async def _returned(response: Awaitable[Any]) -> Any:
+async def _await_result(response: Awaitable[Any]) -> Any:
     """Return the result of a replica. Raises ArmError."""
     try:
         return await response

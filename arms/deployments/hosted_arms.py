@@ -170,7 +170,7 @@ class HostedArms:
         self._arms: dict[str, HostedArm | CachedArm | NoRetrieval] = {}
         self.know(specs)
 
-    def _placed(self, graph: ArmGraph) -> dict[str, HostedArm]:
+    def _place_arms(self, graph: ArmGraph) -> dict[str, HostedArm]:
         """Return each arm in its host; `none` needs no host. Raises ArmBuildError."""
         placed: dict[str, HostedArm] = {}
         for name, spec in graph.specs.items():
@@ -208,7 +208,7 @@ class HostedArms:
             ArmError: An arm cannot be built.
         """
         graph, by_host = ArmGraph(specs), defaultdict[SearchHost, dict[str, Specs]](dict)
-        for name, arm in self._placed(graph).items():
+        for name, arm in self._place_arms(graph).items():
             by_host[arm.host][name] = arm.specs
         await self._embedders.load(graph.embeddings_of_actions())
         await asyncio.gather(*(host.load(arms) for host, arms in by_host.items()))
@@ -216,7 +216,7 @@ class HostedArms:
     def know(self, specs: Specs) -> None:
         """Add these arms, or replace those of the same names. Raises ArmBuildError."""
         graph = ArmGraph(specs)
-        for name, arm in self._placed(graph).items():
+        for name, arm in self._place_arms(graph).items():
             before = self._arms.get(name)
             same = arm == (before.arm if isinstance(before, CachedArm) else before)
             if arm.host is self._here and not same and not graph.is_light(name):
@@ -239,7 +239,7 @@ class HostedArms:
             return hosted.search(query, k)
         with spans.retrieval(_find_arm(hosted).source, arm, query.text, k) as span:
             retrieval = await hosted.search(query, k)
-            spans.found(span, retrieval.passages)
+            spans.record_passages(span, retrieval.passages)
         return retrieval
 
     async def recall(self, arm: str, query: Query, k: int) -> Retrieval | None:
@@ -253,7 +253,7 @@ class HostedArms:
         kept = await hosted.recall(query, k)
         if kept is not None:
             with spans.retrieval(hosted.arm.source, arm, query.text, k) as span:
-                spans.found(span, kept.passages, cached=True)
+                spans.record_passages(span, kept.passages, cached=True)
         return kept
 
     async def vectors(self, backbone: str, ids: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -268,9 +268,9 @@ class HostedArms:
         """Return the passages with these ids that the corpus has. Raises ArmError."""
         return await self._here.passages(ids)
 
-    async def restricted(self) -> bool:
+    async def is_restricted(self) -> bool:
         """Return whether a passage of the corpus is restricted to groups. Raises ArmError."""
-        return await self._here.restricted()
+        return await self._here.is_restricted()
 
 
 def _find_arm(hosted: HostedArm | CachedArm) -> HostedArm:

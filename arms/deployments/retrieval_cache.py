@@ -79,7 +79,7 @@ def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
     return hashlib.blake2b(document, digest_size=32).digest()
 
 
-def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
+def pack(key: bytes, retrieval: Retrieval) -> bytes | None:
     """Return the result of a search as bytes; None: JSON would change it."""
     if not all(math.isfinite(passage.score) for passage in retrieval.passages):
         return None
@@ -94,7 +94,7 @@ def packed(key: bytes, retrieval: Retrieval) -> bytes | None:
     return _checksum(key, document) + document
 
 
-def unpacked(key: bytes, value: bytes) -> Retrieval:
+def unpack(key: bytes, value: bytes) -> Retrieval:
     """Return the stored result of a search, with costs of 0. Raises UnusableError."""
     checksum, document = value[:16], value[16:]
     if checksum != _checksum(key, document):
@@ -145,11 +145,11 @@ class RetrievalCache:
 
     def put(self, key: bytes, retrieval: Retrieval) -> None:
         """Store a result, in the background."""
-        value = packed(key, retrieval)
+        value = pack(key, retrieval)
         if value is not None and len(value) < self._size_bytes:
             self._run(lambda database: self._write(database, key, value))
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until all results that were put so far are stored."""
         if (nothing := self._run(lambda _: None)) is not None:
             await nothing
@@ -165,22 +165,22 @@ class RetrievalCache:
         if not self._usable or self._waiting >= QUEUE:
             return None
         self._waiting += 1
-        future = asyncio.get_running_loop().run_in_executor(self._thread, self._guarded, work)
-        future.add_done_callback(self._done)
+        future = asyncio.get_running_loop().run_in_executor(self._thread, self._use_file, work)
+        future.add_done_callback(self._finish)
         return future
 
-    def _done(self, future: "asyncio.Future[Any]") -> None:
+    def _finish(self, future: "asyncio.Future[Any]") -> None:
         self._waiting -= 1
         if not future.cancelled():
             future.exception()
 
-    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+    def _use_file(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
         """Use the file; after it proved unusable, it is given up."""
         if not self._usable:
             return None
         try:
             if self._database is None:
-                self._database = self._opened()
+                self._database = self._open()
             return work(self._database)
         except (sqlite3.Error, OSError, UnusableError) as error:
             if isinstance(error, sqlite3.Error) and _code(error) in _PASSING:
@@ -190,7 +190,7 @@ class RetrievalCache:
             self._close()
             return None
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         folder = self._path.parent.stat()
         if folder.st_uid != os.getuid() or folder.st_mode & 0o022:
             raise UnusableError("other users can write to its folder")
@@ -218,7 +218,7 @@ class RetrievalCache:
         (made, used, value), now = row, self._clock()
         if self._ttl_s is not None and not 0.0 <= now - made < self._ttl_s:
             return None
-        retrieval = unpacked(key, value)
+        retrieval = unpack(key, value)
         if abs(now - used) >= TOUCH_S:
             with suppress(sqlite3.OperationalError):  # another process writes
                 database.execute("UPDATE found SET used = ? WHERE key = ?", (now, key))

@@ -54,7 +54,7 @@ def retrieval(source: str, arm: str, question: str, k: int) -> Iterator[Span | N
         yield made
 
 
-def found(made: Span | None, passages: Sequence[Passage], *, cached: bool = False) -> None:
+def record_passages(made: Span | None, passages: Sequence[Passage], *, cached: bool = False) -> None:
     """Record the passages of a search; their texts only if the settings say so."""
     if made is None or not made.recording:
         return

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms import tokenizer
 from armwise.arms.base import ArmBuildError, ArmError, Passage, Query, Retrieval
-from armwise.arms.engines.conditions import list_facts, loaded_metadata, stored
+from armwise.arms.engines.conditions import dump_metadata, list_facts, load_metadata
 from armwise.arms.extras import install_command
 from armwise.arms.retrievers.fusion import fuse
 from armwise.arms.retrievers.kind import Kind, Members, ReadVersion, Resources
@@ -71,12 +71,12 @@ class FillState:
         """The version; while the collection is being filled, old and new version."""
         return self.version if self.version == self.next else f"{self.version}{BETWEEN}{self.next}"
 
-    def dumped(self) -> str:
+    def to_json(self) -> str:
         """Return it as JSON."""
         return orjson.dumps(self).decode()
 
     @classmethod
-    def loaded(cls, text: str | bytes) -> Self:
+    def from_json(cls, text: str | bytes) -> Self:
         """Return it from JSON."""
         return cls(**orjson.loads(text))
 
@@ -100,7 +100,7 @@ class Row:
         """The texts that a search returns, the metadata as JSON among them, and the digest."""
         passage = self.passage
         texts = {"id": passage.id, "title": passage.title, "text": passage.text}
-        return {**texts, "metadata": stored(passage.metadata), "digest": self.digest}
+        return {**texts, "metadata": dump_metadata(passage.metadata), "digest": self.digest}
 
     @property
     def search(self) -> str:
@@ -129,7 +129,7 @@ def read_passage(document: Mapping[str, Any], score: float) -> Passage:
         document: Fields of the document, by name.
         score: Score of the passage.
     """
-    metadata = loaded_metadata(document["metadata"])
+    metadata = load_metadata(document["metadata"])
     return Passage(document["id"], document["title"], document["text"], score, metadata)
 
 
@@ -294,7 +294,7 @@ class EngineArm:
     @property
     def version(self) -> str:
         """Version of the collection, up to `VERSION_S` seconds old; empty: it is not filled."""
-        return self.asked(lambda: self._version(False)) or ""
+        return self.ask_collection(lambda: self._version(False)) or ""
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` best passages; a text without words or a vector of zeros finds none.
@@ -306,14 +306,16 @@ class EngineArm:
         rankings: list[tuple[Passage, ...]] = []
         if params.mode != "dense":
             has_words = any(character.isalnum() for character in query.text)
-            passages = self.asked(lambda: self._lexical(query, n)) if has_words else []
-            rankings.append(_ranked(passages, n))
+            passages = self.ask_collection(lambda: self._lexical(query, n)) if has_words else []
+            rankings.append(_rank(passages, n))
         if params.mode != "lexical":
             vector = query.embedding(params.backbone or "", arm=self.name)
             if not np.isfinite(vector).all():
                 raise ArmError(f"arm {self.name!r}: the query's embedding has a number that is not finite")
-            passages = self.asked(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
-            rankings.append(_ranked(passages, n))
+            passages = (
+                self.ask_collection(lambda: self.collection.dense(vector, query, n)) if vector.any() else []
+            )
+            rankings.append(_rank(passages, n))
         return Retrieval(rankings[0] if len(rankings) == 1 else fuse(rankings)[:k])
 
     def _lexical(self, query: Query, n: int) -> list[Passage]:
@@ -327,27 +329,27 @@ class EngineArm:
             )
         return self.collection.lexical(query, n)
 
-    def asked(self, ask: Callable[[], T]) -> T:
+    def ask_collection(self, ask: Callable[[], T]) -> T:
         """Ask the collection. Raises ArmError."""
         try:
             return ask()
         except ArmError as error:
             raise type(error)(f"arm {self.name!r}: {error}") from error
         except Exception as error:  # of a client that is not ours
-            raise ArmError(f"arm {self.name!r}: {explained(error)}") from error
+            raise ArmError(f"arm {self.name!r}: {format_error(error)}") from error
 
 
-def _ranked(passages: list[Passage], n: int) -> tuple[Passage, ...]:
+def _rank(passages: list[Passage], n: int) -> tuple[Passage, ...]:
     """Return the best passages.
 
     Scores are rounded: in some engines the same sum of 32-bit numbers varies between searches. The cosine
     with a vector of zeros is NaN, and counts as 0.
     """
     scores = (round(passage.score, PLACES) if math.isfinite(passage.score) else 0.0 for passage in passages)
-    return best((passage.scored(score) for passage, score in zip(passages, scores, strict=True)), n)
+    return best((passage.replace_score(score) for passage, score in zip(passages, scores, strict=True)), n)
 
 
-def explained(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Return the first line of an error of an engine's client."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
 
@@ -366,7 +368,7 @@ def open_shared(params: P, have: Resources, make: Callable[[P], Collection]) -> 
     """Return the collection shared by arms of a kind whose parameters differ only in mode."""
     shared_params = params.model_copy(update={"mode": "lexical"})
     # `make` is in the key, as two kinds may have one class of parameters
-    return have.shared(("collection", make, shared_params), lambda: make(shared_params))
+    return have.share(("collection", make, shared_params), lambda: make(shared_params))
 
 
 def engine_kind(
@@ -384,13 +386,13 @@ def engine_kind(
 
     def version(arm_params: P, have: Resources) -> ReadVersion:
         opened = open_shared(arm_params, have, make)
-        collection_version = have.shared(("version", opened), lambda: CollectionVersion(opened))
+        collection_version = have.share(("version", opened), lambda: CollectionVersion(opened))
 
         def read(fresh: bool) -> str | None:
             try:
                 return collection_version(fresh)
             except Exception as error:  # of a client that is not ours
-                raise ArmError(explained(error)) from error
+                raise ArmError(format_error(error)) from error
 
         return read
 

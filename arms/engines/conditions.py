@@ -37,7 +37,7 @@ class ConditionDialect(Protocol[T]):
         """Return: the value of `key` is one of these, or it is a list that holds one of them."""
         ...
 
-    def ordered(self, key: str, how: Order, number: float) -> T:
+    def compare(self, key: str, how: Order, number: float) -> T:
         """Return: the value of `key` is a number above or below another one."""
         ...
 
@@ -53,7 +53,7 @@ class ConditionDialect(Protocol[T]):
         """Return: one of these holds."""
         ...
 
-    def negated(self, part: T) -> T:
+    def negate(self, part: T) -> T:
         """Return: this does not hold."""
         ...
 
@@ -64,22 +64,24 @@ def build_condition(query: Query, dialect: ConditionDialect[T]) -> T:
     if query.groups:
         open_to_all = dialect.some([open_to_all, dialect.match_one(GROUPS, sorted(query.groups))])
     return (
-        open_to_all if query.where is None else dialect.every([open_to_all, _filtered(query.where, dialect)])
+        open_to_all
+        if query.where is None
+        else dialect.every([open_to_all, _build_filter(query.where, dialect)])
     )
 
 
-def _filtered(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
+def _build_filter(where: Comparison | Compound, dialect: ConditionDialect[T]) -> T:
     """Return the condition of a filter, without that of permissions."""
     if isinstance(where, Compound):
-        parts = [_filtered(part, dialect) for part in where.filters]
+        parts = [_build_filter(part, dialect) for part in where.filters]
         return dialect.every(parts) if where.type == "and" else dialect.some(parts)
     values = where.value if isinstance(where.value, tuple) else (where.value,)
     if where.type in ("eq", "in"):
         return dialect.match_one(where.key, values)
     if where.type in ("ne", "nin"):
-        return dialect.negated(dialect.match_one(where.key, values))
+        return dialect.negate(dialect.match_one(where.key, values))
     (number,) = values
-    return dialect.ordered(where.key, where.type, _float(number))  # type: ignore[arg-type]  # what remains
+    return dialect.compare(where.key, where.type, _float(number))  # type: ignore[arg-type]  # what remains
 
 
 class FactsDialect(ConditionDialect[T], Protocol[T]):
@@ -94,12 +96,12 @@ class FactsDialect(ConditionDialect[T], Protocol[T]):
         return self.match_any([_fact(key, "is", _canonical(value)) for value in values])
 
     @override
-    def ordered(self, key: str, how: Order, number: float) -> T:
+    def compare(self, key: str, how: Order, number: float) -> T:
         return self.match_any([_fact(key, "begins", digits) for digits in _prefixes(how, number)])
 
     @override
     def lacks(self, key: str) -> T:
-        return self.negated(self.match_any([_presence(key)]))
+        return self.negate(self.match_any([_presence(key)]))
 
 
 def list_facts(metadata: Metadata) -> list[str]:
@@ -121,12 +123,12 @@ def list_facts(metadata: Metadata) -> list[str]:
     return sorted(facts)
 
 
-def stored(metadata: Metadata) -> str:
+def dump_metadata(metadata: Metadata) -> str:
     """Return metadata as JSON, with sorted keys."""
     return orjson.dumps(dict(metadata), option=orjson.OPT_SORT_KEYS).decode()
 
 
-def loaded_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata:
+def load_metadata(text: str | bytes | Mapping[str, object] | None) -> Metadata:
     """Return metadata from JSON, or from the mapping that an engine has parsed."""
     metadata = orjson.loads(text) if isinstance(text, str | bytes) else text
     return metadata if isinstance(metadata, Mapping) else {}  # type: ignore[return-value]  # as it was stored

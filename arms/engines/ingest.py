@@ -122,10 +122,10 @@ def fill_arm(arm: EngineArm, have: Resources, progress: Progress | None = None) 
     embedded = None
     if arm.params.backbone is not None:
         backbone = have.backbones[arm.params.backbone]
-        kept = Vectors.of(have.corpus, have.indexes, backbone)
+        kept = Vectors.locate(have.corpus, have.indexes, backbone)
         kept.prepare(have.corpus, backbone, progress)
         embedded = Embedded(str(kept.identity["model"]), kept.read())
-    return arm.asked(lambda: ingest(have.corpus, arm.collection, embedded, progress))
+    return arm.ask_collection(lambda: ingest(have.corpus, arm.collection, embedded, progress))
 
 
 def current_version(arm: EngineArm, have: Resources) -> str:
@@ -157,7 +157,7 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
         )
     ArmGraph({name: spec}).validate(resources.backbones, resources.corpus.names)
     spec = spec.model_copy(update={"params": {**spec.params, "timeout_s": FILL_TIMEOUT_S}})
-    arm_resources = resources.of(spec)
+    arm_resources = resources.select_corpus(spec)
     if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
             f"arm {name!r} names no corpus: set `corpus` to the one to write into its collection; "
@@ -178,7 +178,7 @@ def read_ingested(name: str, resources: Resources) -> tuple[str, bool] | None:
         ArmError: The engine does not answer.
     """
     graph = ArmGraph(resources.specs)
-    arm_resources = resources.of(graph.spec(name))
+    arm_resources = resources.select_corpus(graph.spec(name))
     if not isinstance(graph.resolve(name)[1], EngineParams) or len(arm_resources.corpus.parts) > 1:
         return None
     arm = _engine_arm(name, graph.spec(name), resources)
@@ -253,7 +253,7 @@ def _delete_others(corpus: Passages, collection: Collection) -> int:
         return 0
     others: list[str] = []
     for page in _batches(collection.ids(), PAGE):
-        corpus_ids: Several[str] = corpus.known(page)
+        corpus_ids: Several[str] = corpus.find_positions(page)
         others += [passage_id for passage_id in page if passage_id not in corpus_ids]
     for page in _batches(others, PAGE):
         collection.delete(page)

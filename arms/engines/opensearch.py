@@ -81,11 +81,11 @@ class Rest:
 
     def read(self, reply: RemoteResponse, *, asked: bool = False) -> Json:
         """Return the body of a response, {} if it has none. Raises ArmError."""
-        content = self.checked(reply, asked=asked).content
+        content = self.check(reply, asked=asked).content
         body: Json = orjson.loads(content) if content else {}
         return body
 
-    def checked(self, reply: RemoteResponse, *, asked: bool = False) -> RemoteResponse:
+    def check(self, reply: RemoteResponse, *, asked: bool = False) -> RemoteResponse:
         """Return the response if its status is a success. Raises ArmError."""
         if not httpx.codes.is_success(reply.status):
             error = QuestionRefusedError if asked and reply.status in REFUSED else ArmError
@@ -115,7 +115,7 @@ class OpenSearchClauses(FactsDialect[Json]):
         """Return the disjunction of conditions."""
         return {"bool": {"should": list(parts), "minimum_should_match": 1}}
 
-    def negated(self, part: Json) -> Json:
+    def negate(self, part: Json) -> Json:
         """Return the negation of a condition."""
         return {"bool": {"must_not": [part]}}
 
@@ -136,12 +136,12 @@ class Index:
             "must": [{"match": {"search": query.text}}],
             "filter": [build_condition(query, OpenSearchClauses())],
         }
-        return self._found({"query": {"bool": words}}, k)
+        return self._find_passages({"query": {"bool": words}}, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by cosine."""
         near = self.nearest(vector.astype(float).tolist(), k, build_condition(query, OpenSearchClauses()))
-        return self._found(near, k)
+        return self._find_passages(near, k)
 
     @staticmethod
     def nearest(vector: list[float], k: int, condition: Json) -> Json:
@@ -154,7 +154,7 @@ class Index:
         method = {"name": "hnsw", "space_type": "cosinesimil", "engine": "lucene"}
         return {"type": "knn_vector", "dimension": dim, "method": method}, {"index": {"knn": True}}
 
-    def _found(self, body: Json, k: int) -> list[Passage]:
+    def _find_passages(self, body: Json, k: int) -> list[Passage]:
         reply = self._rest.call("POST", "/_search", {**body, "size": k, "_source": FIELDS}, asked=True)
         return [read_passage(hit["_source"], hit["_score"]) for hit in reply["hits"]["hits"]]
 

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from armwise.arms.base import ArmError, Passage, Query
 from armwise.arms.engines.collection import FillState, Row, ServerParams, engine_kind
-from armwise.arms.engines.conditions import Order, build_condition, loaded_metadata
+from armwise.arms.engines.conditions import Order, build_condition, load_metadata
 from armwise.arms.filters import Scalar
 
 if TYPE_CHECKING:  # loading takes a tenth of a second
@@ -132,7 +132,7 @@ class Sql:
             ]
         )
 
-    def ordered(self, key: str, how: Order, number: float) -> str:
+    def compare(self, key: str, how: Order, number: float) -> str:
         """Return the condition that the JSON value is a number in this order to `number`."""
         if "\0" in key or math.isnan(number):
             return "FALSE"
@@ -156,7 +156,7 @@ class Sql:
         """Return the disjunction of conditions."""
         return f"({' OR '.join(parts)})" if parts else "FALSE"
 
-    def negated(self, part: str) -> str:
+    def negate(self, part: str) -> str:
         """Return the negation of a condition."""
         return f"(NOT {part})"
 
@@ -183,7 +183,7 @@ class WordStatistics:
         """Share assumed for any other word: half of the smallest in `shares`."""
         return min(self.shares.values()) / 2.0
 
-    def expected_rows(self, word: str) -> float:
+    def estimate_rows(self, word: str) -> float:
         """Return the expected number of rows with a word."""
         share = self.shares.get(word)
         return self.rows * (self._unknown if share is None else share)
@@ -197,7 +197,7 @@ class WordStatistics:
         """
         if not self.shares:
             return [1.0] * len(words)
-        counts = map(self.expected_rows, words)
+        counts = map(self.estimate_rows, words)
         return [math.log(1.0 + max(0.0, self.rows - n + 0.5) / (n + 0.5)) for n in counts]
 
     def steps(self, words: Sequence[str]) -> Iterator[list[str]]:
@@ -208,8 +208,8 @@ class WordStatistics:
         [['bridge'], ['bridge', 'river'], ['bridge', 'river', 'the']]
         """
         if self.shares:
-            words = sorted(words, key=self.expected_rows)
-            counts = [self.expected_rows(word) for word in words]
+            words = sorted(words, key=self.estimate_rows)
+            counts = [self.estimate_rows(word) for word in words]
             before = 0
             for most in LOOKED_AT:
                 n = max(1, sum(math.fsum(counts[: at + 1]) <= most for at in range(len(counts))))
@@ -254,7 +254,7 @@ class PostgresTable:
         weakref.finalize(self, self._engine.dispose)
         self._known_words = -math.inf, WordStatistics()
         names = params.fields
-        self._table = ".".join(_quoted(part) for part in params.collection.split("."))
+        self._table = ".".join(_quote(part) for part in params.collection.split("."))
         self._id, self._text = _column(names.id), _column(names.text)
         self._search, self._vector = _column(names.search), _column(names.vector)
         self._title = "''" if names.title is None else _column(names.title)
@@ -278,7 +278,7 @@ class PostgresTable:
 
     def _words(self, text: str) -> list[str]:
         """Return the lexemes of a text in the configured language."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             return list(
                 connection.exec_driver_sql(
                     f"SELECT lexeme FROM unnest(to_tsvector('{self._params.language}', %(text)s))",
@@ -292,7 +292,7 @@ class PostgresTable:
         asked_at, statistics = self._known_words
         if now - asked_at < STATISTICS_S:
             return statistics
-        with self._connected() as connection:
+        with self._connect() as connection:
             row = connection.exec_driver_sql(
                 "SELECT reltuples, most_common_elems::text::text[], most_common_elem_freqs FROM pg_class "
                 "JOIN pg_namespace ON pg_namespace.oid = relnamespace LEFT JOIN pg_stats ON "
@@ -318,16 +318,18 @@ class PostgresTable:
             f"FROM unnest({names}::tsquery[], {values}::float8[]) AS asked (word, weight))"
         )
         some = sql.parameter(" | ".join(map(literal, words)))
-        return self._found(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
+        return self._find_passages(sql, query, score, f"{self._search} @@ {some}::tsquery", k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages by cosine."""
         sql = Sql(self._metadata)
         near = sql.parameter(_vector_text(vector))
         distance = f"{self._vector} <=> {near}::vector"
-        return self._found(sql, query, f"1 - ({distance})", f"{self._vector} IS NOT NULL", k, distance)
+        return self._find_passages(
+            sql, query, f"1 - ({distance})", f"{self._vector} IS NOT NULL", k, distance
+        )
 
-    def _found(
+    def _find_passages(
         self, sql: Sql, query: Query, score: str, where: str, k: int, order: str | None = None
     ) -> list[Passage]:
         condition = build_condition(query, sql)
@@ -339,7 +341,7 @@ class PostgresTable:
             f"SELECT {self._id}::text, {self._title}, {self._text}, {metadata}, {score} "
             f"FROM {self._table} AS found WHERE {where} AND {condition} ORDER BY {by} LIMIT {limit}"
         )
-        with self._connected() as connection:
+        with self._connect() as connection:
             if order is not None:
                 width = min(max(k, SEARCH_WIDTH), MAX_WIDTH)
                 connection.exec_driver_sql(f"SET LOCAL hnsw.ef_search = {width}")
@@ -347,18 +349,18 @@ class PostgresTable:
                 connection.exec_driver_sql("SET LOCAL hnsw.iterative_scan = strict_order")
             rows = connection.exec_driver_sql(statement, sql.values).all()
         return [
-            Passage(name, title or "", text, score, loaded_metadata(metadata))
+            Passage(name, title or "", text, score, load_metadata(metadata))
             for name, title, text, metadata, score in rows
         ]
 
-    def _connected(self) -> "_Connected":
+    def _connect(self) -> "_Connected":
         return _Connected(self._engine)
 
     def create(self, dim: int | None) -> None:
         """Create the table with its index of words, and the table of states."""
         words = f"to_tsvector('{self._params.language}', title || ' ' || text)"
         vector = "" if dim is None else f", embedding vector({dim})"
-        with self._connected() as connection:
+        with self._connect() as connection:
             run = connection.exec_driver_sql
             if dim is not None:
                 run("CREATE EXTENSION IF NOT EXISTS vector")
@@ -371,13 +373,13 @@ class PostgresTable:
             run(f"CREATE TABLE IF NOT EXISTS {STATES} (collection text PRIMARY KEY, state jsonb NOT NULL)")
 
     def _index(self, what: str) -> str:
-        return _quoted(f"{self._params.collection.rpartition('.')[2]}_{what}")
+        return _quote(f"{self._params.collection.rpartition('.')[2]}_{what}")
 
     def state(self) -> FillState | None:
         """Return the state that was stored last."""
         if not self._there(STATES):
             return None
-        with self._connected() as connection:
+        with self._connect() as connection:
             stored_state = connection.exec_driver_sql(
                 f"SELECT state FROM {STATES} WHERE collection = %(name)s", {"name": self._params.collection}
             ).scalar()
@@ -385,15 +387,15 @@ class PostgresTable:
 
     def keep(self, state: FillState) -> None:
         """Store a state."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.exec_driver_sql(
                 f"INSERT INTO {STATES} VALUES (%(name)s, %(state)s::jsonb) "
                 "ON CONFLICT (collection) DO UPDATE SET state = EXCLUDED.state",
-                {"name": self._params.collection, "state": state.dumped()},
+                {"name": self._params.collection, "state": state.to_json()},
             )
 
     def _there(self, table: str) -> bool:
-        with self._connected() as connection:
+        with self._connect() as connection:
             return bool(
                 connection.exec_driver_sql("SELECT to_regclass(%(t)s) IS NOT NULL", {"t": table}).scalar()
             )
@@ -402,12 +404,12 @@ class PostgresTable:
         """Return the number of rows."""
         if not self._there(self._table):
             return 0
-        with self._connected() as connection:
+        with self._connect() as connection:
             return int(connection.exec_driver_sql(f"SELECT count(*) FROM {self._table}").scalar_one())
 
     def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of rows."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             rows = connection.exec_driver_sql(
                 f"SELECT id, digest FROM {self._table} WHERE id = ANY(%(ids)s)", {"ids": list(ids)}
             )
@@ -417,7 +419,7 @@ class PostgresTable:
         """Yield every id, a page at a time."""
         last: str | None = None
         while True:
-            with self._connected() as connection:
+            with self._connect() as connection:
                 page = connection.exec_driver_sql(
                     f"SELECT id FROM {self._table} WHERE %(last)s::text IS NULL OR id > %(last)s::text "
                     f"ORDER BY id LIMIT {PAGE}",
@@ -440,7 +442,7 @@ class PostgresTable:
         casts = {"metadata": "::jsonb", "embedding": "::vector"}
         placed = ", ".join(f"%({column})s{casts.get(column, '')}" for column in columns)
         replaced = ", ".join(f"{column} = EXCLUDED.{column}" for column in columns[1:])
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.exec_driver_sql(
                 f"INSERT INTO {self._table} ({', '.join(columns)}) VALUES ({placed}) "
                 f"ON CONFLICT (id) DO UPDATE SET {replaced}",
@@ -449,14 +451,14 @@ class PostgresTable:
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete rows."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             connection.exec_driver_sql(
                 f"DELETE FROM {self._table} WHERE id = ANY(%(ids)s)", {"ids": list(ids)}
             )
 
     def finish(self) -> None:
         """Index the vectors, and have PostgreSQL update its statistics of rows and words."""
-        with self._connected() as connection:
+        with self._connect() as connection:
             run = connection.exec_driver_sql
             run("SET LOCAL statement_timeout = 0")  # an index of millions takes minutes
             dims = run(
@@ -498,10 +500,10 @@ class _Connected:
 
 def _column(name: str) -> str:
     """Return a quoted column of the searched table."""
-    return f"found.{_quoted(name)}"
+    return f"found.{_quote(name)}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """Return a quoted identifier of SQL, with % doubled for the driver."""
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
 

@@ -21,9 +21,9 @@ from armwise.arms.engines.collection import (
     Row,
     client,
     engine_kind,
-    explained,
+    format_error,
 )
-from armwise.arms.engines.conditions import Order, build_condition, loaded_metadata
+from armwise.arms.engines.conditions import Order, build_condition, load_metadata
 from armwise.arms.filters import GROUPS, Scalar
 from armwise.arms.relative_paths import LocalName
 from armwise.arms.tokenizer import words
@@ -107,7 +107,7 @@ class QdrantFilters:
             matches.append(models.FieldCondition(key=path, **what))
         return self.some(matches)
 
-    def ordered(self, key: str, how: Order, number: float) -> Any:
+    def compare(self, key: str, how: Order, number: float) -> Any:
         """Return the condition that the value is a number in this order to `number`."""
         models = self._models
         return models.FieldCondition(key=self._path(key), range=models.Range(**{how: number}))
@@ -128,7 +128,7 @@ class QdrantFilters:
         models = self._models
         return models.Filter(should=list(parts)) if parts else models.HasIdCondition(has_id=[])
 
-    def negated(self, part: Any) -> Any:
+    def negate(self, part: Any) -> Any:
         """Return the negation of a condition."""
         return self._models.Filter(must_not=[part])
 
@@ -167,13 +167,15 @@ class QdrantCollection:
         if not weights:
             return []
         vector = self._models.SparseVector(indices=list(weights), values=list(weights.values()))
-        return self._found(vector, self._params.fields.words, query, k)
+        return self._find_passages(vector, self._params.fields.words, query, k)
 
     def dense(self, vector: NDArray[np.float32], query: Query, k: int) -> list[Passage]:
         """Return the nearest passages, by the measure of the collection."""
-        return self._found(vector.astype(float).tolist(), self._params.fields.vector or None, query, k)
+        return self._find_passages(
+            vector.astype(float).tolist(), self._params.fields.vector or None, query, k
+        )
 
-    def _found(self, vector: Any, using: str | None, query: Query, k: int) -> list[Passage]:
+    def _find_passages(self, vector: Any, using: str | None, query: Query, k: int) -> list[Passage]:
         points = self._connection.query_points(
             self._name,
             query=vector,
@@ -189,7 +191,7 @@ class QdrantCollection:
                 str((point.payload.get(fields.title) if fields.title else None) or ""),
                 point.payload[fields.text],
                 point.score,
-                loaded_metadata(point.payload.get(fields.metadata)),
+                load_metadata(point.payload.get(fields.metadata)),
             )
             for point in points
         ]
@@ -278,7 +280,7 @@ def in_folder(path: str) -> Any:
     try:
         opened = client("qdrant_client", "qdrant").QdrantClient(path=path)
     except RuntimeError as error:  # another process has it
-        raise ArmBuildError(explained(error)) from error
+        raise ArmBuildError(format_error(error)) from error
     atexit.register(opened.close)
     return opened
 

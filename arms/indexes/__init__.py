@@ -2,7 +2,7 @@
 
 from . import build_once, vectors
 from .build_once import IndexMismatchError
-from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, embedded_text, prepare_vectors
+from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, compose_text, prepare_vectors
 
 __all__ = [
     "IndexMismatchError",
@@ -11,7 +11,7 @@ __all__ = [
     "VectorIndex",
     "Vectors",
     "build_once",
-    "embedded_text",
+    "compose_text",
     "prepare_vectors",
     "vectors",
 ]

@@ -82,11 +82,11 @@ def discard_damaged(indexes: Path) -> None:
 
     Reads all files of all indexes. What is removed is logged as a warning, one line an index.
     """
-    for target in finished(indexes):
+    for target in list_finished(indexes):
         _discard(target, partial(manifest.problems, target, contents=True))
 
 
-def finished(indexes: Path) -> list[Path]:
+def list_finished(indexes: Path) -> list[Path]:
     """Return the folders of the finished indexes, by name."""
     if not indexes.is_dir():
         return []

@@ -40,7 +40,7 @@ class Vectors:
     identity: Identity
 
     @classmethod
-    def of(cls, corpus: Corpus, indexes: Path, backbone: Backbone) -> "Vectors":
+    def locate(cls, corpus: Corpus, indexes: Path, backbone: Backbone) -> "Vectors":
         """Return the location of vectors, prepared or not. Raises ModelNotFoundError."""
         identity = {"corpus": corpus.digest, "model": digest_backbone(backbone)}
         return cls(folder(indexes, "vectors", identity), identity)
@@ -70,7 +70,7 @@ def prepare_vectors(
 ) -> None:
     """Embed the passages that are missing, of each of several corpora. Raises ModelNotFoundError."""
     for part in corpus.parts.values():
-        Vectors.of(part, indexes, backbone).prepare(part, backbone, progress)
+        Vectors.locate(part, indexes, backbone).prepare(part, backbone, progress)
 
 
 class PassageVectors:
@@ -92,17 +92,17 @@ class PassageVectors:
         missing = None
         for part in corpus.parts.values():
             try:
-                self._parts.append((part, Vectors.of(part, indexes, backbone).read()))
+                self._parts.append((part, Vectors.locate(part, indexes, backbone).read()))
             except IndexMismatchError as error:
                 missing = error
         if missing is not None and not (some and self._parts):
             raise missing
 
-    def of(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
+    def look_up(self, ids: Iterable[str]) -> dict[str, NDArray[np.float32]]:
         """Return the unit vectors, shape (dim,), of the passages that are in the corpus."""
         requested_ids, unit_vectors = list(ids), dict[str, NDArray[np.float32]]()
         for part, vectors in self._parts:
-            positions = part.known(requested_ids)
+            positions = part.find_positions(requested_ids)
             unit_vectors |= zip(positions, np.asarray(vectors[list(positions.values())]), strict=True)
         return unit_vectors
 
@@ -121,12 +121,12 @@ def embed(
     """
     cursor, path, total = unfinished / CURSOR, unfinished / VECTORS, len(corpus)
     shape = total, embedder.dim
-    done, vectors = _resumed(path, cursor, shape)
+    done, vectors = _resume(path, cursor, shape)
     if vectors is None:
         done, vectors = 0, np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
     while done < total:
         passages = corpus.passages(range(done, min(done + step, total)))
-        vectors[done : done + len(passages)] = embedder.encode_passages([embedded_text(p) for p in passages])
+        vectors[done : done + len(passages)] = embedder.encode_passages([compose_text(p) for p in passages])
         vectors.flush()
         done += len(passages)
         cursor.with_suffix(".next").write_text(str(done))
@@ -135,7 +135,7 @@ def embed(
             progress("embedding passages", done, total)
 
 
-def _resumed(
+def _resume(
     path: Path, cursor: Path, shape: tuple[int, int]
 ) -> tuple[int, np.memmap[Any, np.dtype[np.float32]] | None]:
     """Return the number of vectors that a killed run has finished, and the file; 0, None: it is damaged."""
@@ -148,10 +148,10 @@ def _resumed(
     return (done, vectors) if 0 < done <= shape[0] and vectors.shape == shape else (0, None)
 
 
-def embedded_text(passage: Passage) -> str:
+def compose_text(passage: Passage) -> str:
     """Return the text of a passage to embed: the title as a sentence, then the text.
 
-    >>> embedded_text(Passage("1", "Mont Blanc", "It is 4,806 m high."))
+    >>> compose_text(Passage("1", "Mont Blanc", "It is 4,806 m high."))
     'Mont Blanc. It is 4,806 m high.'
     """
     return f"{passage.title}. {passage.text}" if passage.title else passage.text
@@ -238,7 +238,7 @@ class VectorIndex:
         progress: Progress | None = None,
     ) -> None:
         """Embed the corpus and build the index, if they are missing. Raises ModelNotFoundError."""
-        vectors = Vectors.of(corpus, indexes, backbone)
+        vectors = Vectors.locate(corpus, indexes, backbone)
         vectors.prepare(corpus, backbone, progress)  # also for an index that is there: searches read both
         identity = _identity(vectors, params)
 
@@ -254,7 +254,7 @@ class VectorIndex:
         """Map the index that `prepare` built into memory. Raises IndexMismatchError."""
         import faiss
 
-        vectors = Vectors.of(corpus, indexes, backbone)
+        vectors = Vectors.locate(corpus, indexes, backbone)
         identity = _identity(vectors, params)
         target = folder(indexes, "dense", identity)
         check(target, identity)
@@ -347,7 +347,7 @@ def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress
 
     total, dim = vectors.shape
     is_compressed = params.index == "ivf_pq" and total >= LEAST_COMPRESSED
-    index: Any = _trained(vectors) if is_compressed else faiss.IndexFlatIP(dim)
+    index: Any = _train(vectors) if is_compressed else faiss.IndexFlatIP(dim)
     for start in range(0, total, ADD_AT_ONCE):
         index.add(vectors[start : start + ADD_AT_ONCE])
         if progress is not None:
@@ -355,7 +355,7 @@ def _build(vectors: NDArray[np.float32], params: IndexParams, progress: Progress
     return index
 
 
-def _trained(vectors: NDArray[np.float32]) -> Any:
+def _train(vectors: NDArray[np.float32]) -> Any:
     """Return an empty index of compressed vectors, its cells and its code learned from a sample."""
     import faiss
 

@@ -87,7 +87,7 @@ class Examples:
     labels: tuple[Rows, ...]
 
     @classmethod
-    def of(
+    def from_cases(
         cls, cases: Sequence[Case], fitting: Fitting | None = None, progress: Progress | None = None
     ) -> "Examples":
         """Compute the rows of questions. Raises RelevanceError if there are fewer than two arms."""
@@ -113,7 +113,7 @@ class Examples:
         k = max(len(ranking) for case in cases for ranking in case.found.values())
         return cls(fitting, arms, k, tuple(pools), tuple(rows), tuple(labels))
 
-    @extras.explained()
+    @extras.explain_missing()
     def fit(self, questions: Sequence[int] | Indices | None = None) -> RelevanceModel:
         """Fit a model to some of the questions, by index; None for all of them.
 
@@ -150,12 +150,12 @@ class Examples:
         header = RelevanceHeader(columns=NAMES, arms=self.arms, k=self.k, questions=len(of))
         return RelevanceModel(header, booster)
 
-    def predicted(
+    def predict(
         self, model: RelevanceModel, questions: Sequence[int] | Indices | None = None
     ) -> list[Mapping[str, float]]:
         """Return the relevance of the passages of some questions, by id; None for all of them."""
         pools = [self.seen[number] for number in (range(len(self.seen)) if questions is None else questions)]
-        values = iter(model.predicted(pools).tolist()) if pools else iter(())
+        values = iter(model.predict(pools).tolist()) if pools else iter(())
         return [{passage.id: next(values) for passage in pool.passages} for pool in pools]
 
     def out_of_fold(
@@ -173,7 +173,7 @@ class Examples:
         predicted: list[Mapping[str, float] | None] = [None] * len(self.rows)
         for number, (fitted, held_out) in enumerate(parts, start=1):
             model = self.fit(fitted)
-            for question, relevance in zip(held_out, self.predicted(model, held_out), strict=True):
+            for question, relevance in zip(held_out, self.predict(model, held_out), strict=True):
                 predicted[question] = relevance
             if progress is not None:
                 progress("fitting relevance", number, len(parts))
@@ -182,7 +182,7 @@ class Examples:
 
 def fit(cases: Sequence[Case], fitting: Fitting | None = None) -> RelevanceModel:
     """Fit a model to questions with gold passages. Raises RelevanceError."""
-    return Examples.of(cases, fitting).fit()
+    return Examples.from_cases(cases, fitting).fit()
 
 
 def _views(case: Case, draws: int, rng: np.random.Generator) -> Iterator[CandidatePassages]:

@@ -215,11 +215,11 @@ class EndpointGenerator(Generator):
 
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        with self._named_errors(prompt):
-            reply, answer, most = await self._begun(prompt)
+        with self._name_errors(prompt):
+            reply, answer, most = await self._begin(prompt)
             try:
                 encoding = reply.headers.get("content-encoding")
-                body = upstream.decoded(reply.content.iter_any(), encoding, most)
+                body = upstream.decompress(reply.content.iter_any(), encoding, most)
                 async with aclosing(body), aclosing(upstream.events_or_object(body)) as events:
                     async for piece in _pieces(events, answer):
                         yield piece
@@ -235,7 +235,7 @@ class EndpointGenerator(Generator):
             await self._session.close()
 
     @contextmanager
-    def _named_errors(self, prompt: Prompt) -> Iterator[None]:
+    def _name_errors(self, prompt: Prompt) -> Iterator[None]:
         """Have whatever fails be an error that names the endpoint, and shows nothing of what it sent."""
         try:
             yield
@@ -251,9 +251,9 @@ class EndpointGenerator(Generator):
                 failure.refusal, failure.native = error.refusal, error.native
             raise failure from error
         except StatusError as error:
-            raise self._refused(error) from error
+            raise self._make_error(error) from error
 
-    def _refused(self, error: StatusError) -> GeneratorError:
+    def _make_error(self, error: StatusError) -> GeneratorError:
         """Return the error of an answer with a status that is none of success."""
         if error.status in BUSY:
             self._rest(upstream.retry_after_s(error.headers) or 0.0)
@@ -275,7 +275,7 @@ class EndpointGenerator(Generator):
             }
         return body
 
-    async def _begun(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, AnswerReader, int]:
+    async def _begin(self, prompt: Prompt) -> tuple[aiohttp.ClientResponse, AnswerReader, int]:
         """Send a request, and again while it fails for a moment and there is time.
 
         Returns:
@@ -286,7 +286,7 @@ class EndpointGenerator(Generator):
         async for attempt in list_attempts(self._attempts, prompt.patience_s):
             with attempt:
                 reply, body, size = await self._learning(prompt)
-        self._rest(used_up_s(reply.headers))
+        self._rest(read_reset_s(reply.headers))
         tokens = self._protocol.read_limit(body) or UNLIMITED_TOKENS
         choices = _positive(body.get("n"), 1) if self._protocol_name == "chat" else 1
         limits = AnswerLimits(choices, tokens, size)
@@ -306,7 +306,7 @@ class EndpointGenerator(Generator):
             without = self._unsupported.get(form, frozenset())
             sent = _without(body, without)
             try:
-                return await self._sent(sent, prompt)
+                return await self._send(sent, prompt)
             except StatusError as error:
                 param = self._find_unsupported(error.refusal, sent)
                 if error.status not in (400, 422) or param not in sent or param in self._request:
@@ -325,11 +325,11 @@ class EndpointGenerator(Generator):
         named = (name for name in LEFT_OUT_TOGETHER if name in refusal.message and name in sent)
         return next(named, "") if _REFUSED_SAMPLING.search(refusal.message) else ""
 
-    async def _sent(self, body: Document, prompt: Prompt) -> tuple[aiohttp.ClientResponse, Document, int]:
+    async def _send(self, body: Document, prompt: Prompt) -> tuple[aiohttp.ClientResponse, Document, int]:
         """Send a request; return a response of success, the body and its size. Raises StatusError."""
         content = write_document(body)
         silent_s = self._silence_s(prompt)
-        reply = await self._opened().post(
+        reply = await self._open_session().post(
             self._url,
             data=content,
             headers={
@@ -347,14 +347,14 @@ class EndpointGenerator(Generator):
             beginning = await upstream.read_beginning(reply.content.iter_any(), encoding)
         finally:
             reply.close()
-        logger.warning("%s answered %d: %s", self._name, reply.status, upstream.shown(beginning))
+        logger.warning("%s answered %d: %s", self._name, reply.status, upstream.quote_start(beginning))
         raise StatusError(reply.status, reply.headers, refusal_in(beginning))
 
     def _silence_s(self, prompt: Prompt) -> float:
         """Return the longest silence of the endpoint: a whole answer may take as long as the turn."""
         return self._timeout_s if prompt.streams else max(self._timeout_s, prompt.patience_s or 0.0)
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         """Return the connections, which belong to the event loop that asks first."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -513,12 +513,12 @@ def choose_pause(state: RetryCallState) -> float:
     return min(requested_s or 0.0, LONGEST_PAUSE_S) or PAUSE(state)
 
 
-def used_up_s(headers: Mapping[str, str]) -> float:
+def read_reset_s(headers: Mapping[str, str]) -> float:
     """Return the seconds until a rate that is used up is there again, an hour at most; 0 where some is left.
 
-    >>> used_up_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"})
+    >>> read_reset_s({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"})
     90.0
-    >>> used_up_s({"x-ratelimit-remaining-tokens": "100", "x-ratelimit-reset-tokens": "6ms"})
+    >>> read_reset_s({"x-ratelimit-remaining-tokens": "100", "x-ratelimit-reset-tokens": "6ms"})
     0.0
     """
     rests = [

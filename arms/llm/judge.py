@@ -24,14 +24,14 @@ from armwise.arms.base import Passage
 from armwise.arms.llm.base import Write
 from armwise.arms.llm.pricing import Bound
 from armwise.arms.llm.prompts import passage_block
-from armwise.arms.llm.quotation import ONLY_DATA, tagged
+from armwise.arms.llm.quotation import ONLY_DATA, enclose
 from armwise.arms.llm.structured_output import (
     StructuredCaller,
     UnreadableAnswerError,
     WholeNumber,
     asking_bound,
     json_values,
-    quoted,
+    quote_start,
     read_object,
     read_whole,
     require_agreement,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 BEST_GRADE = 10
 
-TAGS = tagged("question", "") + tagged("answer", "")
+TAGS = enclose("question", "") + enclose("answer", "")
 """Surround what is graded."""
 
 WORD_BUDGET = 600
@@ -119,7 +119,7 @@ def grade(
     caller = StructuredCaller(write, JudgeError, retries=retries, reasoning_tokens=reasoning_tokens)
     case = _case(question, passages, word_budget)
     if answer is not None:
-        case += "\n" + tagged("answer", answer)
+        case += "\n" + enclose("answer", answer)
     verdict = caller.ask(rubric.system, case, rubric.form, rubric.read, max_tokens=rubric.max_tokens)
     return Grade(verdict, caller.tokens, caller.malformed)
 
@@ -166,7 +166,7 @@ def prefer(
     case = "\n".join(
         [
             _case(question, passages, WORD_BUDGET),
-            *(f"Answer {n}:\n{tagged('answer', answer)}" for n, answer in ((1, first), (2, second))),
+            *(f"Answer {n}:\n{enclose('answer', answer)}" for n, answer in ((1, first), (2, second))),
         ]
     )
     verdict = caller.ask(PAIR.system, case, PAIR.form, PAIR.read, max_tokens=PAIR.max_tokens)
@@ -180,7 +180,7 @@ def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
     'There are no passages.\n\n<question>\nWhy?\n</question>'
     """
     shown = passage_block(passages, word_budget) or "There are no passages."
-    return f"{shown}\n\n{tagged('question', question)}"
+    return f"{shown}\n\n{enclose('question', question)}"
 
 
 def read_grade(text: str) -> float:
@@ -197,7 +197,7 @@ def read_grade(text: str) -> float:
     numbers = [score for score in scores if isinstance(score, int | float) and not isinstance(score, bool)]
     if grades := [number / BEST_GRADE for number in numbers if 0 <= number <= BEST_GRADE]:
         return require_agreement(text, grades)
-    raise ValueError(f'{quoted(text)} has no {{"score": n}} with n from 0 to {BEST_GRADE}')
+    raise ValueError(f'{quote_start(text)} has no {{"score": n}} with n from 0 to {BEST_GRADE}')
 
 
 GRADE_FORM = 'Write only JSON with the grade, a whole number n from 0 to 10: {"score": n}'
@@ -224,7 +224,7 @@ def read_better(text: str) -> float:
     numbers = [better for better in named if isinstance(better, int) and not isinstance(better, bool)]
     if verdicts := [(0.0, 1.0, -1.0)[better] for better in numbers if better in (0, 1, 2)]:
         return require_agreement(text, verdicts)
-    raise ValueError(f'{quoted(text)} has no {{"better": n}} with n 0, 1 or 2')
+    raise ValueError(f'{quote_start(text)} has no {{"better": n}} with n 0, 1 or 2')
 
 
 PAIR = Rubric(

@@ -91,7 +91,7 @@ class LiteLLMGenerator(Generator):
         key = read_secret(spec.api_key_env) if spec.api_key_env is not None else ""
         if spec.api_key_env is not None and not key:
             raise GeneratorError(f"{spec.model} needs a key: set the environment variable {spec.api_key_env}")
-        self._library = litellm = _imported()
+        self._library = litellm = _import_litellm()
         try:
             provider = litellm.get_llm_provider(spec.model)[1]
         except litellm.BadRequestError as error:
@@ -117,10 +117,10 @@ class LiteLLMGenerator(Generator):
         tokens = chat.read_limit(body) or UNLIMITED_TOKENS
         limits = AnswerLimits(choices, tokens, len(write_document(body)))
         answer = chat.Reader(limits, [message["content"] for message in prompt.messages])
-        with self._named_errors():
+        with self._name_errors():
             async for attempt in list_attempts(self._attempts, prompt.patience_s):
                 with attempt:
-                    reply = await self._begun(body, prompt)
+                    reply = await self._begin(body, prompt)
             if not prompt.streams:
                 for piece in answer.read(reply.model_dump(mode="json", warnings=False)):
                     yield piece
@@ -148,7 +148,7 @@ class LiteLLMGenerator(Generator):
             merged["extra_body"] = others | (configured if isinstance(configured, dict) else {})
         return {name: value for name, value in merged.items() if value is not None}
 
-    async def _begun(self, body: Document, prompt: Prompt) -> Any:
+    async def _begin(self, body: Document, prompt: Prompt) -> Any:
         """Send a request, and again without a field that the model does not take. Raises StatusError."""
         while True:
             sent = list[object]()  # LiteLLM logs just before it sends
@@ -179,7 +179,7 @@ class LiteLLMGenerator(Generator):
             raise TimeoutError from error
         except self._library.exceptions.openai.APIError as error:
             said = _read_refusal(error)
-            logger.warning("%s: %s", self.model, upstream.shown(said.message.encode()))
+            logger.warning("%s: %s", self.model, upstream.quote_start(said.message.encode()))
             status = getattr(error, "status_code", None)
             if not sent and type(error.__cause__ or error.__context__).__module__ == "builtins":
                 status = 400  # LiteLLM trips over a request that it does not check
@@ -189,7 +189,7 @@ class LiteLLMGenerator(Generator):
             raise StatusError(status if isinstance(status, int) else 500, headers, said) from error
 
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Have whatever fails be an error that names the model."""
         try:
             yield
@@ -239,7 +239,7 @@ def _read_refusal(error: Any) -> Refusal:
     return said if said.message else Refusal(message.partition("\n")[0])
 
 
-def _imported() -> Any:
+def _import_litellm() -> Any:
     """Import LiteLLM, which takes seconds, and leave warnings and logs of the process as they are."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -66,7 +66,7 @@ class EmbeddedGenerator(Generator):
 
     @override
     def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        return tool_calls.offered(prompt.options, self._pieces(prompt))
+        return tool_calls.hold_calls(prompt.options, self._pieces(prompt))
 
     async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         finish_reason = None
@@ -126,7 +126,7 @@ class EmbeddedGenerator(Generator):
 
 
 def _request(prompt: Prompt) -> bytes:
-    messages, schema = tool_calls.described(prompt)
+    messages, schema = tool_calls.describe_tools(prompt)
     options = {name: value for name, value in prompt.options.items() if name not in tool_calls.TOOLS}
     if schema is not None:
         options["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}

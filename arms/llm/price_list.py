@@ -209,13 +209,13 @@ def _find_rates(address: str, name: str, tiers: frozenset[Tier], minute: int) ->
     found = _find_model(address, name)
     assert found is not None
     prices = _list_prices(found[0], dict(tiers), minute * MINUTE)
-    read, written = (_tiered(prices.get(name, Decimal())) for name in ("input_mtok", "output_mtok"))
-    cached = _tiered(prices["cache_read_mtok"]) if "cache_read_mtok" in prices else read
-    kept = _tiered(prices["cache_write_mtok"]) if "cache_write_mtok" in prices else read
-    hour = _tiered(prices["cache_write_1h_mtok"]) if "cache_write_1h_mtok" in prices else kept
+    read, written = (_to_tiers(prices.get(name, Decimal())) for name in ("input_mtok", "output_mtok"))
+    cached = _to_tiers(prices["cache_read_mtok"]) if "cache_read_mtok" in prices else read
+    kept = _to_tiers(prices["cache_write_mtok"]) if "cache_write_mtok" in prices else read
+    hour = _to_tiers(prices["cache_write_1h_mtok"]) if "cache_write_1h_mtok" in prices else kept
     by_thousands = (prices.get(f"{name}_kcount", Decimal()) for name in ("requests", "web_searches"))
-    request, search = (_tiered(price, 1000)[-1][1] for price in by_thousands)
-    details = tuple((*where, _tiered(prices[name])) for name, where in _DETAILS.items() if name in prices)
+    request, search = (_to_tiers(price, 1000)[-1][1] for price in by_thousands)
+    details = tuple((*where, _to_tiers(prices[name])) for name, where in _DETAILS.items() if name in prices)
     return _Rates(read, written, cached, kept, hour, request, search, details)
 
 
@@ -225,10 +225,10 @@ def _list_prices(model: ModelInfo, tiers: Mapping[str, str], now: float) -> dict
     return {name: value for name, value in vars(prices).items() if value is not None}
 
 
-def _tiered(price: Decimal | TieredPrices, of: int = 1_000_000) -> Tiers:
+def _to_tiers(price: Decimal | TieredPrices, of: int = 1_000_000) -> Tiers:
     """Return a price of so many as prices of one, by the length of the prompt.
 
-    >>> _tiered(Decimal("2.5"))
+    >>> _to_tiers(Decimal("2.5"))
     ((-1, 2.5e-06),)
     """
     if isinstance(price, Decimal):

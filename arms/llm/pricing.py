@@ -62,7 +62,7 @@ class Bound:
     search_usd: float = 0.0
 
     @classmethod
-    def of_call(
+    def from_call(
         cls, instructions: str, written: int, *, words: int = 0, read: int = 0, messages: int = 2
     ) -> "Bound":
         """Return the bound of a call that reads the question once.
@@ -74,7 +74,7 @@ class Bound:
             read: Tokens of other texts that it reads.
             messages: Number of messages of the prompt.
 
-        >>> Bound.of_call("Write a search query.", 32, words=100)
+        >>> Bound.from_call("Write a search query.", 32, words=100)
         Bound(questions=1, read=223, written=32, search_usd=0.0)
         """
         fixed = most_tokens(instructions) + MESSAGE_TOKENS * messages

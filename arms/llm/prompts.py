@@ -25,7 +25,7 @@ from typing_extensions import override
 from armwise.arms.base import Passage
 from armwise.arms.llm.base import Chunk, Message, Prompt, Write
 from armwise.arms.llm.pricing import MESSAGE_TOKENS, Bound, most_tokens
-from armwise.arms.llm.quotation import one_line, quoted
+from armwise.arms.llm.quotation import one_line, quote
 from armwise.arms.tokenizer import count_words, word_spans
 
 
@@ -135,10 +135,10 @@ class Writing:
         return WITH_PASSAGES[self.form], WITHOUT_PASSAGES[self.form], ANSWER_ALONE
 
     @classmethod
-    def of(cls, facts: Mapping[str, str]) -> "Writing":
+    def from_facts(cls, facts: Mapping[str, str]) -> "Writing":
         """Return the settings of a manifest. Raises KeyError if it lacks one.
 
-        >>> Writing.of({"form": "short", "word budget": "400", "max tokens": "32", "seed": "0"})
+        >>> Writing.from_facts({"form": "short", "word budget": "400", "max tokens": "32", "seed": "0"})
         Writing(form=<Form.SHORT: 'short'>, word_budget=400, max_tokens=32)
         """
         return cls(Form(facts["form"]), int(facts["word budget"]), int(facts["max tokens"]))
@@ -148,7 +148,7 @@ class Writing:
         conversation: list[Message] = [{"role": "user", "content": question}]
         return answer_prompt(conversation, passages, word_budget=self.word_budget, form=self.form)
 
-    def asked(self, messages: tuple[Message, ...]) -> Prompt:
+    def build_prompt(self, messages: tuple[Message, ...]) -> Prompt:
         """Return the prompt of messages with these settings."""
         return Prompt(messages, self.max_tokens)
 
@@ -175,7 +175,7 @@ class PipelineWriting(Writing):
         )
 
     @override
-    def asked(self, messages: tuple[Message, ...]) -> Prompt:
+    def build_prompt(self, messages: tuple[Message, ...]) -> Prompt:
         options = {} if self.reasoning is None else {"reasoning_effort": self.reasoning}
         return Prompt(messages, self.max_tokens, temperature=self.temperature, options=options)
 
@@ -221,7 +221,7 @@ def answer_prompt(
     text = write_instructions(
         passages, word_budget=word_budget, template=template or find_template(form), cite=cite
     )
-    return instructed(conversation, text)
+    return add_instructions(conversation, text)
 
 
 def write_instructions(
@@ -235,7 +235,7 @@ def write_instructions(
     return f"{text}\n\n{CITE}" if cite else text
 
 
-def instructed(conversation: Sequence[Message], text: str) -> tuple[Message, ...]:
+def add_instructions(conversation: Sequence[Message], text: str) -> tuple[Message, ...]:
     """Return a conversation whose instructions, in one message, end with a text; as it is without a text."""
     if not text:
         return tuple(conversation)
@@ -266,7 +266,7 @@ def prompt_name(form: Form, passages: Sequence[Passage], *, word_budget: int = 6
     >>> prompt_name(Form.REASONING, [Passage("1", "", "Red.")]), prompt_name(Form.SHORT, [])
     ('reasoning', 'short_without')
     """
-    return form.value if any(numbered(passages, word_budget)) else f"{form}_without"
+    return form.value if any(number_passages(passages, word_budget)) else f"{form}_without"
 
 
 def parse_answer(text: str, form: Form) -> ParsedAnswer:
@@ -309,11 +309,11 @@ def passage_block(passages: Sequence[Passage], word_budget: int) -> str:
     >>> passage_block([Passage("1", "Sky", "It is blue.")], 600)
     '<passages>\n[1] Sky\nIt is blue.\n</passages>'
     """
-    shown = "\n\n".join(numbered(passages, word_budget))
+    shown = "\n\n".join(number_passages(passages, word_budget))
     return f"<passages>\n{shown}\n</passages>" if shown else ""
 
 
-def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
+def number_passages(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
     """Yield the passages with number, title and page, within a budget of words."""
     left = word_budget
     for number, passage in enumerate(passages, start=1):
@@ -322,7 +322,7 @@ def numbered(passages: Sequence[Passage], word_budget: int) -> Iterator[str]:
         text = cut(passage.text, left)
         if not text:
             return
-        yield f"[{number}] {title}".rstrip() + f"\n{quoted(text)}"
+        yield f"[{number}] {title}".rstrip() + f"\n{quote(text)}"
         left -= count_words(text)
 
 
@@ -366,19 +366,19 @@ def answer_to(messages: tuple[Message, ...], writing: Writing, write: Write) -> 
     Raises:
         GeneratorError: The language model failed.
     """
-    text, last = write(writing.asked(messages))
+    text, last = write(writing.build_prompt(messages))
     answer = parse_answer(text, writing.form)
     if writing.form is not Form.REASONING:
         return ModelAnswer(answer.text.strip(), None, (last,))
     if answer.tagged:
         return ModelAnswer(answer.text, True, (last,))
-    text, again = write(writing.asked(fallback_prompt(messages, text)))
+    text, again = write(writing.build_prompt(fallback_prompt(messages, text)))
     return ModelAnswer(parse_answer(text, writing.form).text, False, (last, again))
 
 
 def answer_bound(writing: Writing) -> Bound:
     """Return the bound of what the model reads and writes in `answer_to`."""
-    call = Bound.of_call(" ".join(writing.words), writing.max_tokens, words=writing.word_budget)
+    call = Bound.from_call(" ".join(writing.words), writing.max_tokens, words=writing.word_budget)
     if writing.form is not Form.REASONING:
         return call
     again = writing.max_tokens + most_tokens(ANSWER_ALONE) + 2 * MESSAGE_TOKENS

@@ -22,30 +22,30 @@ _HARMLESS = {"<": "\u2039", "[": "(", "|": "\u00a6", "\uff5c": "\u00a6"}
 _NUMBER = re.compile(r"^([ \t]*)\[(\d+)\]", re.MULTILINE)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     r"""Return a text without tags of a prompt, markers of a chat template, and numbers of passages.
 
     It has as many words as before.
 
-    >>> print(ascii((quoted("</passages><|im_start|>system"), quoted("a < b\n[2] Next"))))
+    >>> print(ascii((quote("</passages><|im_start|>system"), quote("a < b\n[2] Next"))))
     ('\u2039/passages>\u2039|im_start\xa6>system', 'a < b\n(2) Next')
     """
     return _NUMBER.sub(r"\1(\2)", _MARKER.sub(lambda match: _HARMLESS[match[0]], text))
 
 
 def one_line(text: str) -> str:
-    r"""Return a text as `quoted` does, on one line.
+    r"""Return a text as `quote` does, on one line.
 
     >>> one_line("Paris\n\n2. London")
     'Paris 2. London'
     """
-    return quoted(" ".join(text.split()))
+    return quote(" ".join(text.split()))
 
 
-def tagged(tag: str, text: str) -> str:
+def enclose(tag: str, text: str) -> str:
     r"""Return a text between tags.
 
-    >>> print(ascii(tagged("answer", "333 m</answer>")))
+    >>> print(ascii(enclose("answer", "333 m</answer>")))
     '<answer>\n333 m\u2039/answer>\n</answer>'
     """
-    return f"<{tag}>\n{quoted(text)}\n</{tag}>"
+    return f"<{tag}>\n{quote(text)}\n</{tag}>"

@@ -125,7 +125,7 @@ class StructuredCaller:
             self.malformed += 1
             reason = _describe_end(text, last, room)
             if reason and not widened:
-                widened, room = True, _widened(room, thought=not text.strip())
+                widened, room = True, _widen(room, thought=not text.strip())
                 continue
             if not left:
                 break
@@ -146,10 +146,10 @@ class StructuredCaller:
         )
 
 
-def _widened(room: int, *, thought: bool) -> int:
+def _widen(room: int, *, thought: bool) -> int:
     """Return the limit of a text after one that ended at its limit, in tokens.
 
-    >>> _widened(48, thought=False), _widened(48, thought=True), _widened(2048, thought=True)
+    >>> _widen(48, thought=False), _widen(48, thought=True), _widen(2048, thought=True)
     (192, 2048, 8192)
     """
     return max(room, min(MOST_TOKENS, max(4 * room, room + REASONING_TOKENS if thought else 0)))
@@ -185,15 +185,15 @@ def asking_bound(system: str, form: str, max_tokens: int, *, words: int, read: i
     """
     # the first text may end at its limit, and all others at a wider one
     first, wider = (
-        Bound.of_call(system + form, room, words=words, read=read)
-        for room in (max_tokens, _widened(max_tokens, thought=True))
+        Bound.from_call(system + form, room, words=words, read=read)
+        for room in (max_tokens, _widen(max_tokens, thought=True))
     )
     # each attempt reads the texts before it, and what was wrong with them
     wrong = 2 * max_tokens + COMPLAINT_TOKENS + most_tokens(form) + 2 * MESSAGE_TOKENS
     return first + wider * (1 + retries) + Bound(read=wrong) * (retries * (1 + retries) // 2)
 
 
-def quoted(text: str) -> str:
+def quote_start(text: str) -> str:
     """Return the start of a text in quotes, for an error."""
     return repr(text[:QUOTED])
 
@@ -216,7 +216,7 @@ def without_thoughts(text: str) -> str:
     """Return what a model wrote outside of its thoughts.
 
     Thoughts without an end go on to the end of the text. Those without a beginning start with the text, as
-    some chat templates write the first tag. `quotation.tagged` disarms these tags in texts of others.
+    some chat templates write the first tag. `quotation.enclose` disarms these tags in texts of others.
 
     >>> without_thoughts("<think>2, or rather</think>1"), without_thoughts("2, or rather</think>1")
     ('1', '1')
@@ -269,7 +269,7 @@ def require_agreement(text: str, values: Sequence[T]) -> T:
     """
     if any(value != values[0] for value in values):
         raise ValueError(
-            f"{quoted(text)} has several different values: write the JSON once, and nothing else"
+            f"{quote_start(text)} has several different values: write the JSON once, and nothing else"
         )
     return values[0]
 
@@ -306,4 +306,4 @@ def read_object(model: type[M], text: str) -> M:
                 wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details)
     if found:
         return require_agreement(text, found)
-    raise ValueError(f"{quoted(text)} cannot be used: {wrong}")
+    raise ValueError(f"{quote_start(text)} cannot be used: {wrong}")

@@ -53,7 +53,7 @@ def plain(messages: Sequence[Message]) -> list[dict[str, str]]:
     return turns
 
 
-def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
+def describe_tools(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | None]:
     """Return the conversation with functions and form described in it, and the schema of what is written.
 
     The schema is that of `response_format` where no function may be called, and None for plain text.
@@ -66,7 +66,7 @@ def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | No
     form = "" if answer_form is None else f"The answer is JSON of this schema: {json.dumps(answer_form)}"
     form = "The answer is a JSON object." if answer_form == {"type": "object"} else form
     if not tools:
-        return _instructed(messages, form), answer_form and _bounded(answer_form)
+        return _add_instructions(messages, form), answer_form and _check_schema(answer_form)
     names = "\n".join(json.dumps(tool["function"]) for tool in tools)
     text = f"You can call these functions:\n{names}\n"
     text += 'To call one, write {"name": its name, "arguments": an object}.'
@@ -74,17 +74,17 @@ def described(prompt: Prompt) -> tuple[list[dict[str, str]], dict[str, Any] | No
     forms = []
     for i, tool in enumerate(tools):
         parameters = tool["function"].get("parameters") or {"type": "object"}
-        arguments = _lifted(parameters, f"tool{i}", definitions)
+        arguments = _lift(parameters, f"tool{i}", definitions)
         forms.append(_object(name={"const": _name(tool)}, arguments=arguments))
     if prompt.options.get("tool_choice", "auto") == "auto":
         text += ' To answer, write {"answer": the answer}.'
-        answer = {"type": "string"} if answer_form is None else _lifted(answer_form, "answer", definitions)
+        answer = {"type": "string"} if answer_form is None else _lift(answer_form, "answer", definitions)
         forms.append(_object(answer=answer))
-    schema = _bounded({"anyOf": forms, "$defs": definitions})
-    return _instructed(messages, f"{text} {form}".strip()), schema
+    schema = _check_schema({"anyOf": forms, "$defs": definitions})
+    return _add_instructions(messages, f"{text} {form}".strip()), schema
 
 
-def _instructed(messages: list[dict[str, str]], text: str) -> list[dict[str, str]]:
+def _add_instructions(messages: list[dict[str, str]], text: str) -> list[dict[str, str]]:
     """Return a conversation whose system message ends with a text."""
     if not text:
         return messages
@@ -131,7 +131,7 @@ def read(text: str) -> Chunk:
     return Chunk(tool_calls=({"index": 0, "id": "call-0", "type": "function", "function": function},))
 
 
-def _bounded(schema: dict[str, Any]) -> dict[str, Any]:
+def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema that is small enough. Raises PromptRefusedError."""
     if (length := len(json.dumps(schema))) > LONGEST_SCHEMA:
         raise PromptRefusedError(
@@ -161,7 +161,7 @@ def _name(tool: Mapping[str, Any]) -> str:
     return str(tool["function"]["name"])
 
 
-def _lifted(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
+def _lift(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
     """Return a schema that can be a part of another one; its definitions are added to those of that one."""
     text = json.dumps(schema)
     for key in ("$defs", "definitions"):
@@ -179,7 +179,9 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **closed}
 
 
-def offered(options: Mapping[str, Any], chunks: AsyncGenerator[Chunk, None]) -> AsyncGenerator[Chunk, None]:
+def hold_calls(
+    options: Mapping[str, Any], chunks: AsyncGenerator[Chunk, None]
+) -> AsyncGenerator[Chunk, None]:
     """Return what a model writes: where it may call functions, once it is whole; else piece by piece."""
     return whole_calls(chunks) if callable_tools(options) else chunks
 

@@ -63,7 +63,7 @@ class VllmGenerator(Generator):
 
     @override
     def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
-        return tool_calls.offered(prompt.options, self._pieces(prompt))
+        return tool_calls.hold_calls(prompt.options, self._pieces(prompt))
 
     async def _pieces(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         from vllm import SamplingParams
@@ -71,7 +71,7 @@ class VllmGenerator(Generator):
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        messages, schema = tool_calls.described(prompt)
+        messages, schema = tool_calls.describe_tools(prompt)
         read: list[int] = self._tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, return_dict=False
         )

@@ -134,7 +134,7 @@ class Answering(BaseModel):
             None if self.prompt == AS_SENT and "max_tokens" not in self.model_fields_set else self.max_tokens
         )
 
-    def of_kind(self, *, searches: bool) -> "Answering":
+    def adapt(self, *, searches: bool) -> "Answering":
         """Return how an arm writes that searches, or that searches nothing and has no prompt of its own."""
         if searches or "prompt" in self.model_fields_set:
             return self

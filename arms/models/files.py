@@ -104,30 +104,30 @@ def model_problems(model: str) -> list[str]:
     if not model.startswith(PACKAGE):
         return []
     folder, problems = _in_package(model), []
-    for path, size, mode, digest in _installed(model.removeprefix(PACKAGE).partition("/")[0], folder):
+    for path, size, mode, digest in _list_installed(model.removeprefix(PACKAGE).partition("/")[0], folder):
         if not path.is_file():
             problems.append(f"{path} is missing")
         elif size and path.stat().st_size != int(size):
             problems.append(f"{path} is damaged: {path.stat().st_size:,} bytes instead of {int(size):,}")
-        elif digest and _recorded(path, mode) != digest:
+        elif digest and _digest_file(path, mode) != digest:
             problems.append(f"{path} is damaged: its {mode} differs from the installed one")
     return problems
 
 
-def _installed(package: str, folder: Path) -> list[tuple[Path, str, str, str]]:
+def _list_installed(package: str, folder: Path) -> list[tuple[Path, str, str, str]]:
     """Return path, size in bytes, hash function and digest of the files below a folder in pip's records.
 
     The record of the distribution with the name of the package is read first: which others have files in the
     package is in no index, and takes a third of a second to find out.
     """
     with suppress(metadata.PackageNotFoundError):
-        if rows := _recorded_files(package, folder):
+        if rows := _list_recorded(package, folder):
             return rows
     names = metadata.packages_distributions().get(package, ())
-    return [row for name in names for row in _recorded_files(name, folder)]
+    return [row for name in names for row in _list_recorded(name, folder)]
 
 
-def _recorded_files(distribution: str, folder: Path) -> list[tuple[Path, str, str, str]]:
+def _list_recorded(distribution: str, folder: Path) -> list[tuple[Path, str, str, str]]:
     """Return the rows of pip's record of a distribution; unrecorded: empty.
 
     `importlib.metadata.files` omits missing files from Python 3.12 on, so the record is read directly.
@@ -140,7 +140,7 @@ def _recorded_files(distribution: str, folder: Path) -> list[tuple[Path, str, st
     return rows
 
 
-def _recorded(path: Path, mode: str) -> str:
+def _digest_file(path: Path, mode: str) -> str:
     """Return the digest of a file as pip records it: in URL-safe base64 without padding."""
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, mode).digest()
@@ -171,7 +171,7 @@ def digest_weights(place: str | Path) -> str:
 
 
 @lru_cache(maxsize=64)  # hundreds of arms may use one model, and must use one commit of it
-@extras.explained()
+@extras.explain_missing()
 def hub_commit(name: str) -> str:
     """Return the current commit of a hub name; offline, the cached commit.
 

@@ -15,7 +15,7 @@ from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexParams
 from armwise.arms.retrievers.dense import Candidates, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
 from armwise.number import Number
 
 DECIMALS = 9
@@ -117,7 +117,7 @@ class DiverseArm(Generic[P]):
         """Return `k` passages in the order of the picks. Raises MissingEmbeddingError, ArmError."""
         (positions,), (scores,) = self._batch.picks(query, k)
         passages = zip(self._corpus.passages(positions), scores.tolist(), strict=True)
-        return Retrieval(tuple(passage.scored(score) for passage, score in passages))
+        return Retrieval(tuple(passage.replace_score(score) for passage, score in passages))
 
 
 def diverse_kind(
@@ -153,7 +153,7 @@ def diverse_kind(
         backbones=lambda params: (params.backbone,),
         features=features,
         filters=True,
-        version=of_corpus,
+        version=make_version_reader,
         example={"backbone": "minilm", **example},
     )
 
@@ -174,7 +174,7 @@ class DiscountedParams(DiverseParams):
     )
 
 
-def discounted_picks(
+def pick_discounted(
     relevance: NDArray[np.floating],
     vectors: NDArray[np.floating],
     gammas: NDArray[np.float64],
@@ -197,7 +197,7 @@ def discounted_picks(
         Indices of candidates, and the score of each when it was picked, both of shape (c, n).
 
     >>> relevance, vectors = np.array([0.9, 0.8, 0.5]), np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    >>> discounted_picks(relevance, vectors, np.array([0.1, 2.0]), np.zeros(2), 2)[0].tolist()
+    >>> pick_discounted(relevance, vectors, np.array([0.1, 2.0]), np.zeros(2), 2)[0].tolist()
     [[0, 1], [0, 2]]
 
     Source: Retriever Portfolios, 2026, arXiv:2605.31176 (DiscountedSimilarity).
@@ -223,7 +223,7 @@ def pick(configurations: Sequence[DiscountedParams], candidates: Candidates, n: 
     """Pick `n` candidates for each configuration."""
     gammas = np.array([params.gamma for params in configurations])
     thresholds = np.array([params.threshold for params in configurations])
-    return discounted_picks(candidates.relevance, candidates.vectors, gammas, thresholds, n)
+    return pick_discounted(candidates.relevance, candidates.vectors, gammas, thresholds, n)
 
 
 KIND = diverse_kind(

@@ -29,24 +29,24 @@ _ACCENT = regex.compile(r"(?<=[\p{Latin}\p{Greek}\p{Cyrillic}\p{Arabic}\p{Hebrew
 _CHARACTER = regex.compile(PAIRED)
 
 
-def written_words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the words of a text without accents.
 
-    >>> written_words("The Château d'If")
+    >>> split_words("The Château d'If")
     ['The', 'Chateau', 'd', 'If']
     """
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _ACCENT.sub("", unicodedata.normalize("NFKD", text)))
-    return tokenizer.written_words(text)
+    return tokenizer.split_words(text)
 
 
-def normalised(name: str) -> str:
+def normalise(name: str) -> str:
     """Return the words of a name without accents, punctuation and case.
 
-    >>> normalised("Schindler's List"), normalised("BEYONCÉ")
+    >>> normalise("Schindler's List"), normalise("BEYONCÉ")
     ('schindler s list', 'beyonce')
     """
-    return " ".join(word.casefold() for word in written_words(name))
+    return " ".join(word.casefold() for word in split_words(name))
 
 
 def title_names(title: str) -> list[str]:
@@ -57,7 +57,7 @@ def title_names(title: str) -> list[str]:
     """
     before, _, inside = title.rstrip().rpartition("(")
     closing = inside.find(")") == len(inside) - 1
-    names = distinct([normalised(title), normalised(before) if inside and closing else ""])
+    names = distinct([normalise(title), normalise(before) if inside and closing else ""])
     return distinct([*names, *map(bare, names)])
 
 
@@ -102,7 +102,7 @@ class Dictionary:
         >>> Dictionary(["opera", "new york", "york"]).find("The opera of New York")
         ['new york']
         """
-        written = written_words(text)
+        written = split_words(text)
         folded = [word.casefold() for word in written]
         counts = _has_two_content_words if careless else _stands_out
         names, free = [], 0
@@ -118,16 +118,16 @@ class Dictionary:
         return names
 
 
-def known_names(question: str, known: Known) -> list[str]:
+def find_known_names(question: str, known: Known) -> list[str]:
     """Return the known names in a question, with and without their articles.
 
     In a question in lower case, only names of at least two content words count: single words are mostly
     common words.
 
-    >>> known_names("Who wrote The Tempest?", lambda names: np.array([name == "tempest" for name in names]))
+    >>> find_known_names("Who wrote The Tempest?", lambda names: np.array([n == "tempest" for n in names]))
     ['tempest']
     """
-    spans = distinct(_spans(normalised(question).split()))
+    spans = distinct(_spans(normalise(question).split()))
     if not spans:
         return []
     names = Dictionary(itertools.compress(spans, known(spans))).find(question, careless=question.islower())
@@ -165,6 +165,6 @@ class Titles:
     def __init__(self, corpus: Corpus) -> None:
         self._dictionary = Dictionary(itertools.chain.from_iterable(title_names(p.title) for p in corpus))
 
-    def of_passage(self, passage: Passage) -> list[str]:
+    def find_names(self, passage: Passage) -> list[str]:
         """Return the distinct names of a passage's title, then of other titles in its text."""
         return distinct([*title_names(passage.title), *self._dictionary.find(passage.text)])

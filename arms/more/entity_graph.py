@@ -46,10 +46,10 @@ class Links:
         """Return the number of targets of each source."""
         return self.starts[sources + 1] - self.starts[sources]
 
-    def of(self, sources: NDArray[np.intp]) -> NDArray[np.int32]:
+    def follow(self, sources: NDArray[np.intp]) -> NDArray[np.int32]:
         """Return the targets of the first source, then of the next, and so on.
 
-        >>> Links(np.array([0, 2, 2, 3]), np.array([7, 5, 9])).of(np.array([2, 0])).tolist()
+        >>> Links(np.array([0, 2, 2, 3]), np.array([7, 5, 9])).follow(np.array([2, 0])).tolist()
         [9, 7, 5]
         """
         counts = self.counts(sources)
@@ -71,10 +71,10 @@ class Walk:
     passages: NDArray[np.intp]
     ends: tuple[int, ...]
 
-    def reached(self, max_hops: int, max_candidates: int) -> int:
+    def count_reached(self, max_hops: int, max_candidates: int) -> int:
         """Return the number of passages of a walk with these limits.
 
-        >>> Walk(np.array([5, 2, 9]), ends=(1, 3)).reached(max_hops=2, max_candidates=10)
+        >>> Walk(np.array([5, 2, 9]), ends=(1, 3)).count_reached(max_hops=2, max_candidates=10)
         1
         """
         odd_hops = min((max_hops + 1) // 2, len(self.ends))
@@ -123,7 +123,7 @@ class Graph:
         identity = _identity(corpus)
 
         def write(unfinished: Path) -> None:
-            cls.build(_named(corpus, progress)).save(unfinished)
+            cls.build(_list_names(corpus, progress)).save(unfinished)
 
         build(folder(indexes, "graph", identity), identity, write)
 
@@ -156,7 +156,9 @@ class Graph:
         before = np.concatenate(([0], np.cumsum(permitted.mask[self._passages.targets])))
         return np.diff(before[self._passages.starts])
 
-    def known(self, names: Sequence[str], counts: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+    def has_entities(
+        self, names: Sequence[str], counts: NDArray[np.int64] | None = None
+    ) -> NDArray[np.bool_]:
         """Return whether each name is an entity, shape (n_names,); with `counts`, whose count is above 0."""
         places, is_entity = self._look_up(names)
         if counts is not None:
@@ -202,16 +204,16 @@ class Graph:
         for _ in range(0, max_hops, 2):
             named = self._passages.counts(entities) if counts is None else counts[entities]
             expanded = entities[named <= max_entity_df]
-            passages = self._discovered(expanded, seen_passages, max_candidates - total)
+            passages = self._discover(expanded, seen_passages, max_candidates - total)
             total += len(passages)
             gathered.append(passages)
             ends.append(total)
             if not len(passages) or total == max_candidates:
                 break
-            entities = _unseen(self._entities.of(passages), seen_entities)
+            entities = _unseen(self._entities.follow(passages), seen_entities)
         return Walk(np.concatenate(gathered), tuple(ends))
 
-    def _discovered(
+    def _discover(
         self, entities: NDArray[np.intp], visited: NDArray[np.bool_], most: int
     ) -> NDArray[np.intp]:
         """Return at most `most` new passages of these entities, and mark them as visited."""
@@ -220,7 +222,7 @@ class Graph:
         while followed < len(entities) and most > 0:
             before = reached[followed - 1] if followed else 0
             end = max(followed + 1, int(np.searchsorted(reached, before + ROOM * most, side="right")))
-            parts.append(_unseen(self._passages.of(entities[followed:end]), visited)[:most])
+            parts.append(_unseen(self._passages.follow(entities[followed:end]), visited)[:most])
             most -= len(parts[-1])
             followed = end
         return np.concatenate(parts)
@@ -237,11 +239,11 @@ class Graph:
 _ARRAYS = ("keys", "passage_starts", "passages", "entity_starts", "entities")
 
 
-def _named(corpus: Corpus, progress: Progress | None) -> Iterator[list[str]]:
+def _list_names(corpus: Corpus, progress: Progress | None) -> Iterator[list[str]]:
     """Yield the names in each passage."""
     titles = Titles(corpus)
     for done, passage in enumerate(corpus, start=1):
-        yield titles.of_passage(passage)
+        yield titles.find_names(passage)
         if progress is not None and (done % REPORTED == 0 or done == len(corpus)):
             progress("finding entities", done, len(corpus))
 

@@ -90,7 +90,7 @@ class FederatedArm:
         rankings: dict[str, tuple[Passage, ...]] = {}
         relevance: dict[str, float] = {}
         runs, errors = list[StageRun](), dict[str, ArmError]()
-        for name in self._ordered(query):
+        for name in self._order_members(query):
             if len(rankings) == params.most:
                 break
             try:
@@ -118,7 +118,7 @@ class FederatedArm:
             stages=tuple(runs),
         )
 
-    def _ordered(self, query: Query) -> list[str]:
+    def _order_members(self, query: Query) -> list[str]:
         """Return the members, the one that fits best first; of equal ones, in the order of the parameters."""
         fit: Mapping[str, float] = query.expected
         if not self._members.keys() <= fit.keys():

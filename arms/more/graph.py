@@ -15,10 +15,10 @@ from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams
 from armwise.arms.more import entity_graph
-from armwise.arms.more.entities import known_names
+from armwise.arms.more.entities import find_known_names
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.retrievers.dense import CACHED_QUERIES, FirstStage, first_stage, prepare_index
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
 from armwise.arms.top_k import best
 
 
@@ -80,7 +80,9 @@ class Explorer:
 
     def _find_entities(self, question: str, permitted: Permitted | None) -> NDArray[np.intp]:
         counts = None if permitted is None else self._counts(permitted)
-        return self._graph.numbers(known_names(question, partial(self._graph.known, counts=counts)))
+        return self._graph.numbers(
+            find_known_names(question, partial(self._graph.has_entities, counts=counts))
+        )
 
 
 class GraphArm:
@@ -108,7 +110,7 @@ class GraphArm:
             params.max_entity_df,
             params.max_hops,
             params.max_candidates,
-            self._corpus.permitted(query),
+            self._corpus.find_permitted(query),
         )
         if len(walk.passages):
             positions, relevance = walk.passages, _relevance(self._stage, walk.passages, vector)
@@ -120,7 +122,7 @@ class GraphArm:
         # including passages that tie with the last: ids break the tie
         kept = relevance >= relevance[best(relevance, k)[-1]]
         passages = zip(self._corpus.passages(positions[kept]), relevance[kept].tolist(), strict=True)
-        ranked = sorted((p.scored(score) for p, score in passages), key=lambda p: (-p.score, p.id))
+        ranked = sorted((p.replace_score(score) for p, score in passages), key=lambda p: (-p.score, p.id))
         return Retrieval(tuple(ranked[:k]))
 
 
@@ -150,7 +152,7 @@ class GraphBatch:
     def positions(self, query: Query, k: int) -> NDArray[np.intp]:
         """Return the best passages of each arm's walk."""
         vector = self._stage.embedding(query, arm=self.names[0])
-        permitted = self._stage.permitted(query)
+        permitted = self._stage.find_permitted(query)
         walks = {df: self._explorer.walk(query.text, df, *self._reach, permitted) for df in self._frequencies}
         union = np.unique(np.concatenate([walk.passages for walk in walks.values()]))
         order = np.lexsort((self._stage.ranks[union], -_relevance(self._stage, union, vector)))
@@ -161,7 +163,7 @@ class GraphBatch:
 
         rows = np.full((len(self.names), k), -1, dtype=np.intp)
         for row, params in zip(rows, self._configurations, strict=True):
-            n = walks[params.max_entity_df].reached(params.max_hops, params.max_candidates)
+            n = walks[params.max_entity_df].count_reached(params.max_hops, params.max_candidates)
             gathered = walk_ranks[params.max_entity_df][:n]
             if n:
                 nearest = ranked[np.sort(np.partition(gathered, min(k, n) - 1)[:k])]
@@ -183,7 +185,7 @@ def _relevance(
 
 
 def _explorer(have: Resources) -> Explorer:
-    return have.shared(("graph", "explorer"), lambda: Explorer(Graph.open(have.corpus, have.indexes)))
+    return have.share(("graph", "explorer"), lambda: Explorer(Graph.open(have.corpus, have.indexes)))
 
 
 def _prepare(params: GraphParams, have: Resources, progress: Progress | None) -> None:
@@ -216,6 +218,6 @@ KIND = Kind(
     backbones=lambda params: (params.backbone,),
     features=("max_hops", "max_entity_df", "max_candidates"),
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
     example={"backbone": "minilm"},
 )

@@ -69,7 +69,7 @@ def most_relevant(
     """Return the k most relevant of some passages, scored by their relevance."""
     passages = {passage.id: passage for ranking in rankings.values() for passage in ranking}
     best = sorted(relevance, key=lambda name: (-relevance[name], name))[:k]
-    return tuple(passages[name].scored(relevance[name]) for name in best)
+    return tuple(passages[name].replace_score(relevance[name]) for name in best)
 
 
 def relevance_model(location: str) -> RelevanceModel:

@@ -130,7 +130,10 @@ def candidates(question: str, rankings: Mapping[str, Sequence[Passage]]) -> Cand
             reciprocal[arm][row[passage.id]] = 1.0 / rank
     if not passages:
         return CandidatePassages((), np.empty((0, len(NAMES))), reciprocal)
-    query, read = _QuestionWords.of(question), [_read(passage.title, passage.text) for passage in passages]
+    query, read = (
+        _QuestionWords.from_question(question),
+        [_read(passage.title, passage.text) for passage in passages],
+    )
     by_words = _words(query, read)
     rare, best = by_words[:, WORDS.index("rare_coverage")], int(by_words[:, WORDS.index("bm25")].argmax())
     columns = (
@@ -161,7 +164,7 @@ class _QuestionWords:
     years: Set[str]
 
     @classmethod
-    def of(cls, question: str) -> "_QuestionWords":
+    def from_question(cls, question: str) -> "_QuestionWords":
         every = words(question)
         content = [word for word in every if word not in ENGLISH] or every
         return cls(every, content, _names(question), frozenset(_YEAR.findall(question)))

@@ -74,10 +74,10 @@ class RelevanceModel:
         """
         pool = candidates(question, rankings)
         return dict(
-            zip((passage.id for passage in pool.passages), self.predicted([pool]).tolist(), strict=True)
+            zip((passage.id for passage in pool.passages), self.predict([pool]).tolist(), strict=True)
         )
 
-    def predicted(self, seen: Sequence[CandidatePassages]) -> Floats:
+    def predict(self, seen: Sequence[CandidatePassages]) -> Floats:
         """Return the probabilities of all passages of some questions, one after the other."""
         rows = np.concatenate([make_rows(pool, self.header.arms) for pool in seen])
         if not len(rows):
@@ -91,7 +91,7 @@ class RelevanceModel:
         return header.model_dump_json().encode() + b"\n" + trees
 
     @classmethod
-    @extras.explained()
+    @extras.explain_missing()
     def load(cls, saved: bytes) -> "RelevanceModel":
         """Read a saved model.
 

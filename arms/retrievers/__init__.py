@@ -38,7 +38,7 @@ from .kind import (
 from .priced import METER, Meter, metering
 from .profiles import prepare_profiles, read_profiles
 from .remote import RemoteArm, RemoteParams
-from .rerank import RegularizeParams, RerankedArm, regularized
+from .rerank import RegularizeParams, RerankedArm, regularize
 from .versioned import UNKNOWN, VersionedArm, is_settled
 
 __all__ = [
@@ -91,5 +91,5 @@ __all__ = [
     "prepare",
     "prepare_profiles",
     "read_profiles",
-    "regularized",
+    "regularize",
 ]

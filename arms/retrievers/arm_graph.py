@@ -94,7 +94,7 @@ class ArmGraph:
             self._closures[name] = tuple(parts)
         return self._closures[name]
 
-    def _resolved(self, name: str) -> Iterable[tuple[Kind[Any], Any]]:
+    def _resolve_members(self, name: str) -> Iterable[tuple[Kind[Any], Any]]:
         """Return the kinds and parameters of an arm and its members."""
         return map(self.resolve, self._closure(name))
 
@@ -132,10 +132,10 @@ class ArmGraph:
 
     def _check_checked(self, name: str) -> None:
         """Check that both arms of a checked one answer from the same passages. Raises ArmSpecError."""
-        if (checked := self.checked(name)) is None:
+        if (checked := self.find_checks(name)) is None:
             return
         for part in (checked.first, checked.then):
-            if self.checked(part) is not None:
+            if self.find_checks(part) is not None:
                 raise ArmSpecError(
                     f"arm {name!r}: {part!r} is itself a checked arm: an arm can be checked once only"
                 )
@@ -214,7 +214,9 @@ class ArmGraph:
         >>> ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "d"]})}).backbones("f")
         frozenset({'minilm'})
         """
-        return frozenset[str]().union(*(kind.backbones(params) for kind, params in self._resolved(name)))
+        return frozenset[str]().union(
+            *(kind.backbones(params) for kind, params in self._resolve_members(name))
+        )
 
     def embeddings(self, name: str) -> frozenset[str]:
         """Return the backbones whose embeddings a query must have for an arm and its members.
@@ -223,7 +225,7 @@ class ArmGraph:
         frozenset({'minilm'})
         """
         return frozenset[str]().union(
-            *((kind.embeds or kind.backbones)(params) for kind, params in self._resolved(name))
+            *((kind.embeds or kind.backbones)(params) for kind, params in self._resolve_members(name))
         )
 
     def embeddings_of_actions(self) -> frozenset[str]:
@@ -250,7 +252,7 @@ class ArmGraph:
         >>> graph.is_light("b"), graph.is_light("f")
         (True, False)
         """
-        return all(kind.light for kind, _ in self._resolved(name))
+        return all(kind.light for kind, _ in self._resolve_members(name))
 
     def filters(self, name: str) -> bool:
         """Return whether an arm and all of its members find only what a query permits.
@@ -261,7 +263,7 @@ class ArmGraph:
         >>> graph.filters("b"), graph.filters("f")
         (True, False)
         """
-        return all(kind.filters for kind, _ in self._resolved(name))
+        return all(kind.filters for kind, _ in self._resolve_members(name))
 
     def is_versioned(self, name: str) -> bool:
         """Return whether the versions of all indexes of an arm and its members can be known.
@@ -271,7 +273,7 @@ class ArmGraph:
         >>> graph.is_versioned("b"), graph.is_versioned("m")
         (True, False)
         """
-        return all(kind.is_versioned for kind, _ in self._resolved(name))
+        return all(kind.is_versioned for kind, _ in self._resolve_members(name))
 
     def random_part(self, name: str) -> str | None:
         """Return the first part of an arm whose results may vary between searches; None: none do.
@@ -283,44 +285,44 @@ class ArmGraph:
         """
         return next((part for part in self._closure(name) if self.resolve(part)[0].draws), None)
 
-    def checked(self, name: str) -> CheckedArms | None:
+    def find_checks(self, name: str) -> CheckedArms | None:
         """Return how the answers of an arm are checked; None: they are sent as they are."""
         kind, params = self.resolve(name)
         return None if kind.checks is None else kind.checks(params)
 
-    def bound(self, name: str) -> Bound:
+    def compute_bound(self, name: str) -> Bound:
         """Return the most that a search of an arm spends.
 
         A user's class, or a search elsewhere, is assumed to prompt no model of this service.
 
         >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="multistep", params={"arm": "b"})}
         >>> graph = ArmGraph({**specs, "f": ArmSpec(kind="rrf", params={"arms": ["b", "v"]})})
-        >>> graph.bound("b")
+        >>> graph.compute_bound("b")
         Bound(questions=0, read=0, written=0, search_usd=0.5)
-        >>> graph.bound("f").written
+        >>> graph.compute_bound("f").written
         32
         """
         if name not in self._bounds:
             kind, params = self.resolve(name)
             if kind.bound is None:
-                most = sum(map(self.bound, kind.members(params)), UNPROMPTED)
+                most = sum(map(self.compute_bound, kind.members(params)), UNPROMPTED)
             else:
-                most = kind.bound(params, self.bound)
+                most = kind.bound(params, self.compute_bound)
             self._bounds[name] = most + Bound(search_usd=self.specs[name].usd)
         return self._bounds[name]
 
-    def expected_usd(self, name: str) -> float:
+    def estimate_usd(self, name: str) -> float:
         """Return the expected cost of the searches of an arm and its members, in dollars.
 
         >>> specs = {"b": ArmSpec(kind="bm25", usd=0.5), "v": ArmSpec(kind="expand", params={"arm": "b"})}
-        >>> ArmGraph(specs).expected_usd("b"), ArmGraph(specs).expected_usd("v")
+        >>> ArmGraph(specs).estimate_usd("b"), ArmGraph(specs).estimate_usd("v")
         (0.5, 1.0)
         """
         if name not in self._usd:
             kind, params = self.resolve(name)
             members = kind.members(params)
             self._usd[name] = self.specs[name].usd + sum(
-                kind.searches(params, member) * self.expected_usd(member) for member in members
+                kind.searches(params, member) * self.estimate_usd(member) for member in members
             )
         return self._usd[name]
 

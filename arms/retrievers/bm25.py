@@ -20,7 +20,7 @@ from armwise.arms.base import Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import build_once
 from armwise.arms.manifest import Identity
-from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
 from armwise.arms.tokenizer import VERSION, StopWords, words
 from armwise.arms.top_k import best
 from armwise.number import Number
@@ -92,12 +92,14 @@ class BM25Arm:
     def search(self, query: Query, k: int) -> Retrieval:
         """Return passages with at least one word of the query, at most `k` of them."""
         scores, matched = self._columns.scores(words(query.text, self._params.stop_words))
-        permitted = self._corpus.permitted(query)
+        permitted = self._corpus.find_permitted(query)
         if permitted is not None:
             matched = matched[permitted.mask[self._columns.positions(matched)]]
         rows = matched[best(scores[matched], k)]
         passages = self._corpus.passages(self._columns.positions(rows))
-        return Retrieval(tuple(p.scored(float(scores[row])) for p, row in zip(passages, rows, strict=True)))
+        return Retrieval(
+            tuple(p.replace_score(float(scores[row])) for p, row in zip(passages, rows, strict=True))
+        )
 
 
 class WordWeights:
@@ -244,5 +246,5 @@ KIND = Kind(
     _prepare,
     light=True,
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
 )

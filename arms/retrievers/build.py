@@ -33,7 +33,7 @@ def prepare(
     for name, spec in graph.closure(*(graph.specs if names is None else names)).items():
         kind, params = graph.resolve(name)
         _require_libraries(name, kind)
-        kind.prepare(params, resources.of(spec), progress)
+        kind.prepare(params, resources.select_corpus(spec), progress)
 
 
 def _require_libraries(name: str, kind: Kind[Any]) -> None:
@@ -58,7 +58,7 @@ def build_arm(name: str, resources: Resources) -> Arm:
         spec, (kind, params) = graph.spec(name), graph.resolve(name)
         _require_libraries(name, kind)
         try:
-            arm: Arm = kind.build(name, params, resources.of(spec), build)
+            arm: Arm = kind.build(name, params, resources.select_corpus(spec), build)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"arms.{name}: {error}") from error
         return PricedArm(arm, spec.usd) if spec.usd else arm
@@ -73,7 +73,7 @@ def build_versioned(name: str, resources: Resources) -> VersionedArm:
     for part, spec in graph.closure(name).items():
         kind, params = graph.resolve(part)
         if kind.version is not None:
-            parts.append(kind.version(params, resources.of(spec)))
+            parts.append(kind.version(params, resources.select_corpus(spec)))
         elif not kind.is_versioned:
             parts.append(lambda _: None)
     return VersionedArm(build_arm(name, resources), parts)

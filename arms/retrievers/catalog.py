@@ -42,13 +42,13 @@ class KindCatalogue(Catalogue[Kind[Any]]):
     """The kinds of arms: every `Kind` of a module, and what installed packages register."""
 
     @override
-    def defined(self, module: ModuleType) -> Iterator[tuple[str, Kind[Any]]]:
+    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, Kind[Any]]]:
         for value in vars(module).values():
             if isinstance(value, Kind):
                 yield value.name, value
 
     @override
-    def accepted(self, kind: str, registered: object, path: str) -> Kind[Any]:
+    def accept(self, kind: str, registered: object, path: str) -> Kind[Any]:
         if not isinstance(registered, Kind):
             return _kind_of_class(kind, registered)
         if registered.name != kind:
@@ -71,7 +71,7 @@ def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]
     Args:
         name: The arm.
         spec: Description of the arm.
-        usd: Dollars that a search is expected to cost, of `ArmGraph.expected_usd`.
+        usd: Dollars that a search is expected to cost, of `ArmGraph.estimate_usd`.
 
     >>> arm_features("rrf", ArmSpec(kind="rrf", params={"arms": ["bm25", "minilm"]}))
     {'arm=rrf': 1.0, 'kind=rrf': 1.0, 'member=bm25': 1.0, 'member=minilm': 1.0, 'steps': 1.0}
@@ -89,7 +89,7 @@ def arm_features(name: str, spec: ArmSpec, usd: float = 0.0) -> dict[str, float]
     writing = dict(spec.answering.features())
     # of a thousand searches: one costs a thousandth of a dollar or a few
     if isinstance(params, ExternalParams):
-        usd, numbers = params.usd, params.described()
+        usd, numbers = params.usd, params.describe()
     price = {"usd": math.log1p(1000.0 * usd)} if usd else {}
     return {**dict.fromkeys(indicators, 1.0), **numbers, **writing, "steps": kind.steps(params), **price}
 
@@ -154,12 +154,12 @@ def _kind(name: str, kind: str) -> Kind[Any]:
             "write a class of your own as package.module:Class"
         )
     try:
-        return _kind_of_class(kind, _imported(module, attribute)) if colon else KINDS[kind]
+        return _kind_of_class(kind, _import_attribute(module, attribute)) if colon else KINDS[kind]
     except ArmSpecError as error:
         raise ArmSpecError(f"arm {name!r}: {error}") from error
 
 
-def _imported(module: str, attribute: str) -> object:
+def _import_attribute(module: str, attribute: str) -> object:
     """Return what a path of imports names. Raises ArmSpecError."""
     try:
         return getattr(importlib.import_module(module), attribute)

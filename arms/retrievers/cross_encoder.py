@@ -106,10 +106,10 @@ class _TorchScorer:
 
 def _build(name: str, params: CrossEncoderParams, have: Resources, member: Members) -> RerankedArm:
     shapes = params.model, params.runtime
-    score_pairs = have.shared(("cross-encoder", *shapes), lambda: open_scorer(params))
+    score_pairs = have.share(("cross-encoder", *shapes), lambda: open_scorer(params))
 
     def read(query: Query, passages: Sequence[Passage]) -> NDArray[np.float32]:
-        scores = score_pairs([(query.text, vectors.embedded_text(passage)) for passage in passages])
+        scores = score_pairs([(query.text, vectors.compose_text(passage)) for passage in passages])
         if not np.isfinite(scores).all():
             bad = int(np.flatnonzero(~np.isfinite(scores))[0])
             raise ArmError(f"arm {name!r}: {params.model} gave {passages[bad].id!r} the score {scores[bad]}")

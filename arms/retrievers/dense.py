@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import ArmError, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes import IndexParams, VectorIndex, Vectors
-from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BatchedArms, Kind, Members, Resources, make_version_reader
 
 CACHED_QUERIES = 8
 """Queries whose candidates are cached: more than run at once on a small machine."""
@@ -43,7 +43,7 @@ class FirstStage:
         backbone: Name of the backbone.
         index: The index.
         vectors: All passages by position, shape (n_passages, dim); may be memory-mapped.
-        permitted: Returns the passages that a query may find; None for all.
+        find_permitted: Returns the passages that a query may find; None for all.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class FirstStage:
         backbone: str,
         index: VectorIndex,
         vectors: NDArray[np.float32],
-        permitted: Callable[[Query], Permitted | None] = lambda _: None,
+        find_permitted: Callable[[Query], Permitted | None] = lambda _: None,
     ) -> None:
         self.backbone = backbone
         self.vectors = vectors
-        self.permitted = permitted
+        self.find_permitted = find_permitted
         self._index = index
         self._deepest = 1
         self._kept: OrderedDict[tuple[bytes, int, Permitted | None], Candidates] = OrderedDict()
@@ -83,7 +83,7 @@ class FirstStage:
             MissingEmbeddingError: The query lacks the embedding of this backbone.
             ArmError: Its embedding has another dimension than the index.
         """
-        vector, permitted = self.embedding(query, arm=arm), self.permitted(query)
+        vector, permitted = self.embedding(query, arm=arm), self.find_permitted(query)
         most = len(self.vectors) if permitted is None else permitted.count
         with self._lock:
             # The deepest request so far, so that a shallow arm that comes first costs no second search. Only
@@ -128,11 +128,11 @@ def question_vector(query: Query, backbone: str, dim: int, *, arm: str) -> NDArr
     return vector
 
 
-def shared_index(params: IndexParams, have: Resources) -> VectorIndex:
+def share_index(params: IndexParams, have: Resources) -> VectorIndex:
     """Return the index that all arms with these index parameters share. Raises IndexMismatchError."""
     index_params = IndexParams(backbone=params.backbone, index=params.index)
     backbone = have.backbones[index_params.backbone]
-    return have.shared(
+    return have.share(
         ("vector index", index_params),
         lambda: VectorIndex.open(have.corpus, have.indexes, index_params, backbone),
     )
@@ -143,12 +143,12 @@ def first_stage(params: IndexParams, have: Resources) -> FirstStage:
     index_params = IndexParams(backbone=params.backbone, index=params.index)
 
     def make() -> FirstStage:
-        vectors = Vectors.of(have.corpus, have.indexes, have.backbones[index_params.backbone]).read()
+        vectors = Vectors.locate(have.corpus, have.indexes, have.backbones[index_params.backbone]).read()
         return FirstStage(
-            index_params.backbone, shared_index(index_params, have), vectors, have.corpus.permitted
+            index_params.backbone, share_index(index_params, have), vectors, have.corpus.find_permitted
         )
 
-    return have.shared(("first stage", index_params), make)
+    return have.share(("first stage", index_params), make)
 
 
 class DenseParams(IndexParams):
@@ -168,9 +168,9 @@ class DenseArm:
     def search(self, query: Query, k: int) -> Retrieval:
         """Return the `k` nearest passages. Raises MissingEmbeddingError, ArmError."""
         vector = question_vector(query, self._backbone, self._index.dim, arm=self.name)
-        scores, positions = self._index.nearest(vector, k, self._corpus.permitted(query))
+        scores, positions = self._index.nearest(vector, k, self._corpus.find_permitted(query))
         passages = zip(self._corpus.passages(positions[:k]), scores[:k].tolist(), strict=True)
-        return Retrieval(tuple(passage.scored(score) for passage, score in passages))
+        return Retrieval(tuple(passage.replace_score(score) for passage, score in passages))
 
 
 class DenseBatch:
@@ -193,7 +193,7 @@ def prepare_index(params: IndexParams, have: Resources, progress: Progress | Non
 
 
 def _build(name: str, params: DenseParams, have: Resources, _: Members) -> DenseArm:
-    return DenseArm(name, have.corpus, params, shared_index(params, have))
+    return DenseArm(name, have.corpus, params, share_index(params, have))
 
 
 def _batches(group: Mapping[str, DenseParams], have: Resources) -> list[BatchedArms]:
@@ -213,6 +213,6 @@ KIND = Kind(
     backbones=lambda params: (params.backbone,),
     light=True,
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
     example={"backbone": "minilm"},
 )

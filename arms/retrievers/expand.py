@@ -67,12 +67,12 @@ class ExpandArm:
         relevant = first.passages[:PASSAGES]
         if not relevant:
             return first
-        text = expanded(query.text, relevant)
-        moved = {backbone: self._moved(query, backbone, relevant) for backbone in self.backbones}
+        text = expand_question(query.text, relevant)
+        moved = {backbone: self._move_vector(query, backbone, relevant) for backbone in self.backbones}
         second = self._base.search(replace(query, text=text, embeddings=moved), k)
         return Retrieval(second.passages, first.steps + second.steps, first.tokens + second.tokens)
 
-    def _moved(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
+    def _move_vector(self, query: Query, backbone: str, relevant: Sequence[Passage]) -> NDArray[np.float32]:
         """Return the query's vector, moved towards those of passages. Raises MissingEmbeddingError."""
         vector = query.embedding(backbone, arm=self.name)
         vectors = self._vectors[backbone]([passage.id for passage in relevant])
@@ -85,7 +85,7 @@ class ExpandArm:
         return np.asarray(sum_ / length, dtype=np.float32) if length > 0.0 else vector
 
 
-def expanded(question: str, relevant: Sequence[Passage]) -> str:
+def expand_question(question: str, relevant: Sequence[Passage]) -> str:
     """Return the text of an expanded query: about `REPEATED` words, each as often as its weight says.
 
     Args:
@@ -93,7 +93,7 @@ def expanded(question: str, relevant: Sequence[Passage]) -> str:
         relevant: At least one passage, best first; its score weighs its words if all scores are above 0.
 
     >>> tower = Passage("1", "", "steel lattice steel", score=2.0)
-    >>> Counter(expanded("Which tower?", [tower]).split())
+    >>> Counter(expand_question("Which tower?", [tower]).split())
     Counter({'tower': 70, 'steel': 20, 'lattice': 10})
     """
     question_words = words(question, "english") or words(question)
@@ -118,13 +118,13 @@ def expanded(question: str, relevant: Sequence[Passage]) -> str:
 def _build(name: str, params: ExpandParams, have: Resources, member: Members) -> ExpandArm:
     base = member(params.arm)
     vectors = {  # members that search by words alone may be the only ones over a corpus
-        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).of
+        backbone: PassageVectors(have.corpus, have.indexes, have.backbones[backbone], some=True).look_up
         for backbone in base.backbones
     }
     return ExpandArm(name, base, vectors)
 
 
-def _bound(params: ExpandParams, member: BoundOf) -> Bound:
+def _compute_bound(params: ExpandParams, member: BoundOf) -> Bound:
     """Return the bound of a search for the question, and of one for a text that repeats its words.
 
     A question of one word is repeated `REPEATED` times; rounding may double the number of words.
@@ -143,6 +143,6 @@ KIND = Kind(
     searches=lambda *_: 2.0,
     light=True,
     filters=True,
-    bound=_bound,
+    bound=_compute_bound,
     example={"arm": "bm25"},
 )

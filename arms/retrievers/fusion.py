@@ -69,7 +69,7 @@ def fuse(rankings: Sequence[Sequence[Passage]]) -> tuple[Passage, ...]:
             shares[passage.id].append(1.0 / (CONSTANT + rank))
             passages[passage.id] = passage
     # fsum: the order of the members must not affect ties
-    fused = [passages[name].scored(math.fsum(parts)) for name, parts in shares.items()]
+    fused = [passages[name].replace_score(math.fsum(parts)) for name, parts in shares.items()]
     return tuple(sorted(fused, key=lambda passage: (-passage.score, passage.id)))
 
 

@@ -328,7 +328,7 @@ class AnswerCheck(Protocol):
         """Name of the language model that it prompts; None: it prompts none."""
         ...
 
-    def bound(self, answer_tokens: int) -> Bound:
+    def compute_bound(self, answer_tokens: int) -> Bound:
         """Return the most that it has the model read and write for an answer of so many tokens."""
         ...
 
@@ -397,11 +397,11 @@ class Resources:
                 if callable(forget := getattr(thing, "forget", None)):
                     forget()
 
-    def of(self, spec: ArmSpec) -> "Resources":
+    def select_corpus(self, spec: ArmSpec) -> "Resources":
         """Return the resources of an arm: with the corpus that it searches."""
         return replace(self, corpus=self.corpus.part(spec.corpus))
 
-    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+    def share(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the object of a key, made once for a corpus, such as an index that arms share."""
         key = (self.corpus.prefix, key)
         with self._lock:
@@ -457,7 +457,7 @@ class Passages(Protocol):
         """Return passages by position."""
         ...
 
-    def known(self, ids: Iterable[str]) -> Mapping[str, int]:
+    def find_positions(self, ids: Iterable[str]) -> Mapping[str, int]:
         """Return the positions of the ids that the corpus has."""
         ...
 
@@ -466,7 +466,7 @@ ReadVersion = Callable[[bool], str | None]
 """Whether to bypass an answer of seconds ago -> a version; None: unknown. Raises ArmError."""
 
 
-def of_corpus(params: BaseModel, have: Resources) -> ReadVersion:
+def make_version_reader(params: BaseModel, have: Resources) -> ReadVersion:
     """Return a reader of the version of an index over the corpus, which is constant in a process."""
     backbone = getattr(params, "backbone", None)
     version = digest_contents(have.corpus)
@@ -552,7 +552,7 @@ class Kind(Generic[P]):
     @property
     def searches_corpus(self) -> bool:
         """Whether such an arm searches an index over a corpus."""
-        return self.version is of_corpus
+        return self.version is make_version_reader
 
     @property
     def is_versioned(self) -> bool:
@@ -591,7 +591,7 @@ class ExternalParams(BaseModel):
         description="Further features, such as the size of a model. Policies see log(1 + value).",
     )
 
-    def described(self) -> dict[str, float]:
+    def describe(self) -> dict[str, float]:
         """Return its features by name, without its price."""
         return {
             f"{EXTERNAL.name}.{name}": math.copysign(math.log1p(abs(value)), value)

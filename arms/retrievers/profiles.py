@@ -17,7 +17,7 @@ import numpy as np
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
 from armwise.arms.corpus import Corpus
-from armwise.arms.indexes import build_once, embedded_text
+from armwise.arms.indexes import build_once, compose_text
 from armwise.arms.manifest import Identity
 from armwise.arms.models import Embedder, build_embedder, digest_backbone
 from armwise.arms.profile import Profile, ProfileSpec
@@ -85,7 +85,7 @@ def list_sources(name: str, spec: ProfileSpec, have: Resources) -> list[Profiled
         if arm_spec.kind == NONE.name or kind.members(params):
             continue
         if arm_spec.corpus is not None or kind.searches_corpus:
-            corpus = have.of(arm_spec).corpus
+            corpus = have.select_corpus(arm_spec).corpus
             source = ProfiledSource(part, corpus, {"corpus": corpus.digest, **settings})
         else:
             searched = graph.search_digest(part)
@@ -137,7 +137,7 @@ def read_profiles(names: Iterable[str], spec: ProfileSpec, have: Resources) -> d
         there = [source for source in list_sources(name, spec, have) if _is_there(source, have.indexes)]
         if folders := tuple(source.folder(have.indexes) for source in there):
             # arms over the same sources share the vectors
-            profiles[name] = have.shared(("profile", folders), partial(_read, folders))
+            profiles[name] = have.share(("profile", folders), partial(_read, folders))
     return profiles
 
 
@@ -161,10 +161,10 @@ def _prepare(
     progress: Progress | None,
 ) -> None:
     if source.corpus is not None:
-        passages = _drawn(source.corpus, spec.passages)
+        passages = _draw(source.corpus, spec.passages)
     elif spec.searches:
         try:
-            passages = sampled(build_arm(source.name, have), spec, encoder, progress)
+            passages = sample_passages(build_arm(source.name, have), spec, encoder, progress)
         except ArmError as error:
             logger.warning("arm %r has no profile, because its search failed: %s", source.name, error)
             return
@@ -177,7 +177,7 @@ def _prepare(
     def write(unfinished: Path) -> None:
         blocks = []
         for start in range(0, len(passages), AT_ONCE):
-            texts = [embedded_text(passage)[:CHARACTERS] for passage in passages[start : start + AT_ONCE]]
+            texts = [compose_text(passage)[:CHARACTERS] for passage in passages[start : start + AT_ONCE]]
             blocks.append(encoder(spec.backbone).encode_passages(texts))
             if progress is not None:
                 progress(f"profile of {source.name}", start + len(texts), len(passages))
@@ -186,13 +186,13 @@ def _prepare(
     build_once.build(source.folder(have.indexes), source.identity, write)
 
 
-def _drawn(corpus: Corpus, n: int) -> list[Passage]:
+def _draw(corpus: Corpus, n: int) -> list[Passage]:
     """Return passages of a corpus, drawn at random without replacement."""
     rows = np.random.default_rng(SEED).choice(len(corpus), min(n, len(corpus)), replace=False)
     return corpus.passages(sorted(rows.tolist()))
 
 
-def sampled(
+def sample_passages(
     arm: Arm, spec: ProfileSpec, encoder: Callable[[str], Embedder], progress: Progress | None = None
 ) -> list[Passage]:
     """Return passages of a source, found by searching it for single words.
@@ -230,7 +230,7 @@ def sampled(
             if failed == FAILURES:
                 raise
         passages |= {passage.id: passage for passage in new}
-        texts = [embedded_text(passage)[:CHARACTERS] for passage in new]
+        texts = [compose_text(passage)[:CHARACTERS] for passage in new]
         fresh = {word for text in texts for word in words(text, "english")} - searched_words
         passage_words += sorted(
             word

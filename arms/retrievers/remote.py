@@ -28,7 +28,7 @@ from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
 from armwise.arms.retrievers.kind import Kind
 from armwise.arms.secrets import read_secret
-from armwise.arms.upstream import UpstreamError, shown
+from armwise.arms.upstream import UpstreamError, quote_start
 from armwise.number import Number
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
     [Passage(id='a', title='', text='one', score=1.0, metadata={})]
     """
-    return read_passages(results_at(loaded(content), path), fields)
+    return read_passages(results_at(load_json(content), path), fields)
 
 
-def loaded(content: bytes | str) -> JsonValue:
+def load_json(content: bytes | str) -> JsonValue:
     """Return a JSON document. Raises UnreadableError."""
     try:
         document: JsonValue = orjson.loads(content)
@@ -346,7 +346,7 @@ class HttpArm:
             raise ArmError(f"{self.label}: {type(error).__name__} {error}") from error
         reply = RemoteResponse(response.status_code, response.headers, content)
         if not response.is_success:  # for operators: callers are not shown what a service says
-            logger.warning("%s answered %s: %s", self.label, reply, shown(content))
+            logger.warning("%s answered %s: %s", self.label, reply, quote_start(content))
         if response.status_code == httpx.codes.TOO_MANY_REQUESTS or response.is_server_error:
             raise _TryAgainError(str(reply), upstream.retry_after_s(response.headers))
         return reply
@@ -375,7 +375,7 @@ class RemoteArm(HttpArm):
         try:
             passages = read(content, self._params.results, self._params.fields)
         except UnreadableResponseError as error:
-            logger.warning("%s returned %s", self.label, shown(content))
+            logger.warning("%s returned %s", self.label, quote_start(content))
             raise ArmError(f"{self.label} returned a response that cannot be read: {error}") from error
         return Retrieval(best(passages, k))
 

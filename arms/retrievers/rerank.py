@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query, Retrieval
 from armwise.arms.corpus import Corpus, CorpusError
 from armwise.arms.indexes import Vectors
-from armwise.arms.retrievers.kind import Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import Kind, Members, Resources, make_version_reader
 
 Rescore = Callable[[Query, Sequence[Passage]], NDArray[np.floating]]
 """A question and at least one passage, best first -> a new score for each, shape (n,). Raises ArmError."""
@@ -46,7 +46,7 @@ class RerankedArm:
         if not retrieval.passages:
             return retrieval
         scores = self._rescore(query, retrieval.passages).tolist()
-        passages = [p.scored(score) for p, score in zip(retrieval.passages, scores, strict=True)]
+        passages = [p.replace_score(score) for p, score in zip(retrieval.passages, scores, strict=True)]
         ranked = sorted(passages, key=lambda passage: (-passage.score, passage.id))
         return replace(retrieval, passages=tuple(ranked[:k]))
 
@@ -91,10 +91,10 @@ class Regularizer:
                 f"arm {self._name!r} has no vector for what {self._params.arm!r} found: {error}"
             ) from error
         scores = np.array([passage.score for passage in passages])
-        return regularized(scores, self._vectors[positions], self._params.neighbors)
+        return regularize(scores, self._vectors[positions], self._params.neighbors)
 
 
-def regularized(
+def regularize(
     scores: NDArray[np.float64], vectors: NDArray[np.floating], neighbors: int
 ) -> NDArray[np.float64]:
     """Return P scores: each score becomes the mean over similar passages, weighted by cosine.
@@ -114,7 +114,7 @@ def regularized(
     Diaz 2007, Regularizing query-based retrieval scores, Information Retrieval 10.
 
     >>> alike, other = [1.0, 0.0], [0.0, 1.0]
-    >>> regularized(np.array([3.0, 2.0, 1.0]), np.array([alike, other, alike]), neighbors=3).tolist()
+    >>> regularize(np.array([3.0, 2.0, 1.0]), np.array([alike, other, alike]), neighbors=3).tolist()
     [2.0, 2.0, 2.0]
     """
     kept = np.maximum(vectors @ vectors.T, 0.0).astype(np.float64)
@@ -162,7 +162,7 @@ def plackett_luce(
 
 
 def _vectors(params: RegularizeParams, have: Resources) -> Vectors:
-    return Vectors.of(have.corpus, have.indexes, have.backbones[params.backbone])
+    return Vectors.locate(have.corpus, have.indexes, have.backbones[params.backbone])
 
 
 def _prepare(params: RegularizeParams, have: Resources, progress: Progress | None) -> None:
@@ -170,7 +170,7 @@ def _prepare(params: RegularizeParams, have: Resources, progress: Progress | Non
 
 
 def _regularize(name: str, params: RegularizeParams, have: Resources, member: Members) -> RerankedArm:
-    vectors = have.shared(("vectors", params.backbone), lambda: _vectors(params, have).read())
+    vectors = have.share(("vectors", params.backbone), lambda: _vectors(params, have).read())
     regularizer = Regularizer(name, have.corpus, vectors, params)
     return RerankedArm(name, member(params.arm), params.depth, regularizer)
 
@@ -196,7 +196,7 @@ REGULARIZE = Kind(
     members=lambda params: (params.arm,),
     features=("depth", "neighbors"),
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
     example={"arm": "bm25", "backbone": "minilm"},
 )
 

@@ -31,28 +31,28 @@ class VersionedArm:
     def search(self, query: Query, k: int) -> Retrieval:
         """Search, and note the version of seconds ago, empty where nothing is known. Raises ArmError."""
         try:
-            version = joined([part(False) for part in self._parts])
+            version = join_versions([part(False) for part in self._parts])
         except ArmError:
             version = ""
         return replace(self._arm.search(query, k), index_version=version)
 
-    def checked(self, retrieval: Retrieval) -> Retrieval:
+    def check_version(self, retrieval: Retrieval) -> Retrieval:
         """Return what was just found; if the index has changed meanwhile, its version names both."""
         return replace(retrieval, index_version=changing(retrieval.index_version, self.version()))
 
     def version(self) -> str | None:
         """Return the version that is there now; None where it is unknown, or just changes."""
         try:
-            version = joined([part(True) for part in self._parts])
+            version = join_versions([part(True) for part in self._parts])
         except ArmError:
             return None
         return version if is_settled(version) else None
 
 
-def joined(parts: Sequence[str | None]) -> str:
+def join_versions(parts: Sequence[str | None]) -> str:
     """Return the version of several indexes; None stands for one that is unknown.
 
-    >>> joined(["b", "a", "b", ""]), joined(["a", None]), joined([None])
+    >>> join_versions(["b", "a", "b", ""]), join_versions(["a", None]), join_versions([None])
     ('a+b', 'a+?', '')
     """
     versions = sorted({part for part in parts if part})

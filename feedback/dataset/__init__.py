@@ -1,6 +1,6 @@
 """A training log as arrays."""
 
-from .features import described
+from .features import make_describer
 from .log import UNSETTLED, Describe, EmptyLogError, Log, ProgressCallback
 
 __all__ = [
@@ -9,5 +9,5 @@ __all__ = [
     "EmptyLogError",
     "Log",
     "ProgressCallback",
-    "described",
+    "make_describer",
 ]

@@ -36,7 +36,7 @@ def featurize(contexts: Sequence[Context]) -> Any:
     return sparse.hstack(blocks, format="csr")
 
 
-def described(examples: Callable[[], Iterator[Example]]) -> Describe:
+def make_describer(examples: Callable[[], Iterator[Example]]) -> Describe:
     """Return a function from positions to features, which reads the examples again.
 
     Args:

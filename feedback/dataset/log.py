@@ -28,7 +28,15 @@ from armwise.feedback.arrays import (
     refuse_unless_distributions,
     take_drawn,
 )
-from armwise.feedback.decisions import EVERYTHING, Decisions, DrawKey, Selection, encode, shown, tabulate
+from armwise.feedback.decisions import (
+    EVERYTHING,
+    Decisions,
+    DrawKey,
+    Selection,
+    encode,
+    format_time,
+    tabulate,
+)
 from armwise.feedback.events import ESTIMATED, LABELS, Example, Mode
 from armwise.feedback.reward import RewardRule
 
@@ -130,7 +138,7 @@ class LogFilter:
             part["p_log"] = batch.distributions(rows, self._column)
         self._parts.append(part)
 
-    def kept(self) -> dict[str, Any]:
+    def take_kept(self) -> dict[str, Any]:
         """Return the kept rows as arguments of `Log`; the filter is empty afterwards.
 
         Raises:
@@ -167,7 +175,7 @@ class LogFilter:
             return f"the training log is empty: nothing to evaluate (selected: {self._selection})"
         return (
             f"no decision can be evaluated (selected: {self._selection}): the training log has "
-            f"{self._seen:,} from {shown(self._first)} to {shown(self._last)}; left out: "
+            f"{self._seen:,} from {format_time(self._first)} to {format_time(self._last)}; left out: "
             + ", ".join(f"{n:,} {reason}" for reason, n in excluded.items())
         )
 
@@ -234,7 +242,7 @@ def _reasons(
     yield NO_REWARD, np.isnan(batch.reward)
 
 
-def _renumbered(codes: Integers) -> Integers:
+def _renumber(codes: Integers) -> Integers:
     """Return codes 0, 1, 2, without gaps, in the order of the old ones."""
     return np.unique(codes, return_inverse=True)[1]
 
@@ -353,7 +361,7 @@ class Log:
             raise ValueError("the log has no features: read it from a source, or give `describe`")
         return self.describe(self.seq)
 
-    def clustered(self, by: str | None) -> "Log":
+    def cluster(self, by: str | None) -> "Log":
         """Return the log with the clusters of another kind in the place of questions.
 
         Args:
@@ -363,7 +371,7 @@ class Log:
             ValueError: The name is unknown, or the log lacks the codes.
 
         >>> pairs = Log.from_arrays(("a",), np.array([0, 0]), np.ones(2), propensity=np.ones(2))
-        >>> pairs.clustered(None).questions.tolist()
+        >>> pairs.cluster(None).questions.tolist()
         [0, 1]
         """
         if by is None:
@@ -389,9 +397,9 @@ class Log:
             drawn=self.drawn[kept],
             propensity=self.propensity[kept],
             reward=self.reward[kept],
-            questions=_renumbered(self.questions[kept]),
-            episodes=None if self.episodes is None else _renumbered(self.episodes[kept]),
-            users=None if self.users is None else _renumbered(self.users[kept]),
+            questions=_renumber(self.questions[kept]),
+            episodes=None if self.episodes is None else _renumber(self.episodes[kept]),
+            users=None if self.users is None else _renumber(self.users[kept]),
             seq=self.seq[kept],
             at=self.at[kept],
             version=self.version[kept],
@@ -517,7 +525,7 @@ class Log:
         rows = LogFilter(selection)
         for batch in batches:
             rows.add(batch)
-        columns = rows.kept()
+        columns = rows.take_kept()
         return cls(
             **columns,
             describe=describe,

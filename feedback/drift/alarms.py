@@ -16,7 +16,13 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import StartingPoint, confirm_epoch, learned_examples, observed, raters
+from armwise.feedback.training_log import (
+    StartingPoint,
+    confirm_epoch,
+    observed,
+    raters,
+    read_learned_examples,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class Alarms:
     newest: Alarm | None = None
     warm_start_open: bool = False
 
-    def raised_until(self, spec: DriftSpec) -> float | None:
+    def find_raised_end(self, spec: DriftSpec) -> float | None:
         """Return the end of the raised floor, seconds since the epoch; None: there was no alarm."""
         return None if self.newest is None else self.newest.at + spec.raised_s
 
@@ -118,7 +124,7 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
         row = connection.execute(query, {"of_join": join}).first()
         if row is None:
             return Alarms()
-        start = StartingPoint.of(connection.scalar(_START, {"number": promoted}))
+        start = StartingPoint.from_document(connection.scalar(_START, {"number": promoted}))
     *alarm, count, warm_at = row
     last = Alarm(*alarm)
     begins = 0 if start is None else start.after
@@ -188,7 +194,7 @@ class Watch:
         self._store, self._rule, self._recipe, self._epoch, self._clock = store, rule, recipe, epoch, clock
         self._monitor = Monitor(rule)
         self._found: list[Alarm] = []
-        for example in learned_examples(store, rule, None, find_start(learned + 1), learned):
+        for example in read_learned_examples(store, rule, None, find_start(learned + 1), learned):
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:

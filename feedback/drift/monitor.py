@@ -251,7 +251,7 @@ class _Arm:
 
     def see(self, context: Context, name: str, reward: float) -> tuple[float, float] | None:
         """Add a reward of the arm with this name; return the expected and the actual mean if that changed."""
-        expected = self._update(self._named(context, name), context.embedding, reward)
+        expected = self._update(self._name_features(context, name), context.embedding, reward)
         if self._n <= WARM:
             return None
         # the prediction is unbounded for a client's feature of a new magnitude
@@ -280,7 +280,7 @@ class _Arm:
             self._dense[0] += step * x / self._dense[1]
         return expected
 
-    def _named(self, context: Context, name: str) -> Mapping[str, float]:
+    def _name_features(self, context: Context, name: str) -> Mapping[str, float]:
         """Return the named features of the question and of the arm; each has a weight."""
         named, of_arm, weights = context.features, context.arms.get(name, {}), self._weights
         if self._first is None:

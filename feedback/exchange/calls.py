@@ -101,7 +101,7 @@ class Calls:
                 around.append(span)
         return around
 
-    def joined(self, group: str) -> list[TracedCall]:
+    def join_calls(self, group: str) -> list[TracedCall]:
         """Return the calls of a decision."""
         if self._groups is None:
             self._groups = defaultdict(list)
@@ -116,7 +116,7 @@ class Calls:
 
     def fill(self, group: str, row: dict[str, Any]) -> None:
         """Write into a row what it lacks: the first model, and the sums of the amounts."""
-        calls = self.joined(group)
+        calls = self.join_calls(group)
         models = [call for call in calls if call.kind is SpanKind.MODEL and call.model]
         if is_missing(row.get("model")) and models:
             row["model"] = min(models, key=lambda call: call.began).model

@@ -52,7 +52,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
     csv.field_size_limit(LONGEST)
     try:
         with (
-            closing(_opened(path)) as stored,
+            closing(_open_file(path)) as stored,
             TextIOWrapper(stored, _encoding(stored), errors="surrogateescape", newline="") as text,
         ):
             lines = RowLines(text, LONGEST)
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> Iterator[Cells]:
         raise ExchangeError(f"{path} is empty: the first line must have the column names")
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_file(path: Path) -> IO[bytes]:
     packed = path.name.lower().endswith(".gz")
     return cast(IO[bytes], gzip.open(path, "rb")) if packed else path.open("rb")
 

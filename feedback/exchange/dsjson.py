@@ -24,11 +24,11 @@ from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import (
     BadValue,
     Faults,
-    agreed,
+    check_agreement,
     distribution,
-    drawn_first,
+    filter_rewarded,
+    order_drawn_first,
     possible,
-    rewarded,
     sound,
     worth,
 )
@@ -46,7 +46,7 @@ def write_dsjson(
         reward: Returns the reward of an example, if it has one.
         left_out: Counts the examples that are left out, by reason.
     """
-    for example, earned in rewarded(examples, reward, left_out):
+    for example, earned in filter_rewarded(examples, reward, left_out):
         yield orjson.dumps(_event(example, earned), option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -56,7 +56,7 @@ def _event(example: Example, reward: float) -> dict[str, Any]:
     Its `a` are the arms by number, from 1, the one that was drawn first; `p` are their probabilities.
     """
     d, context = example.decision, example.decision.context
-    order = drawn_first(d)
+    order = order_drawn_first(d)
     probability = d.propensity
     return {
         "_label_cost": 0.0 - reward,  # never -0.0
@@ -140,7 +140,7 @@ def read_dsjson(path: Path, metric: str, scale: tuple[float, float], faults: Fau
     for number, line in read_lines(path):
         try:
             event = _event_in(line, kept)
-            decision, earned = _decision(event), _earned(event, scale)
+            decision, earned = _decision(event), _read_reward(event, scale)
             example = sound(Example(seq + 1, decision, Cost(), {metric: earned}))
             ids.require_new(decision.id)
         except BadValue as bad:
@@ -170,7 +170,7 @@ def _event_in(line: bytes, kept: float | None) -> _DsjsonEvent:
     return event
 
 
-def _earned(event: _DsjsonEvent, scale: tuple[float, float]) -> float:
+def _read_reward(event: _DsjsonEvent, scale: tuple[float, float]) -> float:
     """Return the reward of a line. Raises BadValue."""
     if event.cost is None:
         raise BadValue("no label", "_label_cost is missing: join the decision with its reward first")
@@ -179,11 +179,11 @@ def _earned(event: _DsjsonEvent, scale: tuple[float, float]) -> float:
 
 def _decision(event: _DsjsonEvent) -> Decision:
     """Return the decision of a line. Raises BadValue."""
-    ident, context, shown = event.ident, event.context, _shown(event)
+    ident, context, shown = event.ident, event.context, _read_actions(event)
     if not ident or context is None:
         raise BadValue("no EventId", "EventId is missing; it must hold the decision's id")
     actions = _order(event, len(shown))
-    drawn = _drawn(event, actions)
+    drawn = _find_drawn(event, actions)
     printed = event.probabilities
     if printed is None or len(printed) != len(shown):
         raise BadValue(
@@ -195,7 +195,9 @@ def _decision(event: _DsjsonEvent) -> Decision:
     drawn_with = possible("p of the drawn action", chance[drawn])
     chance = dict(zip(actions, distribution("p", printed), strict=True))
     if event.propensity is not None:
-        agreed("_label_probability", possible("_label_probability", event.propensity), drawn_with, printed)
+        check_agreement(
+            "_label_probability", possible("_label_probability", event.propensity), drawn_with, printed
+        )
     arms = _names(shown)
     policy, version = _policy(event.state.m)
     return Decision(
@@ -219,7 +221,7 @@ def _decision(event: _DsjsonEvent) -> Decision:
     )
 
 
-def _shown(event: _DsjsonEvent) -> list[dict[str, Any]]:
+def _read_actions(event: _DsjsonEvent) -> list[dict[str, Any]]:
     """Return the actions of a line whose drawn action was shown. Raises BadValue."""
     if event.context is None:
         raise BadValue(
@@ -251,7 +253,7 @@ def _order(event: _DsjsonEvent, n: int) -> Sequence[int]:
     return actions
 
 
-def _drawn(event: _DsjsonEvent, actions: Sequence[int]) -> int:
+def _find_drawn(event: _DsjsonEvent, actions: Sequence[int]) -> int:
     """Return the number of the drawn action. Raises BadValue."""
     drawn, place = event.drawn, event.place
     if drawn is None:

@@ -139,7 +139,7 @@ class Scores:
             raise ExchangeError(f"{source}: there are several scores; choose one with --reward: {listed}")
         raise ExchangeError(f"{source}: there is no score {asked!r}; available: {listed}")
 
-    def joined(self, metric: str, joins: Sequence[str], faults: Faults) -> "JoinedScores":
+    def join_rows(self, metric: str, joins: Sequence[str], faults: Faults) -> "JoinedScores":
         """Return the scores of a metric, joined with rows by columns."""
         return JoinedScores((score for score in self._scores if score.name == metric), joins, faults)
 
@@ -193,6 +193,6 @@ class JoinedScores:
                 if part is not None:
                     yield str(part)
 
-    def unmatched(self) -> Iterator[GivenScore]:
+    def list_unmatched(self) -> Iterator[GivenScore]:
         """Yield the scores whose targets are missing from the rows."""
         return (score for score in self._all if self._matched.isdisjoint(score.targets))

@@ -139,7 +139,7 @@ def distribution(name: str, printed: Sequence[float]) -> tuple[float, ...]:
     return tuple(printed) if abs(total - 1.0) <= TOLERANCE else tuple(p / total for p in printed)
 
 
-def agreed(name: str, propensity: float, drawn: float, printed: Sequence[float]) -> None:
+def check_agreement(name: str, propensity: float, drawn: float, printed: Sequence[float]) -> None:
     """Check that the propensity in a column is the printed probability of the drawn arm. Raises BadValue."""
     if _differ(propensity, drawn, printed):
         raise BadValue(
@@ -168,7 +168,7 @@ def sound(example: Example) -> Example:
     return example
 
 
-def rewarded(
+def filter_rewarded(
     examples: Iterable[Example], reward: Callable[[Example], float | None], left_out: Counter[str]
 ) -> Iterator[tuple[Example, float]]:
     """Yield the examples that a policy drew and that have a reward, with the reward; count the others."""
@@ -185,7 +185,7 @@ def rewarded(
             yield example, earned
 
 
-def drawn_first(decision: Decision) -> list[int]:
+def order_drawn_first(decision: Decision) -> list[int]:
     """Return the places of the arms, that of the drawn one first and the others in their order."""
     drawn = decision.arms.index(decision.drawn)
     return [drawn, *(at for at in range(len(decision.arms)) if at != drawn)]

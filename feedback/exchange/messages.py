@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from armwise.feedback.exchange.records import opened_up
+from armwise.feedback.exchange.records import open_up
 
 USER = frozenset(("user", "human", "humanmessage", "humanmessagechunk", "prompter"))
 """Roles that ask, in lower case."""
@@ -64,7 +64,7 @@ def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
     text = _read(value, speakers, DEEPEST)
     if text is not None or speakers is not USER:
         return text or ""
-    data = opened_up(value)
+    data = open_up(value)
     if isinstance(data, Mapping | list | tuple):
         try:
             return json.dumps(data, default=str, ensure_ascii=False, separators=(",", ":"))
@@ -75,7 +75,7 @@ def last_text(value: Any, speakers: frozenset[str] = USER) -> str:
 
 def _read(value: Any, speakers: frozenset[str], depth: int) -> str | None:
     """Return a text of the speakers; None: the value is neither a text nor a conversation."""
-    value = opened_up(value)
+    value = open_up(value)
     if value is None:
         return ""
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def _read(value: Any, speakers: frozenset[str], depth: int) -> str | None:
         )
     if isinstance(value, Mapping):
         inner = [value[key] for key in PLACES if key in value]
-    elif all(isinstance(item, Mapping) for item in items) and (text := _written(items, depth)):
+    elif all(isinstance(item, Mapping) for item in items) and (text := _read_text(items, depth)):
         return text if speakers is USER else ""
     else:
         inner = list(reversed(items))
@@ -107,20 +107,20 @@ def _messages(items: Sequence[Any]) -> Iterator[tuple[str, str]]:
     for item in items:
         match item:
             case [str(role), content] if role.lower() in ROLES:
-                yield role.lower(), _written(content, DEEPEST)
+                yield role.lower(), _read_text(content, DEEPEST)
             case Mapping() if role := _role(item):
-                layers = [item, *_wrapped(item)]
-                texts = (_written(layer.get(key), DEEPEST) for layer in layers for key in CONTENTS)
+                layers = [item, *_unwrap(item)]
+                texts = (_read_text(layer.get(key), DEEPEST) for layer in layers for key in CONTENTS)
                 yield role, next((text for text in texts if text), "")
 
 
-def _wrapped(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _unwrap(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return (inner for key in WRAPPERS if isinstance(inner := message.get(key), Mapping))
 
 
 def _role(message: Mapping[str, Any]) -> str:
     """Return the role of a message, in lower case; empty: the object is not a message."""
-    for layer in (message, *_wrapped(message)):
+    for layer in (message, *_unwrap(message)):
         if not any(key in layer for key in (*CONTENTS, *WRAPPERS, "tool_calls")):
             continue
         author = layer.get("author")
@@ -138,19 +138,19 @@ def _role(message: Mapping[str, Any]) -> str:
     return ""
 
 
-def _written(content: Any, depth: int) -> str:
+def _read_text(content: Any, depth: int) -> str:
     """Return the text of a content: its parts with written text, each on a line."""
-    parts = opened_up(content)
+    parts = open_up(content)
     if isinstance(content, str):
         in_parts = isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts)
-        return (_written(parts, depth) if in_parts else "") or content
+        return (_read_text(parts, depth) if in_parts else "") or content
     if isinstance(content, int | float) and not isinstance(content, bool):
         return str(content)
     if not depth:
         return ""
     if isinstance(content, Mapping) and content.get("type") in TEXTS:
-        texts = (_written(content.get(key), depth - 1) for key in CONTENTS)
+        texts = (_read_text(content.get(key), depth - 1) for key in CONTENTS)
         return next((text for text in texts if text), "")
     if isinstance(content, list | tuple):
-        return "\n".join(text for part in content if (text := _written(part, depth - 1)))
+        return "\n".join(text for part in content if (text := _read_text(part, depth - 1)))
     return ""

@@ -27,7 +27,7 @@ from armwise.feedback.exchange.identity import Ids
 from armwise.feedback.exchange.imported import (
     BadValue,
     Faults,
-    agreed,
+    check_agreement,
     cut,
     distribution,
     possible,
@@ -275,7 +275,7 @@ def _draw(arrays: dict[str, Array], arms: tuple[str, ...], row: int) -> tuple[st
         raise BadValue("no distribution", f"position is {place}; pi_b has {places}, from 0")
     printed = tuple(pi_b[row, :, place].tolist())
     whole = distribution("pi_b", printed)
-    agreed("pscore", p, printed[action], printed)
+    check_agreement("pscore", p, printed[action], printed)
     return arms[action], p, whole
 
 

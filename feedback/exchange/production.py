@@ -197,7 +197,7 @@ class ProductionLog:
     """
 
     def __init__(self, source: Path, request: ImportRequest, on_progress: Progress | None = None) -> None:
-        self._source, self._request, self._on_progress = source, request, on_progress or _unreported
+        self._source, self._request, self._on_progress = source, request, on_progress or _ignore_progress
         self._root = source if source.is_dir() else source.parent
         self.summary, self.faults = LogSummary(), Faults(strict=request.strict)
         self.frequencies: Frequencies | None = None
@@ -212,9 +212,9 @@ class ProductionLog:
             given = replace(given, reward=None)
             layout = replace(layout, fields={**layout.fields, "reward": ()})
         self._check_only()
-        sample = islice(self._selected(Counter()), SAMPLE)
+        sample = islice(self._select_records(Counter()), SAMPLE)
         self.columns = understand(layout, given, sample, source)
-        self._scores = self._joined()
+        self._scores = self._join_scores()
         self._rows = RowReader(
             layout, self.columns, request.scale, request.arms, self._scores or nothing, self._root
         )
@@ -270,12 +270,12 @@ class ProductionLog:
         if self._request.feedback and not self._reader.scores.counts:
             raise ExchangeError(f"{', '.join(map(str, self._request.feedback))}: no feedback has a value")
 
-    def _joined(self) -> JoinedScores | None:
+    def _join_scores(self) -> JoinedScores | None:
         if self.scored is None:
             return None
         joins = (*self._reader.layout.joins, self.columns.id, self.columns.episode)
         named = tuple(dict.fromkeys(name for name in joins if name is not None))
-        return self._reader.scores.joined(self.scored, named, self.faults)
+        return self._reader.scores.join_rows(self.scored, named, self.faults)
 
     def _survey(self) -> None:
         """Read all rows for the names of arms, and for frequencies."""
@@ -324,7 +324,7 @@ class ProductionLog:
 
     def _note_unmatched(self) -> None:
         """Count the feedback and the calls that match no decision."""
-        for score in self._scores.unmatched() if self._scores is not None else ():
+        for score in self._scores.list_unmatched() if self._scores is not None else ():
             on = " and ".join(score.targets)
             self.faults.note(score.where, BadValue(UNMATCHED, f"{on} is no decision that was read"))
         for call in self._reader.calls.alone():
@@ -350,7 +350,7 @@ class ProductionLog:
     def _read(self, faults: Faults) -> Iterator[TableRow]:
         """Yield the rows that can be used."""
         ids = Ids()
-        for record in self._selected(faults.counts):
+        for record in self._select_records(faults.counts):
             if not record.wrong:
                 faults.note(record.where, BadValue(record.reason, record.fault))
                 continue
@@ -362,7 +362,7 @@ class ProductionLog:
             else:
                 yield row
 
-    def _selected(self, left_out: Counter[str]) -> Iterator[FileRecord]:
+    def _select_records(self, left_out: Counter[str]) -> Iterator[FileRecord]:
         """Yield the selected decisions and the unreadable ones; count the others."""
         only = self._request.only.items()
         for record in read_records(self._source):
@@ -390,7 +390,7 @@ class ProductionLog:
             raise ExchangeError(f"--only {missing[0]}: no such column; available: {', '.join(sorted(names))}")
 
 
-def _unreported(what: str, done: int, total: int | None) -> None:
+def _ignore_progress(what: str, done: int, total: int | None) -> None:
     del what, done, total
 
 

@@ -198,7 +198,7 @@ def _documents(file: Path) -> Iterator[FileRecord]:
     if first is None:
         raise ExchangeError(f"{file} is empty: expected one JSON object per line")
     opening = first[1].lstrip(b"\xef\xbb\xbf \t\r\n")
-    alone = _parsed(first[1])
+    alone = _parse_line(first[1])
     if opening[:1] == b"[" or (opening[:1] == b"{" and isinstance(alone, str) and opening.strip() == b"{"):
         yield from _items(file)
         return
@@ -211,22 +211,22 @@ def _documents(file: Path) -> Iterator[FileRecord]:
 
 
 def _line(file: Path, number: int, line: bytes) -> FileRecord:
-    where, document = f"{file}, line {number}", _parsed(line)
+    where, document = f"{file}, line {number}", _parse_line(line)
     if isinstance(document, dict):
         return FileRecord(where, document)
     return FileRecord(where, fault=document if isinstance(document, str) else "a JSON object was expected")
 
 
-def _parsed(line: bytes) -> Any:
+def _parse_line(line: bytes) -> Any:
     """Return parsed JSON, or a text on why it is not JSON."""
     try:
-        document = _loaded(line)
+        document = _load_json(line)
     except ValueError as error:
         return f"not JSON: {error}"
     return "a JSON object was expected" if isinstance(document, str) else document
 
 
-def _loaded(content: bytes) -> Any:
+def _load_json(content: bytes) -> Any:
     """Return parsed JSON, also with NaN, as Python writes it. Raises ValueError."""
     content = content.removeprefix(BOM_UTF8)
     try:
@@ -243,7 +243,7 @@ def _loaded(content: bytes) -> Any:
 def _items(file: Path) -> Iterator[FileRecord]:
     content = b"".join(_chunks(file))
     try:
-        document = _loaded(content)
+        document = _load_json(content)
     except ValueError as error:
         raise ExchangeError(f"{file} is not JSON: {error}") from None
     rows = document.get(ITEMS, [document]) if isinstance(document, dict) else document
@@ -289,7 +289,7 @@ def value_at(values: Mapping[str, Any], path: str) -> Any:
     end = len(path)
     while (end := path.rfind(".", 0, end)) > 0:
         if path[:end] in values:
-            return _value_within(opened_up(values[path[:end]]), path[end + 1 :])
+            return _value_within(open_up(values[path[:end]]), path[end + 1 :])
     return None
 
 
@@ -304,14 +304,14 @@ def _value_within(value: Any, path: str) -> Any:
     name, _, rest = path.partition(".")
     if not isinstance(value, list) or not name.isdecimal() or int(name) >= len(value):
         return None
-    item = opened_up(value[int(name)])
+    item = open_up(value[int(name)])
     return _value_within(item, rest) if rest else item
 
 
-def opened_up(value: Any) -> Any:
+def open_up(value: Any) -> Any:
     """Return the JSON in a text; other values and texts are returned unchanged.
 
-    >>> opened_up('{"a": 1}'), opened_up("{a}"), opened_up(3)
+    >>> open_up('{"a": 1}'), open_up("{a}"), open_up(3)
     ({'a': 1}, '{a}', 3)
     """
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
@@ -334,6 +334,6 @@ def names_in(values: Mapping[str, Any], prefix: str = "", depth: int = 1) -> Ite
     """
     for name, value in values.items():
         yield prefix + name
-        inner = opened_up(value)
+        inner = open_up(value)
         if depth < DEEPEST and isinstance(inner, Mapping):
             yield from names_in(inner, f"{prefix}{name}.", depth + 1)

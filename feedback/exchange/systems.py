@@ -25,7 +25,7 @@ from armwise.feedback.exchange.calls import Amounts, Calls, SpanKind, TracedCall
 from armwise.feedback.exchange.feedback_files import NO_TARGET, GivenScore, Scores, TableScores, read_time
 from armwise.feedback.exchange.identity import DUPLICATE, NewestById
 from armwise.feedback.exchange.imported import BadValue, Faults
-from armwise.feedback.exchange.records import FileRecord, opened_up, value_at
+from armwise.feedback.exchange.records import FileRecord, open_up, value_at
 from armwise.feedback.exchange.table import FALSE, TRUE, Layout, is_missing, seconds
 
 
@@ -84,7 +84,7 @@ class Reader:
 
     def _objects(self, where: str, values: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
         """Yield the objects of a list inside a record; other items are recorded as faults."""
-        items = opened_up(values.get(name))
+        items = open_up(values.get(name))
         for item in items if isinstance(items, list) else () if is_missing(items) else (items,):
             if isinstance(item, Mapping) and isinstance(items, list):
                 yield item
@@ -94,7 +94,7 @@ class Reader:
 
     def _details(self, where: str, values: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
         """Return the amounts in an object of a record; anything else is recorded as a fault."""
-        details = opened_up(_first(values, *names))
+        details = open_up(_first(values, *names))
         if isinstance(details, Mapping):
             return details
         if not is_missing(details):
@@ -165,13 +165,13 @@ def _litellm_rows(record: FileRecord) -> Iterator[FileRecord]:
         cost_breakdown = value_at(values, "metadata.cost_breakdown.total_cost")
         if is_nothing(values.get("spend")) and not is_missing(cost_breakdown) and not _is_cached(values):
             values["spend"] = cost_breakdown
-        if opened_up(values.get("messages")) in (
+        if open_up(values.get("messages")) in (
             None,
             "",
             {},
             [],
         ):  # prompts are stored only where that is set
-            request = opened_up(values.get("proxy_server_request"))
+            request = open_up(values.get("proxy_server_request"))
             values["messages"] = request if isinstance(request, Mapping) and request else None
     yield FileRecord(record.where, values, record.fault)
 
@@ -375,13 +375,13 @@ class Langfuse(Reader):
             yield FileRecord(record.where, fault=detail, reason=DUPLICATE)
             return
         if around := self.calls.around(ident) if is_observation else []:
-            yield _nested(record.where, around[-1])
+            yield _report_nested(record.where, around[-1])
             return
         if session is not None:
             row["_session"] = f"session {session}"
         self.calls.fill(ident, row)
         if is_observation:
-            inner = [f"observation {call.ident}" for call in self.calls.joined(ident)]
+            inner = [f"observation {call.ident}" for call in self.calls.join_calls(ident)]
             row["_observation"], row["_trace"] = (
                 [f"observation {ident}", *inner],
                 f"trace {row.get('trace_id')}",
@@ -416,7 +416,7 @@ def _moment(value: Any) -> float:
         return 0.0
 
 
-def _nested(where: str, outer: TracedCall) -> FileRecord:
+def _report_nested(where: str, outer: TracedCall) -> FileRecord:
     detail = f"it is part of the call {outer.ident!r}, which is the decision"
     return FileRecord(where, fault=detail, reason="part of a call", wrong=False)
 
@@ -624,7 +624,7 @@ class OpenTelemetry(Reader):
                 yield FileRecord(where, fault="traceId or spanId is empty; the ids of a span were expected")
             elif kind in MODEL_CALLS:
                 around = self.calls.around(ident)
-                yield _nested(where, around[-1]) if around else self._row(where, span, row, ident)
+                yield _report_nested(where, around[-1]) if around else self._row(where, span, row, ident)
             elif kind not in STEPS:
                 names = ", ".join(sorted(MODEL_CALLS))
                 yield _no_decision(where, kind, f"the operation is {kind!r:.40}; {names} chose a model")
@@ -639,7 +639,7 @@ class OpenTelemetry(Reader):
             "time": _nanoseconds(span.get("startTimeUnixNano")),
             "failed": status.get("code") in STATUS_ERROR or "error.type" in row,
             "duration_s": _between(span.get("startTimeUnixNano"), span.get("endTimeUnixNano")),
-            "nested": [call.ident for call in self.calls.joined(ident)],
+            "nested": [call.ident for call in self.calls.join_calls(ident)],
         }
         spent: dict[str, Any] = {
             "model": "-",
@@ -715,12 +715,12 @@ def _camel(document: Any) -> Any:
 
 def _inside(record: FileRecord, *keys: str) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
     """Yield the place of each item of nested lists, and the object, or a text on what is wrong."""
-    items = _nested_items(_camel_case(record).values, keys)
+    items = _find_items(_camel_case(record).values, keys)
     for number, item in enumerate(items, start=1):
         yield f"{record.where}, {'span' if keys[-1] == 'spans' else 'entry'} {number}", item
 
 
-def _nested_items(document: Any, keys: tuple[str, ...]) -> Iterator[Mapping[str, Any] | str]:
+def _find_items(document: Any, keys: tuple[str, ...]) -> Iterator[Mapping[str, Any] | str]:
     if not isinstance(document, Mapping):
         yield f"{document!r:.40} is in a list of {keys[0]}; an object was expected"
         return
@@ -730,7 +730,7 @@ def _nested_items(document: Any, keys: tuple[str, ...]) -> Iterator[Mapping[str,
     items = document.get(keys[0])
     if isinstance(items, list):
         for item in items:
-            yield from _nested_items(item, keys[1:])
+            yield from _find_items(item, keys[1:])
     elif items is not None:
         yield f"{keys[0]} is {items!r:.40}; a list was expected"
 
@@ -770,7 +770,7 @@ def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
         }
     if any(name.startswith(LISTS) for name in attributes):
         for name in LISTS:
-            if messages := _unflattened(attributes, f"{name}."):
+            if messages := _unflatten(attributes, f"{name}."):
                 attributes.setdefault(name, messages)
     if not OTHER_NAMES.isdisjoint(attributes):
         for name, others in SAME.items():
@@ -787,10 +787,10 @@ def _has_attributes(entry: Mapping[str, Any]) -> bool:
     return pairs is None or isinstance(pairs, Mapping)
 
 
-def _unflattened(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+def _unflatten(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """Return the messages whose fields are attributes, in the order of their numbers.
 
-    >>> _unflattened({"p.0.role": "user", "p.0.message.content": "Who?"}, "p.")
+    >>> _unflatten({"p.0.role": "user", "p.0.message.content": "Who?"}, "p.")
     [{'role': 'user', 'content': 'Who?'}]
     """
     messages: dict[int, dict[str, Any]] = {}

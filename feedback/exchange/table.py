@@ -22,11 +22,19 @@ from typing import Any
 
 from armwise.feedback.clock import require_date
 from armwise.feedback.events import ESTIMATED, IMPORTED, Context, Cost, Decision, Example
-from armwise.feedback.exchange.imported import BadValue, agreed, cut, distribution, possible, sound, worth
+from armwise.feedback.exchange.imported import (
+    BadValue,
+    check_agreement,
+    cut,
+    distribution,
+    possible,
+    sound,
+    worth,
+)
 from armwise.feedback.exchange.messages import last_text
-from armwise.feedback.exchange.records import FileRecord, names_in, occurs, opened_up, value_at
+from armwise.feedback.exchange.records import FileRecord, names_in, occurs, open_up, value_at
 from armwise.feedback.jsonl import ExchangeError
-from armwise.feedback.texts import compressed
+from armwise.feedback.texts import compress
 
 FIELDS = ("question", "arm", "propensity", "reward", "time", "id", "episode", "user", "distribution")
 """Fields that a column can hold, besides costs and features."""
@@ -91,7 +99,7 @@ class Columns:
     costs: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
 
-    def named(self) -> Iterator[tuple[str, str]]:
+    def list_columns(self) -> Iterator[tuple[str, str]]:
         """Yield each field with its column."""
         for name in FIELDS:
             if (column := getattr(self, name)) is not None:
@@ -196,13 +204,13 @@ def understand(layout: Layout, given: Columns, rows: Iterable[FileRecord], sourc
     faults: list[str] = []
     for row in rows:
         names.update(dict.fromkeys(names_in(row.values)))
-        inner.update(dict.fromkeys(name for _, name in given.named() if occurs(row.values, name)))
+        inner.update(dict.fromkeys(name for _, name in given.list_columns() if occurs(row.values, name)))
         if row.fault and not faults:
             faults.append(f"; {row.where}: {row.fault}")
     if not names:
         raise ExchangeError(f"{source}: it has no rows in the format {layout.name}{''.join(faults)}")
     _confirm(given, names | inner, source)
-    free = [name for name in names if name not in {column for _, column in given.named()}]
+    free = [name for name in names if name not in {column for _, column in given.list_columns()}]
     understood: dict[str, Any] = {}
     for what in FIELDS:
         taken = getattr(given, what) is not None or (what == "distribution" and given.prefix is not None)
@@ -238,7 +246,7 @@ def _first_free(tried: Iterable[str], free: list[str], source: object) -> str | 
 
 def _confirm(given: Columns, names: Mapping[str, None], source: object) -> None:
     """Check that all named columns occur. Raises ExchangeError."""
-    for what, column in given.named():
+    for what, column in given.list_columns():
         if what == "distribution" and given.prefix is not None:
             if not any(name.startswith(given.prefix) for name in names):
                 hint = nearest(given.prefix, names)
@@ -358,7 +366,7 @@ def name_feature(name: str, value: Any) -> tuple[str, float] | None:
         size = number(value)
     except (ValueError, TypeError):
         return f"{name}={value}", 1.0
-    return name, compressed(size)
+    return name, compress(size)
 
 
 def digest_of_user(user: str) -> str:
@@ -452,7 +460,7 @@ class RowReader:
             features=self._features(values),
             propensity=propensity,
             distribution=whole,
-            reward=None if failed else self._rewarded(values),
+            reward=None if failed else self._read_reward(values),
             at=self._time(values),
             episode=self._text(values, columns.episode) or None,
             user=digest_of_user(user) if user else None,
@@ -490,7 +498,7 @@ class RowReader:
         """
         column = str(self._columns.propensity)
         propensity = self._propensity(values)
-        shown, printed = self._printed(values)
+        shown, printed = self._read_distribution(values)
         if not printed:
             return propensity, {}
         if not printed.get(arm, 0.0) > 0.0:
@@ -501,7 +509,7 @@ class RowReader:
             )
         p = distribution(shown, tuple(printed.values()))
         if propensity is not None:
-            agreed(column, propensity, printed[arm], tuple(printed.values()))
+            check_agreement(column, propensity, printed[arm], tuple(printed.values()))
         whole = dict(zip(printed, p, strict=True))
         return whole[arm], whole
 
@@ -517,7 +525,7 @@ class RowReader:
                 "propensity not in (0, 1]", f"{column} is {cut(value)}; expected a probability in (0, 1]"
             ) from None
 
-    def _printed(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+    def _read_distribution(self, values: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
         """Return the name of the distribution, and its probabilities by arm; empty if it is missing."""
         columns = self._columns
         if columns.prefix is not None:
@@ -528,7 +536,7 @@ class RowReader:
             }
             shown = f"the columns {columns.prefix}<arm>"
         elif columns.distribution is not None:
-            document, shown = opened_up(value_at(values, columns.distribution)), columns.distribution
+            document, shown = open_up(value_at(values, columns.distribution)), columns.distribution
         else:
             return "", {}
         if is_missing(document) or document in ({}, []):
@@ -551,7 +559,7 @@ class RowReader:
                 f"{shown} is {cut(document)}; expected probabilities of the arms that sum to 1",
             ) from None
 
-    def _rewarded(self, values: Mapping[str, Any]) -> float | None:
+    def _read_reward(self, values: Mapping[str, Any]) -> float | None:
         column = self._columns.reward
         value = None if column is None else value_at(values, column)
         if is_missing(value):

@@ -1,7 +1,7 @@
 """The SQL log: append, read, group commit, schema."""
 
 from . import conversations, counting, erasures, listing, rows, schema, tables
-from .backend import dumps, storable, unindexed
+from .backend import avoid_index, dumps, storable
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
 from .database import locate_url, without_password
@@ -26,6 +26,7 @@ __all__ = [
     "LoggedDecision",
     "Receipt",
     "Store",
+    "avoid_index",
     "conversations",
     "counting",
     "dumps",
@@ -40,6 +41,5 @@ __all__ = [
     "schema",
     "storable",
     "tables",
-    "unindexed",
     "without_password",
 ]

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from armwise.feedback.clock import check_behind
 from armwise.feedback.events import Cost, Decision, Execution, Feedback, Observation, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import Database, ResultRows, Statement, compiled
+from armwise.feedback.log.backend import Database, ResultRows, Statement, compile_statements
 from armwise.feedback.log.batch import CommitBatch, Receipt, StoredFacts
 from armwise.feedback.log.episodes import Episodes
 from armwise.feedback.log.facts import Fact, execution_row
@@ -54,7 +54,10 @@ class Appender:
         self._database = database
         self._join = join
         self.episodes = Episodes(database, join)
-        self._sql, self._lookups = compiled(database, _head_statements), compiled(database, _lookups)
+        self._sql, self._lookups = (
+            compile_statements(database, _head_statements),
+            compile_statements(database, _lookups),
+        )
         written = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.ticks)
         self._add = database.addition(written, self._sql["move"])
 
@@ -63,14 +66,14 @@ class Appender:
         about = subjects(facts, limited=self._most is not None)
         lookups = {name: self._lookup(name, ids) for name, ids in about.items() if ids}
         lookups["under_way"] = self._sql["under_way"], {"since": now - UNDER_WAY_S}
-        (seq, at), *rows = self._locked(driver, [*lookups.values()], now)
+        (seq, at), *rows = self._lock_head(driver, [*lookups.values()], now)
         results = dict(zip(lookups, rows, strict=True))
         self.episodes.remember(results.get("episodes", ()))
         return CommitBatch(
             seq,
             at,
             now,
-            StoredFacts.of(**results, secret=self._erasing(results)),
+            StoredFacts.from_rows(**results, secret=self._erasing(results)),
             self._most,
             redact=self._redact,
         )
@@ -84,7 +87,7 @@ class Appender:
             return self.episodes.oldest(ids)
         return self._lookups[name], {"ids": self._database.ids(sorted(ids)), "join": self._join}
 
-    def _locked(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
+    def _lock_head(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
         """Lock the head; return its position and time, then the rows of each lookup."""
         head, *results = self._database.exchange(driver, [(self._sql["head"], {}), *lookups])
         require_head(len(head))
@@ -100,12 +103,12 @@ class Appender:
         ]
         # before the rows of the batch, whose decisions it has compared itself
         results = self._database.exchange(driver, [*queries, *self._add(batch.rows, moved), _COMMIT])
-        return batch.settled([bool(rows) for rows in results[: len(queries)]])
+        return batch.list_receipts([bool(rows) for rows in results[: len(queries)]])
 
     def probe(self, driver: Any, now: float) -> None:
         """Insert and delete a row under the lock of the head, and commit, to show that writes succeed."""
         filling = Execution("", None, Status.CANCELLED, Cost(), answer=secrets.token_hex(PROBE_BYTES // 2))
-        ((seq, at),) = self._locked(driver, [], now)
+        ((seq, at),) = self._lock_head(driver, [], now)
         added = self._add({t.executions: [execution_row(filling, 0)]}, {"to_seq": seq, "to_at": at})
         self._database.exchange(driver, [*added, (self._sql["clear"], {}), _COMMIT])
 

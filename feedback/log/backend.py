@@ -66,7 +66,7 @@ class Database(Protocol):
         """Return the value of the parameter `ids`."""
         ...
 
-    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
         """Return the rows of the parameter `numbered`, and their columns.
 
         The parameter is a JSON array of pairs: an id and an integer.
@@ -122,7 +122,7 @@ class Database(Protocol):
 _COMPILED: dict[tuple[object, str], dict[str, str]] = {}
 
 
-def compiled(
+def compile_statements(
     database: Database, statements: Callable[[Database], Mapping[str, sa.ClauseElement]]
 ) -> Mapping[str, str]:
     """Return statements as SQL for the driver, by name: built and compiled once for each dialect.
@@ -156,7 +156,7 @@ def storable(text: str) -> str:
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
-def unindexed(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def avoid_index(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Return an expression with the value of a column of texts or numbers, which no index serves.
 
     Of several indexes that conditions offer, SQLite may take the one that selects nearly all rows: a
@@ -180,19 +180,19 @@ def dumps(value: object) -> str:
     return _NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text
 
 
-def limited(value: Any) -> Any:
+def limit_numbers(value: Any) -> Any:
     """Return a document with numbers cut to +-`LARGEST`, NaN as 0; the same object if unchanged.
 
-    >>> limited({"tokens": [1e30, 5], "usd": float("-inf")})
+    >>> limit_numbers({"tokens": [1e30, 5], "usd": float("-inf")})
     {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
     """
     match value:
         case int() | float():
             return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
         case Mapping() if not _is_plain(value.values()):
-            return {name: limited(part) for name, part in value.items()}
+            return {name: limit_numbers(part) for name, part in value.items()}
         case list() | tuple() if not _is_plain(value):
-            parts = map(limited, value)
+            parts = map(limit_numbers, value)
             return tuple(parts) if isinstance(value, tuple) else list(parts)
     return value
 

@@ -21,7 +21,7 @@ from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackEr
 from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind, Observation, Tick
 from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import ResultRows, limited
+from armwise.feedback.log.backend import ResultRows, limit_numbers
 from armwise.feedback.log.facts import (
     Fact,
     decision_row,
@@ -150,7 +150,7 @@ class StoredFacts:
     under_way: UnderWay = field(default_factory=UnderWay)
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         *,
         secret: str,
@@ -227,12 +227,12 @@ class CommitBatch:
             StoreError: A value is infinite or NaN.
         """
         try:
-            self.receipts.append(self._add(self._written(fact)))
+            self.receipts.append(self._add(self._prepare(fact)))
         except (ConflictError, TooMuchFeedbackError) as error:
             error.fact = fact  # as its sender knows it, rather than as it is written
             raise
 
-    def _written(self, fact: Fact) -> Fact:
+    def _prepare(self, fact: Fact) -> Fact:
         """Return a fact as it is written: redacted, or without texts if its subject was erased."""
         stored = self.stored
         match fact:
@@ -256,7 +256,7 @@ class CommitBatch:
             return without_texts(fact)
         return fact if self.redact is None else with_texts(fact, self.redact)
 
-    def settled(self, awaited: Sequence[bool]) -> list[Receipt]:
+    def list_receipts(self, awaited: Sequence[bool]) -> list[Receipt]:
         """Return the receipts of all facts.
 
         Args:
@@ -312,7 +312,7 @@ class CommitBatch:
         """Add a row; values beyond the limits of their columns are replaced, with a warning."""
         for column in table.c:
             value = row[column.name]
-            within = column.type.within(value) if isinstance(column.type, Limited) else limited(value)
+            within = column.type.within(value) if isinstance(column.type, Limited) else limit_numbers(value)
             if within is not value and within != value:
                 about = row["id" if table is t.decisions else "decision_id"]
                 shown = _shortened(within), table.name, column.name, about, _shortened(value)
@@ -381,11 +381,11 @@ def _same_or_conflict(stored: Feedback, item: Feedback) -> None:
     )
     contents = (stored.value, stored.content), (item.value, item.content)
     if not same or (stored.kind is item.kind and contents[0] != contents[1]):
-        before, now = _described(stored), _described(item)
+        before, now = _describe(stored), _describe(item)
         raise ConflictError(f"feedback id {item.id!r} was used for {before}; it cannot also be {now}", item)
 
 
-def _described(item: Feedback) -> str:
+def _describe(item: Feedback) -> str:
     about = item.decision_id if item.decision_id is not None else f"episode {item.episode_id}"
     what = item.kind.value if item.value is None else f"{item.metric}={item.value:g}"
     if item.content:

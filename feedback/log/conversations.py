@@ -16,14 +16,14 @@ import sqlalchemy as sa
 
 from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import Database, compiled, dumps
+from armwise.feedback.log.backend import Database, compile_statements, dumps
 from armwise.feedback.log.facts import mark_digest
 from armwise.feedback.log.limits import LONGEST_MARK
 from armwise.feedback.log.rows import read_tokens
 from armwise.feedback.log.store import Store
 
 
-def kept_draw(store: Store, episode: str) -> KeptDraw | None:
+def find_kept_draw(store: Store, episode: str) -> KeptDraw | None:
     """Return the newest draw of an episode whose arm may be kept, if any.
 
     Raises:
@@ -80,7 +80,7 @@ class EarlierTurn:
     decided_at: float
 
 
-def answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
+def list_answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
     """Return the first turn of an episode that asked a language model and the newest ones, oldest first.
 
     Raises:
@@ -196,7 +196,7 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
         return {}
     named = {mark: mark_digest(mark) for mark in marks[-MOST_LOOKED_UP:] if 0 < len(mark) <= LONGEST_MARK}
     wanted, newest = [*named.values()], dict[str, int]()
-    sql = compiled(store.database, _newest_of_each)["newest"]
+    sql = compile_statements(store.database, _newest_of_each)["newest"]
     with store.reading() as connection:
         for first in range(0, len(wanted), _AT_ONCE):
             pairs = dumps([(digest, 0) for digest in wanted[first : first + _AT_ONCE]])
@@ -212,7 +212,7 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
 
 def _newest_of_each(database: Database) -> dict[str, sa.ClauseElement]:
     """Return the query of each digest of a mark and the position of the newest decision that has it."""
-    m, (pairs, mark, _) = t.answer_marks.c, database.numbered()
+    m, (pairs, mark, _) = t.answer_marks.c, database.read_numbered()
     of_caller = m.asked_by == sa.bindparam("asked_by", type_=sa.String)
     newest = sa.select(sa.func.max(m.decision_seq)).where(of_caller, m.mark == mark).correlate(pairs)
     return {"newest": sa.select(mark, newest.scalar_subquery()).select_from(pairs)}

@@ -31,7 +31,7 @@ def locate_url(url: str, folder: Path) -> str:
     'postgresql://ada@db/log?sslrootcert=%2Fsrv%2Froot.crt'
     """
     try:
-        parsed = _parsed(url)
+        parsed = _parse_url(url)
     except StoreError:
         return url
     if parsed.get_backend_name() == "sqlite":
@@ -53,7 +53,7 @@ _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir", "passfile")
 """Options of libpq that are paths."""
 
 
-def _parsed(url: str) -> sa.URL:
+def _parse_url(url: str) -> sa.URL:
     try:
         return sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):  # the latter of a port
@@ -72,7 +72,7 @@ def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) 
         NoLogError: The file is missing, and is not to be created.
         StoreError: The URL is malformed, or the database is not supported.
     """
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     match parsed.drivername:
         case "sqlite" | "sqlite+pysqlite":
             return SQLite(parsed, create=create)
@@ -84,9 +84,9 @@ def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) 
 
 
 @contextmanager
-def borrowed(database: Database) -> Iterator[Any]:
+def borrow(database: Database) -> Iterator[Any]:
     """Borrow a driver connection; uncommitted changes are rolled back at the end."""
-    with translated(database), closing(database.engine.raw_connection()) as connection:
+    with translate_errors(database), closing(database.engine.raw_connection()) as connection:
         try:
             yield connection.driver_connection
         except _driver_error(database) as error:
@@ -96,7 +96,7 @@ def borrowed(database: Database) -> Iterator[Any]:
 
 
 @contextmanager
-def translated(database: Database) -> Iterator[None]:
+def translate_errors(database: Database) -> Iterator[None]:
     """Translate driver errors into ours; an integrity error of SQLAlchemy Core is raised unchanged."""
     try:
         yield

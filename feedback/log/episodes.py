@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from armwise.feedback.events import Feedback, FeedbackKind
 from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import Database, Statement, compiled, dumps
+from armwise.feedback.log.backend import Database, Statement, compile_statements, dumps
 
 REMEMBERED = 10_000
 """Episodes whose settled decisions are remembered."""
@@ -36,7 +36,7 @@ class Episodes:
         self._join = join
         self._settled: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._sql = compiled(database, _episode_statements)
+        self._sql = compile_statements(database, _episode_statements)
 
     def oldest(self, names: Iterable[str]) -> Statement:
         """Return the statement that looks up episodes.
@@ -76,7 +76,7 @@ class Episodes:
 
 
 def _episode_statements(database: Database) -> dict[str, sa.ClauseElement]:
-    return {"oldest": _oldest(*database.numbered()), "awaiting": _awaiting()}
+    return {"oldest": _oldest(*database.read_numbered()), "awaiting": _awaiting()}
 
 
 def _open(at: sa.ColumnElement[float]) -> Sequence[sa.ColumnElement[bool]]:

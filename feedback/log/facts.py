@@ -62,17 +62,17 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "cached": e.cached,
         "tokens_by_model": dict(e.tokens_by_model) or None,
         "finish_reason": storable(e.finish_reason)[:LONGEST_FINISH],
-        "marks": _kept_marks(e) or None,
+        "marks": _limit_marks(e) or None,
     }
 
 
-def _kept_marks(e: Execution) -> list[str]:
+def _limit_marks(e: Execution) -> list[str]:
     return [mark if len(mark) <= LONGEST_MARK else "" for mark in e.marks[:MOST_MARKS]]
 
 
 def mark_rows(e: Execution, decision_seq: int, asked_by: str) -> list[dict[str, object]]:
     """Return the rows by which the marks of an execution are found; its decision is asked by `asked_by`."""
-    digests = dict.fromkeys(mark_digest(mark) for mark in _kept_marks(e) if mark)
+    digests = dict.fromkeys(mark_digest(mark) for mark in _limit_marks(e) if mark)
     return [{"asked_by": asked_by, "mark": digest, "decision_seq": decision_seq} for digest in digests]
 
 

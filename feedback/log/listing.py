@@ -209,11 +209,11 @@ def decisions(
             .order_by(d.seq.desc())
         )
 
-        def listed(row: Any) -> ListedDecision:
+        def read_listed(row: Any) -> ListedDecision:
             *decision, seq, answer = row
             return ListedDecision(read_decision(decision), seq, *(*outcomes[seq], answer or ""))
 
-        page = [*readable(rows, listed)]
+        page = [*readable(rows, read_listed)]
     more = low > first
     return Page(page, low if more else None, end - low if more and not full else None)
 
@@ -242,7 +242,7 @@ def _read_outcome(row: Any, rule: RewardRule) -> tuple[int, float | None, tuple[
     if row.metrics is not None:
         spent, failed = (loads(row.turns or "null"), cost, tokens_by_model), row.status in ARM_FAILURES
         reward = compute_reward(rule, *spent, row.metrics, row.cost_weight, failed=failed)
-    priced = rule.priced(cost, tokens_by_model)
+    priced = rule.price(cost, tokens_by_model)
     return row.seq, reward, (row.served, Status(row.status), priced, reward, cost, tuple(tokens_by_model))
 
 

@@ -160,7 +160,7 @@ class PostgreSQL:
         """Return a list."""
         return list(ids)
 
-    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
         """Read a JSON array."""
         array = sa.cast(sa.bindparam("numbered", type_=sa.String), sa.JSON)
         pairs = sa.func.json_array_elements(array).table_valued("value")

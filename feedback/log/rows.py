@@ -290,7 +290,7 @@ def _sum(numbers: Iterable[float]) -> float:
     return sum(numbers) if all(isinstance(number, int) for number in numbers) else fsum(numbers)
 
 
-def spent_by(
+def read_spending(
     turns: Mapping[str, Any] | None, cost: Cost, tokens_by_model: Mapping[str, Sequence[float]] | None
 ) -> tuple[Cost, dict[str, ModelTokens], int]:
     """Return cost, tokens by model and number of the turns of an example.
@@ -319,12 +319,12 @@ def compute_reward(
 
     Args:
         rule: The rule.
-        turns: The turns of the example, as for `spent_by`.
+        turns: The turns of the example, as for `read_spending`.
         cost: Cost of the decision.
         tokens_by_model: Tokens of the decision.
         metrics: Aggregated values by metric, as JSON.
         weight: Quality that the request gives up for a unit of cost; None: as the rule says.
         failed: Whether the drawn arm failed.
     """
-    total = rule.priced(*spent_by(turns, cost, tokens_by_model))
+    total = rule.price(*read_spending(turns, cost, tokens_by_model))
     return rule.formula(loads(metrics), total, weight, failed=failed, arithmetic=NUMBERS)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from armwise.feedback.errors import LogGapError, NoLogError, SchemaError
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.database import open_database, translated
+from armwise.feedback.log.database import open_database, translate_errors
 
 _LOCK = 2
 """PostgreSQL's advisory lock that is held while tables are created."""
@@ -53,7 +53,7 @@ def inspect_database(url: str) -> DatabaseState:
     database = open_database(url, create=False)
     try:
         with (
-            translated(database),
+            translate_errors(database),
             database.engine.connect().execution_options(**database.snapshot) as connection,
         ):
             number = read_schema(connection)
@@ -92,7 +92,7 @@ def prepare(engine: sa.Engine, *, create: bool = True) -> None:
     if not number:
         raise NoLogError(engine.url.render_as_string())
     if number != t.SCHEMA:
-        raise _refused(number)
+        raise _make_error(number)
 
 
 def check(connection: sa.Connection) -> None:
@@ -104,7 +104,7 @@ def check(connection: sa.Connection) -> None:
         DBAPIError: A table is missing.
     """
     if (number := _read_number(connection)) != t.SCHEMA:
-        raise _refused(number)
+        raise _make_error(number)
     connection.execute(_A_ROW_OF_EACH)
     require_head(connection.scalar(_HEADS))
 
@@ -182,7 +182,7 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
-def _refused(number: int) -> SchemaError:
+def _make_error(number: int) -> SchemaError:
     return SchemaError(
         f"the log has schema {number}, and this Armwise reads schema {t.SCHEMA}: run the version that "
         "wrote it, or set `log_url` to a new log"

@@ -145,7 +145,7 @@ class SQLite:
         """Return a JSON array."""
         return dumps(ids)
 
-    def numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
+    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
         """Read a JSON array."""
         pairs = sa.func.json_each(sa.bindparam("numbered", type_=sa.String)).table_valued("value")
         first, second = (sa.literal_column(f"'$[{n}]'", sa.String) for n in (0, 1))

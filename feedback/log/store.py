@@ -25,7 +25,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.append import Appender
 from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S, Database
 from armwise.feedback.log.batch import Receipt
-from armwise.feedback.log.database import borrowed, open_database, translated
+from armwise.feedback.log.database import borrow, open_database, translate_errors
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.rows import (
     DECISION,
@@ -181,7 +181,7 @@ class Store:
         )
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
-            with translated(self._database):
+            with translate_errors(self._database):
                 prepare(self.engine, create=create)
         except BaseException:
             self.close()
@@ -208,7 +208,7 @@ class Store:
         """
         with self.reading() as connection:
             log_at = float(connection.scalar(_HEAD_AT) or 0.0)
-        with translated(self._database):
+        with translate_errors(self._database):
             check_clock(self._clock(), log_at, self._database.time())
 
     def check_tables(self) -> None:
@@ -237,7 +237,7 @@ class Store:
                 response to the commit was lost. A retry is safe.
         """
         now = self._clock()
-        with borrowed(self._database) as driver:
+        with borrow(self._database) as driver:
             batch = self._appender.begin(driver, facts, now)
             for fact in facts:
                 batch.add(fact)
@@ -245,7 +245,7 @@ class Store:
 
     def probe(self) -> None:
         """Check that facts can be committed, by a write that is rolled back. Raises StoreError."""
-        with borrowed(self._database) as driver:
+        with borrow(self._database) as driver:
             self._appender.probe(driver, self._clock())
 
     @contextmanager
@@ -256,13 +256,13 @@ class Store:
             LogUnavailableError: It was rolled back; if the response to the commit was lost, it may have been
                 written.
         """
-        with self._shared(), translated(self._database), self.engine.begin() as connection:
+        with self._reserve(), translate_errors(self._database), self.engine.begin() as connection:
             self._database.take_control(connection)
             yield connection
 
     def forget(self) -> None:
         """Remove the remains of overwritten rows from the files of the database, as far as possible."""
-        with translated(self._database):
+        with translate_errors(self._database):
             self._database.forget()
 
     def backup(self, to: Path) -> None:
@@ -274,7 +274,7 @@ class Store:
         """
         if to.exists():
             raise StoreError(f"{to} already exists: name a folder without an earlier backup")
-        with translated(self._database):
+        with translate_errors(self._database):
             self._database.backup(to)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -284,14 +284,14 @@ class Store:
         """Open a consistent snapshot for reading. Raises LogUnavailableError."""
         database = self._database
         with (
-            self._shared(),
-            translated(database),
+            self._reserve(),
+            translate_errors(database),
             self.engine.connect().execution_options(**database.snapshot) as connection,
         ):
             yield connection
 
     @contextmanager
-    def _shared(self) -> Iterator[None]:
+    def _reserve(self) -> Iterator[None]:
         """Wait for one of the connections besides those reserved for facts. Raises LogUnavailableError."""
         if not self._others.acquire(timeout=WAIT_S):
             raise LogUnavailableError("the log cannot be used: all connections to it are busy")
@@ -385,7 +385,7 @@ class Store:
         with self.reading() as connection:
             return {name: int(connection.scalar(count) or 0) for name, count in counts.items()}
 
-    def unlearned(self) -> dict[str, int]:
+    def count_unlearned(self) -> dict[str, int]:
         """Return the number of decisions outside the training log, by reason.
 
         A reason is a mode other than `explore`, a status other than `ok`, `not finished`, or `not judged`:

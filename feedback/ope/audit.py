@@ -246,7 +246,7 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         )
         return Audit(0, 0, (nothing,), ())
     recorded = ~np.isnan(draws.propensity)
-    checks = [_recorded(draws, recorded)]
+    checks = [_check_recorded(draws, recorded)]
     tested = 0
     if recorded.any():
         counted, sound = _ranges(draws, recorded)
@@ -254,8 +254,8 @@ def audit(draws: Draws, error: float = ERROR) -> Audit:
         checks += [_floors(draws, sound), *_zeros(draws, sound), _stretches(draws, sound)]
         rows = draws.where(sound & _firsts(draws))
         tests, tested = _tests(rows)
-        checks += _corrected(tests, error)
-    checks += [_changes(draws), *_repeated(draws), *_times(draws), *_leaks(draws)]
+        checks += _correct_errors(tests, error)
+    checks += [_changes(draws), *_check_repeated(draws), *_times(draws), *_leaks(draws)]
     return Audit(len(draws), tested, tuple(checks), tuple(_arms(draws, recorded)))
 
 
@@ -271,7 +271,7 @@ def _share(n: int, of: int) -> str:
     return f"{n:,} of {of:,} ({100 * n / of:.3g} %)" if n else f"0 of {of:,}"
 
 
-def _recorded(draws: Draws, recorded: Flags) -> Check:
+def _check_recorded(draws: Draws, recorded: Flags) -> Check:
     n, have = len(draws), int(recorded.sum())
     name, expected = "propensities on record", "one for each decision"
     share = _share(have, n)
@@ -447,7 +447,7 @@ def _changes(draws: Draws) -> Check:
     return Check(name, CheckStatus.WARN, expected, f"{len(late) + len(gone):,} came or went", advice=advice)
 
 
-def _repeated(draws: Draws) -> Iterator[Check]:
+def _check_repeated(draws: Draws) -> Iterator[Check]:
     name, expected = "ids", "each decision once"
     if draws.ids is None:
         yield Check(name, CheckStatus.SKIPPED, expected, "there are none")
@@ -598,7 +598,7 @@ class _Test:
         return min(1.0, exp(-(self.evidence or 0.0)))
 
 
-def _corrected(tests: Sequence[_Test], error: float) -> list[Check]:
+def _correct_errors(tests: Sequence[_Test], error: float) -> list[Check]:
     """Return tests as checks; Holm's procedure decides which are rejected."""
     made = sorted((test for test in tests if test.evidence is not None), key=lambda test: test.p_value)
     rejected: set[str] = set()
@@ -643,9 +643,9 @@ def _tests(draws: Draws) -> tuple[list[_Test], int]:
     if rows.failed is not None:
         others.append(_depends(rows, bettor, "failures", rows.failed.astype(np.int64), "failed"))
     if _alike(rows):
-        first[1] = _explained(first[1], first[0])
+        first[1] = _explain(first[1], first[0])
     strongest = max(first, key=lambda test: test.evidence or 0.0)
-    return [*first, *(_explained(test, strongest) for test in others), *sticky], len(rows)
+    return [*first, *(_explain(test, strongest) for test in others), *sticky], len(rows)
 
 
 def _after_first_waiting(draws: Draws) -> Flags:
@@ -664,7 +664,7 @@ def _alike(draws: Draws) -> bool:
     return bool((width > 1).all() and np.all(np.abs(draws.propensity * width - 1.0) <= TOLERANCE))
 
 
-def _explained(test: _Test, other: _Test) -> _Test:
+def _explain(test: _Test, other: _Test) -> _Test:
     """Return a test with the advice to mend another fault first, if that fault explains it.
 
     A draw that is skewed in all rows is skewed in those with a feature, too.
@@ -721,10 +721,10 @@ def compute_evidence(*paths: Floats) -> float:
     >>> round(compute_evidence(np.log([2.0, 8.0, 1.0]), np.log([1.0, 2.0, 20.0])), 6) == round(log(10.5), 6)
     True
     """
-    return max(0.0, float(_shared(np.array(paths)).max()))
+    return max(0.0, float(_share_stake(np.array(paths)).max()))
 
 
-def _shared(paths: Floats) -> Floats:
+def _share_stake(paths: Floats) -> Floats:
     """Return the path of bets that share the stake, from their paths along the first axis."""
     from scipy.special import logsumexp  # takes a second to import
 
@@ -754,9 +754,9 @@ class _Bettor:
         """
         p = self.draws.p
         if p is None:
-            return self._weighted(code, n_codes)
+            return self._bet_on_weights(code, n_codes)
         cell = code[:, np.newaxis] * self.n_arms + np.arange(self.n_arms)
-        path = self.tilted(np.where(code[:, np.newaxis] < 0, n_codes * self.n_arms, cell), priors)
+        path = self.bet_on_cells(np.where(code[:, np.newaxis] < 0, n_codes * self.n_arms, cell), priors)
         observed, expected, variance = self._sums(code, n_codes)
         return _Outcome(path, _ratio(observed, expected), _surprise(observed, expected, variance))
 
@@ -773,7 +773,7 @@ class _Bettor:
             variance[:, column] = np.bincount(code[kept], chance * (1.0 - chance), n_codes)
         return observed, expected, variance
 
-    def tilted(self, cell: Integers, priors: Floats = PRIORS) -> Floats:
+    def bet_on_cells(self, cell: Integers, priors: Floats = PRIORS) -> Floats:
         """Return the path of bets on cells whose odds differ from those on record, shape (n_blocks,).
 
         Args:
@@ -796,9 +796,9 @@ class _Bettor:
             path.append(wealth.copy())
             observed = kept * observed + np.bincount(mine, minlength=cells)
             expected = kept * expected + np.bincount(here.ravel(), chance.ravel(), cells)
-        return _shared(np.array(path).T)
+        return _share_stake(np.array(path).T)
 
-    def shaped(self) -> Mapping[str, Floats]:
+    def bet_on_shapes(self) -> Mapping[str, Floats]:
         """Return the path of a bet on each of `_shapes`, shape (n_blocks,), by its explanation."""
         p = self.draws.p
         assert p is not None
@@ -810,9 +810,9 @@ class _Bettor:
             # a bet that is lost stays lost, and the sums stay finite
             gains = np.maximum(gains, RUIN)
             paths.setdefault(kind, []).append(np.cumsum(np.bincount(self._block_of, gains)))
-        return {kind: _shared(np.array(curves)) for kind, curves in paths.items()}
+        return {kind: _share_stake(np.array(curves)) for kind, curves in paths.items()}
 
-    def _weighted(self, code: Integers, n_codes: int) -> _Outcome:
+    def _bet_on_weights(self, code: Integers, n_codes: int) -> _Outcome:
         """Bet that the mean of 1 / p is above 1, for logs with propensities of drawn arms only."""
         w, drawn, kept = self.draws.propensity, self.draws.drawn, code >= 0
         cells = n_codes * self.n_arms
@@ -827,7 +827,7 @@ class _Bettor:
             won = self._by_block(mine[kept], every, gain, cells)
             logs.append(won + rows_of * np.log1p(-bet))
         logs += self._below(rows_of, mine, kept, value, cells)
-        path = _shared(_shared(np.array(logs)).T)
+        path = _share_stake(_share_stake(np.array(logs)).T)
         n, total = rows_of[-1], np.bincount(mine[kept], value[kept], cells).astype(np.float64)
         squares = np.bincount(mine[kept], value[kept] ** 2, cells)
         shape = (n_codes, self.n_arms)
@@ -871,7 +871,7 @@ class _Bettor:
             for bet in BETS:
                 gains = np.log1p(bet * (value - 1.0))
                 logs.append(np.cumsum(np.bincount(self._block_of, gains)))
-        return _shared(np.array(logs))
+        return _share_stake(np.array(logs))
 
 
 RUIN = -700.0
@@ -970,9 +970,9 @@ def _calibration(draws: Draws, bettor: _Bettor) -> _Test:
         return _Test(name, expected, f"mean of 1 / p is {mean:.3f}, of {width:.3g} arms", evidence, advice)
     p, n_arms = draws.p, len(draws.arms)
     place = np.searchsorted(EDGES, p)
-    shaped = bettor.shaped()
+    shaped = bettor.bet_on_shapes()
     evidence = compute_evidence(
-        bettor.tilted(place), bettor.tilted(place * n_arms + np.arange(n_arms)), *shaped.values()
+        bettor.bet_on_cells(place), bettor.bet_on_cells(place * n_arms + np.arange(n_arms)), *shaped.values()
     )
     low, high, ratio = _worst_bin(draws, bettor.possible, place)
     kind = max(shaped, key=lambda label: float(shaped[label].max()))
@@ -1030,17 +1030,17 @@ def _by_features(draws: Draws, bettor: _Bettor) -> _Test:
     ratio = float(outcomes[feature].ratios[part, column])
     where = f"{ratio:.3f} of {draws.arms[column]} by {feature}"
     advice = (
-        f"{feature} predicts the draw: {_coded(part, draws.features[feature])}, {draws.arms[column]} was "
-        f"drawn {_times_as_often(ratio)}. The router saw it, and the probabilities on record do not show "
+        f"{feature} predicts the draw: {_describe_code(part, draws.features[feature])}, {draws.arms[column]} "
+        f"was drawn {_times_as_often(ratio)}. The router saw it, and the probabilities on record do not show "
         f"it. {RIGHT}"
     )
     return _Test(name, expected, where, evidence, advice)
 
 
-def _coded(code: int, codes: Integers) -> str:
+def _describe_code(code: int, codes: Integers) -> str:
     """Return in words which rows have a code.
 
-    >>> _coded(1, np.array([0, 1])), _coded(0, np.array([0, 1, 2]))
+    >>> _describe_code(1, np.array([0, 1])), _describe_code(0, np.array([0, 1, 2]))
     ('if it is set', 'in the lowest part of its 3')
     """
     n = int(codes.max()) + 1

@@ -231,7 +231,7 @@ def _lower_of_units(
     evidence: Evidence, starts: Integers, most: int, error: float, *, squares: bool
 ) -> tuple[float, float]:
     """Return the lower bound and the mean over units of `1 / most` of their sums, of scaled rewards."""
-    weight, reward = evidence.weight, _scaled(evidence)
+    weight, reward = evidence.weight, _scale_rewards(evidence)
     reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
     control = np.zeros(len(weight))
     if evidence.reach is not None:
@@ -309,7 +309,7 @@ def _bounds(
 
 def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> tuple[Floats, Floats]:
     """Return lower bounds and means after `rows` rows, both (len(rows),), of rewards scaled to [0, 1]."""
-    weight, reward = evidence.weight, _scaled(evidence)
+    weight, reward = evidence.weight, _scale_rewards(evidence)
     control = np.zeros(1)
     if evidence.reach is not None:
         control = _control(evidence, reward, np.abs(weight - served))
@@ -343,7 +343,7 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     return np.maximum(low, -served), mean
 
 
-def _scaled(evidence: Evidence) -> Floats:
+def _scale_rewards(evidence: Evidence) -> Floats:
     """Return the rewards as shares of their range, shape (n,), in [0, 1]."""
     least, most = evidence.reward_range
     scaled: Floats = np.clip((evidence.reward - least) / (most - least), 0.0, 1.0)

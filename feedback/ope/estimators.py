@@ -34,12 +34,12 @@ from armwise.feedback.arrays import Floats
 from armwise.feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
 from armwise.feedback.ope.shrinkage import (
     Shrinker,
-    clipped,
+    clip_weights,
     fit_clip,
     fit_shrinkage,
     fit_threshold,
     shrunk,
-    switched,
+    switch_weights,
 )
 
 
@@ -224,7 +224,7 @@ def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
     full = sample.supported_weight
     if clip is None:
         clip = fit_clip(full, sample.reward)
-    weight = clipped(full, clip)
+    weight = clip_weights(full, clip)
     return Terms("clipped_ips", weight * sample.reward, ones(weight), weight, cap=clip, parameter=clip)
 
 
@@ -303,7 +303,7 @@ def dr(sample: Sample) -> Terms:
     >>> dr(Sample(np.full(2, 0.5), np.array([0, 1]), np.array([1.0, 9.0]), first, q)).value
     1.0
     """
-    return _corrected("dr", sample.prediction, sample.supported_weight)
+    return _correct("dr", sample.prediction, sample.supported_weight)
 
 
 @estimator(
@@ -376,7 +376,7 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
     weight, prediction = sample.supported_weight, sample.prediction
     if threshold is None:
         threshold = fit_threshold(weight, prediction.residual, prediction.expected)
-    return _with(switched, "switch_dr", sample, threshold, cap=threshold)
+    return _with(switch_weights, "switch_dr", sample, threshold, cap=threshold)
 
 
 @estimator(
@@ -438,7 +438,7 @@ def mrdr(sample: Sample) -> Terms:
     if sample.q_mrdr is None:
         raise ValueError("mrdr needs q_mrdr: fit a reward model with the weights from mrdr_weight")
     weight = sample.supported_weight
-    return _corrected("mrdr", Prediction.of(sample, sample.q_mrdr, "q_mrdr"), weight)
+    return _correct("mrdr", Prediction.from_predictions(sample, sample.q_mrdr, "q_mrdr"), weight)
 
 
 def mrdr_weight(sample: Sample) -> Floats:
@@ -522,10 +522,10 @@ def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) ->
 def _with(shrink: Shrinker, name: str, sample: Sample, parameter: float, cap: float) -> Terms:
     """Return the terms of `dr` with shrunk weights."""
     weight = shrink(sample.supported_weight, parameter)
-    return _corrected(name, sample.prediction, weight, cap=cap, parameter=parameter)
+    return _correct(name, sample.prediction, weight, cap=cap, parameter=parameter)
 
 
-def _corrected(
+def _correct(
     name: str,
     prediction: Prediction,
     weight: Floats,

@@ -28,11 +28,11 @@ from armwise.feedback.ope.intervals import (
     clopper_pearson,
     difference,
     has_bernstein,
-    hedged,
+    hedge,
     normal,
     percentiles,
+    present,
     replicates,
-    shown,
 )
 from armwise.feedback.ope.reward_model import Model, cross_fit
 from armwise.feedback.ope.sample import UNKNOWN, NeverDrawnError, Sample, Terms, effective_size
@@ -107,7 +107,7 @@ class TargetSample:
         """Largest weight that any row could have had."""
         return float(self.reach.max())
 
-    def bounded(self, kind: str) -> float:
+    def require_reach(self, kind: str) -> float:
         """Return the largest possible weight, for an interval whose validity depends on it.
 
         Raises:
@@ -122,7 +122,7 @@ class TargetSample:
 
         The range is the declared one: rare rewards may be missing from the log.
         """
-        return hedged(by_group(terms, self.log.questions), self.largest_reach, *reward_range)
+        return hedge(by_group(terms, self.log.questions), self.largest_reach, *reward_range)
 
 
 Figures = dict[str, tuple[EstimateWithInterval, EstimateWithInterval | None]]
@@ -170,8 +170,8 @@ _DRAWN_ROWS = ("normal", "bootstrap")
 """Intervals that rest on the drawn rows alone."""
 
 
-def shown_figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
-    """Return the `figures` as they are shown (`intervals.shown`): within the range of rewards, and open.
+def present_figures(target: TargetSample, baseline: TargetSample | None, request: IntervalRequest) -> Figures:
+    """Return the `figures` as they are shown (`intervals.present`): within the range of rewards, and open.
 
     A target that draws like its baseline in every row has a difference of exactly 0. Without propensities
     there are no weights, and each question counts by its rows. The arguments are those of `figures`; the
@@ -187,8 +187,8 @@ def shown_figures(target: TargetSample, baseline: TargetSample | None, request: 
     estimates = {}
     for name, (value, beyond) in figures(target, baseline, request).items():
         estimates[name] = (
-            _shown(value, (least, most), n, request.level),
-            beyond and _shown(beyond, (-span, span), n if differs else inf, request.level),
+            _present(value, (least, most), n, request.level),
+            beyond and _present(beyond, (-span, span), n if differs else inf, request.level),
         )
     return estimates
 
@@ -198,9 +198,11 @@ def _independent(groups: Integers, weight: Floats | None) -> float:
     return effective_size(np.bincount(groups, weight).astype(np.float64, copy=False))
 
 
-def _shown(figure: EstimateWithInterval, possible: Interval, n: float, level: float) -> EstimateWithInterval:
+def _present(
+    figure: EstimateWithInterval, possible: Interval, n: float, level: float
+) -> EstimateWithInterval:
     sample_size = n if figure.kind in _DRAWN_ROWS else inf
-    value, ends = shown(figure.value, (figure.low, figure.high), possible, n=sample_size, level=level)
+    value, ends = present(figure.value, (figure.low, figure.high), possible, n=sample_size, level=level)
     impossible = figure.low > possible[1] or figure.high < possible[0]
     why = IMPOSSIBLE if impossible else figure.why
     return replace(figure, value=value, low=ends[0], high=ends[1], why=why)
@@ -241,10 +243,10 @@ def _bootstrap(
         name: percentiles((line[name] - their_line)[np.newaxis], request.level)[0]
         for name, their_line in zip(other, theirs, strict=True)
     }
-    return _of_kind(request.kind, value), _of_kind(request.kind, beyond)
+    return _label_ends(request.kind, value), _label_ends(request.kind, beyond)
 
 
-def _of_kind(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
+def _label_ends(kind: str, intervals: Mapping[str, Interval]) -> dict[str, Ends]:
     return {name: (ends, kind, "") for name, ends in intervals.items()}
 
 
@@ -255,11 +257,11 @@ def _bernstein(
         raise ValueError("bernstein does not apply to it")
     return bernstein(
         target.terms[name],
-        target.bounded("bernstein"),
+        target.require_reach("bernstein"),
         *request.reward_range,
         request.level,
         baseline=baseline.terms[name] if baseline else None,
-        baseline_reach=1.0 if baseline is None or baseline.served else baseline.bounded("bernstein"),
+        baseline_reach=1.0 if baseline is None or baseline.served else baseline.require_reach("bernstein"),
     )
 
 
@@ -268,7 +270,9 @@ def _clopper_pearson(
 ) -> Interval:
     if ESTIMATORS[name].rows is not Rows.KEPT or baseline:
         raise ValueError("clopper_pearson does not apply to it")
-    target.bounded("clopper_pearson")  # what replay kept are draws of the target only if its bound is right
+    target.require_reach(
+        "clopper_pearson"
+    )  # what replay kept are draws of the target only if its bound is right
     two = np.unique(target.log.reward)
     binary = len(two) == 2 and len(target.log) >= FEW  # of fewer, two different values may be chance
     low, high = (two[0], two[-1]) if binary else request.reward_range
@@ -370,7 +374,7 @@ def evaluate(
     """Estimate what target policies would have earned, and how they differ from the baseline.
 
     A target that draws arms which the log could not draw gets no estimates, as they would ignore these arms.
-    With a declared `reward_range`, estimates and intervals are passed through `intervals.shown`.
+    With a declared `reward_range`, estimates and intervals are passed through `intervals.present`.
 
     Args:
         log: The decisions of the logging policy.
@@ -396,7 +400,7 @@ def evaluate(
             cluster; a target with a row that is not a distribution.
     """
     _refuse_unknown("estimator", estimators, ESTIMATORS)
-    log = log.clustered(cluster)
+    log = log.cluster(cluster)
     _refuse_unknown("target", [baseline] if baseline else [], targets)
     folds, draws = rng.integers(2**63, size=2).tolist()
     chosen = [ESTIMATORS[name] for name in estimators]
@@ -409,7 +413,7 @@ def evaluate(
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
-    compute_figures = figures if reward_range is None else shown_figures
+    compute_figures = figures if reward_range is None else present_figures
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
     evaluator = _TargetEvaluation(log, chosen, q_hat, reward_model, folds, against)
     evaluations = {}
@@ -511,7 +515,7 @@ class _TargetEvaluation:
             Predictions.SHARED: q_hat is not None,
             Predictions.OWN: sample.q_mrdr is not None,
         }
-        reach, unsupported = log.reach(p_target), _unsupported(log, p_target)
+        reach, unsupported = log.reach(p_target), _measure_unsupported(log, p_target)
         # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
         terms, notes = {}, {}
@@ -553,7 +557,7 @@ class _TargetEvaluation:
         return TargetSample(log, ones, ones, terms, served=True)
 
 
-def _unsupported(log: Log, p_target: Floats) -> float:
+def _measure_unsupported(log: Log, p_target: Floats) -> float:
     """Return the share of draws of the target that the log could not make; 0 if that is unknown."""
     return 0.0 if log.p_log is None else float(p_target[log.p_log <= 0.0].sum() / len(log))
 

@@ -340,18 +340,18 @@ def _evidence(
     at = np.concatenate([log.at, waiting.at])
     order = np.argsort(at, kind="stable")
 
-    def joined(rows: Floats | Integers, others: Floats | Integers) -> Any:
+    def join_rows(rows: Floats | Integers, others: Floats | Integers) -> Any:
         return np.concatenate([rows, others])[order]
 
     evidence = sequences.Evidence(
-        joined(weight, take_drawn(ratio, waiting.drawn)),
-        joined(log.reward, np.full(k, reward_range[0])),
+        join_rows(weight, take_drawn(ratio, waiting.drawn)),
+        join_rows(log.reward, np.full(k, reward_range[0])),
         reward_range,
-        None if reach is None else joined(reach, ratio.max(axis=1)),
-        joined(overlap, _overlap(waiting.p_log, waiting.p_target)),
-        joined(np.zeros(len(log)), np.ones(k)) > 0.0,
-        joined(log.seq, np.full(k, int(log.seq.max()) + 1)),
-        joined(known, waiting.known),
+        None if reach is None else join_rows(reach, ratio.max(axis=1)),
+        join_rows(overlap, _overlap(waiting.p_log, waiting.p_target)),
+        join_rows(np.zeros(len(log)), np.ones(k)) > 0.0,
+        join_rows(log.seq, np.full(k, int(log.seq.max()) + 1)),
+        join_rows(known, waiting.known),
     )
     return at[order], evidence, order
 

@@ -9,7 +9,7 @@ Only the bounds of `armwise.feedback.ope.confidence_sequences` stay valid under 
 log grows. Coverage: docs/benchmarks/interval-coverage.md.
 
 A log whose policy keeps a small floor hides its variance: the few rows with a large weight may not have been
-drawn at all, and an interval of the drawn rows alone cannot include them. `hedged` adds them as imaginary
+drawn at all, and an interval of the drawn rows alone cannot include them. `hedge` adds them as imaginary
 rows; the first two intervals are meant for hedged terms.
 """
 
@@ -40,7 +40,7 @@ _NO_WIDTH = 1e-9
 """Width, relative to the possible range, up to which an interval counts as closed."""
 
 FEW = 30
-"""Rows below which an interval by the normal approximation or by resamples is opened, see `shown`."""
+"""Rows below which an interval by the normal approximation or by resamples is opened, see `present`."""
 
 Interval = tuple[float, float]
 
@@ -68,7 +68,7 @@ def by_group(terms: Terms, group: Integers) -> Terms:
     )
 
 
-def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
+def hedge(terms: Terms, reach: float, low: float, high: float) -> Terms:
     """Add two imaginary draws of the largest weight, one with the worst and one with the best reward.
 
     The weighted analogue of adding a success and a failure to a proportion. It changes the value by
@@ -85,7 +85,7 @@ def hedged(terms: Terms, reach: float, low: float, high: float) -> Terms:
     estimation of binomial proportions", from whom the idea is carried over to weights.
 
     >>> one = np.ones(2)
-    >>> hedged(Terms("snips", one, one, one, ratio=True), reach=5.0, low=0.0, high=1.0).numerator.tolist()
+    >>> hedge(Terms("snips", one, one, one, ratio=True), reach=5.0, low=0.0, high=1.0).numerator.tolist()
     [1.0, 1.0, 0.0, 5.0]
     """
     weight = min(reach, terms.cap)
@@ -149,7 +149,7 @@ def normal(terms: Terms, level: float = LEVEL) -> Interval:
     return terms.value - half, terms.value + half
 
 
-def shown(
+def present(
     value: float, interval: Interval, possible: Interval, *, n: float = inf, level: float = LEVEL
 ) -> tuple[float, Interval]:
     """Return an estimate and its interval as they are shown: cut to the possible range, and opened if needed.
@@ -172,9 +172,9 @@ def shown(
     Source: Louis (1981), "Confidence intervals for a binomial parameter after observing no successes"; for
     equal rewards at the end of the range it is the interval of Clopper and Pearson.
 
-    >>> shown(0.5, (-0.1, 1.1), (0.0, 1.0))
+    >>> present(0.5, (-0.1, 1.1), (0.0, 1.0))
     (0.5, (0.0, 1.0))
-    >>> value, (low, high) = shown(1.0, (1.0, 1.0), (0.0, 1.0), n=100)
+    >>> value, (low, high) = present(1.0, (1.0, 1.0), (0.0, 1.0), n=100)
     >>> value, round(low, 3), high
     (1.0, 0.964, 1.0)
     """
@@ -204,8 +204,8 @@ def from_sums(
 ) -> tuple[float, Interval] | None:
     """Return the `snips` estimate of a log and an interval of it, from sums over the rows.
 
-    The interval is the `normal` one of `hedged` terms, as `shown`: a few equal rewards do not prove that all
-    are equal.
+    The interval is the `normal` one of hedged terms, as `present` returns it: a few equal rewards do not
+    prove that all are equal.
 
     Args:
         n: Number of rows.
@@ -241,7 +241,7 @@ def from_sums(
     if errors is None:
         errors = NormalDist().inv_cdf(1.0 - split_tail(level))
     half = errors * sqrt(squares / (n * (n - 1))) * n / w
-    return shown(value, (centre - half, centre + half), rewards, n=effective, level=level)
+    return present(value, (centre - half, centre + half), rewards, n=effective, level=level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +282,8 @@ class Weighted:
         """The sums of the logging policy, in which each row has the weight 1."""
         return Weighted(self.n, self.r, self.r2, self.n, self.r, self.n, self.r, self.r2, self.r2)
 
-    def hedged(self, reach: float, rewards: Interval) -> "Weighted":
-        """Return the sums with two imaginary rows of the largest weight, as `hedged` adds them to terms."""
+    def hedge(self, reach: float, rewards: Interval) -> "Weighted":
+        """Return the sums with two imaginary rows of the largest weight, as `hedge` adds them to terms."""
         total, squares = sum(rewards), sum(end * end for end in rewards)
         return Weighted(
             self.n + 2,
@@ -327,7 +327,7 @@ def lead_from_sums(
     if sums.n < 1 or sums.w <= 0.0:
         return None
     lead = sums.r / sums.n - sums.wr / sums.w
-    s = sums.hedged(reach, rewards)
+    s = sums.hedge(reach, rewards)
     served, target, scale = s.r / s.n, s.wr / s.w, s.n / s.w
     squares = s.r2 - s.n * served * served
     squares -= 2.0 * scale * (s.wr2 - (served + target) * s.wr + served * target * s.w)

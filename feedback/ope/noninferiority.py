@@ -75,7 +75,7 @@ class Settlement:
     begun_before: float = inf
 
     @classmethod
-    def of(cls, before: float, *, sessions: bool) -> "Settlement":
+    def from_time(cls, before: float, *, sessions: bool) -> "Settlement":
         """Return the final part of a log whose decisions are settled before a time.
 
         Args:
@@ -454,13 +454,13 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         sessions=len(np.unique(counted.unit[some])),
         drawn=int((counted.weight[some] > 0.0).sum()),
         served=None if lead is None else float(quality[rated].mean()),
-        quality=None if lead is None else _negated(lead),
+        quality=None if lead is None else _negate(lead),
         priced=0 if saved is None else int(priced.sum()),
         spent=None if saved is None else float(paid[priced].mean()),
         saved=saved,
         largest_cost=None if saved is None else largest,
         cut=0 if saved is None else int((paid[priced] > largest).sum()),
-        rated=None if more is None else _negated(more),
+        rated=None if more is None else _negate(more),
         session_limit=counted.limit,
         beyond=int((~counted.inside & counted.late).sum()),
         scale=int((~counted.late).sum()),
@@ -494,7 +494,7 @@ def trace_quality(
         before = counted.unit < edge
         lead = counted.difference(quality, counted.rated & before, rewards, (other, lower))
         if lead is not None:
-            found.append((int(counted.row[before].max()), _negated(lead)))
+            found.append((int(counted.row[before].max()), _negate(lead)))
     return found
 
 
@@ -504,6 +504,6 @@ def _errors(sessions: Sessions) -> tuple[float, float]:
     return lower / n_arms, (ERROR - lower) / 3.0 / n_arms
 
 
-def _negated(ends: Ends) -> Ends:
+def _negate(ends: Ends) -> Ends:
     estimate, low, high = ends
     return -estimate, -high, -low

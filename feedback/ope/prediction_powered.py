@@ -5,7 +5,7 @@
 The second term removes any bias of the judge, if the rows with feedback are a random sample. The weight with
 the least variance is estimated: a judge that predicts nothing gets 0, and the result is the mean of the
 feedback alone, so on long logs the interval is at most as wide as the classical one. Both are passed through
-`intervals.shown`: within the range of values, and opened where few or equal audits would close them.
+`intervals.present`: within the range of values, and opened where few or equal audits would close them.
 
 Source: Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633; the weight: Angelopoulos,
 Duchi and Zrnic 2023 (PPI++), arXiv:2311.01453, section 6.
@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from armwise.feedback.arrays import Floats, refuse
-from armwise.feedback.ope.intervals import LEVEL, Interval, shown, split_tail
+from armwise.feedback.ope.intervals import LEVEL, Interval, present, split_tail
 from armwise.feedback.ope.sample import effective_size
 
 BINS = 5
@@ -32,7 +32,7 @@ class PoweredMean:
 
     Attributes:
         value: The estimate.
-        interval: Interval by the normal approximation, through `intervals.shown`.
+        interval: Interval by the normal approximation, through `intervals.present`.
         weight: Weight of the grades; 0 if they are of no help.
         audits: Number of rows with feedback.
         rows: Number of all rows.
@@ -51,7 +51,7 @@ class PoweredMean:
     bias: float
 
 
-def powered_mean(
+def estimate_mean(
     grades: Floats,
     values: Floats,
     ratio: Floats | None = None,
@@ -72,7 +72,7 @@ def powered_mean(
     Raises:
         ValueError: Shapes differ, there are fewer than two rows with feedback, or a value is impossible.
 
-    >>> found = powered_mean(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.9, np.nan, np.nan]))
+    >>> found = estimate_mean(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.1, 0.9, np.nan, np.nan]))
     >>> round(found.value, 6), found.audits, found.rows
     (0.5, 2, 4)
     """
@@ -101,8 +101,8 @@ def powered_mean(
     mean, error = float(y.mean()), z * sqrt(float(y.var(ddof=1)) / n)
     half, effective = z * sqrt(variance), effective_size(weights[audited])
     bias = float(f[audited].mean()) - mean
-    value, interval = shown(value, (value - half, value + half), possible, n=effective, level=level)
-    mean, classical = shown(mean, (mean - error, mean + error), possible, n=effective, level=level)
+    value, interval = present(value, (value - half, value + half), possible, n=effective, level=level)
+    mean, classical = present(mean, (mean - error, mean + error), possible, n=effective, level=level)
     return PoweredMean(value, interval, weight, n, len(grades), mean, classical, bias)
 
 
@@ -140,7 +140,7 @@ def by_arm(arms: Sequence[str], grades: Floats, values: Floats) -> dict[str, Pow
     named = np.array(arms)
     rows = {arm: named == arm for arm in dict.fromkeys(arms)}
     return {
-        arm: powered_mean(grades[mine], values[mine])
+        arm: estimate_mean(grades[mine], values[mine])
         for arm, mine in rows.items()
         if int((~np.isnan(values[mine])).sum()) >= 2
     }

@@ -155,7 +155,7 @@ class Sample:
             raise ValueError(
                 "the direct and the doubly robust estimates need q_hat, see armwise.feedback.ope.reward_model"
             )
-        return Prediction.of(self, self.q_hat, "q_hat")
+        return Prediction.from_predictions(self, self.q_hat, "q_hat")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +171,7 @@ class Prediction:
     residual: Floats
 
     @classmethod
-    def of(cls, sample: Sample, q: Floats, name: str) -> "Prediction":
+    def from_predictions(cls, sample: Sample, q: Floats, name: str) -> "Prediction":
         """Read predictions `q`, shape (n, n_arms). Raises ValueError unless all are finite."""
         expected = row_products(sample.p_target, q)
         if not np.isfinite(expected).all():

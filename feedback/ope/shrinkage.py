@@ -39,20 +39,20 @@ _BLOCK = 1 << 12
 """Rows that are processed with all parameters at a time, few enough for the cache."""
 
 
-def clipped(weight: Floats, parameter: float) -> Floats:
+def clip_weights(weight: Floats, parameter: float) -> Floats:
     """Return min(weight, parameter), shape (n,). Raises ValueError unless parameter > 0.
 
-    >>> clipped(np.array([0.5, 4.0]), 2.0).tolist()
+    >>> clip_weights(np.array([0.5, 4.0]), 2.0).tolist()
     [0.5, 2.0]
     """
     _refuse_unless("clip must be above 0", parameter > 0.0, parameter)
     return np.minimum(weight, parameter)
 
 
-def switched(weight: Floats, parameter: float) -> Floats:
+def switch_weights(weight: Floats, parameter: float) -> Floats:
     """Return weight, or 0 where it is above the parameter, shape (n,). Raises ValueError unless >= 0.
 
-    >>> switched(np.array([0.5, 4.0]), 2.0).tolist()
+    >>> switch_weights(np.array([0.5, 4.0]), 2.0).tolist()
     [0.5, 0.0]
     """
     _refuse_unless("threshold must be at least 0", parameter >= 0.0, parameter)
@@ -97,7 +97,7 @@ def fit_clip(weight: Floats, reward: Floats, rule: Rule = "mse") -> float:
     """
     largest = float(weight.max())
     grid = candidates(largest, largest)
-    return select_parameter(try_all(clipped, weight, reward, None, grid), weight, rule)
+    return select_parameter(try_all(clip_weights, weight, reward, None, grid), weight, rule)
 
 
 def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:
@@ -108,7 +108,7 @@ def fit_threshold(weight: Floats, residual: Floats, expected: Floats, rule: Rule
     """
     largest = float(weight.max())
     grid = candidates(largest, largest)
-    return select_parameter(try_all(switched, weight, residual, expected, grid), weight, rule)
+    return select_parameter(try_all(switch_weights, weight, residual, expected, grid), weight, rule)
 
 
 def fit_shrinkage(weight: Floats, residual: Floats, expected: Floats, rule: Rule = "mse") -> float:

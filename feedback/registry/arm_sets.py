@@ -38,7 +38,7 @@ class ArmSet:
     version: int | None = None
 
 
-def started(store: Store, configured: Declared) -> ArmSet:
+def start(store: Store, configured: Declared) -> ArmSet:
     """Return the live arms after a start: the configured ones if these changed since the last start."""
     with store.writing() as connection:
         row = connection.execute(_NEWEST).first()
@@ -119,7 +119,7 @@ def history(store: Store) -> list[LiveArms]:
 
 
 def at_start(store: Store, configured: Declared) -> tuple[str, ...]:
-    """Return the arms that `started` would return; only reads."""
+    """Return the arms that `start` would return; only reads."""
     with store.reading() as connection:
         row = connection.execute(_NEWEST).first()
         if row is None or row.configured != _digest(configured):
@@ -137,7 +137,7 @@ def without_versions(store: Store, configured: Declared) -> ArmSet:
         return _read_set(newest if base is None else base)
 
 
-def defined(store: Store) -> list[str]:
+def list_defined(store: Store) -> list[str]:
     """Return the names of all arms that were ever live, in the order in which they entered."""
     with store.reading() as connection:
         sets = connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq))
@@ -169,7 +169,7 @@ def bring(connection: sa.Connection, version: int) -> int | None:
     Returns:
         The position of the live set; None before the first set.
     """
-    brought, newest = _brought(connection, version), connection.execute(_NEWEST).first()
+    brought, newest = _find_brought(connection, version), connection.execute(_NEWEST).first()
     if brought is None:
         return None if newest is None else int(newest.seq)
     bringing, arms = brought
@@ -177,14 +177,14 @@ def bring(connection: sa.Connection, version: int) -> int | None:
     return int(connection.execute(_NEWEST).one().seq)
 
 
-def brought_by(store: Store, version: int) -> tuple[str, ...] | None:
+def find_brought(store: Store, version: int) -> tuple[str, ...] | None:
     """Return the arms that a promotion of a version would make live; None: the live arms stay."""
     with store.reading() as connection:
-        brought = _brought(connection, version)
+        brought = _find_brought(connection, version)
     return None if brought is None else tuple(brought[1])
 
 
-def _brought(connection: sa.Connection, version: int) -> tuple[int | None, list[str]] | None:
+def _find_brought(connection: sa.Connection, version: int) -> tuple[int | None, list[str]] | None:
     """Return the arms to make live, with the version that brings them; None: the live arms stay.
 
     The version is None for a set that an operator or the configuration wrote.
@@ -237,7 +237,7 @@ def switch(store: Store, arm: str, enabled: bool, now: float) -> None:
         connection.execute(sa.insert(t.switches), row)
 
 
-def disabled(store: Store) -> frozenset[str]:
+def list_disabled(store: Store) -> frozenset[str]:
     """Return the arms whose newest switch is off."""
     with store.reading() as connection:
         return frozenset(connection.scalars(_DISABLED))

@@ -65,7 +65,7 @@ def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[
         return [(seq, arm, float(spent)) for seq, arm, spent in rows]
 
 
-def repriced(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
+def reprice(store: Store, budget: Budget, upto: int, tokens: TokenPrices) -> dict[str, tuple[int, float]]:
     """Return the number of costs and their mean at today's prices, by arm, where these change its costs.
 
     Args:

@@ -219,7 +219,7 @@ def newest(store: Store, limit: int, before: int | None = None) -> list[Promotio
         return [_read_promotion(row) for row in connection.execute(query)]
 
 
-def of_recipes(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
+def find_by_recipe(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
     """Return the newest promotion of each recipe under a configuration, by digest, where it has one."""
     p, v = t.promotions.c, t.versions.c
     last = (

@@ -117,7 +117,7 @@ def request(store: Store, configured: str, now: float) -> Run:
     """
     with store.writing() as connection:
         _exclude(connection, now)
-        if (waiting := _requested(connection, configured)) is not None:
+        if (waiting := _find_requested(connection, configured)) is not None:
             requested = f"run {waiting.seq} was requested at {utc(waiting.started_at)}"
             raise UnderWayError(f"{requested}: only one can run at a time")
         return _insert(connection, configured, Trigger.REQUEST, RunState.ASKED, "", now)
@@ -138,7 +138,7 @@ def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: flo
     """
     with store.writing() as connection:
         _exclude(connection, now)
-        requested = _requested(connection, configured)
+        requested = _find_requested(connection, configured)
         if requested is None:
             return _insert(connection, configured, trigger, RunState.RUNNING, worker, now)
         begun = {"status": RunState.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now}
@@ -206,7 +206,7 @@ def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
         return [_read_run(row) for row in connection.execute(query)]
 
 
-def of_recipes(store: Store, recipes: Collection[str]) -> dict[str, Run]:
+def find_by_recipe(store: Store, recipes: Collection[str]) -> dict[str, Run]:
     """Return the first run whose candidate has each of these recipes, by digest, where there is one."""
     v = t.versions.c
     first = (
@@ -248,7 +248,7 @@ def under_way(store: Store, now: float) -> bool:
         return any(not _read_run(row).dead(now) for row in connection.execute(running))
 
 
-def judged(store: Store, configured: str) -> list[Run]:
+def list_judged(store: Store, configured: str) -> list[Run]:
     """Return the runs that came to a verdict, in order: all their labels are in the log."""
     query = _in(configured, JUDGED).order_by(_r.seq)
     with store.reading() as connection:
@@ -260,7 +260,7 @@ def _in(configured: str, states: Collection[RunState]) -> "sa.Select[Any]":
     return sa.select(*_RUN).where(listed, _r.configured == configured)
 
 
-def _requested(connection: sa.Connection, configured: str) -> Run | None:
+def _find_requested(connection: sa.Connection, configured: str) -> Run | None:
     row = connection.execute(_in(configured, [RunState.ASKED])).first()
     return None if row is None else _read_run(row)
 

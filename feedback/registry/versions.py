@@ -191,7 +191,7 @@ _NEWEST = (
 _NEWEST_OF_RECIPE = _NEWEST.where(t.versions.c.recipe == sa.bindparam("of_recipe"))
 
 
-def computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
+def is_computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
     """Return whether a version, and all before it in its recipe, were computed with this arithmetic.
 
     If so, learning again gives the same bytes; otherwise the same numbers up to rounding.
@@ -220,7 +220,7 @@ def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, in
         return {row.version: row.examples_seq for row in connection.execute(query) if row.version in numbers}
 
 
-def kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
+def list_kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
     """Return the versions of a recipe with a checkpoint at or before a position of the log, newest first."""
     v = t.versions.c
     query = (

@@ -14,8 +14,8 @@ from . import (
     settled,
     traffic,
 )
-from .examples import StartingPoint, learned_examples
-from .join import LoggedFeedback, Turn, find_deadline
+from .examples import StartingPoint, read_learned_examples
+from .join import LoggedFeedback, TurnFacts, find_deadline
 from .joiner import (
     REBUILD,
     Joiner,
@@ -28,7 +28,7 @@ from .joiner import (
     take_epoch,
 )
 from .refold import find_difference, require_gapless
-from .settled import Settled, WaitingDecisions, settled_at, waiting
+from .settled import Settled, WaitingDecisions, find_settled, waiting
 
 __all__ = [
     "REBUILD",
@@ -37,7 +37,7 @@ __all__ = [
     "Position",
     "Settled",
     "StartingPoint",
-    "Turn",
+    "TurnFacts",
     "WaitingDecisions",
     "confirm_epoch",
     "delays",
@@ -45,21 +45,21 @@ __all__ = [
     "examples",
     "find_deadline",
     "find_difference",
+    "find_settled",
     "label_turns",
     "lag",
-    "learned_examples",
     "logged_labels",
     "newest_epoch",
     "observed",
     "rated",
     "raters",
     "read_examples",
+    "read_learned_examples",
     "read_position",
     "require_gapless",
     "rollups",
     "router_contexts",
     "settled",
-    "settled_at",
     "take_epoch",
     "traffic",
     "waiting",

@@ -12,7 +12,7 @@ from armwise.feedback.events import LABELS, FeedbackKind
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.settled import settled_at
+from armwise.feedback.training_log.settled import find_settled
 
 NEWEST = 5000
 """Newest settled decisions whose values are read."""
@@ -57,10 +57,10 @@ class Delays:
     late: float
 
     @classmethod
-    def of(cls, delays_s: Floats, wait_s: float) -> "Delays":
+    def from_seconds(cls, delays_s: Floats, wait_s: float) -> "Delays":
         """Return the statistics of delays in seconds, shape (n,).
 
-        >>> Delays.of(np.array([1.0, 2.0, 90.0]), wait_s=60.0)
+        >>> Delays.from_seconds(np.array([1.0, 2.0, 90.0]), wait_s=60.0)
         Delays(n=3, median_s=2.0, p99_s=90.0, late=0.3333333333333333)
         """
         if not len(delays_s):
@@ -97,7 +97,7 @@ def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
     """
     d, f = t.decisions.c, t.feedback.c
     with store.reading() as connection:
-        final = settled_at(connection, rule).position
+        final = find_settled(connection, rule).position
         some = (
             sa.select(d.id, d.decided_at)
             .where(d.seq <= final, d.policy != LABELS)
@@ -111,4 +111,4 @@ def read(store: Store, rule: RewardRule, newest: int = NEWEST) -> Delays:
             .where(f.kind == FeedbackKind.VALUE, f.metric.in_(rule.metrics))
         )
         delays = np.array(connection.scalars(query).all(), dtype=np.float64)
-    return Delays.of(np.maximum(delays, 0.0), rule.wait_s)
+    return Delays.from_seconds(np.maximum(delays, 0.0), rule.wait_s)

@@ -51,7 +51,7 @@ class StartingPoint:
             raise ValueError(f"a start after example {self.after}: expected 0 or more")
 
     @classmethod
-    def of(cls, document: dict[str, Any] | None) -> Self | None:
+    def from_document(cls, document: dict[str, Any] | None) -> Self | None:
         """Return the starting point in a version's row; None: the beginning of the log."""
         if document is None:
             return None
@@ -61,7 +61,7 @@ class StartingPoint:
     def document(self) -> dict[str, Any]:
         """Return it as a document for a version's row.
 
-        >>> StartingPoint.of(StartingPoint((3, 5), 100).document())
+        >>> StartingPoint.from_document(StartingPoint((3, 5), 100).document())
         StartingPoint(runs=(3, 5), after=100, also=None)
         """
         document: dict[str, Any] = {"runs": list(self.runs), "after": self.after}
@@ -85,7 +85,7 @@ def find_run(decision: Decision) -> int | None:
     return int(episode.removeprefix(RUN_EPISODE))
 
 
-def learned_examples(
+def read_learned_examples(
     store: Store,
     rule: RewardRule,
     start: StartingPoint | None = None,

@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import LABELS, Feedback, FeedbackKind, Mode, Status
-from armwise.feedback.log import counting, unindexed
+from armwise.feedback.log import avoid_index, counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
@@ -81,11 +81,11 @@ class LoggedFeedback:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnFacts:
     """A decision with what the log has about it, up to some position.
 
     Attributes:
-        seq: Its position.
+        seq: Position in the log.
         id: The decision.
         decided_at: When it was made.
         logged_at: The log's time when it was committed.
@@ -155,7 +155,7 @@ def find_deadline(decided_at: float, rule: RewardRule, policy: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class DrawFacts:
     """A draw with the turns that continue it.
 
     Attributes:
@@ -163,11 +163,11 @@ class Draw:
         closing: Time of the log after which it is closed: with its last turn.
     """
 
-    turns: tuple[Turn, ...]
+    turns: tuple[TurnFacts, ...]
     closing: float
 
     @classmethod
-    def from_turns(cls, draw: Turn, following: Iterable[Turn]) -> "Draw":
+    def from_turns(cls, draw: TurnFacts, following: Iterable[TurnFacts]) -> "DrawFacts":
         """Return a draw with those of the following turns that came before it was closed.
 
         Args:
@@ -183,7 +183,7 @@ class Draw:
 
 
 def find_ready(
-    draws: Iterable[Draw], rule: RewardRule, shares: RaterShares, after: int, times: "Times"
+    draws: Iterable[DrawFacts], rule: RewardRule, shares: RaterShares, after: int, times: "Times"
 ) -> Iterator[Joined]:
     """Yield the draws that become ready between two positions of the log, in order.
 
@@ -198,7 +198,7 @@ def find_ready(
         after: The first position.
         times: Times of the facts after it.
     """
-    events: list[tuple[int, float, int, Draw]] = []
+    events: list[tuple[int, float, int, DrawFacts]] = []
     for draw in draws:
         first = draw.turns[0]
         ends = times.find_end(draw.closing)
@@ -223,7 +223,7 @@ def find_ready(
             yield ready
 
 
-def _list_changes(draw: Turn, rule: RewardRule) -> Iterator[int]:
+def _list_changes(draw: TurnFacts, rule: RewardRule) -> Iterator[int]:
     """Yield the positions at which a draw may become complete: its execution, and feedback after that."""
     # the last turn of a conversation is still to come
     if draw.is_kept or (rule.learned_at is Complete.DEADLINE and not draw.is_past):
@@ -232,7 +232,7 @@ def _list_changes(draw: Turn, rule: RewardRule) -> Iterator[int]:
     yield from (each.seq for each in draw.feedback if each.seq > draw.executed and not each.more)
 
 
-def _complete(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+def _complete(draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
     """Return a draw whose feedback is complete at a position; None: it is not."""
     first = draw.turns[0]
     if not first.counts_at(seq):
@@ -245,7 +245,7 @@ def _complete(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Jo
     return Joined(first.id, metrics, seq, rater=None if first.is_past else _find_rater(values, rule))
 
 
-def _close(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+def _close(draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
     """Return a draw that the fact at a position closes; None: it has nothing to learn.
 
     If the raters of all its values have used up their share, it is returned as not learned. A draw without
@@ -274,7 +274,7 @@ def _close(draw: Draw, rule: RewardRule, shares: RaterShares, seq: int) -> Joine
     return Joined(first.id, metrics, seq, names, rater)
 
 
-def _list_limited(turn: Turn, shares: RaterShares, seq: int) -> list[Feedback]:
+def _list_limited(turn: TurnFacts, shares: RaterShares, seq: int) -> list[Feedback]:
     """Return the values that count at a position, of raters within their share; all values of a label."""
     return [
         item
@@ -349,14 +349,14 @@ _MAY_CLOSE = (
     # by a late commit, as that of a label
     _IS_DRAWN
     & (_d.seq > sa.bindparam("late_after"))
-    & (unindexed(_d.logged_at) <= sa.bindparam("late_until"))
+    & (avoid_index(_d.logged_at) <= sa.bindparam("late_until"))
     & ((_d.policy == LABELS) | (_d.logged_at > _d.decided_at + sa.bindparam("nearly_wait_s"))),
 )
 """Conditions that a decision may be closed between two times of the log."""
 
 _LATE_AFTER = (
     sa.select(_d.seq)
-    .where(_d.seq <= _AFTER, unindexed(_d.logged_at) < sa.bindparam("late_since"))
+    .where(_d.seq <= _AFTER, avoid_index(_d.logged_at) < sa.bindparam("late_since"))
     .order_by(_d.seq.desc())
     .limit(1)
 )
@@ -382,7 +382,7 @@ _TURNS = (
     .outerjoin(
         t.examples, (_x.decision_id == _d.id) & (_x.join == sa.bindparam("join")) & (_x.joined_by <= _AFTER)
     )
-    .where(_IS_DRAWN, unindexed(_d.seq) <= _UPTO)
+    .where(_IS_DRAWN, avoid_index(_d.seq) <= _UPTO)
 )
 
 _IDS: sa.BindParameter[Sequence[str]] = sa.bindparam("ids", expanding=True)
@@ -392,7 +392,7 @@ _TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(_IDS)) for column in (_d
 _FEEDBACK = sa.select(
     *(_f.seq, _f.more, _f.id, _f.decision_id, _f.metric, _f.value, _f.received_at),
     *(_f.episode_id, _f.kind, _f.rater),
-).where(unindexed(_f.seq) <= _UPTO)
+).where(avoid_index(_f.seq) <= _UPTO)
 
 _ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(_IDS))
 
@@ -462,7 +462,7 @@ def _may_close(
 
 def _read_draws(
     connection: sa.Connection, ids: Sequence[str], rule: RewardRule, window: Mapping[str, Any]
-) -> Iterator[Draw]:
+) -> Iterator[DrawFacts]:
     """Yield the draws that some decisions are or continue, which are neither learned nor failed."""
     rows = {row.seq: row for row in _execute(connection, _TURNS_BY_ID, ids, window)}
     kept = {row.draw_id for row in rows.values() if row.draw_id is not None}
@@ -475,17 +475,17 @@ def _read_draws(
     wanted = {row.id for row in draws}
     rows = {seq: row for seq, row in rows.items() if row.id in wanted or row.draw_id in wanted}
     turns = {turn.id: turn for turn in _read_turns(connection, [*rows.values()], rule, window)}
-    following: defaultdict[str, list[Turn]] = defaultdict(list)
+    following: defaultdict[str, list[TurnFacts]] = defaultdict(list)
     for _, row in sorted(rows.items()):
         if row.mode == Mode.CONTINUED:
             following[row.draw_id].append(turns[row.id])
     for row in draws:
-        yield Draw.from_turns(turns[row.id], following[row.id])
+        yield DrawFacts.from_turns(turns[row.id], following[row.id])
 
 
 def _read_turns(
     connection: sa.Connection, rows: Sequence[Row], rule: RewardRule, window: Mapping[str, Any]
-) -> Iterator[Turn]:
+) -> Iterator[TurnFacts]:
     """Yield decisions with the feedback on them and on their episodes."""
     if not rows:
         return
@@ -506,7 +506,7 @@ def _read_turns(
                 for each in on_episode
                 if each.seq > row.seq or counting.counts(each.feedback, row.decided_at, inf)
             ]
-        yield Turn(
+        yield TurnFacts(
             seq=row.seq,
             id=row.id,
             decided_at=row.decided_at,
@@ -561,8 +561,10 @@ def is_tick_due(connection: sa.Connection, rule: RewardRule, log_seq: int, log_a
 
 _IS_LEARNED = sa.exists().where(_x.decision_id == _d.id, _x.join == sa.bindparam("join"))
 
-_CLOSED = tuple(sa.select(_d.seq).where(condition).limit(1) for condition in _MAY_CLOSE)
+_UNLEARNED = tuple(sa.select(_d.seq).where(condition, ~_IS_LEARNED).limit(1) for condition in _MAY_CLOSE)
 
-_UNLEARNED = tuple(query.where(~_IS_LEARNED) for query in _CLOSED)
+_IS_ASKED = _IS_DRAWN & (_d.policy != LABELS)
 
-_MADE_SINCE = sa.select(_d.seq).where(_IS_DRAWN, _d.decided_at > sa.bindparam("made_since")).limit(1)
+_CLOSED = tuple(sa.select(_d.seq).where(condition, _IS_ASKED).limit(1) for condition in _MAY_CLOSE)
+
+_MADE_SINCE = sa.select(_d.seq).where(_IS_ASKED, _d.decided_at > sa.bindparam("made_since")).limit(1)

@@ -124,16 +124,18 @@ class Joiner:
             position, examples, rated = join_facts(
                 connection, self._rule, start, min(head, start.log_seq + self._batch)
             )
-            is_due = position.log_seq == head and is_tick_due(
-                connection, self._rule, head, position.log_at, now
-            )
         if position != start:
             self._write(position, examples, rated)
         self.left = head - position.log_seq
-        if is_due:
-            self._store.append([Tick(now)])
-            return self.advance(now)
-        return position
+        if self.left or not self._is_tick_due(position, now):
+            return position
+        self._store.append([Tick(now)])
+        return self.advance(now)
+
+    def _is_tick_due(self, position: Position, now: float) -> bool:
+        """Return whether the end of the log waits for the time; what this step has learned does not."""
+        with self._store.reading() as connection:
+            return is_tick_due(connection, self._rule, position.log_seq, position.log_at, now)
 
     def _write(
         self,
@@ -291,7 +293,9 @@ def _consecutive(rows: Iterable[Row], after: int) -> Iterator[Row]:
 def _read_example(row: Sequence[Any]) -> Example:
     seq, metrics, by, turns, status, index, cached, tokens, finish_reason, *values = row
     own_cost = log_rows.finite_cost(*values[: len(log_rows.COST)])
-    cost, by_model, n_turns = log_rows.spent_by(loads(turns or "null"), own_cost, loads(tokens or "null"))
+    cost, by_model, n_turns = log_rows.read_spending(
+        loads(turns or "null"), own_cost, loads(tokens or "null")
+    )
     return Example(
         seq,
         log_rows.read_decision(values[len(log_rows.COST) :]),

@@ -51,7 +51,7 @@ class Lag:
         return 0.0 if self.since is None else max(0.0, now - self.since)
 
 
-def applied_by(connection: sa.Connection, join: str, examples_seq: int) -> int:
+def find_applied(connection: sa.Connection, join: str, examples_seq: int) -> int:
     """Return the position up to which facts are applied by a version that learned `examples_seq` examples."""
     joined_by = connection.scalar(_JOINED_BY, {"join": join, "seq": examples_seq + 1})
     return read_position(connection, join).log_seq if joined_by is None else int(joined_by) - 1
@@ -70,7 +70,7 @@ def measure_lag(store: Store, join: str, examples_seq: int | None) -> Lag:
     """
     with store.reading() as connection:
         head = read_head(connection)
-        applied = 0 if examples_seq is None else applied_by(connection, join, examples_seq)
+        applied = 0 if examples_seq is None else find_applied(connection, join, examples_seq)
         oldest = None if applied == head else connection.execute(_OLDEST, {"after": applied}).first()
     return Lag(head, applied, None if oldest is None else oldest.at)
 

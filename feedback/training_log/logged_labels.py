@@ -55,7 +55,7 @@ class LoggedLabels:
 
 
 def make_scale(rule: RewardRule, name: str) -> Value:
-    """Return a function that scales a metric, or `reward`, to [0, 1] by its range; see `Metric.scaled`.
+    """Return a function that scales a metric, or `reward`, to [0, 1] by its range; see `Metric.scale`.
 
     Raises:
         UnknownMetricError: No metric has this name.
@@ -68,13 +68,13 @@ def make_scale(rule: RewardRule, name: str) -> Value:
     """
     if name == REWARD and REWARD not in rule.metrics:
         possible = Metric(range=rule.reward_range)
-        return lambda example: _scaled(possible, rule.compute_reward(example))
+        return lambda example: _scale(possible, rule.compute_reward(example))
     metric = rule.metric(name)
-    return lambda example: _scaled(metric, example.metrics.get(name))
+    return lambda example: _scale(metric, example.metrics.get(name))
 
 
-def _scaled(metric: Metric, value: float | None) -> float | None:
-    return None if value is None else metric.scaled(value)
+def _scale(metric: Metric, value: float | None) -> float | None:
+    return None if value is None else metric.scale(value)
 
 
 def labels(examples: Iterable[Example], value: Value, arms: Collection[str]) -> LoggedLabels:

@@ -98,10 +98,10 @@ class Calibration:
     value: float
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]]) -> "Calibration":
+    def fit(cls, pairs: Sequence[tuple[float, float]]) -> "Calibration":
         """Calibrate by pairs of a grade and a value.
 
-        >>> found = Calibration.of([(0.0, 0.5), (1.0, 1.0)])
+        >>> found = Calibration.fit([(0.0, 0.5), (1.0, 1.0)])
         >>> found.agreement, found.slope, found.predict(0.5)
         (1.0, 0.5, 0.75)
         """
@@ -135,16 +135,16 @@ class Calibration:
         return ""
 
 
-def moved(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
+def move_metrics(rule: RewardRule, metrics: Mapping[str, float], share: float) -> dict[str, float]:
     """Return metrics moved by a share of their ranges, towards better if positive, and clipped to them.
 
     >>> from armwise.feedback.reward import Metric
     >>> rule = RewardRule(metrics={"right": Metric(), "errors": Metric(range=(0, 10), optimize="min")})
-    >>> moved(rule, {"right": 0.75, "errors": 4.0}, 0.5)
+    >>> move_metrics(rule, {"right": 0.75, "errors": 4.0}, 0.5)
     {'right': 1.0, 'errors': 0.0}
     """
     declared = ((name, value) for name, value in metrics.items() if name in rule.metrics)
-    return {name: rule.metrics[name].moved(value, share) for name, value in declared}
+    return {name: rule.metrics[name].move(value, share) for name, value in declared}
 
 
 def find_source(decision: Decision) -> ObservationSource | None:
@@ -199,7 +199,7 @@ class WithObservations:
         with store.reading() as connection:
             ends = sa.select(x.joined_by).where(x.join == rule.join, x.seq == after)
             self._by = int(connection.scalar(ends) or 0)  # observations up to here were considered
-            audits = audited(connection, rule, first, after, self._by, WINDOW) if also.judge else []
+            audits = list_audited(connection, rule, first, after, self._by, WINDOW) if also.judge else []
         self._audits = [(audit.example_seq or 0, *_pair(rule, audit)) for audit in reversed(audits)]
 
     def follow(self, examples: Iterable[Example]) -> Iterator[Example]:
@@ -214,7 +214,7 @@ class WithObservations:
                     if observed.what.source is ObservationSource.SHADOW:
                         yield self._second(example, decisions[name], observed)
                     elif observed.example_seq is None:
-                        yield from self._graded(example, decisions[name], costs[name], observed.what)
+                        yield from self._predict_missing(example, decisions[name], costs[name], observed.what)
                     else:
                         insort(self._audits, (observed.example_seq, *_pair(self._rule, observed)))
                         del self._audits[:-WINDOW]
@@ -228,8 +228,8 @@ class WithObservations:
         of_chunk = o.decision_id.in_([example.decision.id for example in chunk])
         by_example: defaultdict[int, list[_Observed]] = defaultdict(list)
         with self._store.reading() as connection:
-            new = _observed(connection, self._rule, o.seq > self._by, o.seq <= last.by)
-            for observed in [*_observed(connection, self._rule, of_chunk, o.seq <= self._by), *new]:
+            new = _list_observed(connection, self._rule, o.seq > self._by, o.seq <= last.by)
+            for observed in [*_list_observed(connection, self._rule, of_chunk, o.seq <= self._by), *new]:
                 at, of = chunk[bisect_left(ends, observed.seq)].seq, observed.example_seq
                 if (
                     of is not None
@@ -271,14 +271,14 @@ class WithObservations:
         others = tuple(arm for arm in decision.arms if arm != decision.drawn)
         share = (1.0 / len(others),) * len(others)
         relabelled = replace(decision, arms=others, probabilities=share, drawn=what.arm)
-        metrics = moved(self._rule, observed.metrics, self._also.shadow * what.value)
+        metrics = move_metrics(self._rule, observed.metrics, self._also.shadow * what.value)
         return Example(example.seq, _label(relabelled, what), what.cost, metrics, by=example.by)
 
-    def _graded(
+    def _predict_missing(
         self, example: Example, decision: Decision, cost: Cost, what: Observation
     ) -> Iterator[Example]:
         """Yield a decision that lacks feedback with the value its grade predicts, if calibration allows."""
-        calibration = Calibration.of([(grade, value) for _, grade, value in self._audits])
+        calibration = Calibration.fit([(grade, value) for _, grade, value in self._audits])
         if what.value is not None and not calibration.objection():
             place = calibration.predict(what.value)
             metrics = {name: metric.value_at(place) for name, metric in self._rule.metrics.items()}
@@ -300,11 +300,11 @@ class Graded:
     value: float | None
 
 
-def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
+def list_graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
     """Return the newest decisions that a judge graded, newest first. Raises LogUnavailableError."""
     o = t.observations.c
     with store.reading() as connection:
-        grades = _observed(
+        grades = _list_observed(
             connection, rule, o.source == ObservationSource.JUDGE, order=o.seq.desc(), limit=limit
         )
     return [
@@ -318,7 +318,7 @@ def graded(store: Store, rule: RewardRule, limit: int) -> list[Graded]:
     ]
 
 
-def audited(
+def list_audited(
     connection: sa.Connection, rule: RewardRule, first: int, after: int, upto: int, limit: int
 ) -> list[_Observed]:
     """Return the newest decisions with a grade and feedback, newest first.
@@ -339,10 +339,10 @@ def audited(
         o.seq <= upto,
         sa.cast(x.metrics, sa.Text) != "{}",
     )
-    return _observed(connection, rule, *where, order=x.seq.desc(), limit=limit)
+    return _list_observed(connection, rule, *where, order=x.seq.desc(), limit=limit)
 
 
-def _observed(
+def _list_observed(
     connection: sa.Connection,
     rule: RewardRule,
     *where: sa.ColumnElement[bool],

@@ -73,32 +73,32 @@ class RaterShares:
         return all(
             self._learned[name] + 1
             <= NEWEST * max(self._most, GROWTH * self._usual[name] / len(self._before))
-            for name in _limited(rater)
+            for name in _list_limited(rater)
         )
 
     def add(self, rater: str, *, learned: bool) -> None:
         """Add the next rated decision; the oldest of the newest moves to those before, if it was learned."""
         self._newest.append((rater, learned))
         if learned:
-            self._learned.update(_limited(rater))
+            self._learned.update(_list_limited(rater))
         if len(self._newest) == NEWEST:
             oldest, was_learned = self._newest.popleft()
             if was_learned:
                 _less(self._learned, oldest)
                 self._before.append(oldest)
-                self._usual.update(_limited(oldest))
+                self._usual.update(_list_limited(oldest))
         if len(self._before) > BEFORE:
             _less(self._usual, self._before.popleft())
 
 
-def _limited(rater: str) -> tuple[str, ...]:
+def _list_limited(rater: str) -> tuple[str, ...]:
     """Return what is limited of a rater: itself, and its project if it has one."""
     project, end, _ = rater.partition(PROJECT_END)
     return (rater, project + end) if end else (rater,)
 
 
 def _less(counts: Counter[str], rater: str) -> None:
-    for name in _limited(rater):
+    for name in _list_limited(rater):
         counts[name] -= 1
         if not counts[name]:
             del counts[name]

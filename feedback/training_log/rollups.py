@@ -23,12 +23,12 @@ from orjson import loads
 
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import ARM_FAILURES, ELSEWHERE, LABELS, UNRECOVERED, Mode, Status
-from armwise.feedback.log import Store, listing, unindexed
+from armwise.feedback.log import Store, avoid_index, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.joiner import read_head, read_position
-from armwise.feedback.training_log.settled import settled_at
+from armwise.feedback.training_log.settled import find_settled
 
 rollups, rollup_positions = t.rollups, t.rollup_positions
 
@@ -95,7 +95,7 @@ def progress(store: Store, rule: RewardRule) -> Read:
     """Return how far the sums have read. Raises LogUnavailableError."""
     with store.reading() as connection:
         position = _position(connection, digest_rule(rule))
-        return Read(*position, _left(position, _end(connection, rule)))
+        return Read(*position, _count_left(position, _end(connection, rule)))
 
 
 def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
@@ -120,7 +120,7 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
             max(rewarded_seq, min(settled, rewarded_seq + batch)),
         )
         if after == before:
-            return Read(*after, _left(after, end))
+            return Read(*after, _count_left(after, end))
         oldest = (connection.scalar(_AT) or 0.0) - MINUTES_FOR_S
         _add(sums, _decisions(connection, log_seq, after[0]))
         _add(sums, _executions(connection, log_seq, after[0]))
@@ -129,13 +129,13 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
         if before == (0, 0, 0) == _position(connection, digest):
             _clear(connection)
             connection.execute(_BEGIN, {"rule": digest, **dict.fromkeys(_POSITION, 0)})
-        moved = {**_named("before", before), **_named("after", after)}
+        moved = {**_name_position("before", before), **_name_position("after", after)}
         if connection.execute(_MOVE, {"of": digest, **moved}).rowcount:  # else another has counted these
             rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
             if rows:
                 connection.execute(_UPSERT, rows)
             connection.execute(_DROP_MINUTES, {"oldest": oldest})
-    return Read(*after, _left(after, end))
+    return Read(*after, _count_left(after, end))
 
 
 def clear(store: Store) -> None:
@@ -144,7 +144,7 @@ def clear(store: Store) -> None:
         _clear(connection)
 
 
-def decided_elsewhere(store: Store, since: float) -> int:
+def count_decided_elsewhere(store: Store, since: float) -> int:
     """Return the number of decisions of the tap since a time, which the sums leave out.
 
     Args:
@@ -296,9 +296,9 @@ def newest_rewards(
         query = query.where(
             t.examples.c.join == rule.join,
             t.examples.c.seq > read_position(connection, rule.join).examples_seq - limit,
-            t.decisions.c.seq <= settled_at(connection, rule).position,
+            t.decisions.c.seq <= find_settled(connection, rule).position,
         )
-        found = _rewarded(connection, rule, query)
+        found = _iterate_rewarded(connection, rule, query)
         return [*log_rows.readable(found, _read_rewarded, lambda row: f"at {row[0][1]}")]
 
 
@@ -411,7 +411,7 @@ _DROP_MINUTES = sa.delete(rollups).where(
 _AT = sa.select(t.log_head.c.at)
 
 
-def _named(when: str, position: Positions) -> dict[str, int]:
+def _name_position(when: str, position: Positions) -> dict[str, int]:
     """Return a position as parameters of `_MOVE`."""
     return {f"{name}_{when}": seq for name, seq in zip(_POSITION, position, strict=True)}
 
@@ -424,10 +424,10 @@ def _position(connection: sa.Connection, digest: str) -> Positions:
 def _end(connection: sa.Connection, rule: RewardRule) -> Positions:
     """Return the last position of the log, that of the training log, and the last settled one."""
     examples_seq = read_position(connection, rule.join).examples_seq
-    return read_head(connection), examples_seq, settled_at(connection, rule).position
+    return read_head(connection), examples_seq, find_settled(connection, rule).position
 
 
-def _left(position: Positions, end: Positions) -> int:
+def _count_left(position: Positions, end: Positions) -> int:
     """Return the number of facts, examples and settled positions that are still to be counted."""
     facts, examples, settled = (last - seq for last, seq in zip(end, position, strict=True))
     return facts + examples + max(0, settled)
@@ -498,16 +498,16 @@ def _rewards(
     upto = {"join": rule.join, "examples_upto": examples_after}
     if settled_after > settled_before:
         newly_settled = {"settled_after": settled_before, "settled_upto": settled_after, **upto}
-        for draw, added, _ in _rewarded(connection, rule, _NEWLY_SETTLED, newly_settled):
+        for draw, added, _ in _iterate_rewarded(connection, rule, _NEWLY_SETTLED, newly_settled):
             yield draw, added
     if examples_after > examples_before:
         late = {"examples_after": examples_before, "settled_upto": settled_before, **upto}
-        for draw, added, _ in _rewarded(connection, rule, _LATE, late):
+        for draw, added, _ in _iterate_rewarded(connection, rule, _LATE, late):
             yield draw, added
 
 
 def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """Return the query of examples that were served here, for `_rewarded`, with the columns `more`."""
+    """Return the query of examples served here, for `_iterate_rewarded`, with the columns `more`."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
     documents = (sa.cast(column, sa.Text) for column in (x.metrics, x.turns, e.tokens_by_model))
     return (
@@ -524,8 +524,8 @@ def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
 _JOIN = sa.bindparam("join", type_=sa.String)
 
 _NEWLY_SETTLED = _with_reward().where(
-    unindexed(t.examples.c.join) == _JOIN,
-    unindexed(t.examples.c.seq) <= sa.bindparam("examples_upto"),
+    avoid_index(t.examples.c.join) == _JOIN,
+    avoid_index(t.examples.c.seq) <= sa.bindparam("examples_upto"),
     t.decisions.c.seq > sa.bindparam("settled_after"),
     t.decisions.c.seq <= sa.bindparam("settled_upto"),
 )
@@ -538,7 +538,7 @@ _LATE = _with_reward().where(
 )
 
 
-def _rewarded(
+def _iterate_rewarded(
     connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, Any] = {}
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
     """Yield the draw of examples that have a reward, its contribution, and further columns of the query."""

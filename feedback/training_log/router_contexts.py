@@ -96,7 +96,7 @@ _SCORES = sa.select(_s.decision_id, sa.cast(_s.scores, sa.Text)).where(
 _ANY_ROUTER = _WITH_ROUTER.limit(1)
 
 
-def unscored(
+def list_unscored(
     store: Store, router: str, *, newest: int | None = None, join: str = "", after: int = 0, upto: int = 0
 ) -> list[tuple[str, str]]:
     """Return the ids and questions of decisions that lack the scores of a router.

@@ -52,10 +52,10 @@ class Settled:
 def read(store: Store, rule: RewardRule) -> Settled:
     """Return the settled part of a log under a rule. Raises LogUnavailableError."""
     with store.reading() as connection:
-        return settled_at(connection, rule)
+        return find_settled(connection, rule)
 
 
-def settled_at(connection: sa.Connection, rule: RewardRule) -> Settled:
+def find_settled(connection: sa.Connection, rule: RewardRule) -> Settled:
     """Return the settled part of a log under a rule, as far as its join has read."""
     position = read_position(connection, rule.join)
     values = {**_open_at(position, rule), "join": rule.join, "statuses": rule.learned_statuses}
@@ -150,14 +150,14 @@ def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
     return c.logged_at >= counting.LOGGED_SINCE, counting.is_open(c.decided_at + _WAIT_S, c.logged_at, _AT)
 
 
-def _continued() -> Sequence[sa.ColumnElement[bool]]:
+def _is_continued() -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions that a decision is a draw of which a turn can still get feedback."""
     d, turn = t.decisions.c, t.decisions.alias("turn").c
     draws = sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *_is_open(turn))
     return d.draw_id == d.id, d.id.in_(draws)
 
 
-_CONTINUED = _continued()
+_CONTINUED = _is_continued()
 
 
 def _find_earliest() -> sa.Select[Any, Any, int]:

@@ -23,7 +23,7 @@ def decisions_of_traffic(store: Store, join: str) -> int:
     return _count(store, join)
 
 
-def rated_decisions(store: Store, join: str, after: int = 0, most: int | None = None) -> int:
+def count_rated_decisions(store: Store, join: str, after: int = 0, most: int | None = None) -> int:
     """Return the number of decisions of the traffic that have settled with feedback, in a training log.
 
     Args:
@@ -48,7 +48,7 @@ def _count(store: Store, join: str, *conditions: "sa.ColumnElement[bool]", most:
         return int(connection.scalar(query) or 0)
 
 
-def logged_decisions(store: Store) -> int:
+def count_logged_decisions(store: Store) -> int:
     """Return the number of decisions of the traffic in the log, learned or not."""
     with store.reading() as connection:
         query = sa.select(sa.func.count()).select_from(t.decisions).where(_d.policy != LABELS)
@@ -61,7 +61,7 @@ def exists(store: Store) -> bool:
         return connection.scalar(sa.select(_d.seq).where(_d.policy != LABELS).limit(1)) is not None
 
 
-def asked_since(store: Store, since: float) -> list[str]:
+def list_asked_since(store: Store, since: float) -> list[str]:
     """Return the distinct questions of the traffic since a time, in the order of their first use.
 
     Args:
@@ -79,7 +79,7 @@ def asked_since(store: Store, since: float) -> list[str]:
         return list(connection.scalars(query))
 
 
-def confirmed_since(
+def find_confirmed_since(
     store: Store, join: str, metric: str, least: float, most: float, since: float
 ) -> dict[str, str]:
     """Return the newest answer that feedback confirmed to each question of the traffic since a time.

@@ -140,7 +140,7 @@ class Home:
 
     def resources(self) -> Resources:
         """Return what arms are built from."""
-        config = self.config.settled()
+        config = self.config.resolve_places()
         corpus = Corpus.open(config.corpus_sources[0].folder)
         return Resources(
             corpus, config.indexes_path, config.backbones, config.arms, open_selector=open_selector
@@ -181,11 +181,11 @@ class Home:
     def findings(self) -> Iterator[str]:
         """Yield what `armwise doctor` prints of the files."""
         try:
-            config = self.config.settled()
+            config = self.config.resolve_places()
         except ConfigError as error:  # as the verb does
             yield f"problem: {error}"
             return
-        for check in ("corpus_findings", "derived_findings"):
+        for check in ("check_corpus", "check_derived"):
             if hasattr(checks, check):
                 yield from map(str, getattr(checks, check)(config))
 

@@ -147,7 +147,7 @@ class FakeArms:
         del spec
         return {name: one for name, one in self.sampled.items() if name in specs}
 
-    async def restricted(self) -> bool:
+    async def is_restricted(self) -> bool:
         return False
 
     async def load(self, specs: Mapping[str, ArmSpec]) -> None:
@@ -340,7 +340,7 @@ class Service:
         self.app = create_app(self.replica)
         self._store = Store(self.config.database_url, clock=self.clock)
         self._epoch = take_epoch(self._store, "test", 0.0)
-        self.learner = self._learner(Recipe.configured(self.config))
+        self.learner = self._learner(Recipe.from_config(self.config))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
         self.client.event_hooks["response"].append(self._checked)
         for store in (self._store, self.replica.store):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.background import PAUSES_S, Work, WorkFailure, clear, record, recorded, retried
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, clear, read_failures, record, retry
 from armwise.agent.run_folder import RUN_FOLDER
 
 NOW = 1000.0
@@ -36,11 +36,11 @@ class Attempts:
         return "done"
 
     def wait(self, seconds: float) -> None:
-        self.seen.append(recorded())
+        self.seen.append(read_failures())
         self.waited_s.append(seconds)
 
     def retried(self) -> str:
-        return retried(
+        return retry(
             Work.FIRST_START,
             self.do,
             wait=self.wait,
@@ -58,7 +58,7 @@ def test_what_fails_once_is_done_after_a_pause_in_which_the_failure_stands() -> 
     assert work.retried() == "done"
     assert work.waited_s == [PAUSES_S[0]]
     assert work.seen == [[failure("the disk is full", 1, NOW + PAUSES_S[0])]]
-    assert recorded() == []
+    assert read_failures() == []
 
 
 def test_what_fails_at_every_attempt_is_given_up_and_the_failure_stays() -> None:
@@ -67,17 +67,17 @@ def test_what_fails_at_every_attempt_is_given_up_and_the_failure_stays() -> None
         work.retried()
     assert work.waited_s == list(PAUSES_S), "longer and longer"
     assert work.seen[0][0].why == "TimeoutError", "an error without a message has its type"
-    assert recorded() == [failure("full still", 3, None)]
-    assert "failed 3 times; given up" in str(recorded()[0])
+    assert read_failures() == [failure("full still", 3, None)]
+    assert "failed 3 times; given up" in str(read_failures()[0])
     assert Attempts().retried() == "done"
-    assert recorded() == [], "until it succeeds"
+    assert read_failures() == [], "until it succeeds"
 
 
 def test_an_outcome_that_another_attempt_would_not_change_is_no_failure() -> None:
     work = Attempts(KeyError("arm"))
     with pytest.raises(KeyError):
         work.retried()
-    assert (work.waited_s, recorded()) == ([], [])
+    assert (work.waited_s, read_failures()) == ([], [])
 
 
 def test_failures_of_other_works_stand_side_by_side(run: Path) -> None:
@@ -85,9 +85,9 @@ def test_failures_of_other_works_stand_side_by_side(run: Path) -> None:
     other = WorkFailure(Work.CANARY, "b", 2, NOW)
     for each in (one, other):
         record(each)
-    assert recorded() == [one, other]
+    assert read_failures() == [one, other]
     clear(Work.CANARY)
-    assert recorded() == [one]
+    assert read_failures() == [one]
     assert not [path for path in (run / "failed").iterdir() if path.suffix != ".json"], "written as a whole"
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from armwise.agent.checks import home_findings
+from armwise.agent.checks import check_home
 from armwise.agent.cli.main import app
 from armwise.agent.config import ConfigError, load, make_home
 from armwise.agent.file_errors import describe_file_error
@@ -103,7 +103,7 @@ def test_a_home_that_this_user_may_not_write_is_found_by_the_doctor(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int, closed: bool
 ) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: Path(place) != tmp_path or not mode & refused)
-    findings = [str(finding) for finding in home_findings(load(config))]
+    findings = [str(finding) for finding in check_home(load(config))]
     assert len(findings) == closed
     for finding in findings:
         assert finding.startswith(

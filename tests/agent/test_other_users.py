@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from armwise.agent.config import configured, make_home
+from armwise.agent.config import make_home, parse_with_environment
 from armwise.arms import local_ray
 from tests.agent.fakes import CONFIG
 from tests.other_users import IS_ROOT, NOBODY, USUAL, exposed, refused
@@ -95,7 +95,7 @@ def test_a_home_that_others_can_read_is_closed_and_said_in_one_line(tmp_path: Pa
         (home / name).touch()
     for place in (home, *home.rglob("*")):
         place.chmod(0o755 if place.is_dir() else 0o644)
-    config = configured({**CONFIG, "home": str(home)})
+    config = parse_with_environment({**CONFIG, "home": str(home)})
     (line,) = make_home(config)
     assert line == f"closed to other users of this machine: {home} (mode 755), and 9 more files and folders"
     assert exposed(home) == [f"{home}/notes.txt -rw-r--r--"], "a file of the user's own stays as it is"
@@ -110,10 +110,10 @@ def test_a_log_outside_of_the_home_is_closed_but_not_its_folder(tmp_path: Path) 
     (folder / "log.db").chmod(0o666)
     document = {**CONFIG, "home": str(tmp_path / "home"), "log_url": f"sqlite:///{folder}/log.db"}
     closed = "closed to other users of this machine:"
-    assert make_home(configured(document)) == [f"{closed} {folder}/log.db (mode 666)"]
+    assert make_home(parse_with_environment(document)) == [f"{closed} {folder}/log.db (mode 666)"]
     (folder / "log.db-wal").touch()
     (folder / "log.db-wal").chmod(0o604)
-    assert make_home(configured(document)) == [f"{closed} {folder}/log.db-wal (mode 604)"]
+    assert make_home(parse_with_environment(document)) == [f"{closed} {folder}/log.db-wal (mode 604)"]
     assert folder.stat().st_mode & 0o777 == 0o755
 
 
@@ -126,7 +126,7 @@ def test_a_link_in_a_home_leads_the_repair_nowhere(tmp_path: Path) -> None:
     home.mkdir(mode=0o700)
     (home / "corpora").symlink_to(elsewhere)
     (home / "log.db").symlink_to(elsewhere / "file")
-    assert make_home(configured({**CONFIG, "home": str(home)})) == []
+    assert make_home(parse_with_environment({**CONFIG, "home": str(home)})) == []
     assert (elsewhere / "file").stat().st_mode & 0o777 == 0o644
 
 
@@ -146,7 +146,7 @@ def test_files_of_another_user_in_a_home_stay_as_they_are(tmp_path: Path) -> Non
     (home / "indexes").mkdir(parents=True)
     (home / "indexes").chmod(0o755)
     os.chown(home / "indexes", NOBODY, NOBODY)
-    assert make_home(configured({**CONFIG, "home": str(home)})) == []
+    assert make_home(parse_with_environment({**CONFIG, "home": str(home)})) == []
     assert (home / "indexes").stat().st_mode & 0o777 == 0o755
 
 

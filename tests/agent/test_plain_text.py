@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from armwise.agent.cli import service
-from armwise.agent.cli.console import explained
+from armwise.agent.cli.console import report_errors
 from armwise.agent.client import Answer, Client, ClientError
 from armwise.agent.reporting import Terminal
 from armwise.agent.reporting.plain_text import LogRecord, visible
@@ -151,14 +151,14 @@ def test_a_line_break_in_a_text_of_others_begins_no_line() -> None:
 
 
 def test_an_error_of_a_service_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), explained():
+    with pytest.raises(typer.Exit), report_errors():
         raise ClientError("gave 400, no\nverified: all is well\x1b[2J\u061c")
     assert capsys.readouterr().err == "gave 400, no\\nverified: all is well\\x1b[2J\\u061c\n"
 
 
 def test_a_library_of_a_verb_logs_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging, "_logRecordFactory", logging.LogRecord)
-    with explained():
+    with report_errors():
         assert formatted(lambda logger: logger.warning(FORGED), factory=None)[1:] == []
 
 

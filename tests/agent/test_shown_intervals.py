@@ -108,7 +108,7 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
         for name in ("reward_mean", "alone"):
             yield Figure(f"{name} of {arm}", *figures[name], RANGE)
     newest = rollups.newest_rewards(log.store, rule, 2000, listing.DecisionFilter())
-    for kind in worth.grouped(newest, "tier", rule.reward_range, floor):
+    for kind in worth.group_questions(newest, "tier", rule.reward_range, floor):
         for arm, found in kind.worth.items():
             assert found is not None
             yield Figure(f"{arm} for {kind.name}", *found, RANGE)
@@ -137,7 +137,7 @@ def of_reports(log: Logged) -> Iterator[Figure]:
 
 def of_the_judge(log: Logged) -> Iterator[Figure]:
     """The state of the judge in `GET /v1/policies`."""
-    graded = observed.graded(log.store, log.config.reward, 1000)
+    graded = observed.list_graded(log.store, log.config.reward, 1000)
     values = np.array([np.nan if one.value is None else one.value for one in graded])
     grades = np.array([one.grade for one in graded])
     for missing in (0, 2):
@@ -151,7 +151,7 @@ def of_the_judge(log: Logged) -> Iterator[Figure]:
 def of_portfolios(log: Logged) -> Iterator[Figure]:
     """The lead of a portfolio over the arms of the largest means."""
     scores = scores_of(log)[:, [1, 0, 2]].T.astype(np.float32)
-    found = ComparedScores.of(scores, (0, 2), (0, 1), 0).compare(np.random.default_rng(0))
+    found = ComparedScores.from_picks(scores, (0, 2), (0, 1), 0).compare(np.random.default_rng(0))
     assert found.lead is not None
     for size, (value, other, ends) in enumerate(
         zip(found.portfolio, found.average, found.lead, strict=True), start=1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies import Exploration, Policy, sampling, served_distribution
+from armwise.agent.policies import Exploration, Policy, compute_served_distribution, sampling
 from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import (
     ArmHealth,
@@ -365,12 +365,12 @@ class Traffic:
         draws.left[i] = wish.leaves
         if i % self.recompute == 0:
             seen, floor = fact.context, fact.floor or 0.0
-            again = served_distribution(self.copies[fact.version], seen, arms, floor)
+            again = compute_served_distribution(self.copies[fact.version], seen, arms, floor)
             if fact.share:
-                beside = served_distribution(
+                beside = compute_served_distribution(
                     self.copies[fact.candidate], fact.context, arms, (fact.floor or 0.0)
                 )
-                again = sampling.mixed(again, beside, fact.share)
+                again = sampling.mix_canary(again, beside, fact.share)
             assert tuple(again.tolist()) == fact.probabilities
             self.recomputed += 1
 

@@ -49,9 +49,15 @@ def trained(
     retrieved = dataset.ArmTable(
         features.RETRIEVED, np.random.default_rng(0).uniform(size=(n, len(arms), len(features.RETRIEVED)))
     )
-    answered = features.answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
+    answered = features.build_answered_table(TEXTS, arms, [arms] * n, [[()] * len(arms)] * n)
     seen = Features(
-        tuple(arms), TEXTS, features.QUESTION, features.question_table(TEXTS), embedding, retrieved, answered
+        tuple(arms),
+        TEXTS,
+        features.QUESTION,
+        features.build_question_table(TEXTS),
+        embedding,
+        retrieved,
+        answered,
     )
     router.fit(RoutingDataset(seen, np.eye(len(arms))[np.arange(n) % 3]))
     about = saved.RouterFacts(

@@ -35,7 +35,9 @@ def check_arm(arm: Arm, corpus: Corpus) -> None:
             _check_ranking(retrieval, k)
             assert retrieval == arm.search(query, k), "the same query must give the same answer"
             for passage in retrieval.passages:
-                assert passages[passage.id] == passage.scored(0.0), "a passage is returned as it is kept"
+                assert passages[passage.id] == passage.replace_score(0.0), (
+                    "a passage is returned as it is kept"
+                )
 
 
 def _check_ranking(retrieval: Retrieval, k: int) -> None:

@@ -16,11 +16,11 @@ class Numbers(Catalogue[int]):
     """The whole numbers of the modules of a package, each by its name in small letters."""
 
     @override
-    def defined(self, module: ModuleType) -> Iterator[tuple[str, int]]:
+    def find_kinds(self, module: ModuleType) -> Iterator[tuple[str, int]]:
         return ((name.lower(), value) for name, value in vars(module).items() if type(value) is int)
 
     @override
-    def accepted(self, kind: str, registered: object, path: str) -> int:
+    def accept(self, kind: str, registered: object, path: str) -> int:
         if not isinstance(registered, int):
             raise self.error(f"{self.what} {kind!r}: {path} is no number")
         return registered

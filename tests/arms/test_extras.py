@@ -76,10 +76,10 @@ def test_files_without_an_installation_have_no_extras(monkeypatch: pytest.Monkey
 
 def test_a_missing_module_says_what_brings_it() -> None:
     advised = pytest.raises(ModuleNotFoundError, match=r"faiss is not installed: .*'armwise\[serve\]'")
-    with advised as failed, extras.explained():
+    with advised as failed, extras.explain_missing():
         raise ModuleNotFoundError("No module named 'faiss'", name="faiss")
     assert failed.value.name == "faiss"
-    with pytest.raises(ModuleNotFoundError, match="No module named 'other'"), extras.explained():
+    with pytest.raises(ModuleNotFoundError, match="No module named 'other'"), extras.explain_missing():
         raise ModuleNotFoundError("No module named 'other'", name="other")
 
 

@@ -11,7 +11,7 @@ from armwise.arms.signals import (
     SIGNALS,
     WORDED,
     answer_signals,
-    found_signals,
+    measure_agreement,
     signals,
     word_signals,
 )
@@ -102,7 +102,7 @@ def test_a_title_is_known_without_what_is_in_brackets() -> None:
 
 
 def test_ranks_are_voted_on_by_the_arms_that_found_anything() -> None:
-    told = found_signals([["a", "b"], ["b", "c"], [], ["b"]])
+    told = measure_agreement([["a", "b"], ["b", "c"], [], ["b"]])
     assert told[[0, 1, 3]].tolist() == [[1.75, 0.5], [1.5, 0.5], [2.5, 1.0]]
     assert np.isnan(told[2]).all()
 
@@ -138,7 +138,7 @@ def test_signals_of_answers_are_as_computed_by_hand() -> None:
 def test_agreement_of_retrievers_is_bounded(
     rankings: list[list[str]],
 ) -> None:
-    told = found_signals(rankings)
+    told = measure_agreement(rankings)
     assert told.shape == (len(rankings), len(FOUND))
     for row, ranking in zip(told, rankings, strict=True):
         if ranking:
@@ -151,12 +151,12 @@ def test_agreement_of_retrievers_is_bounded(
 @given(RANKINGS)
 def test_the_order_of_retrievers_does_not_matter(rankings: list[list[str]]) -> None:
     order = np.random.default_rng(len(rankings)).permutation(len(rankings))
-    told = found_signals(rankings)
-    np.testing.assert_allclose(found_signals([rankings[i] for i in order]), told[order])
+    told = measure_agreement(rankings)
+    np.testing.assert_allclose(measure_agreement([rankings[i] for i in order]), told[order])
 
 
 def test_retrievers_that_found_the_same_share_all() -> None:
-    told = found_signals([["a", "b"], ["b", "a"], ["a", "b"]])
+    told = measure_agreement([["a", "b"], ["b", "a"], ["a", "b"]])
     assert told[:, FOUND.index("shared")].tolist() == [1.0, 1.0, 1.0]
 
 

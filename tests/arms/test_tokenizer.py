@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from armwise.arms.tokenizer import count_words, folded, words, written_words
+from armwise.arms.tokenizer import count_words, fold, split_words, words
 
 NO_TEXT = {"Cn", "Cs", "Co"}
 """Categories without characters that text has; a library may have given some of the first a meaning."""
@@ -38,7 +38,7 @@ def test_no_character_has_other_words_beside_another_script() -> None:
 
 
 def test_folding_again_changes_no_character() -> None:
-    assert [c for c in CHARACTERS if folded(folded(c)) != folded(c)] == []
+    assert [c for c in CHARACTERS if fold(fold(c)) != fold(c)] == []
 
 
 @given(ANY_SCRIPT)
@@ -58,7 +58,7 @@ def test_a_blank_separates_words(left: str, right: str) -> None:
 
 @given(ANY_SCRIPT)
 def test_every_letter_of_a_text_is_in_a_word(text: str) -> None:
-    letters = {c for c in folded(text) if c.isalnum()}
+    letters = {c for c in fold(text) if c.isalnum()}
     assert letters == {c for word in words(text) for c in word if c.isalnum()}
 
 
@@ -111,16 +111,16 @@ def test_words_begin_and_end_as_their_script_has_it(text: str, expected: list[st
 
 
 def test_written_words_keep_case_and_accents() -> None:
-    assert written_words("L'E\u0301te\u0301 \u6771\u4eac", contractions=True) == [
+    assert split_words("L'E\u0301te\u0301 \u6771\u4eac", contractions=True) == [
         "L'\u00c9t\u00e9",
         "\u6771",
         "\u4eac",
     ]
-    assert written_words("\u0915\u094d\u2019\u0916 it\u2019s", contractions=True) == [
+    assert split_words("\u0915\u094d\u2019\u0916 it\u2019s", contractions=True) == [
         "\u0915\u094d\u2019\u0916",
         "it\u2019s",
     ]
-    assert written_words("\u6771\u4eac", pairs=True) == ["\u6771", "\u6771\u4eac", "\u4eac"]
+    assert split_words("\u6771\u4eac", pairs=True) == ["\u6771", "\u6771\u4eac", "\u4eac"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,6 @@ def test_the_words_of_a_long_text_take_linear_time(piece: str) -> None:
     text = piece * (50_000 // len(piece))
     began = time.process_time()
     words(text)
-    written_words(text, contractions=True, pairs=True)
+    split_words(text, contractions=True, pairs=True)
     count_words(text)
     assert time.process_time() - began < 2.0

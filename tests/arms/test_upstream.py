@@ -84,7 +84,7 @@ async def parts(body: bytes, size: int) -> AsyncIterator[bytes]:
 async def data_of(
     body: bytes, size: int = 7, encoding: str | None = None, most: int = 1 << 20
 ) -> list[bytes]:
-    async with aclosing(upstream.decoded(parts(body, size), encoding, most)) as decoded:
+    async with aclosing(upstream.decompress(parts(body, size), encoding, most)) as decoded:
         return [event.data async for event in upstream.events_or_object(decoded)]
 
 
@@ -167,5 +167,5 @@ async def test_of_a_long_error_the_beginning_is_read() -> None:
 
 
 def test_what_operators_are_shown_is_one_short_line() -> None:
-    assert upstream.shown(b"two\nlines \xff\x1b[31m") == "'two\\nlines \ufffd\\x1b[31m'"
-    assert len(upstream.shown("é".encode() * 10_000)) == 202
+    assert upstream.quote_start(b"two\nlines \xff\x1b[31m") == "'two\\nlines \ufffd\\x1b[31m'"
+    assert len(upstream.quote_start("é".encode() * 10_000)) == 202

@@ -9,7 +9,7 @@ import pytest
 
 from armwise.feedback.ope import ESTIMATORS, Sample
 from armwise.feedback.ope.estimators import clipped_ips, dros, switch_dr
-from armwise.feedback.ope.shrinkage import clipped, select_parameter, shrunk, switched, try_all
+from armwise.feedback.ope.shrinkage import clip_weights, select_parameter, shrunk, switch_weights, try_all
 from benchmarks.obp_golden import CASES, CLIPS, SHRINKAGES, Case, checksum, invent
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "obp.json").read_text())
@@ -53,8 +53,8 @@ def test_the_rules_choose_what_obp_chooses(case: Case, rule: Any) -> None:
     sample, frozen = of(case)
     weight, prediction = sample.weight, sample.prediction
     families = {
-        "clipped_ips": (clipped, sample.reward, None, CLIPS),
-        "switch_dr": (switched, prediction.residual, prediction.expected, CLIPS),
+        "clipped_ips": (clip_weights, sample.reward, None, CLIPS),
+        "switch_dr": (switch_weights, prediction.residual, prediction.expected, CLIPS),
         "dros": (shrunk, prediction.residual, prediction.expected, SHRINKAGES),
     }
     for name, (shrink, residual, expected, grid) in families.items():

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from armwise.agent.config import parse
 from armwise.agent.lab.routers.neural.ltrr_training import top_one_losses
 from armwise.agent.lab.routers.utilities import utilities
-from armwise.agent.policies import Exploration, NeuralGreedy, PolicySpec, build_policy, served_distribution
+from armwise.agent.policies import (
+    Exploration,
+    NeuralGreedy,
+    PolicySpec,
+    build_policy,
+    compute_served_distribution,
+)
 from armwise.agent.routers import RouterSpec, build_router
 from armwise.agent.routers.utility import Utility
 from armwise.arms.base import Passage, Query, Retrieval
@@ -88,7 +94,7 @@ def test_the_papers_epsilon_is_the_exploration_of_the_service() -> None:
         without.learn(row, reward)
         paper.learn(row, reward)
     for seen in contracts.contexts(10, seed=4):
-        served = served_distribution(without, seen, contracts.ARMS, Exploration(0.1).among(3))
+        served = compute_served_distribution(without, seen, contracts.ARMS, Exploration(0.1).among(3))
         assert served.tolist() == pytest.approx(paper.probabilities(seen, contracts.ARMS).tolist())
 
 

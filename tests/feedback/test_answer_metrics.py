@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from armwise.arms.tokenizer import normalised
+from armwise.arms.tokenizer import normalise
 from armwise.feedback.answer_metrics import METRICS, accuracy, exact_match, recall_at_k, token_f1, words
 
 TEXTS = st.text(max_size=30)
@@ -55,7 +55,7 @@ def test_characters_of_scripts_without_blanks_are_words(
 
 @given(st.text(st.sampled_from("x \u5317\u4eac\u30ac\u3042\u30fc\u0e01\u0e33\u1019\ud55c\u0928\u3002")))
 def test_retrievers_and_metrics_split_answers_alike(answer: str) -> None:
-    assert " ".join(words(answer)) == normalised(answer)
+    assert " ".join(words(answer)) == normalise(answer)
 
 
 def test_composed_and_decomposed_accents_are_the_same_letter() -> None:

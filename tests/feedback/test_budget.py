@@ -212,5 +212,5 @@ def test_a_number_of_a_budget_is_within_its_bounds(field: str, smallest: float, 
 
 def test_dollars_and_steps_are_read_from_the_cost_of_an_execution() -> None:
     cost = Cost(steps=2, usd=0.5)
-    assert Budget(usd_per_request=1.0).spent(cost) == 0.5
-    assert Budget(steps_per_request=1.0).spent(cost) == 2.0
+    assert Budget(usd_per_request=1.0).measure(cost) == 0.5
+    assert Budget(steps_per_request=1.0).measure(cost) == 2.0

@@ -206,17 +206,17 @@ def test_the_value_at_a_place_has_this_place(
     low: float, width: float, optimize: Literal["max", "min"], place: float
 ) -> None:
     metric = Metric(range=(low, low + width), optimize=optimize)
-    assert metric.scaled(metric.value_at(place)) == pytest.approx(place, abs=1e-12)
+    assert metric.scale(metric.value_at(place)) == pytest.approx(place, abs=1e-12)
     worst, best = metric.value_at(0.0), metric.value_at(1.0)
     assert (worst, best) == (metric.range if optimize == "max" else metric.range[::-1]), "exactly"
-    assert metric.scaled(metric.moved(worst, place)) == pytest.approx(place, abs=1e-12)
-    assert metric.moved(best, place) == best
+    assert metric.scale(metric.move(worst, place)) == pytest.approx(place, abs=1e-12)
+    assert metric.move(best, place) == best
 
 
 @given(st.floats(-30, 60))
 def test_a_metric_to_minimise_counts_as_its_mirror_image(seconds: float) -> None:
     mirrored, metric = Metric(range=(-30, 60)), Metric(range=(-30, 60), optimize="min")
-    assert metric.scaled(seconds) == pytest.approx(mirrored.scaled(30 - seconds), abs=1e-12)
+    assert metric.scale(seconds) == pytest.approx(mirrored.scale(30 - seconds), abs=1e-12)
 
 
 @pytest.mark.parametrize(("failed", "reward"), [(-0.5, -0.75), (None, None)])
@@ -232,7 +232,7 @@ def test_a_failed_arm_earns_what_is_declared_for_it(failed: float | None, reward
 
 @given(VALUES)
 def test_quality_lies_between_the_worst_and_the_best_metric(values: dict[str, float]) -> None:
-    quality, places = RULE.quality(values), [RULE.metrics[name].scaled(v) for name, v in values.items()]
+    quality, places = RULE.quality(values), [RULE.metrics[name].scale(v) for name, v in values.items()]
     assert quality is not None
     assert min(places) - 1e-12 <= quality <= max(places) + 1e-12
 
@@ -278,7 +278,7 @@ def test_tokens_count_at_known_prices_of_today(tokens: dict[str, ModelTokens], u
     )
     cost = Cost(steps=1, usd=7.0)
     assert rule.usd_today(7.0, tokens) == usd
-    assert rule.priced(cost, tokens) == pytest.approx(0.5 + 0.1 * usd)
+    assert rule.price(cost, tokens) == pytest.approx(0.5 + 0.1 * usd)
     one = example(metrics={"right": 1.0}, cost=cost, tokens=tokens)
     assert rule.compute_reward(one) == pytest.approx(max(-1.0, 1.0 - 0.5 - 0.1 * usd))
     assert rule.model_copy(update={"token_prices": {}}).compute_reward(one) == pytest.approx(-0.2)

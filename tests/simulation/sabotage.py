@@ -120,7 +120,7 @@ SABOTAGE = {
     ),
     "learner: a reward is learned without its cost": Sabotage(
         "feedback/reward.py",
-        "        total = self.priced(example.cost, example.tokens_by_model, example.turns) - missed\n",
+        "        total = self.price(example.cost, example.tokens_by_model, example.turns) - missed\n",
         "        total = 0.0\n",
     ),
     "draw: the price of a budget does not count": Sabotage(

@@ -27,7 +27,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.evaluation import RETRIES_S, Evaluations
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.jobs import Jobs, ProgressCallback, this_process
-from armwise.agent.learning import Recipe, digest_configuration, known_arms, publish_candidate
+from armwise.agent.learning import Recipe, digest_configuration, list_known_arms, publish_candidate
 from armwise.agent.policies import PolicySpec
 from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
@@ -397,7 +397,7 @@ class Service:
             joined = read_position(connection, config.reward.join).examples_seq
         start = StartingPoint(after=joined) if anew else None
         recipe = Recipe(PolicySpec(kind=kind), config.reward, start)  # type: ignore[arg-type]
-        version = publish_candidate(store, recipe, known_arms(store, config), clock)
+        version = publish_candidate(store, recipe, list_known_arms(store, config), clock)
         self._world.note(f"version {version.version} is a candidate")
 
     # -- requests ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
 from armwise.feedback.registry.evaluations import LEASE_S
-from armwise.feedback.training_log import learned_examples
+from armwise.feedback.training_log import read_learned_examples
 from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
 from tests.simulation.disk import DRIVER, Disk, File
@@ -383,7 +383,7 @@ class Simulation:
         """Read the training log in one go, and yield subject and position of each change."""
         rule, monitor = config.reward, Monitor(config.reward)
         with contextlib.closing(Store(config.database_url, rule.join)) as store:
-            for example in learned_examples(store, rule):
+            for example in read_learned_examples(store, rule):
                 reward = rule.compute_reward(example)
                 assert reward is not None
                 for change in monitor.see(example, reward):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 from fastapi import APIRouter
 from pydantic import Field
 
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
@@ -50,18 +50,20 @@ class ArmList(Reply):
     arm_set: int = Field(description="Number of the set.")
 
 
-@router.get("/v1/arms", **documented("listArms", ArmList, scopes=("decide", "read")))
+@router.get("/v1/arms", **document_route("listArms", ArmList, scopes=("decide", "read")))
 async def arms(replica: AppReplica) -> StdlibJson[ArmList]:
     """List the live arms, as configured and as switched, and the other arms of the configuration."""
     live, specs = replica.turns.arms, replica.config.arms
-    described = [_described(name, specs[name], info) for name, info in live.items()]
-    parts = {name: _masked(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action}
+    described = [_describe(name, specs[name], info) for name, info in live.items()]
+    parts = {
+        name: _mask_secrets(spec.model_dump(mode="json")) for name, spec in specs.items() if not spec.action
+    }
     return StdlibJson(construct(ArmList, arms=described, parts=parts, arm_set=replica.arms.seq))
 
 
 @router.put(
     "/v1/arms",
-    **documented(
+    **document_route(
         "replaceArms",
         ArmList,
         "arm_failed",
@@ -82,14 +84,14 @@ async def replace_arms(replica: AppReplica, body: ArmsReplacement) -> StdlibJson
 
 @router.patch(
     "/v1/arms/{name}",
-    **documented("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
+    **document_route("switchArm", Arm, "arm_not_found", scopes=("operate",), example={"enabled": False}),
 )
 async def switch(replica: AppReplica, name: ArmName, body: ArmSwitch) -> StdlibJson[Arm]:
     """Switch an arm on or off; a disabled arm is not drawn."""
     _require_live(replica, name)
     await replica.switch(name, body.enabled)
     _require_live(replica, name)  # the arms may have been replaced meanwhile
-    return StdlibJson(_described(name, replica.config.arms[name], replica.turns.arms[name]))
+    return StdlibJson(_describe(name, replica.config.arms[name], replica.turns.arms[name]))
 
 
 def _require_live(replica: Replica, name: str) -> None:
@@ -97,14 +99,14 @@ def _require_live(replica: Replica, name: str) -> None:
         raise ApiError("arm_not_found", asking.not_live(replica, name), "name")
 
 
-def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
+def _describe(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
     answering: Any = spec.answering.model_dump(exclude_none=True)
     return construct(
         Arm,
         name=name,
         kind=spec.kind,
         corpus=spec.corpus,
-        params=_masked(spec.params),
+        params=_mask_secrets(spec.params),
         host=spec.host,
         answering=answering,
         cache=spec.cache,
@@ -115,17 +117,17 @@ def _described(name: str, spec: ArmSpec, info: ArmInfo) -> Arm:
     )
 
 
-def _masked(shown: Any) -> Any:
+def _mask_secrets(shown: Any) -> Any:
     """Return parameters without what may be secret in their addresses: the user, the query, the fragment.
 
-    >>> _masked({"url": "https://me:pw@search.example/find?key=s3cret&page=1", "rows": [1]})
+    >>> _mask_secrets({"url": "https://me:pw@search.example/find?key=s3cret&page=1", "rows": [1]})
     {'url': 'https://***@search.example/find?key=***&page=***', 'rows': [1]}
     """
     match shown:
         case dict():
-            return {name: _masked(value) for name, value in shown.items()}
+            return {name: _mask_secrets(value) for name, value in shown.items()}
         case list() | tuple():
-            return [_masked(value) for value in shown]
+            return [_mask_secrets(value) for value in shown]
         case str() if "://" in shown:
             try:
                 parts = urlsplit(shown)

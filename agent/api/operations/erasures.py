@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from armwise.agent.api import answer_ids
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, LoggedId
@@ -47,7 +47,7 @@ class ErasureList(Reply):
     erasures: list[ErasureState]
 
 
-@router.delete("/v1/users/{user:path}", **documented("eraseUser", ErasureState, scopes=("admin",)))
+@router.delete("/v1/users/{user:path}", **document_route("eraseUser", ErasureState, scopes=("admin",)))
 async def erase_user(
     replica: AppReplica,
     caller: RequestCaller,
@@ -66,7 +66,7 @@ async def erase_user(
     return StdlibJson(_state(erasure))
 
 
-@router.delete("/v1/episodes/{episode_id}", **documented("eraseEpisode", ErasureState, scopes=("admin",)))
+@router.delete("/v1/episodes/{episode_id}", **document_route("eraseEpisode", ErasureState, scopes=("admin",)))
 async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: EpisodeId) -> Response:
     """Erase the texts of all decisions of an episode, as `DELETE /v1/users/{user}` does.
 
@@ -79,7 +79,9 @@ async def erase_episode(replica: AppReplica, caller: RequestCaller, episode_id: 
     return StdlibJson(_state(erasure))
 
 
-@router.delete("/v1/decisions/{decision_id}", **documented("eraseDecision", ErasureState, scopes=("admin",)))
+@router.delete(
+    "/v1/decisions/{decision_id}", **document_route("eraseDecision", ErasureState, scopes=("admin",))
+)
 async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id: DecisionId) -> Response:
     """Erase the texts of a decision, and of feedback that names it, even if there is no such decision."""
     name = await answer_ids.find_decision(replica, caller, decision_id)
@@ -89,8 +91,8 @@ async def erase_decision(replica: AppReplica, caller: RequestCaller, decision_id
     return StdlibJson(_state(erasure))
 
 
-@router.get("/v1/erasures", **documented("listErasures", ErasureList, scopes=("admin",)))
-async def listed(replica: AppReplica) -> Response:
+@router.get("/v1/erasures", **document_route("listErasures", ErasureList, scopes=("admin",)))
+async def list_erasures(replica: AppReplica) -> Response:
     """List erasures, newest first."""
     erased = await asyncio.to_thread(erasures.erasures, replica.store)
     return StdlibJson(construct(ErasureList, erasures=[_state(erasure) for erasure in erased]))

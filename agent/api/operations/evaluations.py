@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import Field
 
 from armwise.agent.access import Caller
-from armwise.agent.api.documented import documented, link
+from armwise.agent.api.documented import document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.responses import StdlibJson
@@ -54,7 +54,7 @@ class EvaluationList(Reply):
 
 @router.post(
     "/v1/evaluations",
-    **documented(
+    **document_route(
         "createEvaluation",
         EvaluationState,
         *("empty_window", "too_many_evaluations"),
@@ -80,7 +80,7 @@ async def submit(
     )
 
 
-@router.get("/v1/evaluations", **documented("listEvaluations", EvaluationList, scopes=("read",)))
+@router.get("/v1/evaluations", **document_route("listEvaluations", EvaluationList, scopes=("read",)))
 async def evaluations(
     replica: AppReplica, caller: RequestCaller, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[EvaluationList]:
@@ -96,7 +96,7 @@ async def evaluations(
 
 @router.get(
     "/v1/evaluations/{number}",
-    **documented("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
+    **document_route("getEvaluation", EvaluationResult, "evaluation_not_found", scopes=("read",)),
 )
 async def evaluation(
     replica: AppReplica, caller: RequestCaller, number: PathNumber
@@ -111,7 +111,7 @@ async def evaluation(
 
 async def read_result(replica: Replica, caller: Caller, number: int) -> EvaluationResult:
     """Return an evaluation, with its result once it is done. Raises ApiError."""
-    state, result = await _found(replica, caller, number), None
+    state, result = await _find_evaluation(replica, caller, number), None
     if state.status is registry_evaluations.EvaluationStatus.DONE:
         result = await asyncio.to_thread(registry_evaluations.read_result, replica.store, number)
     return construct(EvaluationResult, **_state(state), result=result)
@@ -120,11 +120,11 @@ async def read_result(replica: Replica, caller: Caller, number: int) -> Evaluati
 @router.get(
     "/v1/evaluations/{number}/report",
     response_class=HTMLResponse,
-    **documented("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
+    **document_route("getEvaluationReport", None, "evaluation_not_found", "not_done", scopes=("read",)),
 )
 async def report(replica: AppReplica, caller: RequestCaller, number: PathNumber) -> HTMLResponse:
     """Return the result of an evaluation that is done, as one self-contained HTML page with plots."""
-    state = await _found(replica, caller, number)
+    state = await _find_evaluation(replica, caller, number)
     html = await asyncio.to_thread(registry_evaluations.read_html, replica.store, number)
     if html is None:
         message = f"evaluation {number} is {state.status}: only one that is done has a report"
@@ -166,7 +166,7 @@ def _within_project(caller: Caller, body: EvaluationRequest) -> EvaluationReques
     return body.model_copy(update={"project": caller.project}) if body.features else body
 
 
-async def _found(replica: Replica, caller: Caller, number: int) -> EvaluationRow:
+async def _find_evaluation(replica: Replica, caller: Caller, number: int) -> EvaluationRow:
     state = await asyncio.to_thread(registry_evaluations.find, replica.store, number)
     if state is None or not (caller.sees_all or state.request.get("project") in (None, caller.project)):
         raise ApiError("evaluation_not_found", f"there is no evaluation {number}", "number")

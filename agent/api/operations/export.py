@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.evaluation import Moment
@@ -80,7 +80,7 @@ class Export:
         self._store, self._rule, self._window = store, rule, window
         with store.reading() as connection:
             self.length = read_position(connection, rule.join).examples_seq
-            self._settled = settled.settled_at(connection, rule)
+            self._settled = settled.find_settled(connection, rule)
         self._header = Header(
             written_at=time.time(),
             arms=tuple(arms),
@@ -145,7 +145,7 @@ async def _under_way(request: Request) -> WeakSet[Iterator[bytes]]:
 @router.get(
     "/v1/export",
     response_class=Response,
-    **documented(
+    **document_route(
         "exportLog",
         None,
         scopes=("admin",),

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from armwise.agent.access import Caller, NewKey
-from armwise.agent.api.documented import documented, link
+from armwise.agent.api.documented import document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
@@ -98,7 +98,7 @@ UNUSED = {"day": usage.UsageAmount(), "month": usage.UsageAmount(), "total": usa
 
 @router.post(
     "/v1/keys",
-    **documented(
+    **document_route(
         "createKey",
         NewKeyState,
         "project_taken",
@@ -126,15 +126,15 @@ async def create(replica: AppReplica, body: NewKey) -> StdlibJson[NewKeyState]:
     return StdlibJson(construct(NewKeyState, key=token, **_state(key)), 201, {"cache-control": "no-store"})
 
 
-@router.get("/v1/keys", **documented("listKeys", KeyList, scopes=("admin",)))
-async def listed(replica: AppReplica) -> StdlibJson[KeyList]:
+@router.get("/v1/keys", **document_route("listKeys", KeyList, scopes=("admin",)))
+async def list_keys(replica: AppReplica) -> StdlibJson[KeyList]:
     """List the keys without their secrets, with what each has used: today, this month and in total."""
     await replica.quota.report()
     made = await asyncio.to_thread(keys.read, replica.store)
     spent = await asyncio.to_thread(usage.spend, replica.store, replica.clock())
     rows: list[UsedKey | ConfiguredKey] = [
         *(
-            _configured(caller, _spend(spent.get(caller.key or "", UNUSED)))
+            _describe_configured(caller, _spend(spent.get(caller.key or "", UNUSED)))
             for caller in replica.keyring.configured
         ),
         *(construct(UsedKey, **_state(key), spend=_spend(spent.get(key.public_id, UNUSED))) for key in made),
@@ -144,7 +144,7 @@ async def listed(replica: AppReplica) -> StdlibJson[KeyList]:
 
 @router.delete(
     "/v1/keys/{public_id}",
-    **documented("disableKey", KeyState, "key_not_found", scopes=("admin",)),
+    **document_route("disableKey", KeyState, "key_not_found", scopes=("admin",)),
 )
 async def disable(replica: AppReplica, public_id: PublicId) -> StdlibJson[KeyState]:
     """Disable a key permanently; every replica refuses it within a second."""
@@ -167,7 +167,7 @@ def _spend(spent: Mapping[str, usage.UsageAmount]) -> Spend:
     return construct(Spend, **{name: construct(Spent, **asdict(amount)) for name, amount in spent.items()})
 
 
-def _configured(caller: Caller, spend: Spend) -> ConfiguredKey:
+def _describe_configured(caller: Caller, spend: Spend) -> ConfiguredKey:
     """Describe a key of the configuration, whose public id is its name."""
     name = caller.key or ""
     return construct(

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from armwise.agent.api.decisions import with_policies
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica
 from armwise.agent.api.responses import StdlibJson
@@ -99,7 +99,7 @@ COMPARED = 1000
 """Newest grades of a judge that are compared with feedback."""
 
 
-@router.get("/v1/policy", **documented("getPolicy", Policy, scopes=("decide", "read")))
+@router.get("/v1/policy", **document_route("getPolicy", Policy, scopes=("decide", "read")))
 async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     """Return the policy that decides now, how much of the log it has learned, and its router.
 
@@ -219,7 +219,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
             rater=last.rater and last.rater.rpartition(keys.SEPARATOR)[2],  # without its project
         ),
         floor=floor,
-        until=alarms.raised_until(spec) if raised else None,
+        until=alarms.find_raised_end(spec) if raised else None,
         warm_start_open=alarms.warm_start_open,
     )
 
@@ -247,13 +247,13 @@ def _judge(replica: Replica) -> JudgeState | None:
     config, also = replica.config, replica.config.observations.also
     if not config.observations.judge and not (also and also.judge):
         return None
-    judged = observed.graded(replica.store, config.reward, COMPARED)
+    judged = observed.list_graded(replica.store, config.reward, COMPARED)
     pairs = [(graded.grade, graded.value) for graded in judged if graded.value is not None]
     grades = np.array([graded.grade for graded in judged], dtype=np.float64)
     values = np.array(
         [np.nan if graded.value is None else graded.value for graded in judged], dtype=np.float64
     )
-    calibration = observed.Calibration.of(pairs)
+    calibration = observed.Calibration.fit(pairs)
     means = prediction_powered.by_arm([graded.arm for graded in judged], grades, values)
     return construct(
         JudgeState,
@@ -267,7 +267,7 @@ def _judge(replica: Replica) -> JudgeState | None:
     )
 
 
-@router.get("/v1/policies", **documented("listPolicies", PolicyVersions, scopes=("read",)))
+@router.get("/v1/policies", **document_route("listPolicies", PolicyVersions, scopes=("read",)))
 async def policies(
     replica: AppReplica, limit: PageLimit = 50, before: PageBefore = None
 ) -> StdlibJson[PolicyVersions]:
@@ -320,7 +320,7 @@ def _version(version: Version, kept: bool, serving: Version | None) -> PolicyVer
 
 @router.post(
     "/v1/policies/{version}/promote",
-    **documented(
+    **document_route(
         "promotePolicy",
         Policy,
         *_REFUSED,
@@ -343,7 +343,7 @@ async def promote(replica: AppReplica, version: PathNumber, body: PromotionChoic
     forced, evaluation, state = False, None, None
     if recipe.digest != active.recipe:
         await _require_servable(replica, recipe, version)
-        forced, evaluation = await _judged(replica, version, active, force=body.force)
+        forced, evaluation = await _consult_gate(replica, version, active, force=body.force)
         state = await _state(replica, chosen)
     promotion = promotions.Promotion(
         0, version, promotions.Action.PROMOTE, body.reason, replica.clock(), forced, 0.0, evaluation
@@ -358,7 +358,7 @@ async def promote(replica: AppReplica, version: PathNumber, body: PromotionChoic
 
 @router.post(
     "/v1/policies/{version}/rollback",
-    **documented(
+    **document_route(
         "rollbackPolicy",
         Policy,
         *_REFUSED,
@@ -394,7 +394,7 @@ async def rollback(replica: AppReplica, version: PathNumber, body: VersionChoice
 
 @router.post(
     "/v1/policies/{version}/canary",
-    **documented(
+    **document_route(
         "startCanary",
         Policy,
         *_REFUSED,
@@ -444,7 +444,7 @@ async def _servable(replica: Replica, number: int) -> tuple[Version, Recipe]:
     if version is None:
         raise ApiError("version_not_found", f"there is no version {number}", "version")
     try:
-        return version, Recipe.of(version, replica.config.reward)
+        return version, Recipe.from_version(version, replica.config.reward)
     except PolicyError as error:
         raise ApiError("promotion_refused", str(error), "version") from None
 
@@ -464,7 +464,7 @@ async def _state(replica: Replica, version: Version) -> bytes:
     return await with_policies(replica, [version], lambda restored: restored.save(), "version")
 
 
-async def _judged(
+async def _consult_gate(
     replica: Replica, number: int, active: ActivePolicy, *, force: bool
 ) -> tuple[bool, int | None]:
     """Consult the gate; return whether the promotion is forced, and the evaluation behind the verdict.

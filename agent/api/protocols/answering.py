@@ -33,7 +33,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller, ForeignIdError
-from armwise.agent.api import errors, plain, question, responses
+from armwise.agent.api import ask_checks, errors, plain, question, responses
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.protocols.schemas import Sent
 from armwise.agent.api.schemas import AgentOptions
@@ -197,7 +197,7 @@ async def read_ask(
     """
     read = partial(_read_ask, replica, caller, asked, key, param)
     ask, since, marks = read() if http is None else await plain.call_beside(http, read)
-    return await _continued(replica, caller, ask, since, marks, asked)
+    return await _continue_conversation(replica, caller, ask, since, marks, asked)
 
 
 def _read_ask(
@@ -219,14 +219,18 @@ def _read_ask(
     check_needs(replica, needs, arms, param)
     if not any(needs.protocol in replica.turns.arms[arm].protocols for arm in arms):
         _check_options(form, options)
-    ask = asking.check_ask(
+    ask = ask_checks.check_ask(
         replica,
         caller,
         storable(text)[:most],
-        asked,
+        asked.model,
+        asked.agent,
         key,
         param,
         sent=b"" if key is None else _identify(asked),
+        user=asked.user,
+        metadata=asked.metadata,
+        prompt_cache_key=asked.prompt_cache_key,
         messages=messages or (Message(role="user", content=text),),  # its provider has what was said
         document=RequestDocument(
             max_tokens=protocol.read_limit(request.body),
@@ -306,7 +310,7 @@ def _check_options(form: Document, options: Mapping[str, Any]) -> None:
 def _arms_asked(replica: Replica, model: str) -> list[str]:
     """Return the live arms of which a request's model may be one."""
     arms = replica.turns.arms
-    forced, of_model = asking.find_model(replica, model)
+    forced, of_model = ask_checks.find_model(replica, model)
     if forced is not None:
         return [forced] if forced in arms else []
     return [arm for arm in arms if of_model is None or arm in of_model]
@@ -348,7 +352,7 @@ _FIELDS = {
 _ENGINES = {"chat": "openai", "messages": "anthropic", "responses": "responses"}
 
 
-async def _continued(
+async def _continue_conversation(
     replica: Replica,
     caller: Caller,
     ask: Ask,
@@ -465,10 +469,10 @@ class Writer(ABC):
         """Return the fields of a reply that its protocol does not have."""
         return responses.agent(self._decided, finished, self._config.reward.cost, self._returns)
 
-    def _chosen(self, finished: Finished) -> dict[str, Any]:
+    def _describe_choice(self, finished: Finished) -> dict[str, Any]:
         """Return what the turn has cost, which is known only at its end."""
         decided = self._decided
-        return responses.chosen(decided.decision, decided.served, finished, self._config.reward.cost)
+        return responses.describe_choice(decided.decision, decided.served, finished, self._config.reward.cost)
 
 
 async def answer(
@@ -502,7 +506,7 @@ async def answer(
         writer, decided = make(opened.decided), opened.decided
         named = {**responses.headers(decided.decision, decided.served), **(headers or {})}
         return responses.EventStream(stream(writer, opened, after), opened, named, writer.ping)
-    answering = asking.whole(events)  # under a key, it can be asked for again
+    answering = asking.read_to_end(events)  # under a key, it can be asked for again
     decided, written, finished = await (answering if key else responses.unless_left(http, answering))
     writer = make(decided)
     named = {**responses.headers(decided.decision, decided.served, finished), **(headers or {})}
@@ -531,7 +535,7 @@ class OpenTurn:
         Raises:
             UnansweredError: The turn was refused, or failed already.
         """
-        opened = cls(await asking.begun(events), events)
+        opened = cls(await asking.read_decided(events), events)
         try:
             await asyncio.wait({opened._next}, timeout=FIRST_S)
             if opened._next.done():
@@ -647,7 +651,7 @@ class _Reply:
 
     def fail(self, error: Exception) -> Iterator[bytes]:
         """Yield a failure: the event of the model where it said why, in this protocol."""
-        failure, native = failed(error), errors.find_native(error)
+        failure, native = report_failure(error), errors.find_native(error)
         if self._passes and native is not None and native.protocol == self._writer.protocol:
             yield write_event(dict(native.document), native.name)
         else:
@@ -672,7 +676,7 @@ async def stream(writer: Writer, turn: OpenTurn, after: bytes) -> AsyncGenerator
         yield after
 
 
-def failed(error: Exception) -> ApiError:
+def report_failure(error: Exception) -> ApiError:
     """Return what a stream says of an exception, which is logged where nobody expects it."""
     failure = errors.translate(error)
     if failure.code == "internal_error":

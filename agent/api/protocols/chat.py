@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
 from armwise.agent.api import responses
-from armwise.agent.api.documented import ANSWER, documented, link
+from armwise.agent.api.documented import ANSWER, document_route, link
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
@@ -138,7 +138,7 @@ class ChatWriter(answering.Writer):
             notes = self._notes(i)
             delta = {"annotations": notes} if notes else {}
             ends.append(self._frame | {"choices": [_choice(delta, FINISH_REASONS.get(reason, reason), i)]})
-        ends[-1]["agent"] = self._chosen(finished)
+        ends[-1]["agent"] = self._describe_choice(finished)
         yield from ends
         if self._include_usage:
             yield self._frame | {"choices": [], "usage": write_usage(finished)}
@@ -165,9 +165,9 @@ class ChatWriter(answering.Writer):
         """Yield the events that end an answer, the last one of a choice with the cost."""
         if self._decided.retrieval.passages:
             for event in held:
-                event["choices"] = [*map(self._noted, objects(event.get("choices")))]
+                event["choices"] = [*map(self._annotate_end, objects(event.get("choices")))]
         if held:
-            held[-1]["agent"] = self._chosen(finished)
+            held[-1]["agent"] = self._describe_choice(finished)
         yield from held
 
     def whole(self, written: Choices, finished: Finished) -> Completion:
@@ -193,31 +193,31 @@ class ChatWriter(answering.Writer):
         """Return the completion of a model as the client gets it."""
         patched = dict(answer) | {"id": self._frame["id"], "model": self._frame["model"]}
         if self._decided.retrieval.passages:
-            patched["choices"] = [*map(self._annotated, objects(answer.get("choices")))]
+            patched["choices"] = [*map(self._annotate_choice, objects(answer.get("choices")))]
         return patched | {"agent": self._agent(finished)}
 
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
         return answering.write_event(event)
 
-    def _noted(self, choice: Document) -> Document:
+    def _annotate_end(self, choice: Document) -> Document:
         """Return a choice of an event with the citations of the answer, if it ends there."""
         notes = self._notes(protocols.chat.read_index(choice)) if choice.get("finish_reason") else []
         return choice | {"delta": object_at(choice, "delta") | {"annotations": notes}} if notes else choice
 
-    def _annotated(self, choice: Document) -> Document:
+    def _annotate_choice(self, choice: Document) -> Document:
         message = object_at(choice, "message")
-        notes = self._cited(protocols.chat.read_text(message.get("content")))
+        notes = self._cite(protocols.chat.read_text(message.get("content")))
         return choice | {"message": message | {"annotations": notes}} if notes else choice
 
-    def _cited(self, text: str) -> list[Annotation]:
-        return cited(text, self._decided, self._config)
+    def _cite(self, text: str) -> list[Annotation]:
+        return cite_passages(text, self._decided, self._config)
 
     def _notes(self, index: int) -> list[Annotation]:
-        return self._cited(self._written.all[index].text) if index < len(self._written.all) else []
+        return self._cite(self._written.all[index].text) if index < len(self._written.all) else []
 
     def _message(self, choice: Choice) -> AnswerMessage:
-        notes = self._cited(choice.text)
+        notes = self._cite(choice.text)
         more: dict[str, Any] = {
             **({"reasoning_content": choice.reasoning} if choice.reasoning else {}),
             **({"tool_calls": choice.tool_calls} if choice.tool_calls else {}),
@@ -231,12 +231,12 @@ def _frame(decision: Decision, served: str, kind: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{decision.id}",
         "object": kind,
-        "created": created(decision),
+        "created": read_decision_time(decision),
         "model": f"arm/{served}",
     }
 
 
-def created(decision: Decision) -> int:
+def read_decision_time(decision: Decision) -> int:
     """Return when a decision was made, in seconds since the epoch."""
     return int(decision.decided_at or time.time())
 
@@ -272,7 +272,7 @@ def _logprobs(logprobs: Collection[Mapping[str, Any]]) -> dict[str, Any] | None:
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 
 
-def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
+def cite_passages(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
     """Return a citation for each number of a shown passage in an answer: `[1]` is the first one.
 
     Args:
@@ -282,7 +282,7 @@ def cited(text: str, decided: Decided, config: AppConfig) -> list[Annotation]:
     """
     markers, passages = list(_MARKER.finditer(text)), decided.retrieval.passages
     words = config.find_answering(decided.served).word_budget
-    shown = sum(1 for _ in prompts.numbered(passages, words)) if markers else 0
+    shown = sum(1 for _ in prompts.number_passages(passages, words)) if markers else 0
     return [
         construct(
             Annotation,
@@ -313,7 +313,7 @@ answering.add_door(router, "/v1/chat/completions", TypeAdapter(ChatRequest), ans
 
 @router.post(
     "/v1/chat/completions",
-    **documented(
+    **document_route(
         "createChatCompletion",
         Completion,
         *ANSWER,

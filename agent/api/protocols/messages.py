@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter
 
 from armwise.agent.access import Caller
-from armwise.agent.api import plain, responses
-from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api import ask_checks, plain, responses
+from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import ApiDialect, AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
@@ -22,7 +22,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.replies import Agent, Passed, Reply, among, construct
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
-from armwise.agent.turn import Choices, Decided, Finished, attached_tokens, tokens_in
+from armwise.agent.turn import Choices, Decided, Finished, estimate_attached_tokens, tokens_in
 from armwise.arms.llm import Chunk, Document, Message, object_at, protocols, write_document
 from armwise.arms.llm import Request as Sent
 
@@ -241,7 +241,7 @@ class MessageWriter(answering.Writer):
         yield from self._stop()
         delta = _ending(finished.finish_reasons[0])
         yield {"type": "message_delta", "delta": delta, "usage": _use(finished)}
-        yield {"type": "message_stop", "agent": self._chosen(finished)}
+        yield {"type": "message_stop", "agent": self._describe_choice(finished)}
 
     def fail(self, failure: ApiError) -> Iterator[Document]:
         """Yield the event of a failure."""
@@ -256,7 +256,7 @@ class MessageWriter(answering.Writer):
     def close(self, held: list[Document], finished: Finished) -> Iterator[Document]:
         """Yield the events that end a message, with the cost."""
         yield from held[:-1]
-        yield from (event | {"agent": self._chosen(finished)} for event in held[-1:])
+        yield from (event | {"agent": self._describe_choice(finished)} for event in held[-1:])
 
     def whole(self, written: Choices, finished: Finished) -> "WrittenMessage":
         """Return a message."""
@@ -371,7 +371,7 @@ async def _answer(
 
 @router.post(
     f"{PATH}/count_tokens",
-    **documented(
+    **document_route(
         "countMessageTokens",
         CountedTokens,
         *("model_not_found", "unsupported_parameter"),
@@ -389,7 +389,7 @@ async def count_tokens(
 
 
 def _count_tokens(replica: Replica, document: Document, sent: Conversation) -> Response:
-    if (arm := asking.forced_arm(replica, sent.model)) is not None:
+    if (arm := ask_checks.find_forced_arm(replica, sent.model)) is not None:
         asking.require_model(replica, arm)
     form = Sent("messages", document).chat
     tools = protocols.chat.read_options(form).get("tools", ())
@@ -404,7 +404,7 @@ def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> i
     for message in messages:
         texts += [write_document(call).decode() for call in message.get("tool_calls", ())]
     texts += [write_document(tool).decode() for tool in tools]
-    return sum(map(tokens_in, texts)) + attached_tokens(messages)
+    return sum(map(tokens_in, texts)) + estimate_attached_tokens(messages)
 
 
 answering.add_door(router, PATH, _MESSAGES, _answer, _check_version)
@@ -412,7 +412,7 @@ answering.add_door(router, PATH, _MESSAGES, _answer, _check_version)
 
 @router.post(
     PATH,
-    **documented(
+    **document_route(
         "createMessage",
         WrittenMessage,
         *ANSWER,

@@ -12,11 +12,11 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, TypeAdapter
 
 from armwise.agent.access import Caller, ForeignIdError, UnloggedIdError
-from armwise.agent.api.documented import ANSWER, documented
+from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller
 from armwise.agent.api.protocols import answering
-from armwise.agent.api.protocols.chat import SUCCESS, cited, created
+from armwise.agent.api.protocols.chat import SUCCESS, cite_passages, read_decision_time
 from armwise.agent.api.protocols.schemas import ResponsesRequest
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import AppConfig
@@ -111,7 +111,7 @@ class ResponseWriter(answering.Writer):
         given = {name: request[name] for name in _REPEATED if request.get(name) is not None}
         self.document: dict[str, Any] = self._named | {
             "object": "response",
-            "created_at": created(decided.decision),
+            "created_at": read_decision_time(decided.decision),
             "status": "in_progress",
             "output": [],
             "error": None,
@@ -139,7 +139,7 @@ class ResponseWriter(answering.Writer):
             part["text"] += chunk.text
             part["logprobs"] += chunk.logprobs
             logprobs = list(chunk.logprobs)
-            yield self._of_part("output_text.delta", delta=chunk.text, logprobs=logprobs)
+            yield self._write_part_event("output_text.delta", delta=chunk.text, logprobs=logprobs)
         for piece in chunk.tool_calls:
             if self._open is None or self._call != piece["index"]:
                 yield from self._close()
@@ -147,7 +147,7 @@ class ResponseWriter(answering.Writer):
             if arguments := piece.get("function", {}).get("arguments"):
                 self._arguments += arguments
                 if self._item["type"] == "function_call":
-                    yield self._of_item("function_call_arguments.delta", delta=arguments)
+                    yield self._write_item_event("function_call_arguments.delta", delta=arguments)
 
     def end(self, finished: Finished) -> Iterator[Document]:
         """Yield the events of the end of the answer."""
@@ -192,7 +192,9 @@ class ResponseWriter(answering.Writer):
         for event in held:
             response = event.get("response")
             if isinstance(response, dict):
-                yield event | {"response": self._annotated(response) | {"agent": self._agent(finished)}}
+                yield event | {
+                    "response": self._annotate_response(response) | {"agent": self._agent(finished)}
+                }
             else:
                 yield event
 
@@ -207,7 +209,7 @@ class ResponseWriter(answering.Writer):
 
     def patch_whole(self, answer: Document, finished: Finished) -> Document:
         """Return the response of a model as the client gets it."""
-        return self._annotated(dict(answer)) | self._named | {"agent": self._agent(finished)}
+        return self._annotate_response(dict(answer)) | self._named | {"agent": self._agent(finished)}
 
     def frame(self, event: Document) -> bytes:
         """Return an event as it is sent."""
@@ -217,23 +219,23 @@ class ResponseWriter(answering.Writer):
     def _named(self) -> dict[str, Any]:
         return {"id": f"{RESPONSE}{self._name}", "model": f"arm/{self._decided.served}"}
 
-    def _annotated(self, response: Document) -> Document:
+    def _annotate_response(self, response: Document) -> Document:
         """Return a response of a model with citations of the passages that it was shown."""
         if not self._decided.retrieval.passages:
             return response
         output = [*objects(response.get("output"))]
         for i, item in enumerate(output):
             if isinstance(parts := item.get("content"), list):
-                output[i] = item | {"content": [self._noted(part) for part in parts]}
+                output[i] = item | {"content": [self._annotate_part(part) for part in parts]}
         return response | {"output": output}
 
-    def _noted(self, part: Any) -> Any:
+    def _annotate_part(self, part: Any) -> Any:
         text = part.get("text") if isinstance(part, dict) else None
-        notes = self._cited(text) if isinstance(text, str) else []
+        notes = self._cite(text) if isinstance(text, str) else []
         return part | {"annotations": [*objects(part.get("annotations")), *notes]} if notes else part
 
-    def _cited(self, text: str) -> list[dict[str, Any]]:
-        notes = cited(text, self._decided, self._config)
+    def _cite(self, text: str) -> list[dict[str, Any]]:
+        notes = cite_passages(text, self._decided, self._config)
         return [{"type": note.type, **vars(note.url_citation)} for note in notes]
 
     @property
@@ -251,7 +253,7 @@ class ResponseWriter(answering.Writer):
         item = {"id": name, "type": "message", "role": "assistant", "status": "in_progress"}
         yield from self._begin(item, None, {**item, "content": []})
         self._item["content"] = [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
-        yield self._of_part("content_part.added", part=self._part)
+        yield self._write_part_event("content_part.added", part=self._part)
 
     def _begin_call(self, piece: Any) -> Iterator[Document]:
         name = piece.get("function", {}).get("name", "")
@@ -265,7 +267,7 @@ class ResponseWriter(answering.Writer):
         """Yield the event of an item that begins, as it is shown there."""
         self._open, self._call = item, call
         self.document["output"].append(item)
-        yield self._of_output("output_item.added", item=shown)
+        yield self._write_output_event("output_item.added", item=shown)
 
     def _close(self, status: str = "completed") -> Iterator[Document]:
         """Yield the events of the end of the item that is being written."""
@@ -275,29 +277,31 @@ class ResponseWriter(answering.Writer):
         item["status"] = status
         if self._call is None:
             part = self._part
-            for i, flat in enumerate(self._cited(part["text"])):
+            for i, flat in enumerate(self._cite(part["text"])):
                 part["annotations"].append(flat)
-                yield self._of_part("output_text.annotation.added", annotation_index=i, annotation=flat)
-            yield self._of_part("output_text.done", text=part["text"], logprobs=part["logprobs"])
-            yield self._of_part("content_part.done", part=part)
+                yield self._write_part_event(
+                    "output_text.annotation.added", annotation_index=i, annotation=flat
+                )
+            yield self._write_part_event("output_text.done", text=part["text"], logprobs=part["logprobs"])
+            yield self._write_part_event("content_part.done", part=part)
         else:
             item |= protocols.responses.call_item(self._tool, item["call_id"], self._arguments)
             if item["type"] == "function_call":
                 named = {"arguments": item["arguments"], "name": item["name"]}
-                yield self._of_item("function_call_arguments.done", **named)
+                yield self._write_item_event("function_call_arguments.done", **named)
             elif item["type"] == "custom_tool_call":
-                yield self._of_item("custom_tool_call_input.delta", delta=item["input"])
-                yield self._of_item("custom_tool_call_input.done", input=item["input"])
-        yield self._of_output("output_item.done", item=item)
+                yield self._write_item_event("custom_tool_call_input.delta", delta=item["input"])
+                yield self._write_item_event("custom_tool_call_input.done", input=item["input"])
+        yield self._write_output_event("output_item.done", item=item)
         self._open = None
 
-    def _of_part(self, kind: str, **fields: Any) -> Document:
-        return self._of_item(kind, content_index=0, **fields)
+    def _write_part_event(self, kind: str, **fields: Any) -> Document:
+        return self._write_item_event(kind, content_index=0, **fields)
 
-    def _of_item(self, kind: str, **fields: Any) -> Document:
-        return self._of_output(kind, item_id=self._item["id"], **fields)
+    def _write_item_event(self, kind: str, **fields: Any) -> Document:
+        return self._write_output_event(kind, item_id=self._item["id"], **fields)
 
-    def _of_output(self, kind: str, **fields: Any) -> Document:
+    def _write_output_event(self, kind: str, **fields: Any) -> Document:
         return self._event(kind, output_index=len(self.document["output"]) - 1, **fields)
 
     def _event(self, kind: str, **fields: Any) -> Document:
@@ -341,7 +345,7 @@ async def _find_previous(
     record = None
     tolerated = LOG_UNUSABLE if replica.outage.answers else ()
     with suppress(ForeignIdError, UnloggedIdError, *tolerated):
-        decision_id = caller.stored(name.removeprefix(RESPONSE))
+        decision_id = caller.to_stored_id(name.removeprefix(RESPONSE))
         record = await replica.outage.ask(partial(asyncio.to_thread, replica.store.record, decision_id))
     if record is None or record.execution is None or not record.execution.marks:
         return document, None
@@ -359,7 +363,7 @@ answering.add_door(router, "/v1/responses", TypeAdapter(ResponsesRequest), _answ
 
 @router.post(
     "/v1/responses",
-    **documented(
+    **document_route(
         "createResponse",
         ResponseObject,
         *ANSWER,

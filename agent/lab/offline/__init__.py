@@ -7,9 +7,9 @@ from .choose_portfolio import YAML, PortfolioSelection, select_portfolio
 from .cost_curve import CostCurve, cost_curve
 from .evaluate import EvaluationSettings, evaluate_model
 from .label import MEASURES, Labelling, label_questions
-from .labelled_data import joined, of_arms, read_labelled, read_place, read_questions, write_scores
+from .labelled_data import join_outcomes, read_labelled, read_place, read_questions, select_arms, write_scores
 from .relevance_training import RelevanceTraining, train_relevance, validate_relevance
-from .router_features import ObservedFeatures, observed_features, relevance_of_others, sampled_profiles
+from .router_features import ObservedFeatures, observe_features, relevance_of_others, sample_profiles
 from .router_training import Training, router_spec, train_router
 from .score import CONTAINS, JUDGE, Scoring, open_corpus, score_arms
 from .synthesize import Synthesis, make_questions
@@ -38,11 +38,10 @@ __all__ = [
     "evaluate_model",
     "fit_logged_threshold",
     "fit_threshold",
-    "joined",
+    "join_outcomes",
     "label_questions",
     "make_questions",
-    "observed_features",
-    "of_arms",
+    "observe_features",
     "on_par",
     "open_corpus",
     "read_labelled",
@@ -50,8 +49,9 @@ __all__ = [
     "read_questions",
     "relevance_of_others",
     "router_spec",
-    "sampled_profiles",
+    "sample_profiles",
     "score_arms",
+    "select_arms",
     "select_portfolio",
     "train_cascade",
     "train_relevance",

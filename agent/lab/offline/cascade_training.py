@@ -11,9 +11,9 @@ from armwise.agent.config import AppConfig
 from armwise.agent.lab.offline.labelled_data import (
     PLAIN,
     Retrieved,
-    of_arms,
+    find_writing,
     print_foreign,
-    written,
+    select_arms,
 )
 from armwise.agent.lab.offline.training import TrainingData, check_output, print_arm, print_results, read_spec
 from armwise.agent.lab.routers import cascade, cross_validation, utilities
@@ -56,7 +56,7 @@ def train_cascade(
         CorpusError: The corpus cannot be read.
     """
     check_output(settings.output)
-    spec, writing = settings.spec, written(settings.outcomes)
+    spec, writing = settings.spec, find_writing(settings.outcomes)
     outcomes = cascade_outcomes(settings.read(), spec, settings.utility, console)
     labels, corpus = cascade_labels(outcomes, spec, settings.utility, settings.config, console, on_progress)
     held_out = cross_validation.draw_part(labels.features[0].texts, settings.held_out, settings.seed)
@@ -92,7 +92,7 @@ def cascade_outcomes(
     console: Console,
 ) -> Outcomes:
     """Return the outcomes of a cascade's arms, in its order, on the questions where all of them are known."""
-    outcomes = of_arms(everything, dataset.positions(everything.arms, spec.arms))
+    outcomes = select_arms(everything, dataset.positions(everything.arms, spec.arms))
     if spec.right not in outcomes.scores:
         raise RouterError(
             f"no score {spec.right!r} among the outcomes, which have {', '.join(outcomes.scores)}"
@@ -114,7 +114,7 @@ def cascade_labels(
     on_progress: Progress,
 ) -> tuple[cascade.CascadeDataset, str | None]:
     """Return the data that a cascade is fitted to, and the digest of the corpus, if it has passages."""
-    retrieved = Retrieved.of(outcomes, config.settled(), on_progress)
+    retrieved = Retrieved.look_up(outcomes, config.resolve_places(), on_progress)
     print_foreign(retrieved.foreign, config, console)
     answers = [[answer or "" for answer in row] for row in outcomes.answers]
     texts = [question.text for question in outcomes.questions]

@@ -237,7 +237,7 @@ def fit_logged_threshold(config: AppConfig, arm: str) -> ThresholdFit:
     """
     if arm not in config.arms:
         raise ConfigError(f"unknown arm {arm!r}{did_you_mean(arm, config.arms)}")
-    if (checked := ArmGraph(config.arms).checked(arm)) is None:
+    if (checked := ArmGraph(config.arms).find_checks(arm)) is None:
         raise ConfigError(f"arm {arm!r} is of kind {config.arms[arm].kind!r}: its answers are not checked")
     with closing(Store(config.database_url, config.reward.join, create=False)) as store:
         answers, left_out = read_checked(store, config, arm)

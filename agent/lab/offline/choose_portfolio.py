@@ -141,7 +141,7 @@ class Pool:
         return self.share == 1.0
 
     @classmethod
-    def of(cls, matrix: ScoreMatrix, cost: str | None) -> "Pool":
+    def from_matrix(cls, matrix: ScoreMatrix, cost: str | None) -> "Pool":
         """Select the arms and questions of a matrix that have a known score.
 
         Args:
@@ -243,7 +243,7 @@ def select_portfolio(settings: PortfolioSelection, console: Console) -> Portfoli
         ValueError: The matrix cannot be read, or contradicts the settings; the message says how.
     """
     table = score_matrix.read_arms(settings.scores)
-    pool = Pool.of(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
+    pool = Pool.from_matrix(read_matrix(settings.scores, _candidates(settings, table)), settings.cost)
     for arm in settings.start:
         if arm in pool.lost_arms:
             raise ValueError(f"start names {arm!r}, which has no scores")
@@ -320,7 +320,9 @@ def _reject(
         fits = pool.costs is not None and float(pool.costs[kept].sum()) <= settings.budget
     if not fits or set(kept) == set(choice.portfolio.arms):
         return None
-    compared = ComparedScores.of(choice.held_out, choice.portfolio.arms, kept, choice.single).compare(rng)
+    compared = ComparedScores.from_picks(choice.held_out, choice.portfolio.arms, kept, choice.single).compare(
+        rng
+    )
     assert compared.lead is not None  # as resamples were drawn
     interval = compared.lead[-1]
     if interval[0] > 0.0:
@@ -334,7 +336,7 @@ def _start(pool: Pool, settings: PortfolioSelection) -> list[int]:
 
 
 def _outcomes(scores: Scores, choice: PortfolioChoice) -> ComparedScores:
-    return ComparedScores.of(scores, choice.portfolio.arms, choice.average, choice.single)
+    return ComparedScores.from_picks(scores, choice.portfolio.arms, choice.average, choice.single)
 
 
 def _report(
@@ -363,14 +365,14 @@ def _report(
         cost=pool.cost,
         spent=None if pool.costs is None else math.fsum(pool.costs[list(picks)]),
         budgets=by_budget(pool, choice, settings.budgets, settings.budget or 0.0, _start(pool, settings)),
-        bound=_bound(pool, settings, choice) if pool.whole else None,
-        known=_known(pool, choice),
+        bound=_bound_score(pool, settings, choice) if pool.whole else None,
+        known=_count_known(pool, choice),
         splits=(held_out,),
         manifest=table.manifest,
     )
 
 
-def _bound(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) -> ScoreBound:
+def _bound_score(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) -> ScoreBound:
     most = settings.k
     if settings.budget is not None and pool.costs is not None:
         most = selection.affordable(pool.costs, settings.budget)
@@ -385,7 +387,7 @@ def _bound(pool: Pool, settings: PortfolioSelection, choice: PortfolioChoice) ->
     )
 
 
-def _known(pool: Pool, choice: PortfolioChoice) -> Known | None:
+def _count_known(pool: Pool, choice: PortfolioChoice) -> Known | None:
     """Return figures on unknown scores; None: all scores are known."""
     if pool.whole and not pool.lost_arms and not pool.lost_questions:
         return None
@@ -476,10 +478,10 @@ def choose(
         )
     if costs is None:
         raise ValueError("a budget needs costs, and the matrix has none")
-    return PortfolioChoice(chosen, held_out, *_bought(chosen, costs, budget, start), single)
+    return PortfolioChoice(chosen, held_out, *_fill_budget(chosen, costs, budget, start), single)
 
 
-def _bought(
+def _fill_budget(
     chosen: Scores, costs: Floats, budget: float, start: Sequence[int]
 ) -> tuple[Portfolio, tuple[int, ...]]:
     """Return the portfolio within a budget, and the arms with the largest means that fit it, in order."""
@@ -512,7 +514,7 @@ def by_budget(
     most = max(most, math.fsum(pool.costs[list(choice.portfolio.arms)]), least)
     budgeted = []
     for budget in np.unique(np.geomspace(least, most, points)).tolist():
-        portfolio, average = _bought(choice.chosen, pool.costs, budget, start)
+        portfolio, average = _fill_budget(choice.chosen, pool.costs, budget, start)
         budgeted.append(
             Budgeted(
                 budget,

@@ -3,7 +3,7 @@
 A router's scores are swept over the weight of cost, from the best arm of each question to the cheapest arm
 for all; the best and the cheapest single arm complete the family, since they need no router. The baseline is
 random mixtures of single arms (the zero router of RouterBench). Intervals are from a bootstrap over
-questions, see `intervals.shown`.
+questions, see `intervals.present`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,7 +146,7 @@ def cost_curve(
     most = max(1.0, float(quality.max()))
     possible = {"area": (0.0, most), "gain": (-most, most)}
     spans = {
-        name: intervals.shown(
+        name: intervals.present(
             value,
             _interval([sample[name] for sample in drawn or [figures]]),
             possible.get(name, (0.0, 1.0)),

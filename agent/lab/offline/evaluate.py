@@ -5,7 +5,7 @@
     folder of relevance    the passages of a learned fusion, compared with each arm and rank fusion
 
 The best single arm is selected on these outcomes, so the comparison favours it. Intervals are from a
-bootstrap over questions, as `intervals.shown`; the test is Wilcoxon's signed-rank test of the utility,
+bootstrap over questions, as `intervals.present`; the test is Wilcoxon's signed-rank test of the utility,
 question by question. A router also has a cost-quality curve, unless the best arm is the cheapest one.
 
 With `leave_out`, a router is fitted again without each type of question, or each data set, and evaluated on
@@ -26,15 +26,15 @@ from rich.table import Table
 
 from armwise.agent.lab.offline.cascade_training import cascade_labels, cascade_outcomes
 from armwise.agent.lab.offline.cost_curve import CostCurve, cost_curve
-from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions, of_arms
+from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions, select_arms
 from armwise.agent.lab.offline.relevance_training import (
     digest_of_text,
     read_cases,
-    trained_on,
+    read_trained_on,
     validate_relevance,
     with_gold,
 )
-from armwise.agent.lab.offline.router_features import observed_features
+from armwise.agent.lab.offline.router_features import observe_features
 from armwise.agent.lab.offline.router_training import Training, learn_relevance, read_trainable, refit_scores
 from armwise.agent.lab.offline.training import print_results
 from armwise.agent.lab.routers import cascade, utilities, validation
@@ -220,14 +220,14 @@ def _router(settings: EvaluationSettings, console: Console, on_progress: Progres
     trained = read_trained(settings.model)
     if settings.leave_out is not None:
         return _leave_out(settings, settings.leave_out, trained, console, on_progress)
-    config = settings.config.settled()
+    config = settings.config.resolve_places()
     outcomes, n_left_out = _unknown(settings, trained)
     about, stage = trained.about, trained.router.stage
     if about.backbone not in config.backbones:
         raise RouterError(f"the router was trained on backbone {about.backbone!r}, which is not declared")
     trained.check_encoder(config.backbones[about.backbone])
     passages = tuple(tuple(ids and ids[: about.k] for ids in row) for row in outcomes.passages)
-    observed = observed_features(
+    observed = observe_features(
         replace(outcomes, passages=passages), config, about.backbone, stage, on_progress, trained.relevance
     )
     result = evaluate_scores(
@@ -255,9 +255,9 @@ def _unknown(settings: EvaluationSettings, trained: Trained) -> tuple[Outcomes, 
     """
     outcomes = settings.read()
     arms = trained.about.arms
-    outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    outcomes = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
     kept = out_of_fold.read_out_of_fold(settings.model, trained.about)
-    fitted, _ = kept.of([question.text for question in outcomes.questions], len(arms))
+    fitted, _ = kept.look_up([question.text for question in outcomes.questions], len(arms))
     if fitted.all():
         raise RouterError(f"the router was trained on all of these {len(fitted):,} questions: take others")
     return outcomes.only(~fitted), int(fitted.sum())
@@ -293,7 +293,7 @@ def evaluate_scores(
     best = worth.argmax(axis=1)
     rows |= {validation.ROUTER: _means(paid, plain, picks), validation.ORACLE: _means(complete, plain, best)}
     shares = np.bincount(picks, minlength=len(outcomes.arms)) / len(picks)
-    gap, span = _closed([compared], resamples, rng)
+    gap, span = _measure_gap([compared], resamples, rng)
     return RouterEvaluation(
         len(worth),
         0,
@@ -351,7 +351,9 @@ def _leave_out(
         )
         for name in names
     ]
-    observed = observed_features(outcomes, settings.config.settled(), about.backbone, stage, on_progress)
+    observed = observe_features(
+        outcomes, settings.config.resolve_places(), about.backbone, stage, on_progress
+    )
     predict = learn_relevance(recipe, outcomes, observed, on_progress) if recipe.relevance else None
     scores = refit_scores(recipe, outcomes, observed.features, parts, on_progress, predict)
     result = evaluate_left_out(
@@ -395,7 +397,7 @@ def evaluate_left_out(
     def row(parts: Sequence[_Compared], single: str, p: float | None) -> LeftOut:
         router, best, oracle = np.mean([part.earned.mean(axis=0) for part in parts], axis=0).tolist()
         n = sum(len(part.earned) for part in parts)
-        return LeftOut(n, single, router, best, oracle, *_closed(parts, resamples, rng), p)
+        return LeftOut(n, single, router, best, oracle, *_measure_gap(parts, resamples, rng), p)
 
     rows = {
         name: row([part], outcomes.arms[part.single], min(1.0, len(compared) * part.p))
@@ -447,7 +449,7 @@ def _compare(outcomes: Outcomes, scores: dataset.Floats, plain: Utility, stage: 
     if not whole.any():
         raise RouterError("no question has the outcomes of every arm of the router")
     complete, worth, scores = outcomes.only(whole), worth[whole], scores[whole]
-    paid, at = validation.charged(complete, stage), np.arange(len(worth))
+    paid, at = validation.charge_stage(complete, stage), np.arange(len(worth))
     picks, single, best = scores.argmax(axis=1), int(worth.mean(axis=0).argmax()), worth.argmax(axis=1)
     earned = np.column_stack([utilities.utilities(paid, plain)[at, picks], worth[:, single], worth[at, best]])
     return _Compared(complete, paid, worth, scores, picks, single, earned)
@@ -465,10 +467,12 @@ def _curve(
     quality = utilities.utilities(outcomes, utility.model_copy(update={"cost_weight": 0.0}))
     axes = {"cost": utility.cost} if utility.cost_weight > 0.0 else AXES
     for unit, prices in axes.items():
-        names = {name for group in utilities.needed(prices, outcomes.costs).values() for name in group}
+        names = {
+            name for group in utilities.list_needed_costs(prices, outcomes.costs).values() for name in group
+        }
         if not names <= outcomes.costs.keys():
             continue
-        cost, charged = (utilities.priced(results, prices) for results in (outcomes, paid))
+        cost, charged = (utilities.price_costs(results, prices) for results in (outcomes, paid))
         if np.isfinite(cost).all() and np.isfinite(charged).all() and np.ptp(cost.mean(axis=0)) > 0.0:
             return cost_curve(scores, quality, cost, charged, outcomes.arms, unit, resamples, rng)
     return None
@@ -483,7 +487,7 @@ def _gap(means: dataset.Floats) -> dataset.Floats:
     return np.asarray((means[:, 0] - means[:, 1]) / (means[:, 2] - means[:, 1]))
 
 
-def _closed(
+def _measure_gap(
     parts: Sequence[_Compared], resamples: int, rng: np.random.Generator
 ) -> tuple[float | None, Interval | None]:
     """Return the share of the gap that is closed, and its 95 % interval; None if there is no gap.
@@ -512,7 +516,7 @@ def _closed(
     worst = np.mean([part.worth.min(axis=1).mean() for part in parts])
     least = float(_gap(np.array([[worst, *means[0, 1:]]]))[0])
     possible = min([least, gap, *([low] if len(shares) else [])]), 1.0
-    return gap, intervals.shown(gap, (low, high), possible, n=sum(len(part.worth) for part in parts))[1]
+    return gap, intervals.present(gap, (low, high), possible, n=sum(len(part.worth) for part in parts))[1]
 
 
 def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Mapping[str, float]:
@@ -521,7 +525,7 @@ def _means(outcomes: Outcomes, utility: Utility, picks: NDArray[np.intp]) -> Map
     values = {name: outcomes.scores[name][at, picks] for name in ("em", "f1") if name in outcomes.scores}
     values = {"utility": utilities.utilities(outcomes, utility)[at, picks], **values}
     if utility.cost_weight > 0.0:
-        values["cost"] = utilities.priced(outcomes, utility.cost)[at, picks]
+        values["cost"] = utilities.price_costs(outcomes, utility.cost)[at, picks]
     return {name: float(value.mean()) for name, value in values.items() if not np.isnan(value).any()}
 
 
@@ -529,7 +533,7 @@ def _relevance(settings: EvaluationSettings, console: Console, on_progress: Prog
     """Evaluate a relevance model."""
     model = read_model(settings.model)
     outcomes = with_gold(settings, ("*",))
-    fitted = trained_on(settings.model.expanduser())
+    fitted = read_trained_on(settings.model.expanduser())
     in_training = np.array([digest_of_text(question.text) in fitted for question in outcomes.questions])
     if in_training.all():
         raise RouterError(
@@ -539,8 +543,8 @@ def _relevance(settings: EvaluationSettings, console: Console, on_progress: Prog
         console.print(f"left out, as the model was trained on them: {in_training.sum():,} questions", **PLAIN)
     outcomes = outcomes.only(~in_training)
     if arms := [arm for arm in model.header.arms if arm in outcomes.arms]:
-        outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
-    cases, _ = read_cases(outcomes, settings.config.settled(), on_progress)
+        outcomes = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    cases, _ = read_cases(outcomes, settings.config.resolve_places(), on_progress)
     relevance = []
     for number, case in enumerate(cases, start=1):
         relevance.append(model.relevance(case.question, case.found))

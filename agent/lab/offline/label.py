@@ -117,12 +117,12 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: A model cannot be found.
     """
-    config, answering = settings.config.settled(), settings.config.answering
+    config, answering = settings.config.resolve_places(), settings.config.answering
     everything, backbones = read_arms(config, settings.pool)
     actions = [name for name, spec in everything.items() if spec.action]
     arms = tuple(select_names(actions, settings.arms, "no arm"))
     specs = ArmGraph(everything).closure(*arms)
-    measured = _measured(settings)
+    measured = _list_measures(settings)
     questions = _questions(settings, measured, console)
     job = LabelJob(
         questions=questions,
@@ -136,8 +136,8 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
         open_selector=open_selector,
         arms=arms,
         form=settings.form,
-        of_answers=_of_answers(settings, measured),
-        of_passages=_of_passages(settings, measured),
+        of_answers=_build_answer_measures(settings, measured),
+        of_passages=_build_passage_measures(settings, measured),
         k=answering.passages,
         word_budget=answering.word_budget,
         max_tokens=answering.max_tokens,
@@ -153,7 +153,7 @@ def label_questions(settings: Labelling, console: Console, on_progress: Progress
     return report.outcomes
 
 
-def _measured(settings: Labelling) -> tuple[str, ...]:
+def _list_measures(settings: Labelling) -> tuple[str, ...]:
     """Return the names of the measures."""
     more = (EQUIVALENCE,) if settings.bem_model else ()
     return tuple(dict.fromkeys((*(settings.measures or (*METRICS, RECALL)), *more)))
@@ -172,7 +172,7 @@ def _questions(settings: Labelling, measured: tuple[str, ...], console: Console)
     return sample_questions(everything, settings.limit, settings.seed)
 
 
-def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
+def _build_answer_measures(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[str], ...]:
     """Return the measures of answers. Raises ModelNotFoundError."""
     measures = [
         answer_measures.by_words(name, metric) for name, metric in METRICS.items() if name in measured
@@ -184,7 +184,9 @@ def _of_answers(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure
     return tuple(measures)
 
 
-def _of_passages(settings: Labelling, measured: tuple[str, ...]) -> tuple[Measure[scorers.Ranking], ...]:
+def _build_passage_measures(
+    settings: Labelling, measured: tuple[str, ...]
+) -> tuple[Measure[scorers.Ranking], ...]:
     """Return the measures of passages."""
     measures = []
     if RECALL in measured:

@@ -84,7 +84,7 @@ class Retrieved:
     foreign: int
 
     @classmethod
-    def of(cls, outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> "Retrieved":
+    def look_up(cls, outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> "Retrieved":
         """Look up the passages of outcomes.
 
         Args:
@@ -100,7 +100,7 @@ class Retrieved:
         if not ids:
             return cls([[[] for _ in row] for row in outcomes.passages], None, 0)
         corpus = ingest_all(config.corpus_sources, progress=on_progress)
-        positions = corpus.known(ids)
+        positions = corpus.find_positions(ids)
         if not positions:
             raise RouterError(
                 f"none of the {len(ids):,} passages of the outcomes, such as {ids[0]!r}, is in corpus "
@@ -134,7 +134,7 @@ def read_labelled(paths: Sequence[Path], questions: Sequence[Question] = ()) -> 
         MatrixError: A score matrix cannot be read.
         RouterError: Two folders contradict each other on a question, or on an arm and a question.
     """
-    return joined([read_place(path, questions) for path in paths])
+    return join_outcomes([read_place(path, questions) for path in paths])
 
 
 def read_place(
@@ -158,7 +158,7 @@ def read_place(
     for arm, spec in matrix.table.specs.items():
         if arms is not None and arm in arms and not catalog.are_equivalent(spec, arms[arm]):
             raise RouterError(f"arm {arm!r} is another in {path} than in the configuration")
-    return utilities.of_matrix(matrix, matrix.table.measure.removesuffix(OF_LOG))
+    return utilities.to_outcomes(matrix, matrix.table.measure.removesuffix(OF_LOG))
 
 
 def write_scores(
@@ -188,7 +188,7 @@ def write_scores(
     arms = [arm for arm in outcomes.arms if arm in specs]
     if not arms:
         raise RouterError(f"no labelled arm has a known spec: {', '.join(outcomes.arms)}")
-    subset = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    subset = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
     every = {**{arm: specs[arm] for arm in arms}, **ArmGraph(specs).closure(*arms)}
     parts = len(every) - len(arms)  # parts of arms, which were not run themselves, come last
     costs = {
@@ -202,13 +202,13 @@ def write_scores(
     return table
 
 
-def written(paths: Sequence[Path]) -> prompts.Writing | None:
+def find_writing(paths: Sequence[Path]) -> prompts.Writing | None:
     """Return the settings with which the answers of these folders were written; None: unrecorded.
 
     Raises:
         RouterError: The folders differ, or a record is damaged.
     """
-    writings = [_written(path) for path in paths]
+    writings = [_read_writing(path) for path in paths]
     records = [writing for writing in writings if writing is not None]
     if len(records) < len(writings):
         return None
@@ -216,19 +216,19 @@ def written(paths: Sequence[Path]) -> prompts.Writing | None:
     for path, other in zip(paths[1:], others, strict=True):
         if other != first:
             raise RouterError(
-                f"the answers in {paths[0]} were written with {_described(first)}, but the answers in "
-                f"{path} with {_described(other)}: a router that compares answers needs the same settings "
+                f"the answers in {paths[0]} were written with {_describe(first)}, but the answers in "
+                f"{path} with {_describe(other)}: a router that compares answers needs the same settings "
                 "in all folders"
             )
     return first
 
 
-def _written(folder: Path) -> prompts.Writing | None:
+def _read_writing(folder: Path) -> prompts.Writing | None:
     if not (folder / manifest.MANIFEST).exists():
         return None
     try:
         facts = {name: str(value) for name, value in manifest.identify(folder).items()}
-        return prompts.Writing.of(facts) if facts.keys() >= {"form"} else None
+        return prompts.Writing.from_facts(facts) if facts.keys() >= {"form"} else None
     except (ValueError, KeyError, TypeError) as error:
         raise RouterError(
             f"{folder / manifest.MANIFEST} is damaged: {error!r}; without it, it is unknown how the answers "
@@ -236,11 +236,11 @@ def _written(folder: Path) -> prompts.Writing | None:
         ) from None
 
 
-def _described(writing: prompts.Writing) -> str:
+def _describe(writing: prompts.Writing) -> str:
     return ", ".join(f"{fact} {value}" for fact, value in writing.facts.items())
 
 
-def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
+def join_outcomes(outcomes: Sequence[Outcomes]) -> Outcomes:
     """Join outcomes by the ids of questions and the names of arms; gaps are NaN or None.
 
     Raises:
@@ -255,7 +255,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
     count = np.zeros((len(questions), len(arms)), dtype=np.intp)
     for part in outcomes:
         at = np.ix_([row[question.id] for question in part.questions], [arms.index(arm) for arm in part.arms])
-        parts.append(_OutcomePart(part, at, _known(part)))
+        parts.append(_OutcomePart(part, at, _find_known(part)))
         count[at] += parts[-1].known
     if (count > 1).any():
         twice, arm = np.argwhere(count > 1)[0].tolist()
@@ -270,7 +270,7 @@ def joined(outcomes: Sequence[Outcomes]) -> Outcomes:
     )
 
 
-def of_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
+def select_arms(outcomes: Outcomes, at: Sequence[int]) -> Outcomes:
     """Return the outcomes of the arms with these indices."""
     return Outcomes(
         outcomes.questions,
@@ -321,7 +321,7 @@ def _things(parts: Sequence[tuple[_OutcomePart, Rows]], shape: tuple[int, int]) 
     return tuple(map(tuple, whole))
 
 
-def _known(outcomes: Outcomes) -> NDArray[np.bool_]:
+def _find_known(outcomes: Outcomes) -> NDArray[np.bool_]:
     """Return whether each arm has any known value on each question, shape (n_questions, n_arms)."""
     is_known = np.array([[ids is not None for ids in row] for row in outcomes.passages])
     for values in (*outcomes.scores.values(), *outcomes.costs.values()):

@@ -199,7 +199,7 @@ class ComparedScores:
     same: Sequence[bool]
 
     @classmethod
-    def of(
+    def from_picks(
         cls, scores: Scores, picks: Sequence[int], average: Sequence[int], single: int
     ) -> "ComparedScores":
         """Look up the scores; if one choice has fewer arms, its last set stands in for larger sizes."""
@@ -236,7 +236,7 @@ def _bound_lead(lead: Terms, resampled: Interval, same: bool) -> Interval:
     """Return the interval of a lead, which is 0 for the same arms."""
     if same:
         return 0.0, 0.0
-    return intervals.shown(lead.value, resampled, (-1.0, 1.0), n=len(lead.numerator))[1]
+    return intervals.present(lead.value, resampled, (-1.0, 1.0), n=len(lead.numerator))[1]
 
 
 def _means(scores: Scores) -> tuple[float, ...]:

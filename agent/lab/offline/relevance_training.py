@@ -18,8 +18,8 @@ from armwise.agent.lab.offline.labelled_data import (
     PLAIN,
     LabelledQuestions,
     Retrieved,
-    of_arms,
     print_foreign,
+    select_arms,
 )
 from armwise.agent.lab.offline.training import (
     FoldedData,
@@ -97,10 +97,10 @@ def train_relevance(settings: RelevanceTraining, console: Console, on_progress: 
     """
     check_output(settings.output)
     outcomes = with_gold(settings, settings.arms)
-    cases, foreign = read_cases(outcomes, settings.config.settled(), on_progress)
+    cases, foreign = read_cases(outcomes, settings.config.resolve_places(), on_progress)
     print_foreign(foreign, settings.config, console)
     parts = settings.parts([case.question for case in cases])
-    examples = Examples.of(cases, settings.fitting, on_progress)
+    examples = Examples.from_cases(cases, settings.fitting, on_progress)
     relevance = examples.out_of_fold(parts, on_progress)
     validated = validate_relevance(cases, relevance, examples.k)
     model = examples.fit()
@@ -129,7 +129,7 @@ def digest_of_text(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def trained_on(folder: Path) -> frozenset[str]:
+def read_trained_on(folder: Path) -> frozenset[str]:
     """Return the digests of a model's training questions; empty: the model has no record of them.
 
     Raises:
@@ -155,7 +155,7 @@ def with_gold(labelled: LabelledQuestions, arms: Sequence[str]) -> Outcomes:
         queries = labelled.queries
         remedy = "give them with --queries" if queries is None else f"add them to {queries}, which has none"
         raise RouterError(f"relevance is learned from the gold_ids of questions: {remedy}")
-    return of_arms(outcomes.only(has_gold), dataset.positions(outcomes.arms, names))
+    return select_arms(outcomes.only(has_gold), dataset.positions(outcomes.arms, names))
 
 
 def read_cases(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> tuple[list[Case], int]:
@@ -173,7 +173,7 @@ def read_cases(outcomes: Outcomes, config: AppConfig, on_progress: Progress) -> 
         RouterError: The outcomes have no passages, or only passages of another corpus.
         CorpusError: The corpus cannot be read.
     """
-    retrieved = Retrieved.of(outcomes, config, on_progress)
+    retrieved = Retrieved.look_up(outcomes, config, on_progress)
     if retrieved.corpus is None:
         raise RouterError("a relevance model scores passages, but the outcomes have no passages")
     cases = [

@@ -62,7 +62,7 @@ class ObservedFeatures:
             Case(text, dict(zip(arms, row, strict=True)), frozenset(ids))
             for text, row, ids in zip(texts, self.found, gold, strict=True)
         ]
-        return Examples.of(cases, FITTING, on_progress)
+        return Examples.from_cases(cases, FITTING, on_progress)
 
 
 def relevance_of_others(
@@ -81,7 +81,7 @@ def relevance_of_others(
         RelevanceError: None or all of the passages of these questions are gold.
     """
     model = examples.fit(known)
-    relevance = examples.predicted(model)
+    relevance = examples.predict(model)
     inner = cross_validation.folds([texts[row] for row in known], FOLDS, seed)
     parts = [(known[training], known[held_out]) for training, held_out in inner]
     for row, predicted in enumerate(examples.out_of_fold(parts)):
@@ -90,7 +90,7 @@ def relevance_of_others(
     return model, relevance
 
 
-def observed_features(
+def observe_features(
     outcomes: Outcomes,
     config: AppConfig,
     backbone: str,
@@ -117,22 +117,22 @@ def observed_features(
     if stage is not Stage.QUESTION and not any(ids for row in rankings for ids in row):
         raise RouterError("the router reads what was retrieved; the outcomes have no passages")
     texts = tuple(question.text for question in outcomes.questions)
-    embedding = _embedded(texts, config.backbones[backbone], on_progress)
+    embedding = _embed(texts, config.backbones[backbone], on_progress)
     features = Features(
-        outcomes.arms, texts, router_features.QUESTION, router_features.question_table(texts), embedding
+        outcomes.arms, texts, router_features.QUESTION, router_features.build_question_table(texts), embedding
     )
-    profiles = sampled_profiles(config, on_progress, backbone)
+    profiles = sample_profiles(config, on_progress, backbone)
     features = replace(features, passages={name: profile.vectors for name, profile in profiles.items()})
     if stage is Stage.QUESTION:
         return ObservedFeatures(features)
-    passages = Retrieved.of(outcomes, config, on_progress)
+    passages = Retrieved.look_up(outcomes, config, on_progress)
     assert passages.corpus is not None  # some were retrieved
     vectors = _vectors(passages, passages.corpus, config, backbone, on_progress)
-    retrieved = _retrieved(texts, embedding, passages.rankings, vectors, on_progress)
+    retrieved = _build_retrieved_table(texts, embedding, passages.rankings, vectors, on_progress)
     answers = answered = None
     if stage is Stage.ANSWERED:
         answers = [[answer or "" for answer in row] for row in outcomes.answers]
-        answered = router_features.answered_table(texts, outcomes.arms, answers, passages.rankings)
+        answered = router_features.build_answered_table(texts, outcomes.arms, answers, passages.rankings)
     observed = ObservedFeatures(
         replace(features, retrieved=retrieved, answered=answered),
         max(len(ids) for row in rankings for ids in row),
@@ -150,7 +150,7 @@ def observed_features(
     return replace(observed, features=observed.with_relevance(predicted))
 
 
-def sampled_profiles(
+def sample_profiles(
     config: AppConfig, on_progress: Progress, backbone: str | None = None
 ) -> Mapping[str, Profile]:
     """Return the profiles of all arms' sources, if the configuration uses similarities.
@@ -173,7 +173,7 @@ def sampled_profiles(
     return read_profiles(config.arms, spec, have)
 
 
-def _embedded(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
+def _embed(texts: Sequence[str], backbone: Backbone, on_progress: Progress) -> NDArray[np.float32]:
     embedder = build_embedder(backbone)
     blocks = []
     for start in range(0, len(texts), BLOCK):
@@ -189,10 +189,10 @@ def _vectors(
     backbone = config.backbones[name]
     prepare_vectors(corpus, config.indexes_path, backbone, on_progress)
     ids = sorted({passage.id for row in passages.rankings for ranking in row for passage in ranking})
-    return PassageVectors(corpus, config.indexes_path, backbone).of(ids)
+    return PassageVectors(corpus, config.indexes_path, backbone).look_up(ids)
 
 
-def _retrieved(
+def _build_retrieved_table(
     texts: Sequence[str],
     embedding: NDArray[np.float32],
     rankings: Sequence[Sequence[Sequence[Passage]]],
@@ -203,7 +203,7 @@ def _retrieved(
     for start in range(0, len(rankings), BLOCK):
         end = min(start + BLOCK, len(rankings))
         blocks.append(
-            router_features.retrieved_table(
+            router_features.build_retrieved_table(
                 texts[start:end], embedding[start:end], rankings[start:end], vectors
             )
         )

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from armwise.agent.lab.offline.labelled_data import (
     PLAIN,
-    of_arms,
+    find_writing,
     print_foreign,
-    written,
+    select_arms,
 )
-from armwise.agent.lab.offline.router_features import ObservedFeatures, observed_features, relevance_of_others
+from armwise.agent.lab.offline.router_features import ObservedFeatures, observe_features, relevance_of_others
 from armwise.agent.lab.offline.training import FoldedData, check_output, print_arm, print_results, read_spec
 from armwise.agent.lab.routers import cross_validation, utilities, validation
 from armwise.agent.routers import (
@@ -83,23 +83,23 @@ def train_router(settings: Training, console: Console, on_progress: Progress) ->
         CorpusError: The corpus cannot be read.
         ModelNotFoundError: The model of the backbone cannot be found.
     """
-    config = settings.config.settled()
+    config = settings.config.resolve_places()
     check_output(settings.output)
     name = _backbone(settings)
     stage = build_router(settings.router).stage
     outcomes = read_trainable(settings, console)
-    writing = written(settings.outcomes) if stage is Stage.ANSWERED else None
+    writing = find_writing(settings.outcomes) if stage is Stage.ANSWERED else None
     parts = settings.parts([question.text for question in outcomes.questions])
-    observed = observed_features(outcomes, config, name, stage, on_progress)
+    observed = observe_features(outcomes, config, name, stage, on_progress)
     print_foreign(observed.foreign, config, console)
     predict = learn_relevance(settings, outcomes, observed, on_progress) if settings.relevance else None
     held_out_scores = refit_scores(settings, outcomes, observed.features, parts, on_progress, predict)
-    validated = _validated(settings, outcomes, held_out_scores, stage)
+    validated = _validate(settings, outcomes, held_out_scores, stage)
     utility = settings.utility
     if (
         validated
         and utility.cost_weight > 0.0
-        and (free := validation.uncharged(outcomes, utility.cost, stage))
+        and (free := validation.warn_uncharged(outcomes, utility.cost, stage))
     ):
         console.print(free, **PLAIN)
     features, relevance = predict(None) if predict else (observed.features, None)
@@ -155,9 +155,9 @@ def read_trainable(settings: Training, console: Console) -> Outcomes:
         hint = did_you_mean(settings.quality, outcomes.scores)
         raise RouterError(f"no score {settings.quality!r} among the outcomes{hint}")
     arms = select_names(outcomes.arms, settings.arms, "no arm of the outcomes", RouterError)
-    outcomes = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    outcomes = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
     has_utility = ~np.isnan(utilities.utilities(outcomes, settings.utility)).all(axis=0)
-    left = of_arms(outcomes, np.flatnonzero(has_utility).tolist())
+    left = select_arms(outcomes, np.flatnonzero(has_utility).tolist())
     if unknown := [arm for arm in outcomes.arms if arm not in left.arms]:
         names = ", ".join(unknown)
         console.print(f"left out, as their utility is unknown on every question: {names}", **PLAIN)
@@ -225,7 +225,7 @@ def refit_scores(
     return scores
 
 
-def _validated(
+def _validate(
     settings: Training, outcomes: Outcomes, scores: dataset.Floats, stage: Stage
 ) -> validation.RouterValidation | None:
     """Validate a router by its out-of-fold scores; None: all scores are unknown."""

@@ -24,7 +24,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
 from armwise.agent.lab.offline.labelled_data import OF_LOG, read_labelled, read_questions, write_scores
 from armwise.agent.lab.routers import open_selector
-from armwise.agent.lab.simulation import shuffled
+from armwise.agent.lab.simulation import shuffle
 from armwise.arms.base import Progress
 from armwise.arms.corpus import Corpus, ingest_all
 from armwise.arms.lab.jobs import ScoreJob, ScoreReport, score
@@ -130,7 +130,7 @@ def score_arms(settings: Scoring, console: Console, on_progress: Progress) -> Sc
 
 
 def _score(settings: Scoring, queries: Path, console: Console, on_progress: Progress) -> ScoreReport:
-    config = settings.config.settled()
+    config = settings.config.resolve_places()
     scorer = choose_scorer(settings)
     specs, backbones = read_arms(config, settings.pool)
     needed: Needed = "answers" if settings.measure in (*METRICS, CONTAINS) else "gold_ids"
@@ -182,7 +182,7 @@ def select_questions(queries: Path, needed: Needed | None, measure: str, console
 
 def sample_questions(questions: list[Question], limit: int | None, seed: int) -> tuple[Question, ...]:
     """Return the first `limit` shuffled questions; None: all questions in their order."""
-    return tuple(questions if limit is None else shuffled(questions, seed)[:limit])
+    return tuple(questions if limit is None else shuffle(questions, seed)[:limit])
 
 
 def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
@@ -206,7 +206,7 @@ def choose_scorer(settings: Scoring) -> Callable[[Write], Scorer]:
 
 
 def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> ScoreReport:
-    config = settings.config.settled()
+    config = settings.config.resolve_places()
     value = logged_labels.make_scale(config.reward, settings.measure)
     store = Store(config.database_url, config.reward.join, create=False)
     try:
@@ -214,7 +214,7 @@ def _from_log(settings: Scoring, console: Console, on_progress: Progress) -> Sco
         on_progress("reading the log", 0, total)
         examples = read_examples(store, config.reward.join, upto=total)
         labels = logged_labels.labels(examples, value, config.arms)
-        excluded = Counter(store.unlearned()) + Counter(labels.excluded)
+        excluded = Counter(store.count_unlearned()) + Counter(labels.excluded)
     finally:
         store.close()
     on_progress("reading the log", total, total)

@@ -26,7 +26,7 @@ from armwise.arms.lab.synthesis import (
     Made,
     Maker,
     Prompting,
-    estimated_tokens,
+    estimate_tokens,
     synthesize,
 )
 from armwise.arms.llm import LateWriter, catalog
@@ -66,7 +66,7 @@ class Synthesis(BaseModel):
     at_once: int = Field(default=8, ge=1, le=1024, description="Prompts that run at once.")
 
     @model_validator(mode="after")
-    def _known_styles(self) -> "Synthesis":
+    def _check_styles(self) -> "Synthesis":
         styles = PROMPTED if self.prompts else STYLES
         for name, weight in self.styles.items():
             if name not in styles:
@@ -105,7 +105,7 @@ def make_questions(settings: Synthesis, console: Console, on_progress: Progress)
     """
     if settings.output.exists():
         raise ValueError(f"{settings.output} exists: choose another output, or delete it")
-    config = settings.config.settled()
+    config = settings.config.resolve_places()
     corpus = open_corpus(config, settings.corpus, on_progress)
     maker = _maker(settings, config, corpus, console, on_progress)
     settings.output.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def _maker(
     extraction = Extraction(corpus, extracted, settings.seed, on_progress)
     if not settings.prompts:
         return extraction
-    calls, read, written = estimated_tokens(corpus, styles, settings.questions)
+    calls, read, written = estimate_tokens(corpus, styles, settings.questions)
     per_read, per_written, *_ = catalog.find_prices(config.llm).per_kilotoken
     usd = (read * per_read + written * per_written) / 1000
     console.print(

@@ -221,7 +221,7 @@ def _differing(where: str, stated: BaseModel, found: BaseModel) -> Iterator[str]
     for name, value in stated.model_dump().items():
         other = getattr(found, name)
         if not _same(value, other):
-            yield f"{where}{name}: {_shown(value)} on the receipt, {_shown(other)} from the log"
+            yield f"{where}{name}: {_format_value(value)} on the receipt, {_format_value(other)} from the log"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -237,9 +237,9 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(_shown, value)) + ")"
+        return "(" + ", ".join(map(_format_value, value)) + ")"
     return f"{value:.9g}" if isinstance(value, float) else "nothing" if value is None else str(value)
 
 

@@ -88,7 +88,7 @@ class LoggedTraffic:
         """The part that is final now; its bounds are such that it stays the same when the log goes on."""
         has_sessions = noninferiority.has_sessions(self.decisions)
         if self.settled < inf:
-            return Settlement.of(self.settled, sessions=has_sessions)
+            return Settlement.from_time(self.settled, sessions=has_sessions)
         return Settlement(float(np.nextafter(self.decisions.at.max(), inf)))
 
     def sessions(self, settlement: Settlement) -> Sessions:
@@ -117,11 +117,11 @@ class LoggedTraffic:
         last[len(d) - 1 - np.unique(unit[::-1], return_index=True)[1]] = True
         given_up = d.draw.each(lambda key: key.status == Status.CANCELLED)
         return SessionOutcomes(
-            n_sessions, retried, _escalated(d, unit.tolist()), int((last & given_up).sum())
+            n_sessions, retried, _count_escalated(d, unit.tolist()), int((last & given_up).sum())
         )
 
 
-def _escalated(decisions: Decisions, unit: list[int]) -> int:
+def _count_escalated(decisions: Decisions, unit: list[int]) -> int:
     """Return the number of sessions in which a caller named another arm after an answer."""
     answered, escalated = dict[int, str](), set[int]()
     for session, code in zip(unit, decisions.draw.codes.tolist(), strict=True):
@@ -151,7 +151,7 @@ def read_file(path: Path, on_progress: Progress, source: str = "") -> LoggedTraf
         )
     rule = _quality(next(iter(rules.values())))
     examples = (example for example in read_export(path) if example.decision.policy != LABELS)
-    parts = [replace(part, context=()) for part in _counted(tabulate(examples, rule), on_progress)]
+    parts = [replace(part, context=()) for part in _report_progress(tabulate(examples, rule), on_progress)]
     if not parts:
         raise NoTrafficError(f"{source or path}: it has no decision")
     name, before = (source or path.name)[:NAME_CHARS], ExportSource(path).settled.before
@@ -249,7 +249,7 @@ def _quality(rule: RewardRule) -> RewardRule:
     return rule.model_copy(update={"cost_weight": 0.0})
 
 
-def _counted(parts: Iterator[Decisions], on_progress: Progress) -> Iterator[Decisions]:
+def _report_progress(parts: Iterator[Decisions], on_progress: Progress) -> Iterator[Decisions]:
     done = 0
     for part in parts:
         done += len(part)

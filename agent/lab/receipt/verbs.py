@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from armwise.agent.cli.console import PLAIN, console, errors, explained, progress
+from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
@@ -57,7 +57,7 @@ def prove(
     The intervals hold however often you check. The command first lists what it can and cannot know about
     this traffic. It exits with 1 if nothing can be stated.
     """
-    with explained():
+    with report_errors():
         _require(output, badge, markdown=markdown, as_json=as_json)
         traffic, settings = _open(log, key, config)
         settlement = traffic.settlement
@@ -133,7 +133,7 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
         key: Key of the service.
         config: The configuration, where no log is named.
     """
-    with explained():
+    with report_errors():
         receipt = read_receipt(path)
         traffic, _ = _open(log, key, config)
         differences = verify(receipt, traffic)

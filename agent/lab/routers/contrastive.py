@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from armwise.agent.lab.routers.optimizer import Descent, Mask, Rows, choice_losses, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import Descent, Mask, Rows, choice_losses, on_threads, seed_torch
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, Embedder, LocalModel, build_embedder
@@ -100,7 +100,7 @@ class Contrastive(Parametrised[ContrastiveParameters]):
         right, known = right[used], ~np.isnan(labels.utility[used])
         self._encoders = self._load()
         inputs = [torch.from_numpy(values) for values in self._inputs(labels.features.rows(used))]
-        with seeded(), on_threads(1):
+        with seed_torch(), on_threads(1):
             network = _network([rows.shape[1] for rows in inputs], n_arms=right.shape[1])
 
             def losses(at: Rows) -> Tensor:

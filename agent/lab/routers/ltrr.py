@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Array, Network
-from armwise.agent.lab.routers.optimizer import Descent, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import Descent, on_threads, seed_torch
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ranking_targets import CentreParameters, NetworkTarget, Pairs, Points, Ranking
 from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
@@ -23,7 +23,7 @@ from armwise.agent.routers.dataset import (
     RouterError,
     RoutingDataset,
     positions,
-    scored_in_parts,
+    score_in_parts,
 )
 from armwise.number import Number
 
@@ -50,9 +50,9 @@ class Neural(Parametrised[N]):
         from armwise.agent.lab.routers.neural import ltrr_training
 
         chosen = self.chosen
-        self._preparation = Preparation.of(labels.features, chosen.dims)
-        examples = ltrr_training.FitExamples.of(
-            self._of_question(labels.features),
+        self._preparation = Preparation.fit(labels.features, chosen.dims)
+        examples = ltrr_training.FitExamples.from_arrays(
+            self._prepare_question(labels.features),
             self._preparation.arms(labels.features),
             self._target.utility(labels),
         )
@@ -61,13 +61,13 @@ class Neural(Parametrised[N]):
                 f"{self.kind}: identity is false, and no feature of an arm is known at stage "
                 f"{chosen.stage!r}: the rows of all arms would be the same"
             )
-        with seeded(), on_threads(1):
+        with seed_torch(), on_threads(1):
             network = ltrr_training.FeedForward(examples.shape, self.hidden, identity=chosen.identity)
             losses = self._target.losses(network, examples)
             self.descent.run(network, losses, self._target.questions(labels))
         self._network = network.as_arrays()
 
-    def _of_question(self, features: Features) -> Floats:
+    def _prepare_question(self, features: Features) -> Floats:
         """Return the inputs of each question, shape (n, d)."""
         return self._preparation.question(features)
 
@@ -78,11 +78,11 @@ class Neural(Parametrised[N]):
 
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
-        return scored_in_parts(features, len(at) ** 2, lambda part: self._of_part(part, at))
+        return score_in_parts(features, len(at) ** 2, lambda part: self._score_part(part, at))
 
-    def _of_part(self, features: Features, at: list[int]) -> Array:
-        question = self._network.of_question(self._of_question(features))
-        arms = self._network.of_arms(self._preparation.arms(features), at)
+    def _score_part(self, features: Features, at: list[int]) -> Array:
+        question = self._network.project_question(self._prepare_question(features))
+        arms = self._network.project_arms(self._preparation.arms(features), at)
         return self._target.scores(self._network, question, arms)
 
     def _state(self) -> State:

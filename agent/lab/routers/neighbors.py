@@ -40,7 +40,7 @@ class Neighbors:
     sources: NDArray[np.bool_]
 
     @classmethod
-    def of(
+    def fit(
         cls,
         embedding: NDArray[np.float32],
         utility: Floats,
@@ -67,7 +67,9 @@ class Neighbors:
         sources = np.repeat(of_arms.reshape(-1, utility.shape[1]), sizes, axis=0)
         empty = np.empty((0, embedding.shape[1]))
         best = (filled_utility == most) & differ & np.isfinite(most)
-        return cls(_halved(embedding), best, k, _halved(np.concatenate([empty, *sampled])), sources)
+        return cls(
+            _round_to_half(embedding), best, k, _round_to_half(np.concatenate([empty, *sampled])), sources
+        )
 
     def similarities(self, embedding: NDArray[np.floating], *, training: bool = False) -> Floats:
         """Return the mean similarity of questions to each arm's nearest neighbours, shape (n, n_arms).
@@ -109,7 +111,7 @@ class Neighbors:
         return cls(examples.astype("f4"), *of_arms, passages.astype("f4"), state["neighbors.sources"])
 
 
-def _halved(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+def _round_to_half(vectors: NDArray[np.floating]) -> NDArray[np.float32]:
     """Round vectors to float16, in which they are saved; cosines change by at most about .001."""
     return vectors.astype(np.float16).astype(np.float32)
 

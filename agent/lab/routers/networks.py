@@ -39,11 +39,11 @@ class Network:
     bias: Array
     layers: tuple[tuple[Array, Array], ...]
 
-    def of_question(self, question: Floats) -> Array:
+    def project_question(self, question: Floats) -> Array:
         """Return the questions' part of the first layer, shape (n, width), from features of shape (n, d)."""
         return np.asarray(question.astype(np.float32) @ self.question + self.bias)
 
-    def of_arms(self, own: Floats, at: list[int]) -> Array:
+    def project_arms(self, own: Floats, at: list[int]) -> Array:
         """Return the arms' part of the first layer, shape (n, n_arms, width).
 
         Args:

@@ -105,9 +105,9 @@ def choice_losses(logits: "Tensor", right: Mask, known: Mask) -> "Tensor":
 
 
 @contextmanager
-def seeded(seed: int = SEED) -> Iterator[None]:
+def seed_torch(seed: int = SEED) -> Iterator[None]:
     """Seed torch, and restore its random state afterwards."""
-    with extras.explained():
+    with extras.explain_missing():
         import torch
 
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

@@ -31,7 +31,7 @@ class Preparation:
     arm_spread: Floats
 
     @classmethod
-    def of(cls, features: Features, dims: int) -> Self:
+    def fit(cls, features: Features, dims: int) -> Self:
         """Compute the statistics of training questions.
 
         Args:
@@ -41,7 +41,7 @@ class Preparation:
         embedding = features.embedding.astype(np.float64)
         centre = embedding.mean(axis=0)
         _, _, directions = np.linalg.svd(embedding - centre, full_matrices=False)
-        flat = np.concatenate(stacked(features))
+        flat = np.concatenate(stack_tables(features))
         is_known = ~np.isnan(flat).all(axis=0)
         median, spread = np.zeros(flat.shape[1]), np.ones(flat.shape[1])
         median[is_known] = np.nanmedian(flat[:, is_known], axis=0)
@@ -50,7 +50,7 @@ class Preparation:
             features.question.mean(axis=0),
             _positive(features.question.std(axis=0)),
             centre,
-            _signed(directions[:dims]).T,
+            _fix_signs(directions[:dims]).T,
             median,
             spread,
         )
@@ -62,10 +62,10 @@ class Preparation:
 
     def arms(self, features: Features) -> Floats:
         """Return z-scores of the features of each arm, NaN where unknown, shape (n, n_arms, n_columns)."""
-        scaled: Floats = (stacked(features) - self.median) / self.arm_spread
+        scaled: Floats = (stack_tables(features) - self.median) / self.arm_spread
         return scaled
 
-    def imputed(self, features: Features) -> Floats:
+    def impute(self, features: Features) -> Floats:
         """Return `arms` with NaN replaced by the training medians, which are 0 after scaling."""
         return np.nan_to_num(self.arms(features), nan=0.0)
 
@@ -79,7 +79,7 @@ class Preparation:
         return cls(*(state[f"preparation.{name}"] for name in cls.__slots__))
 
 
-def stacked(features: Features) -> Floats:
+def stack_tables(features: Features) -> Floats:
     """Return all features of each arm, in the order of the tables, shape (n, n_arms, n_columns)."""
     tables = [table.values for table in (features.retrieved, features.answered) if table is not None]
     return np.concatenate([np.empty((len(features), len(features.arms), 0)), *tables], axis=2)
@@ -89,7 +89,7 @@ def _positive(spread: Floats) -> Floats:
     return np.where(spread > 0.0, spread, 1.0)
 
 
-def _signed(directions: NDArray[np.float64]) -> Floats:
+def _fix_signs(directions: NDArray[np.float64]) -> Floats:
     """Flip directions so that the largest component of each is positive: the sign of an SVD is arbitrary."""
     turned = -directions.min(axis=1, initial=0.0) > directions.max(axis=1, initial=0.0)
     return np.where(turned[:, None], -directions, directions)

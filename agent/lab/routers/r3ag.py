@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from armwise.agent.lab.routers.networks import Encoder, Fusion, Head
-from armwise.agent.lab.routers.optimizer import Descent, Mask, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import Descent, Mask, on_threads, seed_torch
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
 from armwise.arms.models import Backbone, LocalModel, compute_cores, digest_backbone
@@ -103,7 +103,7 @@ class Capability(Parametrised[CapabilityParameters]):
             raise RouterError("router 'capability' without utility needs the quality of every arm")
         utility = labels.utility, labels.outcome
         quality = utility if labels.quality is None else (labels.quality, labels.quality)
-        with seeded(), on_threads(len(compute_cores()) if full else 1):
+        with seed_torch(), on_threads(len(compute_cores()) if full else 1):
             for what in self._parts:
                 values, outcome = quality if what == "quality" else utility
                 right, known = positives(values, BEST, outcome), ~np.isnan(values)
@@ -166,7 +166,7 @@ class Capability(Parametrised[CapabilityParameters]):
             return Head(state)
         from armwise.agent.lab.routers.neural.text_encoder import TextTower
 
-        return TextTower.restored(self.chosen.encoder, len(schema.arms), state)
+        return TextTower.from_state(self.chosen.encoder, len(schema.arms), state)
 
     def _digest(self) -> str:
         return digest_backbone(Backbone.model_validate({"model": self.chosen.encoder, "runtime": "torch"}))

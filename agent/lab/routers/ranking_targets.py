@@ -30,10 +30,10 @@ class CentreParameters(Parameters):
     )
 
 
-def centred(utility: Floats) -> Floats:
+def subtract_mean(utility: Floats) -> Floats:
     """Return utilities minus their mean on the question; NaN on questions with fewer than two known arms.
 
-    >>> centred(np.array([[1.0, 0.0, np.nan], [1.0, np.nan, np.nan]])).tolist()
+    >>> subtract_mean(np.array([[1.0, 0.0, np.nan], [1.0, np.nan, np.nan]])).tolist()
     [[0.5, -0.5, nan], [nan, nan, nan]]
     """
     count = (~np.isnan(utility)).sum(axis=1, keepdims=True)
@@ -79,7 +79,7 @@ class Points(NetworkTarget):
 
     def utility(self, labels: RoutingDataset) -> Floats:
         """Return the utilities, centred if `centre`."""
-        return centred(labels.utility) if self.centre else labels.utility
+        return subtract_mean(labels.utility) if self.centre else labels.utility
 
     def questions(self, labels: RoutingDataset) -> Rows:
         """Return the questions with a known target."""
@@ -87,9 +87,9 @@ class Points(NetworkTarget):
 
     def losses(self, network: "FeedForward", examples: "FitExamples") -> "Callable[[Rows], Tensor]":
         """Return the squared errors of each question."""
-        from armwise.agent.lab.routers.neural.ltrr_training import squared_losses
+        from armwise.agent.lab.routers.neural.ltrr_training import compute_squared_losses
 
-        return lambda rows: squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
+        return lambda rows: compute_squared_losses(network(*examples.inputs(rows)), examples.utility[rows])
 
 
 class _Uncentred(NetworkTarget):

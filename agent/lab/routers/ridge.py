@@ -64,11 +64,11 @@ class RidgeRouter(Parametrised[RidgeParameters]):
         if self.chosen.sees == "words":
             self._words = fit_words(features.texts)
         elif self.chosen.sees == "features":
-            self._preparation = Preparation.of(features, DIMS)
+            self._preparation = Preparation.fit(features, DIMS)
         inputs = self._inputs(features)
 
         def neighbors(rows: Rows | slice) -> Neighbors:
-            return Neighbors.of(inputs[rows], utility[rows], NEIGHBORS, self._passages(features))
+            return Neighbors.fit(inputs[rows], utility[rows], NEIGHBORS, self._passages(features))
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             seen, unseen = inputs[training], inputs[held_out]

@@ -55,7 +55,7 @@ class PointwiseSVM(Parametrised[IdentityParameters]):
         from sklearn.kernel_approximation import Nystroem  # loading takes a second, and scoring does without
         from sklearn.svm import LinearSVR
 
-        self._preparation = Preparation.of(labels.features, self.chosen.dims)
+        self._preparation = Preparation.fit(labels.features, self.chosen.dims)
         rows = self._rows(labels.features, np.eye(labels.utility.shape[1]))
         is_known = ~np.isnan(labels.utility.ravel())
         rows, utility = rows[is_known], labels.utility.ravel()[is_known]
@@ -81,7 +81,7 @@ class PointwiseSVM(Parametrised[IdentityParameters]):
 
     def _rows(self, features: Features, names: Floats) -> Floats:
         """Return a row per arm, grouped by question, shape (n * n_arms, d)."""
-        arm_features = self._preparation.imputed(features)
+        arm_features = self._preparation.impute(features)
         shape = arm_features.shape[:2]
         question = self._preparation.question(features)[:, None]
         shared = np.broadcast_to(question, (*shape, question.shape[2]))
@@ -140,9 +140,9 @@ class PairwiseSVM(Parametrised[StageParameters]):
     """The penalty that was chosen."""
 
     def _fit(self, labels: RoutingDataset) -> None:
-        self._preparation = Preparation.of(labels.features, self.chosen.dims)
+        self._preparation = Preparation.fit(labels.features, self.chosen.dims)
         question = self._preparation.question(labels.features)
-        arm_features = self._preparation.imputed(labels.features)
+        arm_features = self._preparation.impute(labels.features)
 
         def fit_and_score(training: Rows, held_out: Rows) -> Iterator[Floats]:
             linear = None
@@ -158,7 +158,7 @@ class PairwiseSVM(Parametrised[StageParameters]):
     def _scores(self, features: Features) -> Floats:
         at = positions(self._fitted.arms, features.arms)
         linear = Linear(self._linear.question[:, at], self._linear.own, self._linear.offset[at])
-        return linear.scores(self._preparation.question(features), self._preparation.imputed(features))
+        return linear.scores(self._preparation.question(features), self._preparation.impute(features))
 
     def _state(self) -> State:
         linear: dict[str, Any] = {name: getattr(self._linear, name) for name in Linear.__slots__}

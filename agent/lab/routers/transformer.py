@@ -61,7 +61,7 @@ class Transformer(Neural[TransformerParameters]):
         super()._fit(labels)
 
     def _load(self) -> "TextReader":
-        with extras.explained():
+        with extras.explain_missing():
             from armwise.agent.lab.routers.neural.text_encoder import ScaledReader
 
         return ScaledReader(self.chosen.model)
@@ -76,8 +76,8 @@ class Transformer(Neural[TransformerParameters]):
             case "pairwise":
                 return Pairs()
 
-    def _of_question(self, features: Features) -> Floats:
-        return np.hstack([self._reader.read(features.texts), super()._of_question(features)])
+    def _prepare_question(self, features: Features) -> Floats:
+        return np.hstack([self._reader.read(features.texts), super()._prepare_question(features)])
 
     def _digest(self) -> str:
         return digest_backbone(Backbone.model_validate({"model": self.chosen.model, "runtime": "torch"}))

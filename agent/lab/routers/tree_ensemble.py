@@ -59,7 +59,7 @@ class TreeEnsemble:
             raise ValueError("a column of the trees is negative")
 
     @classmethod
-    def of(cls, booster: "xgboost.Booster") -> Self:
+    def from_booster(cls, booster: "xgboost.Booster") -> Self:
         """Return the trees that XGBoost has grown."""
         document = json.loads(booster.save_raw("json"))
         parts: dict[str, list[NDArray[np.generic]]] = {one.name: [] for one in fields(cls)}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from armwise.agent.lab.routers.preprocessing import Preparation
-from armwise.agent.lab.routers.ranking_targets import CentreParameters, centred
+from armwise.agent.lab.routers.ranking_targets import CentreParameters, subtract_mean
 from armwise.agent.lab.routers.tree_ensemble import TreeEnsemble
 from armwise.agent.routers.base import IdentityParameters, Parametrised, Schema, State
 from armwise.agent.routers.dataset import (
@@ -23,7 +23,7 @@ from armwise.agent.routers.dataset import (
     RouterError,
     RoutingDataset,
     positions,
-    scored_in_parts,
+    score_in_parts,
 )
 from armwise.arms import extras
 
@@ -88,16 +88,16 @@ class BoostedTrees(Parametrised[B]):
         """Return the target of each row and whether it is known, both of shape (n, n_arms, [n_arms])."""
 
     @abstractmethod
-    def _ranked(self, sums: Floats) -> Floats:
+    def _to_scores(self, sums: Floats) -> Floats:
         """Turn the sums of the trees, shape (n, n_arms, [n_arms]), into scores, shape (n, n_arms)."""
 
-    @extras.explained()
+    @extras.explain_missing()
     def _fit(self, labels: RoutingDataset) -> None:
         import xgboost
 
         chosen, features = self.chosen, labels.features
-        self._preparation = Preparation.of(features, chosen.dims)
-        if not self._known(features).shape[-1] and not chosen.identity:
+        self._preparation = Preparation.fit(features, chosen.dims)
+        if not self._read_arms(features).shape[-1] and not chosen.identity:
             raise RouterError(
                 f"{self.kind}: identity is false, and no feature of an arm is known at stage "
                 f"{chosen.stage!r}: the rows of all arms would be the same"
@@ -110,13 +110,13 @@ class BoostedTrees(Parametrised[B]):
             xgboost.QuantileDMatrix(rows, target[used], nthread=THREADS, **listwise),
             chosen.rounds,
         )
-        self._trees = TreeEnsemble.of(self._booster)
+        self._trees = TreeEnsemble.from_booster(self._booster)
 
     def _scores(self, features: Features) -> Floats:
         names = self._names(len(self._fitted.arms))[positions(self._fitted.arms, features.arms)]
         n_rows = math.prod(self._rows(names).shape[:-1])
-        return scored_in_parts(
-            features, n_rows, lambda part: self._ranked(self._margins(self._table(part, names)))
+        return score_in_parts(
+            features, n_rows, lambda part: self._to_scores(self._margins(self._table(part, names)))
         )
 
     def _margins(self, table: Rows) -> Floats:
@@ -130,7 +130,7 @@ class BoostedTrees(Parametrised[B]):
 
     def _table(self, features: Features, names: Floats) -> Rows:
         """Return the rows of arms with these one-hot codes, shape (n, n_arms, [n_arms], n_columns)."""
-        arm_features, names = self._rows(self._known(features)), self._rows(names)
+        arm_features, names = self._rows(self._read_arms(features)), self._rows(names)
         shape = arm_features.shape[:-1]
         question = self._preparation.question(features)
         question = question.reshape(len(features), *[1] * (len(shape) - 1), question.shape[1])
@@ -141,8 +141,8 @@ class BoostedTrees(Parametrised[B]):
         )
         return np.concatenate(parts, axis=-1, dtype=np.float32)
 
-    def _known(self, features: Features) -> Floats:
-        return self._preparation.imputed(features) if self.chosen.impute else self._preparation.arms(features)
+    def _read_arms(self, features: Features) -> Floats:
+        return self._preparation.impute(features) if self.chosen.impute else self._preparation.arms(features)
 
     def _names(self, n_arms: int) -> Floats:
         return np.eye(n_arms, n_arms if self.chosen.identity else 0)
@@ -183,10 +183,10 @@ class PointwiseXGBoost(BoostedTrees[PointwiseBoosting]):
         return of_arms
 
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
-        target = centred(utility) if self.chosen.centre else utility
+        target = subtract_mean(utility) if self.chosen.centre else utility
         return target, ~np.isnan(target)
 
-    def _ranked(self, sums: Floats) -> Floats:
+    def _to_scores(self, sums: Floats) -> Floats:
         return sums
 
 
@@ -211,7 +211,7 @@ class PairwiseXGBoost(BoostedTrees[Boosting]):
         ahead = utility[:, :, None] - utility[:, None, :]
         return (ahead > 0.0).astype(np.float64), ~np.isnan(ahead) & (ahead != 0.0)
 
-    def _ranked(self, sums: Floats) -> Floats:
+    def _to_scores(self, sums: Floats) -> Floats:
         from scipy.special import expit
 
         wins = expit(sums)
@@ -244,5 +244,5 @@ class LambdaMART(BoostedTrees[Boosting]):
         relevance = (utility - np.where(differ, low, 0.0)) / np.where(differ, high - low, 1.0)
         return relevance, is_known & differ
 
-    def _ranked(self, sums: Floats) -> Floats:
+    def _to_scores(self, sums: Floats) -> Floats:
         return sums

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
-from armwise.agent.routers.features import scaled
+from armwise.agent.routers.features import scale_columns
 from armwise.agent.routers.utility import PRIOR_MEASURE, Utility
 from armwise.arms.lab.portfolio import Outcomes, ScoreMatrix
 from armwise.arms.suggestions import did_you_mean
@@ -38,10 +38,10 @@ def utilities(outcomes: Outcomes, utility: Utility) -> Floats:
     if utility.prior > 0.0:
         worth = worth + utility.prior * np.nanmean(_score(outcomes, PRIOR_MEASURE), axis=0)
     if utility.cost_weight > 0.0:
-        worth = worth - utility.cost_weight * priced(outcomes, utility.cost)
+        worth = worth - utility.cost_weight * price_costs(outcomes, utility.cost)
     if utility.over is not None:
         worth = worth - worth[:, positions(outcomes.arms, [utility.over])]
-    return scaled(worth.T).T if utility.scale == "minmax" else worth
+    return scale_columns(worth.T).T if utility.scale == "minmax" else worth
 
 
 def routing_labels(
@@ -60,7 +60,7 @@ def routing_labels(
     return RoutingDataset(features, utilities(outcomes, utility), quality, without_prior)
 
 
-def priced(outcomes: Outcomes, prices: Prices) -> Floats:
+def price_costs(outcomes: Outcomes, prices: Prices) -> Floats:
     """Return the priced cost of each arm on each question, shape (n_questions, n_arms).
 
     Raises:
@@ -69,7 +69,7 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     total = np.zeros((len(outcomes.questions), len(outcomes.arms)))
     if "usd" in outcomes.costs:
         total = total + prices.usd * read_cost(outcomes, "usd")
-    for component, costs in needed(prices, outcomes.costs).items():
+    for component, costs in list_needed_costs(prices, outcomes.costs).items():
         price = getattr(prices, component)
         for cost in costs:
             if cost not in outcomes.costs:
@@ -80,14 +80,14 @@ def priced(outcomes: Outcomes, prices: Prices) -> Floats:
     return total
 
 
-def needed(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]:
+def list_needed_costs(prices: Prices, known: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the costs that must be known for each component with a price.
 
     Args:
         prices: Prices of the components.
         known: Names of the known costs.
 
-    >>> needed(Prices(steps=0, seconds=1), ["steps", "seconds"]), needed(Prices(), [])
+    >>> list_needed_costs(Prices(steps=0, seconds=1), ["steps", "seconds"]), list_needed_costs(Prices(), [])
     ({'seconds': ('seconds',)}, {'steps': ('steps',)})
     """
     return {name: choose_costs(name, known) for name in COST_COLUMNS if getattr(prices, name) > 0.0}
@@ -122,7 +122,7 @@ def _score(outcomes: Outcomes, name: str) -> Floats:
     return outcomes.scores[name]
 
 
-def of_matrix(matrix: ScoreMatrix, name: str) -> Outcomes:
+def to_outcomes(matrix: ScoreMatrix, name: str) -> Outcomes:
     """Return a score matrix as outcomes; an arm has its mean cost on each question.
 
     Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from rich.table import Table
 
-from armwise.agent.lab.routers.utilities import needed, read_cost, utilities
+from armwise.agent.lab.routers.utilities import list_needed_costs, read_cost, utilities
 from armwise.agent.routers.dataset import Floats, Stage
 from armwise.agent.routers.utility import Utility
 from armwise.arms.lab.portfolio import Outcomes
@@ -113,7 +113,7 @@ def validate_router(
     if not whole.any():
         return None
     complete, worth = outcomes.only(whole), worth[whole]
-    paid = charged(complete, stage)
+    paid = charge_stage(complete, stage)
     arms = {
         arm: _row(complete, worth, np.tile(one_hot, (len(worth), 1)))
         for arm, one_hot in zip(complete.arms, np.eye(len(complete.arms)), strict=True)
@@ -128,7 +128,7 @@ def validate_router(
     return RouterValidation(len(worth), arms, router, oracle, shares, single, gap)
 
 
-def charged(outcomes: Outcomes, stage: Stage) -> Outcomes:
+def charge_stage(outcomes: Outcomes, stage: Stage) -> Outcomes:
     """Return the outcomes with the costs of a router of this stage: for each arm, the sum over all arms.
 
     The sum is unknown if the cost of any arm is unknown.
@@ -154,7 +154,7 @@ def with_searches(charged: Outcomes, outcomes: Outcomes) -> Outcomes:
     return replace(charged, costs={**charged.costs, "usd": read_cost(outcomes, "usd") + more})
 
 
-def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
+def warn_uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
     """Return a warning about priced costs that are only known for search and answer together; or "".
 
     A turn pays the searches of all arms, and their share of such a cost is unknown.
@@ -166,7 +166,7 @@ def uncharged(outcomes: Outcomes, prices: Prices, stage: Stage) -> str:
     """
     if stage is not Stage.RETRIEVED:
         return ""
-    components = needed(prices, outcomes.costs)
+    components = list_needed_costs(prices, outcomes.costs)
     names = " and ".join(name for name, costs in components.items() if not set(costs) & set(PAID[stage]))
     return names and (
         f"all arms search before one is drawn, and {names} have a price: a turn pays the {names} of these "

@@ -63,7 +63,7 @@ def load_questions(path: Path) -> list[SimulatedQuestion]:
     return questions
 
 
-def shuffled(questions: Sequence[T], seed: int) -> list[T]:
+def shuffle(questions: Sequence[T], seed: int) -> list[T]:
     """Return the questions in random order, which the seed determines."""
     return [questions[i] for i in np.random.default_rng(seed).permutation(len(questions))]
 

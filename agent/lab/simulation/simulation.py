@@ -21,7 +21,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from armwise.agent.client import Answer, AnswerFailedError, AsyncClient, ClientError
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffled
+from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffle
 from armwise.agent.lab.simulation.summary import RunSummary, SimulatedTurn, Traffic, summarise, tables
 from armwise.feedback.answer_metrics import METRICS, recall_at_k
 from armwise.feedback.reward import RewardError, RewardRule
@@ -82,7 +82,7 @@ async def simulate(
     """
     key = settings.api_key
     try:
-        questions = shuffled(load_questions(settings.questions), settings.seed)[: settings.limit]
+        questions = shuffle(load_questions(settings.questions), settings.seed)[: settings.limit]
         async with httpx.AsyncClient(
             transport=transport, limits=httpx.Limits(max_connections=settings.concurrency)
         ) as http:

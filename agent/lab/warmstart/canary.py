@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
-from armwise.agent.evaluation import EvaluationRequest, judged_as, verdict_on
+from armwise.agent.evaluation import EvaluationRequest, name_candidate, verdict_on
 from armwise.agent.learning import Recipe, digest_configuration
 from armwise.agent.policies import Exploration
 from armwise.feedback.errors import ChangedMeanwhileError, ConflictError, QueueFullError
@@ -78,7 +78,7 @@ def first_share(explores: Exploration, n_arms: int) -> float:
     return min(promotions.LARGEST_SHARE, max(LEAST_SHARE, replaced))
 
 
-def grown_share(first: float, low: float, width: float) -> float:
+def grow_share(first: float, low: float, width: float) -> float:
     """Return the share at which the largest possible loss per decision equals the initial one.
 
     Args:
@@ -86,7 +86,7 @@ def grown_share(first: float, low: float, width: float) -> float:
         low: Lower bound of the gain over the active policy.
         width: Width of the range of rewards, the largest possible loss at first.
 
-    >>> grown_share(0.06, -1.0, 1.0), round(grown_share(0.06, -0.25, 1.0), 3), grown_share(0.06, 0.01, 1.0)
+    >>> grow_share(0.06, -1.0, 1.0), round(grow_share(0.06, -0.25, 1.0), 3), grow_share(0.06, 0.01, 1.0)
     (0.06, 0.24, 0.5)
     """
     if low >= 0.0:
@@ -166,7 +166,7 @@ def next_step(
             0.0,
             f"{n:,} decisions did not settle it: it gains {low:+.4f} to {high:+.4f} at {level}",
         )
-    next_share = grown_share(first, low, width)
+    next_share = grow_share(first, low, width)
     changes = (
         next_share != share
         if next_share == promotions.LARGEST_SHARE
@@ -202,7 +202,7 @@ class AutomaticCanaries:
     ) -> None:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._clock = store, config, config.warm_start, clock
-        self._configured = Recipe.configured(config).digest
+        self._configured = Recipe.from_config(config).digest
         self._next_read, self._changed = 0.0, changed
         self._looks: dict[int, tuple[int, int]] = {}  # by version: examples at the first look and the next
         self._due: int | None = None
@@ -233,7 +233,7 @@ class AutomaticCanaries:
         canary = None if version is None else active.canary(version)
         if canary is None or not canary.automatic:
             return
-        verdict = self._judged(canary.version, active, stop)
+        verdict = self._judge(canary.version, active, stop)
         if verdict is None:
             return
         examples = self._examples()
@@ -251,12 +251,12 @@ class AutomaticCanaries:
         with self._store.reading() as connection:
             return read_position(connection, self._config.reward.join).examples_seq
 
-    def _judged(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
+    def _judge(self, version: int, active: ActivePolicy, stop: threading.Event) -> Mapping[str, Any] | None:
         """Return the verdict on a canary; None: the queue is full, or the service stops.
 
         A failed evaluation gives an undecided verdict: the canary may not have a judged decision yet.
         """
-        name = judged_as(version, active)
+        name = name_candidate(version, active)
         request = EvaluationRequest(candidates=(name,), gate=True, estimators=("snips",), name="canary")
         document = request.model_dump(mode="json")
         try:

@@ -74,7 +74,7 @@ class WarmStarts:
         assert config.warm_start is not None
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
         self._begin, self._clock, self._changed = begin or begin_child, clock, changed
-        self._configured, self._join = Recipe.configured(config).digest, config.reward.join
+        self._configured, self._join = Recipe.from_config(config).digest, config.reward.join
         self._next_read = 0.0
         self._trigger = runs.Trigger.SCHEDULE
 

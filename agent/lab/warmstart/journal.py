@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from armwise.feedback.errors import StoreError, described
+from armwise.feedback.errors import StoreError, describe_error
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, promotions, runs
 
@@ -99,7 +99,7 @@ class Journal:
             runs.finish(self._store, self._run, self._status, self._clock())
             return
         with suppress(StoreError):  # the lease will expire, and the first error matters more
-            message = described(error) if isinstance(error, Exception) else type(error).__name__
+            message = describe_error(error) if isinstance(error, Exception) else type(error).__name__
             self.keep()
             runs.finish(
                 self._store, self._run, runs.RunState.FAILED, self._clock(), f"{self._failed}{message}"
@@ -129,7 +129,7 @@ class Journal:
     def keep(self) -> None:
         """Write the journal so far. Raises SupersededError if the run was abandoned meanwhile."""
         if not self.promoted:
-            runs.save_progress(self._store, self._run, self._clock(), **self._known())
+            runs.save_progress(self._store, self._run, self._clock(), **self._describe())
 
     def promote(self, configured: str, promotion: promotions.Promotion, after: int) -> None:
         """End the run with a promotion, in one transaction.
@@ -144,11 +144,11 @@ class Journal:
             SupersededError: The run was abandoned meanwhile.
         """
         self._steps[-1].seconds = round(promotion.at - self._steps[-1].at, 3)
-        finished = promotions.FinishedRun(self._run, self._known())
+        finished = promotions.FinishedRun(self._run, self._describe())
         promotions.record(self._store, configured, promotion, after=after, finished=finished)
         self.promoted = True
 
-    def _known(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         return {
             "inputs": self.inputs,
             "steps": [asdict(step) for step in self._steps],

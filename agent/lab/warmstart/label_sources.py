@@ -143,10 +143,10 @@ class LabelSources:
                 case warm_start.SyntheticSource():
                     lots.append(self._synthetic(name, source, setup))
                 case warm_start.JudgeSource():
-                    recent = traffic.asked_since(self._store, self._since(source))
-                    lots += self._sampled(name, source, setup, dict.fromkeys(recent, ""))
+                    recent = traffic.list_asked_since(self._store, self._since(source))
+                    lots += self._collect_samples(name, source, setup, dict.fromkeys(recent, ""))
                 case warm_start.HindsightSource() if self._proposes:
-                    lots += self._sampled(name, source, setup, self._confirmed(source))
+                    lots += self._collect_samples(name, source, setup, self._read_confirmed(source))
                 case warm_start.FeedbackSource():
                     lots += self._feedback(name, source)
         return lots
@@ -233,18 +233,20 @@ class LabelSources:
     def _since(self, source: Sampled) -> float:
         return self._clock() - warm_start.read_positive_seconds(source.within)
 
-    def _confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
+    def _read_confirmed(self, source: warm_start.HindsightSource) -> dict[str, str]:
         """Return the answers that feedback confirmed, by question."""
         rule, above = self._config.reward, source.above
         least, most = (
             (above, math.inf) if rule.metric(source.metric).optimize == "max" else (-math.inf, above)
         )
-        confirmed = traffic.confirmed_since(
+        confirmed = traffic.find_confirmed_since(
             self._store, rule.join, source.metric, least, most, self._since(source)
         )
         return {question: quoting.without_source(answer) for question, answer in confirmed.items()}
 
-    def _sampled(self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]) -> list[Lot]:
+    def _collect_samples(
+        self, name: str, source: Sampled, setup: str, recent: Mapping[str, str]
+    ) -> list[Lot]:
         """Return the samples that runs took before, and a new one if there are new questions.
 
         Args:
@@ -262,10 +264,10 @@ class LabelSources:
         ]
         taken = [find_sample(lot.path) for lot in before]
         for file in sorted((self._folder / name).glob("*" + SAMPLE)):
-            lot = self._sample(name, source, metrics, setup, _asked(file))
+            lot = self._sample(name, source, metrics, setup, _read_questions(file))
             if find_sample(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
-        sampled_texts = {text for file in taken for text in _asked(file)}
+        sampled_texts = {text for file in taken for text in _read_questions(file)}
         fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
         if not fresh:
             return before
@@ -401,7 +403,7 @@ def find_sample(path: Path) -> Path:
     return path.with_name(path.name + SAMPLE)
 
 
-def _asked(sample: Path) -> dict[str, str]:
+def _read_questions(sample: Path) -> dict[str, str]:
     """Return the questions of a sample, each with its answer, empty if unknown."""
     rows = map(orjson.loads, sample.read_bytes().splitlines())
     return {row["question"]: row.get("answers", [""])[0] for row in rows}

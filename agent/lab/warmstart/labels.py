@@ -47,9 +47,15 @@ from rich.table import Table
 
 from armwise.agent.config import AppConfig
 from armwise.agent.config.warm_start import QUESTION_LINE
-from armwise.agent.lab.offline import observed_features, of_arms, read_place, read_questions, sampled_profiles
+from armwise.agent.lab.offline import (
+    observe_features,
+    read_place,
+    read_questions,
+    sample_profiles,
+    select_arms,
+)
 from armwise.agent.lab.routers import utilities, validation
-from armwise.agent.lab.simulation import shuffled
+from armwise.agent.lab.simulation import shuffle
 from armwise.agent.routers import (
     Features,
     RouterError,
@@ -161,7 +167,7 @@ def choose_labels(
     gaps = {"without a score": lacking.any(axis=0) | ~given.any(axis=0)}
     remedies: list[tuple[NDArray[np.bool_], str]] = []
     for component, names in (
-        utilities.needed(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ()
+        utilities.list_needed_costs(rule.cost, outcomes.costs).items() if rule.cost_weight > 0.0 else ()
     ):
         spent = np.array([_read_cost(outcomes, name)[:, columns] for name in names])
         unknown: NDArray[np.bool_] = np.isnan(spent).any(axis=0)
@@ -177,7 +183,7 @@ def choose_labels(
         why = ", ".join(f"{n:,} {reason}" for reason, n in left_out.items())
         do = "; ".join(remedy for unknown, remedy in remedies if unknown.any())
         raise WarmStartError(f"no label of {', '.join(labelled)} is left: {why}" + (f"; {do}" if do else ""))
-    cells = np.argwhere(_drawn(is_known, outcomes.questions, draws, seed))
+    cells = np.argwhere(_draw_cells(is_known, outcomes.questions, draws, seed))
     order = np.random.default_rng(seed).permutation(len(cells))  # mixes the arms
     return LabelDecisions(outcomes, labelled, columns, values, costs, is_known, cells[order], left_out)
 
@@ -208,7 +214,7 @@ def _read_cost(outcomes: Outcomes, name: str) -> Floats:
     return outcomes.costs.get(name, np.full(shape, np.nan))
 
 
-def _drawn(
+def _draw_cells(
     is_known: NDArray[np.bool_], questions: Sequence[Question], draws: int | None, seed: int
 ) -> NDArray[np.bool_]:
     """Draw known cells, by default all; the cells of fewer draws are among those of more."""
@@ -373,7 +379,7 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
     about, kept = trained.about, out_of_fold.read_out_of_fold(config.router.path, trained.about)
     arms = [arm for arm in config.actions if arm in about.arms]
     texts = [question.text for question in outcomes.questions]
-    fitted, before = kept.of(texts, len(about.arms))
+    fitted, before = kept.look_up(texts, len(about.arms))
     if lacking := int((fitted & np.isnan(before).any(axis=1)).sum()):
         raise RouterError(
             f"the router was trained on {lacking:,} of these {len(texts):,} questions and has no "
@@ -381,14 +387,14 @@ def score_labelled(outcomes: Outcomes, config: AppConfig, on_progress: Progress)
         )
     k = config.router.k or about.k
     if trained.router.stage is Stage.QUESTION:
-        observed = observed_features(outcomes, config, about.backbone, Stage.QUESTION, on_progress).features
+        observed = observe_features(outcomes, config, about.backbone, Stage.QUESTION, on_progress).features
         features, which = (
             replace(observed, arms=tuple(arms)),
             np.ones((len(texts), len(arms)), dtype=np.bool_),
         )
     else:
         features = _features_with_passages(outcomes, config, trained, arms, k, on_progress)
-        which, outcomes = _answering(outcomes, arms), charged(outcomes, arms)
+        which, outcomes = _answering(outcomes, arms), charge_searches(outcomes, arms)
     scores = trained.router.scores(features)
     scores[fitted] = before[fitted][:, dataset.positions(about.arms, arms)]
     return RouterScores(
@@ -422,9 +428,9 @@ def _features_with_passages(
             f"the router reads what every arm retrieves, and there are no outcomes of {', '.join(missing)}: "
             "label these arms, too"
         )
-    subset = of_arms(outcomes, dataset.positions(outcomes.arms, arms))
+    subset = select_arms(outcomes, dataset.positions(outcomes.arms, arms))
     passages = tuple(tuple(ids and ids[:k] for ids in row) for row in subset.passages)
-    return observed_features(
+    return observe_features(
         replace(subset, passages=passages),
         config,
         trained.about.backbone,
@@ -434,7 +440,7 @@ def _features_with_passages(
     ).features
 
 
-def charged(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
+def charge_searches(outcomes: Outcomes, arms: Sequence[str]) -> Outcomes:
     """Return outcomes with the costs of turns in which some arms search before the draw.
 
     Each of these arms costs the sum of their searches; any other arm costs its search in addition. Failed
@@ -524,7 +530,9 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
         # the live arms, which may differ from those of the configuration
         config = settings.config.with_arms(arm_sets.at_start(store, settings.config.arm_documents))
         outcomes = _outcomes(settings, config, console)
-        scored = None if config.router is None else score_labelled(outcomes, config.settled(), on_progress)
+        scored = (
+            None if config.router is None else score_labelled(outcomes, config.resolve_places(), on_progress)
+        )
         if scored is not None:
             outcomes = scored.outcomes
         labels = choose_labels(
@@ -536,12 +544,12 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
             seed=settings.seed,
         )
         texts = [question.text for question in outcomes.questions]
-        profiles = sampled_profiles(config.settled(), on_progress)
+        profiles = sample_profiles(config.resolve_places(), on_progress)
         contexts = make_contexts(config, texts, on_progress, scored, profiles)
-        source = seen_as(config, profiles, "" if scored is None else scored.source)
+        source = describe_inputs(config, profiles, "" if scored is None else scored.source)
         rewards: defaultdict[str, list[float]] = defaultdict(list)
         done, new, total = 0, 0, len(labels.cells)
-        digests = _known(store, config.reward.join, settings.beside)
+        digests = _read_known(store, config.reward.join, settings.beside)
         pending = turns(labels, contexts, seen_as=source, run=settings.run)
         while batch := list(islice(pending, BATCH)):
             unknown = [turn for turn in batch if label_digest(turn.decision.id) not in digests]
@@ -561,15 +569,15 @@ def insert_labels(settings: InsertSettings, console: Console, on_progress: Progr
     _print_summary(labels, list(config.actions), rewards, new, settings.dry_run, console)
     if scored is not None:
         console.print(scored.summary(), markup=False, highlight=False, soft_wrap=True)
-        stage = Stage.RETRIEVED if saved.looked_at(config.router) else Stage.QUESTION
+        stage = Stage.RETRIEVED if saved.find_passage_backbone(config.router) else Stage.QUESTION
         if config.reward.cost_weight > 0.0 and (
-            free := validation.uncharged(outcomes, config.reward.cost, stage)
+            free := validation.warn_uncharged(outcomes, config.reward.cost, stage)
         ):
             console.print(free, markup=False, highlight=False, soft_wrap=True)
     return new
 
 
-def _known(store: Store, join: str, beside: OtherLabels | None) -> set[str]:
+def _read_known(store: Store, join: str, beside: OtherLabels | None) -> set[str]:
     """Return the digests of labels that are in the log already."""
     if beside is None:
         return set()
@@ -579,7 +587,7 @@ def _known(store: Store, join: str, beside: OtherLabels | None) -> set[str]:
     }
 
 
-def seen_as(
+def describe_inputs(
     config: AppConfig, profiles: Mapping[str, Profile] = NO_PROFILES, scores: str = ""
 ) -> dict[str, str]:
     """Return the inputs of a context besides the question, as JSON by arm.
@@ -625,7 +633,7 @@ def make_contexts(
     arms, specs = arm_infos(config, profiles), (config.features.embedding, config.features.similarity)
     vectors: list[Embeddings] = [{} for _ in texts]
     for backbone in dict.fromkeys(spec.backbone for spec in specs if spec is not None):
-        embeddings = _embedded(config, backbone, texts, on_progress, scored)
+        embeddings = _embed(config, backbone, texts, on_progress, scored)
         vectors = [{**row, **more} for row, more in zip(vectors, embeddings, strict=True)]
     contexts = [
         build_context(text, config.features, embedding, arms, cost_weight=config.reward.cost_weight)
@@ -636,7 +644,7 @@ def make_contexts(
     return [context.with_scores(scores) for context, scores in zip(contexts, scored.scores, strict=True)]
 
 
-def _embedded(
+def _embed(
     config: AppConfig, backbone: str, texts: Sequence[str], on_progress: Progress, scored: RouterScores | None
 ) -> list[Embeddings]:
     """Return the embedding of each question, reused from the router if the backbone is the same."""
@@ -664,7 +672,7 @@ def _outcomes(settings: InsertSettings, config: AppConfig, console: Console) -> 
             raise WarmStartError(f"{path} has no question of {settings.queries}")
         if left_out := len(outcomes.questions) - len(rows):
             console.print(f"{left_out:,} questions are left out: {settings.queries} does not name them")
-    return outcomes.only(shuffled(rows, settings.seed)[: settings.limit])
+    return outcomes.only(shuffle(rows, settings.seed)[: settings.limit])
 
 
 def _print_summary(

@@ -102,7 +102,7 @@ class RunSnapshot:
     brought: list[str] | None
 
     @classmethod
-    def of(cls, config: AppConfig, store: Store) -> "RunSnapshot":
+    def take(cls, config: AppConfig, store: Store) -> "RunSnapshot":
         """Read the log.
 
         Raises:
@@ -113,9 +113,9 @@ class RunSnapshot:
         live = arm_sets.at_start(store, file_arms)
         is_brought = newest is not None and newest.version is not None and newest.arms == live
         brought = list(live) if is_brought else None
-        config = config.with_arms(live).settled()
+        config = config.with_arms(live).resolve_places()
         spec, join = warm_start_spec(config), config.reward.join
-        configured = Recipe.configured(config).digest
+        configured = Recipe.from_config(config).digest
         active = active_policy(store, configured)
         alarms = read_alarms(store, join, active)
         with store.reading() as connection:
@@ -130,7 +130,7 @@ class RunSnapshot:
             store.log_seq(),
             examples,
             traffic.decisions_of_traffic(store, join),
-            tuple(registry_runs.judged(store, configured)),
+            tuple(registry_runs.list_judged(store, configured)),
             file_arms,
             brought,
         )
@@ -187,7 +187,7 @@ class RunSnapshot:
             arms=brought or self.brought,
         )
 
-    def judged(self, recipe: Recipe) -> bool:
+    def was_judged(self, recipe: Recipe) -> bool:
         """Return whether a recipe is active, or was judged by the same traffic and settings before."""
         now = {**self.inputs(), "recipe": recipe.digest}
         compared = {name: now[name] for name in ("recipe", "traffic", "configuration", "arms")}
@@ -225,7 +225,7 @@ def preview_lots(
 ) -> list[Lot]:
     """Return the labels that a run would gather now; raises as `LabelSources.lots`."""
     with closing(Store(config.database_url, config.reward.join, clock, create=False)) as store:
-        now = RunSnapshot.of(config, store)
+        now = RunSnapshot.take(config, store)
         return LabelSources(now.with_pool(), now.spec, store, now.before, clock).lots(on_progress)
 
 
@@ -255,7 +255,7 @@ def warm_start(
     redact = config.privacy.redactor()
     with closing(Store(config.database_url, config.reward.join, clock, redact=redact)) as store:
         worker = this_process()
-        mine = registry_runs.claim(store, Recipe.configured(config).digest, trigger, worker, clock())
+        mine = registry_runs.claim(store, Recipe.from_config(config).digest, trigger, worker, clock())
         return _do(config, store, mine, console, on_progress, clock, HEARTBEAT_S)
 
 
@@ -288,7 +288,7 @@ def _do(
     journal = Journal(store, mine, show, clock, heartbeat_s)
     try:
         with journal:
-            now = RunSnapshot.of(config, store)  # read when no other run can change it
+            now = RunSnapshot.take(config, store)  # read when no other run can change it
             first = is_first(store, mine)
             journal.ends(_Steps(now, store, mine.seq, first, journal, console, on_progress, clock).do())
     except Exception as error:
@@ -325,7 +325,7 @@ class _Steps:
         pool = now.with_pool()
         lots = self._gather(pool)
         fresh = any(lot.new for lot in lots)
-        if not fresh and now.judged(now.candidate()):
+        if not fresh and now.was_judged(now.candidate()):
             return (
                 registry_runs.RunState.NOTHING_NEW
             )  # without labels, an alarm or traffic that could change the verdict
@@ -366,10 +366,10 @@ class _Steps:
         config, store = self.now.config, self.store
         if self.now.spec.first != "promote" or not (self.is_first or not traffic.exists(store)):
             return ""
-        decisions = traffic.logged_decisions(store)
+        decisions = traffic.count_logged_decisions(store)
         if decisions == 0:
             return "nothing was served before"
-        rated = traffic.rated_decisions(store, config.reward.join)
+        rated = traffic.count_rated_decisions(store, config.reward.join)
         needed = max(config.judging_gate.least_checked, gate.LEAST_EFFECTIVE_N)
         if rated >= needed:
             return ""
@@ -418,7 +418,7 @@ class _Steps:
         now, journal = self.now, self.journal
         with journal.step("learn") as step:
             journal.inputs["recipe"] = recipe.digest
-            if now.judged(recipe):
+            if now.was_judged(recipe):
                 step.said = "no candidate: it would be what is followed, or was judged by the same traffic"
                 return None
             recipe.require_servable(self.store, now.config)
@@ -456,18 +456,18 @@ class _Steps:
         with self.journal.step("evaluate") as step:
             results = []
             if name is not None:
-                self.journal.evaluation, step.found[name] = self._judged(name)
+                self.journal.evaluation, step.found[name] = self._judge(name)
                 results.append(f"evaluation {self.journal.evaluation}: {name} {step.found[name]['verdict']}")
             if router is not None:  # a proposal, which decides nothing
                 try:
-                    number, step.found[router] = self._judged(router)
+                    number, step.found[router] = self._judge(router)
                     results.append(f"evaluation {number}: {router} {step.found[router]['verdict']}")
                 except EvaluationFailedError as error:
                     results.append(f"{router} is not judged: {error}")
             step.said = "; ".join(results)
         return None if name is None else step.found[name]
 
-    def _judged(self, name: str) -> tuple[int, dict[str, Any]]:
+    def _judge(self, name: str) -> tuple[int, dict[str, Any]]:
         """Return the evaluation of a candidate, and the verdict of the gate. Raises EvaluationFailedError."""
         request = EvaluationRequest(candidates=(name,), gate=True).model_dump(mode="json")
         worker = f"{this_process()}:run-{self.run}"
@@ -489,7 +489,7 @@ class _Steps:
                 traffic.
         """
         now, journal = self.now, self.journal
-        configured = Recipe.configured(now.config).digest
+        configured = Recipe.from_config(now.config).digest
         with journal.step("decide") as step:
             active = active_policy(self.store, configured)
             reasons = self._reasons(version, verdict, active, may_go_unjudged=bool(unjudged))
@@ -508,7 +508,7 @@ class _Steps:
                     automatic=True,
                 )
                 if version.arms is not None:  # for a rollback, and for a start with this file
-                    arm_sets.started(self.store, now.file_arms)
+                    arm_sets.start(self.store, now.file_arms)
                 step.said = f"promoted: version {version.version}, and what is learned after it"
                 try:
                     journal.promote(configured, promotion, now.active.seq)
@@ -528,7 +528,7 @@ class _Steps:
 
     def _begin_canary(self, version: Version, verdict: dict[str, Any] | None) -> bool:
         """Begin a canary if a candidate is held only for lack of evidence; return whether it began."""
-        configured = Recipe.configured(self.now.config).digest
+        configured = Recipe.from_config(self.now.config).digest
         active = active_policy(self.store, configured)
         if (
             self.now.spec.canary != "auto"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from armwise.agent.policies import Policy, PolicyError, sampling, served_distribution
+from armwise.agent.policies import Policy, PolicyError, compute_served_distribution, sampling
 from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
 from armwise.feedback.events import Context
 
@@ -98,7 +98,7 @@ def compute_distribution(
     elif kept_arm is not None:
         p = np.full(len(arms), 1.0 / len(arms))  # a step puts the kept arm in its place
     else:
-        p = served_distribution(find_policy(version), context, arms, floor, penalty)
+        p = compute_served_distribution(find_policy(version), context, arms, floor, penalty)
     for step in steps:
         if step.name in records:
             p = step.distribute(records[step.name], draw, p)

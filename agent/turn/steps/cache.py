@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
-from armwise.agent.turn.price import LanguageModel, attached_tokens
+from armwise.agent.turn.price import LanguageModel, estimate_attached_tokens
 from armwise.agent.turn.record import tokens_in
 from armwise.agent.turn.steps.base import Draft, StepRecord, TurnStep
 from armwise.arms.llm import write_document
@@ -120,7 +120,9 @@ def expect_misses(
             cached[name] = max(cached[name], tokens)
             if name in models and now - turn.decided_at < models[name].prices.cache_lifetime_s:
                 kept[name] = max(kept[name], tokens)
-    marked, prefix, usd = _is_marked(ask), max(cached.values()), {}
+    # whether the client has marked what it wants cached
+    marked = any("cache_control" in part for message in ask.messages for part in message.get("parts", ()))
+    prefix, usd = max(cached.values()), {}
     for name, info in arms.items():
         model = models.get(info.answering.llm)
         if model is None or not model.caches or (model.marked and not marked):
@@ -143,7 +145,7 @@ def _count_cached(turn: AnsweredTurn, name: str, model: LanguageModel | None, in
 def _count_tokens(ask: Ask) -> tuple[int, int]:
     """Return an estimate of the tokens of the instructions of a request, tools included, and of all of it."""
     instructions = _count_json(ask.document.options.get("tools"))
-    rest = attached_tokens(ask.messages)
+    rest = estimate_attached_tokens(ask.messages)
     for message in ask.messages:
         tokens = tokens_in(message["content"]) + _count_json(message.get("tool_calls"))
         if message["role"] == "system":
@@ -156,8 +158,3 @@ def _count_tokens(ask: Ask) -> tuple[int, int]:
 def _count_json(document: Any) -> int:
     """Return an estimate of the tokens of tools or of calls, if there are any."""
     return tokens_in(write_document(document).decode()) if document else 0
-
-
-def _is_marked(ask: Ask) -> bool:
-    """Return whether a client marked what it wants cached."""
-    return any("cache_control" in part for message in ask.messages for part in message.get("parts", ()))

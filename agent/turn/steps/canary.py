@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
-from armwise.agent.policies import sampling, served_distribution
+from armwise.agent.policies import compute_served_distribution, sampling
 from armwise.agent.turn.serving import ArmScorer, Canary, Serving
 from armwise.agent.turn.steps.base import Array, Draft, DrawInputs, StepError, StepRecord, TurnStep
 
@@ -86,10 +86,10 @@ class CanaryStep(TurnStep):
         if "scores" in record:
             context = context.with_scores(record["scores"])
         try:
-            theirs = served_distribution(candidate, context, draw.arms, draw.floor, draw.penalty)
+            theirs = compute_served_distribution(candidate, context, draw.arms, draw.floor, draw.penalty)
         except Exception as error:
             raise StepError(cls.name, f"version {record['version']} has no distribution: {error}") from error
-        return sampling.mixed(p, theirs, record["share"])
+        return sampling.mix_canary(p, theirs, record["share"])
 
     def take_failure(self, draft: Draft, error: StepError) -> None:
         """Drop the candidate."""

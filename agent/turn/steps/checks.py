@@ -14,7 +14,7 @@ from armwise.agent.turn.record import Choices
 from armwise.agent.turn.steps.base import TurnStep
 from armwise.arms.base import ArmError
 from armwise.arms.llm import Chunk, GeneratorError
-from armwise.feedback.errors import described
+from armwise.feedback.errors import describe_error
 
 
 class CheckStep(TurnStep):
@@ -57,7 +57,7 @@ class CheckStep(TurnStep):
             failure = error
         stage = AnswerStage((checked.first,), how.llm)
         if failure is not None:
-            stage = replace(stage, failed=stage.arms, said=described(failure)[:SAID], goes_on=True)
+            stage = replace(stage, failed=stage.arms, said=describe_error(failure)[:SAID], goes_on=True)
         elif not any(chunk.tool_calls for chunk in draft):
             stage = await self._check(writing, checked, stage)
         recorder.answers.append(stage)
@@ -84,7 +84,7 @@ class CheckStep(TurnStep):
                 with failing_as(ArmError):
                     result = await check_texts(checked, ask.question, writing.passages, texts, writing.prompt)
         except (ArmError, GeneratorError) as error:
-            return replace(stage, said=f"not checked: {described(error)}"[:SAID], goes_on=True)
+            return replace(stage, said=f"not checked: {describe_error(error)}"[:SAID], goes_on=True)
         finally:
             recorder.llm_s += time.perf_counter() - started
         u = sampling.uniform_from(ask.continues or ask.decision_id, f"{self._salt}/check")

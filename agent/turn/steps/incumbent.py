@@ -58,4 +58,4 @@ class IncumbentStep(TurnStep):
         if "pmf" not in record:
             return p
         theirs = np.array([record["pmf"][arm] for arm in draw.arms])
-        return sampling.mixed(p, theirs, record["share"])
+        return sampling.mix_canary(p, theirs, record["share"])

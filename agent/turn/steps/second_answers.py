@@ -32,7 +32,7 @@ from armwise.agent.turn.steps.base import Commit, TurnStep
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, structured_output, writing
 from armwise.feedback.answer_metrics import words
-from armwise.feedback.errors import StoreError, described
+from armwise.feedback.errors import StoreError, describe_error
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
 from armwise.feedback.reward import Signal
 
@@ -113,17 +113,17 @@ class SecondAnswers(TurnStep):
         if ask.document.options.get("tools") or not is_text(execution.answer):
             return  # function calls, or several choices: there is no single answer to compare
         arms = (
-            self.others(decision)
-            if self.sampled(decision, ObservationSource.SHADOW, self.spec.shadow)
+            self.draw_others(decision)
+            if self.is_sampled(decision, ObservationSource.SHADOW, self.spec.shadow)
             else ()
         )
-        graded = self.sampled(decision, ObservationSource.JUDGE, self.spec.judge)
+        graded = self.is_sampled(decision, ObservationSource.JUDGE, self.spec.judge)
         checked = self._find_check(execution)
         if self._stopped or not (arms or graded or checked):
             return
         turn = _Finished(ask, decision, execution, passages, arms, graded, checked)
-        if len(self._queue) >= QUEUE or (self._exhausted() and turn.unprompted is None):
-            self.telemetry.observed("shed")
+        if len(self._queue) >= QUEUE or (self._is_exhausted() and turn.unprompted is None):
+            self.telemetry.count_observation("shed")
             return
         self._queue.append(turn)
         # A replica observes one question at a time. A worker that has just ended is in the set for a moment.
@@ -171,17 +171,17 @@ class SecondAnswers(TurnStep):
         """Return a number in [0, 1) hashed from the decision, the use and the secret of the log."""
         return sampling.uniform_from(decision.id, f"{self.turns.decider.salt}/{use}")
 
-    def sampled(self, decision: Decision, source: ObservationSource, share: float) -> bool:
+    def is_sampled(self, decision: Decision, source: ObservationSource, share: float) -> bool:
         """Whether a decision is in the sample of a source; a function of its id and the secret."""
         return self._uniform(decision, source) < share
 
-    def others(self, decision: Decision) -> tuple[str, ...]:
+    def draw_others(self, decision: Decision) -> tuple[str, ...]:
         """Draw other eligible arms uniformly, without replacement."""
         others = [arm for arm in decision.arms if arm != decision.drawn]
         others.sort(key=lambda arm: self._uniform(decision, f"second/{arm}"))
         return tuple(others[: self.spec.arms])
 
-    def _exhausted(self) -> bool:
+    def _is_exhausted(self) -> bool:
         """Whether the spending of the last hour has reached a limit."""
         while self._spent and self._spent[0][0] <= self.timer() - HOUR_S:
             self._spent.popleft()
@@ -195,17 +195,17 @@ class SecondAnswers(TurnStep):
         while self._queue:
             turn = self._queue.popleft()
             left: _Finished | None = turn
-            if turn.unprompted is not turn and (self._exhausted() or not await self._room()):
-                self.telemetry.observed("shed")
+            if turn.unprompted is not turn and (self._is_exhausted() or not await self._room()):
+                self.telemetry.count_observation("shed")
                 left = turn.unprompted
             try:
                 if left is not None:
                     await self._observe(left)
             except OverloadedError:
-                self.telemetry.observed("shed")
+                self.telemetry.count_observation("shed")
             except Exception:
                 logger.exception("decision %s could not be observed", turn.decision.id)
-                self.telemetry.observed("failed")
+                self.telemetry.count_observation("failed")
 
     async def _room(self) -> bool:
         """Wait for a spare place; return whether there is one."""
@@ -222,7 +222,7 @@ class SecondAnswers(TurnStep):
             if info is not None and info.enabled and self.turns.decider.health.available([arm]):
                 await self._commit(await self._second(turn, arm))
             else:
-                self.telemetry.observed("shed")
+                self.telemetry.count_observation("shed")
         if turn.graded:
             await self._commit(await self._grade(turn))
         if turn.checked is not None:
@@ -243,11 +243,11 @@ class SecondAnswers(TurnStep):
             async with self.places.hold() if checked.check.llm is not None else nullcontext():
                 result = await check_texts(checked, turn.ask.question, turn.passages, given, prompt_model)
         except (ArmError, GeneratorError, TimeoutError):
-            self.telemetry.observed("failed")
+            self.telemetry.count_observation("failed")
         else:
             if self.offer_check is not None:
                 self.offer_check(turn.decision, result.score)
-            self.telemetry.observed("check")
+            self.telemetry.count_observation("check")
         tokens = sum(chunk.prompt_tokens + chunk.completion_tokens for chunk in spent)
         self._spent.append((self.timer(), tokens, sum(chunk.usd for chunk in spent)))
 
@@ -257,7 +257,7 @@ class SecondAnswers(TurnStep):
         self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
         with suppress(StoreError):  # if the log is unavailable, turns fail and report it
             await self.commit(observation)
-            self.telemetry.observed("failed" if observation.error else observation.source.value)
+            self.telemetry.count_observation("failed" if observation.error else observation.source.value)
 
     async def _second(self, turn: _Finished, arm: str) -> Observation:
         """Have another arm answer, and its answer compared with that of the user."""
@@ -283,7 +283,14 @@ class SecondAnswers(TurnStep):
                 return replace(observation, value=0.0)
             pair = ((given, turn.passages), (done.answer, passages))
             (first, of_first), (second, of_second) = pair[::-1] if observation.swapped else pair
-            shown = _in_turn(of_first, of_second)
+            # in turn, so that the passages of neither lead
+            both = (
+                passage
+                for pair in zip_longest(of_first, of_second)
+                for passage in pair
+                if passage is not None
+            )
+            shown = list({passage.id: passage for passage in both}.values())
             ask = partial(
                 judge.prefer,
                 question=turn.ask.question,
@@ -292,7 +299,7 @@ class SecondAnswers(TurnStep):
                 second=second,
                 reasoning_tokens=self._reasoning_tokens,
             )
-            observation = await self._judged(observation, ask)
+            observation = await self._judge(observation, ask)
         if observation.value is None or observation.swapped:  # 1: the judge prefers the first answer
             return observation
         return replace(observation, value=-observation.value)
@@ -327,7 +334,7 @@ class SecondAnswers(TurnStep):
             reasoning_tokens=self._reasoning_tokens,
         )
         async with self.places.hold():
-            return await self._judged(observation, ask)
+            return await self._judge(observation, ask)
 
     @property
     def _reasoning_tokens(self) -> int:
@@ -335,7 +342,7 @@ class SecondAnswers(TurnStep):
         hints = base.HINTS & self.turns.writer.models[writing.DEFAULT].options
         return structured_output.REASONING_TOKENS if hints else 0
 
-    async def _judged(
+    async def _judge(
         self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
     ) -> Observation:
         """Return an observation with the verdict of a judge, who runs in a thread, and its cost."""
@@ -360,7 +367,7 @@ class SecondAnswers(TurnStep):
         try:
             value = (await asyncio.to_thread(ask, write)).grade
         except (ArmError, GeneratorError, TimeoutError) as failure:
-            error = described(failure)
+            error = describe_error(failure)
         except asyncio.CancelledError:
             stopped = True
             for future in pending:  # its thread would otherwise wait for a loop that has ended
@@ -375,9 +382,3 @@ class SecondAnswers(TurnStep):
         return replace(
             observation, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
         )
-
-
-def _in_turn(first: Sequence[Passage], second: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of both answers, alternating and without duplicates, so that neither leads."""
-    both = (passage for pair in zip_longest(first, second) for passage in pair if passage is not None)
-    return list({passage.id: passage for passage in both}.values())

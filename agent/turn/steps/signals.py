@@ -239,7 +239,7 @@ class Signals(TurnStep):
         if len(queue) < most:
             queue.append(item)
         else:
-            self.telemetry.observed("shed")
+            self.telemetry.count_observation("shed")
 
     def _start(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if name not in self._workers or self._workers[name].done():
@@ -359,7 +359,7 @@ class Signals(TurnStep):
         )
         with suppress(ConflictError):  # an earlier turn has said otherwise: a signal is written once
             (receipt,) = await self.commit(fact)
-            self.telemetry.fed_back(fact, receipt)
+            self.telemetry.count_feedback(fact, receipt)
 
 
 @contextmanager

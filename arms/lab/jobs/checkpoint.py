@@ -44,7 +44,7 @@ class BlockFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def finished(self) -> set[int]:
+    def list_finished(self) -> set[int]:
         """Return the numbers of the finished blocks."""
         return {int(path.stem) for path in self._folder.glob(f"*{SUFFIX}")}
 
@@ -67,7 +67,7 @@ class BlockFolder:
 
     def delete(self) -> None:
         """Delete the folder, the blocks first: blocks must always have an identity."""
-        for number in self.finished():
+        for number in self.list_finished():
             (self._folder / _name(number)).unlink()
         shutil.rmtree(self._folder)
 
@@ -87,14 +87,14 @@ class BlockFolder:
             JobError: The folder has finished blocks of another identity.
         """
         self._delete_damaged()
-        if self.finished():
+        if self.list_finished():
             refuse_other(self._folder, self._identity(), identity)
         else:
             (self._folder / NOTES).unlink(missing_ok=True)
             self._replace(IDENTITY, orjson.dumps(dict(identity), option=orjson.OPT_INDENT_2))
 
     def _delete_damaged(self) -> None:
-        for name in (*map(_name, sorted(self.finished())), NOTES):
+        for name in (*map(_name, sorted(self.list_finished())), NOTES):
             if (self._folder / name).exists():
                 try:
                     self._content(name)

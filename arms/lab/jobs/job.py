@@ -91,14 +91,14 @@ class Sweep:
         self._expected_steps, self._expected_usd = np.zeros((2, len(self._column)))
         self._batches = [
             (batch, np.array([self._column[name] for name in batch.names]), start)
-            for start, batch in self._batched(resources)
+            for start, batch in self._make_batches(resources)
         ]
         batched = {name for batch, _, _ in self._batches for name in batch.names}
         self._alone = {
             column: build_arm(name, resources) for name, column in self._column.items() if name not in batched
         }
 
-    def _batched(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
+    def _make_batches(self, resources: Resources) -> Iterable[tuple[int, BatchedArms]]:
         """Yield batches, each over a corpus, and the position of its first passage."""
         groups: dict[tuple[str, str | None], tuple[MakeBatches, dict[str, Any]]] = {}
         graph = ArmGraph(resources.specs)
@@ -108,9 +108,9 @@ class Sweep:
                 _, group = groups.setdefault((spec.kind, spec.corpus), (kind.batch, {}))
                 group[name] = params
                 self._expected_steps[self._column[name]] = kind.steps(params)
-                self._expected_usd[self._column[name]] = graph.expected_usd(name)
+                self._expected_usd[self._column[name]] = graph.estimate_usd(name)
         for make, group in groups.values():
-            arm_resources = resources.of(resources.specs[next(iter(group))])
+            arm_resources = resources.select_corpus(resources.specs[next(iter(group))])
             start = resources.corpus.start(arm_resources.corpus.prefix)
             yield from ((start, batch) for batch in make(group, arm_resources))
 
@@ -235,10 +235,10 @@ class PoolJob:
         """Return the questions of a block."""
         return self.questions[number * self.block : (number + 1) * self.block]
 
-    def validated(self) -> Self:
+    def validate(self) -> Self:
         """Check the arms, and return the job with only the backbones that it needs. Raises ArmSpecError."""
         ArmGraph(self.specs).validate(self.backbones, self.corpus.names)
-        needed = self.needed()
+        needed = self.list_backbones()
         return replace(
             self, backbones={name: backbone for name, backbone in self.backbones.items() if name in needed}
         )
@@ -272,7 +272,7 @@ class PoolJob:
             **{f"weights of {model}": digest_weights(model) for model in sorted(_models(self.specs))},
         }
 
-    def needed(self) -> frozenset[str]:
+    def list_backbones(self) -> frozenset[str]:
         """Return the names of the backbones that the arms are built with."""
         return frozenset[str]().union(*map(ArmGraph(self.specs).backbones, self.specs))
 

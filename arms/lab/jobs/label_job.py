@@ -112,9 +112,9 @@ class LabelJob(PoolJob):
             for question in questions:
                 scorers.check_gold(question, corpus)
 
-    def needed(self) -> frozenset[str]:
+    def list_backbones(self) -> frozenset[str]:
         """Return the names of the backbones of arms and measures."""
-        return super().needed() | {measure.backbone for measure in self.measures if measure.backbone}
+        return super().list_backbones() | {measure.backbone for measure in self.measures if measure.backbone}
 
     def identity(self) -> dict[str, str]:
         """Return the identity of the outcomes. Raises ModelNotFoundError."""
@@ -251,13 +251,13 @@ class LabelWorker(PoolWorker):
             self._searching.submit(self.sweep.search, query, self._k) for query in self.queries(questions)
         ]
         submitted = [
-            self._asked(question, search.result())
+            self._submit_question(question, search.result())
             for question, search in zip(questions, searches, strict=True)
         ]
-        answered = [(each, self._graded(each)) for each in submitted]
+        answered = [(each, self._submit_grades(each)) for each in submitted]
         return LabelBlock(tuple(outcome for pair in answered for outcome in self._outcomes(*pair)))
 
-    def _asked(self, question: Question, results: Rankings) -> _AskedQuestion:
+    def _submit_question(self, question: Question, results: Rankings) -> _AskedQuestion:
         """Submit each distinct prompt of a question, and the measures of each distinct ranking."""
         replies: dict[tuple[str, prompts.Writing, str], Future[_Reply]] = {}
         graded: dict[tuple[int, int], Future[_Graded]] = {}
@@ -293,7 +293,7 @@ class LabelWorker(PoolWorker):
             return _Reply(name, problem=str(error))
         return _Reply(name, answer.text, answer.tagged, answer.calls)
 
-    def _graded(self, submitted: _AskedQuestion) -> dict[str, "Future[_Graded]"]:
+    def _submit_grades(self, submitted: _AskedQuestion) -> dict[str, "Future[_Graded]"]:
         """Submit the measures of the distinct answers to a question."""
         answers = dict.fromkeys(reply.result().answer for reply in submitted.replies.values())
         grade = partial(_grade, self._of_answers, submitted.question)
@@ -393,19 +393,19 @@ def label(
         ArmSpecError: The spec of an arm is invalid.
         ModelNotFoundError: A model cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import unfinished, worker_pool  # loads Ray
+    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool  # loads Ray
 
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)
-    job = job.validated()
+    job = job.validate()
     identity = job.identity()
     if output.exists():
         refuse_other_output(output, identity)
         return _report(job, output, len(job.questions))
     with open_blocks(output, identity) as blocks:
-        resumed = sum(len(job.list_questions(number)) for number in blocks.finished())
+        resumed = sum(len(job.list_questions(number)) for number in blocks.list_finished())
         job.prepare(on_progress)
-        if unfinished(job, blocks):
+        if list_unfinished(job, blocks):
             with worker_pool(LabelWorker, job, workers, BLOCKS_AT_ONCE) as pool:
                 pool.finish(blocks, on_progress, "asking questions")
         build_once.publish(output, identity, partial(_write, job, blocks))

@@ -178,26 +178,26 @@ def score(
         MatrixError: There are no arms, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import unfinished, worker_pool  # loads Ray
+    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool  # loads Ray
 
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
     scorers.check_questions(job.questions, scorer, job.corpus)
-    job = job.validated()
+    job = job.validate()
     identity = job.identity(scorer)
     table = MatrixArms(job.specs, job.backbones, {}, scorer.measure, identity)
     if output.exists():
         return _read_report(output, identity)
     with open_blocks(output, identity) as blocks:
-        resumed = sum(len(job.list_questions(number)) for number in blocks.finished())
+        resumed = sum(len(job.list_questions(number)) for number in blocks.list_finished())
         job.prepare(on_progress)
         untimed = job.timed > 0 and blocks.read_notes() is None
-        if untimed or unfinished(job, blocks):
+        if untimed or list_unfinished(job, blocks):
             with worker_pool(ScoreWorker, job, workers) as pool:
                 pool.finish(blocks, on_progress, "scoring questions")
                 if untimed:
                     blocks.write_notes(_time_arms(list(job.specs), pool, on_progress))
-        costs, unknown, problems = _summed(job, blocks)
+        costs, unknown, problems = _sum_blocks(job, blocks)
         scores = (
             (job.list_questions(n), ScoreBlock.unpack(blocks.read(n)).scores) for n in range(job.n_blocks)
         )
@@ -216,7 +216,7 @@ def _time_arms(names: list[str], pool: "WorkerPool", on_progress: Progress) -> d
     return seconds
 
 
-def _summed(
+def _sum_blocks(
     job: ScoreJob, blocks: BlockFolder
 ) -> tuple[dict[str, dict[str, float]], dict[str, int], dict[str, str]]:
     """Return the mean costs, the numbers of unknown scores and their first reasons, by arm."""
@@ -234,7 +234,7 @@ def _summed(
             problems.setdefault(names[column], problem)
     # an arm that never answered has the expected cost of its kind
     expected = np.array([catalog.arm_features(name, spec)["steps"] for name, spec in job.specs.items()])
-    prices = np.array([*map(ArmGraph(job.specs).expected_usd, names)])
+    prices = np.array([*map(ArmGraph(job.specs).estimate_usd, names)])
     some = np.maximum(answered, 1.0)
     means = {"steps": np.where(answered > 0, steps / some, expected), "tokens": tokens / some}
     if prices.any():

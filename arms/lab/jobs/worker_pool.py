@@ -101,7 +101,7 @@ class WorkerPool:
 
     def finish(self, folder: BlockFolder, on_progress: Progress, stage: str) -> None:
         """Compute the missing blocks, and write each as it is finished. Raises JobError."""
-        missing = unfinished(self._job, folder)
+        missing = list_unfinished(self._job, folder)
         sizes = [len(self._job.list_questions(number)) for number in range(self._job.n_blocks)]
         total = sum(sizes)
         done = total - sum(sizes[number] for number in missing)
@@ -173,9 +173,9 @@ class WorkerPool:
             self._workers.append(self._actor.remote(self._stored_job))
 
 
-def unfinished(job: BlockJob, folder: BlockFolder) -> list[int]:
+def list_unfinished(job: BlockJob, folder: BlockFolder) -> list[int]:
     """Return the numbers of the missing blocks, in order."""
-    return sorted(set(range(job.n_blocks)) - folder.finished())
+    return sorted(set(range(job.n_blocks)) - folder.list_finished())
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ Scores = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
 
-def checked(scores: Scores) -> Scores:
+def check_scores(scores: Scores) -> Scores:
     """Return the scores as float32; float32 input is returned as it is.
 
     Raises:

@@ -76,7 +76,7 @@ def complete(
     if weight is None:
         in_group, by_question = _two_way(left, cells, questions, shape, ridge)
     else:
-        in_group = _of_arms(left, weight, cells, shape, ridge)
+        in_group = _fit_arm_effects(left, weight, cells, shape, ridge)
         left -= in_group.ravel()[cells]
         count = np.bincount(questions, minlength=shape[2])
         by_question = np.bincount(questions, left, shape[2]) / (count + ridge)
@@ -102,7 +102,7 @@ def _odds(chance: Floats, arms: Integers) -> Floats:
     return relative
 
 
-def _of_arms(
+def _fit_arm_effects(
     left: Floats, weight: Floats, cells: Integers, shape: tuple[int, int, int], ridge: float
 ) -> Floats:
     """Return the effects of arms in groups, shape (n_arms, n_groups): `_two_way` without question effects.

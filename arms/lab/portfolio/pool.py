@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from armwise.arms.base import checked_name
+from armwise.arms.base import check_name
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec
 from armwise.arms.suggestions import did_you_mean, select_names
@@ -147,7 +147,7 @@ class PoolFile(_Grid):
         return {**document, "pool": {**pool, "backbones": tuple(document["backbones"])}}
 
     @model_validator(mode="after")
-    def _declared(self) -> "PoolFile":
+    def _check_backbones(self) -> "PoolFile":
         for name in self.pool.backbones:
             if name not in self.backbones:
                 raise ValueError(f"backbone {name!r} is not declared{did_you_mean(name, self.backbones)}")
@@ -184,7 +184,7 @@ def expand(pool: PoolSpec) -> dict[str, ArmSpec]:
             raise PoolError(f"extra: {name!r} is already an arm of the grids; choose another name")
     for name in (*kept, *pool.extra):
         try:
-            checked_name(name)
+            check_name(name)
         except ValueError as error:
             raise PoolError(str(error)) from None
     if not kept and not pool.extra:

@@ -221,7 +221,7 @@ def _write(folder: Path, arms: MatrixArms, blocks: Blocks, chances: Scores | Non
     try:
         with (folder / QUESTIONS).open("wb") as lines, (folder / SCORES).open("wb") as file:
             _write_header(file, (0, len(arms.specs)))
-            for questions, scores in _checked(blocks, arms):
+            for questions, scores in _check_blocks(blocks, arms):
                 lines.writelines(orjson.dumps([q.id, q.text, q.dataset]) + b"\n" for q in questions)
                 file.write(scores.tobytes())
                 n_questions += len(questions)
@@ -237,7 +237,7 @@ def _write_header(file: BinaryIO, shape: tuple[int, int]) -> None:
     np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
-def _checked(blocks: Blocks, arms: MatrixArms) -> Blocks:
+def _check_blocks(blocks: Blocks, arms: MatrixArms) -> Blocks:
     """Check the blocks, and yield those with questions. Raises MatrixError."""
     ids: set[str] = set()
     for questions, given in blocks:

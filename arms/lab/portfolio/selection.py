@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from armwise.arms.lab.portfolio.coverage import Floats, Scores, checked, take_best, total, totals, values
+from armwise.arms.lab.portfolio.coverage import Floats, Scores, check_scores, take_best, total, totals, values
 
 GREEDY = 1.0 - 1.0 / math.e
 """Source: Nemhauser, Wolsey and Fisher 1978, An analysis of approximations for maximizing submodular
@@ -71,10 +71,10 @@ def greedy(scores: Scores, k: int, start: Sequence[int] = ()) -> Portfolio:
     >>> greedy(np.array([[0.9, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.4, 0.5]], np.float32), k=2).arms
     (1, 2)
     """
-    scores = checked(scores)
+    scores = check_scores(scores)
     if not 1 <= k <= len(scores):
         raise ValueError(f"k is {k}; it must be from 1 to the number of arms, {len(scores)}")
-    arms = _checked_start(start, len(scores))
+    arms = _check_start(start, len(scores))
     if len(arms) > k:
         raise ValueError(f"start names {len(arms)} arms, more than k = {k}")
     best = take_best(scores, arms)
@@ -112,9 +112,9 @@ def knapsack(scores: Scores, costs: Floats, budget: float, start: Sequence[int] 
     >>> knapsack(scores, np.array([3.0, 1.0, 1.0]), budget=3.0).arms
     (0,)
     """
-    scores = checked(scores)
-    arms = _checked_start(start, len(scores))
-    costs = _checked_costs(costs, budget, arms, len(scores))
+    scores = check_scores(scores)
+    arms = _check_start(start, len(scores))
+    costs = _check_costs(costs, budget, arms, len(scores))
     limit = budget * (1.0 + ROUNDING)
     for arm in np.flatnonzero(costs == 0.0).tolist():
         if (scores[arm] > take_best(scores, arms)).any():
@@ -238,14 +238,14 @@ def _fractional(bounds: Floats, costs: Floats, left: float) -> float:
     return float(bounds[order] @ part)
 
 
-def _checked_start(start: Sequence[int], n_arms: int) -> list[int]:
+def _check_start(start: Sequence[int], n_arms: int) -> list[int]:
     for arm in start:
         if not 0 <= arm < n_arms or start.count(arm) > 1:
             raise ValueError(f"start holds {arm}; it must name arms from 0 to {n_arms - 1}, each once")
     return list(start)
 
 
-def _checked_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> Floats:
+def _check_costs(costs: Floats, budget: float, start: list[int], n_arms: int) -> Floats:
     """Return the costs as float64. Raises ValueError."""
     costs = np.asarray(costs, dtype=np.float64)
     if costs.shape != (n_arms,):

@@ -341,14 +341,14 @@ def _claims(caller: structured_output.StructuredCaller, question: str, text: str
     """Return the claims of a text; a blank text has none."""
     if not text.strip():
         return ()
-    case = f"{quotation.tagged('question', question)}\n{quotation.tagged('answer', text)}"
-    return caller.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, listed_claims, max_tokens=MAX_TOKENS)
+    case = f"{quotation.enclose('question', question)}\n{quotation.enclose('answer', text)}"
+    return caller.ask(CLAIMS_SYSTEM, case, CLAIMS_FORM, parse_claims, max_tokens=MAX_TOKENS)
 
 
-def listed_claims(text: str) -> Claims:
+def parse_claims(text: str) -> Claims:
     """Return the distinct non-blank strings of the first JSON list of strings in a text.
 
-    >>> listed_claims('Claims [1]: ["Vienna is a city.", "Vienna is in Austria."]')
+    >>> parse_claims('Claims [1]: ["Vienna is a city.", "Vienna is in Austria."]')
     ('Vienna is a city.', 'Vienna is in Austria.')
 
     Raises:
@@ -361,7 +361,7 @@ def listed_claims(text: str) -> Claims:
         for value in lists:
             if all(isinstance(claim, str) for claim in value):
                 return tuple(dict.fromkeys(claim.strip() for claim in value if claim.strip()))
-    raise ValueError(f"{structured_output.quoted(text)} has no JSON list of strings")
+    raise ValueError(f"{structured_output.quote_start(text)} has no JSON list of strings")
 
 
 def _classes(
@@ -377,15 +377,16 @@ def _classes(
         classes = structured_output.read_object(_Classes, text)
         if sorted(classes.TP + classes.FP) != sorted(ours):
             raise ValueError(
-                f"{structured_output.quoted(text)} must have each of {', '.join(ours)} once, in TP or in FP"
+                f"{structured_output.quote_start(text)} must have each of {', '.join(ours)} once, in TP or "
+                "in FP"
             )
         if len(set(classes.FN)) < len(classes.FN) or not set(classes.FN) <= set(theirs):
             raise ValueError(
-                f"{structured_output.quoted(text)} may have each of {', '.join(theirs)} "
+                f"{structured_output.quote_start(text)} may have each of {', '.join(theirs)} "
                 "once in FN, and no other"
             )
         return len(classes.TP), len(classes.FP), len(classes.FN)
 
     listed = "\n".join(f"{name}: {quotation.one_line(claim)}" for name, claim in (ours | theirs).items())
-    case = f"{quotation.tagged('question', question)}\n\n{listed}"
+    case = f"{quotation.enclose('question', question)}\n\n{listed}"
     return caller.ask(CLASSES_SYSTEM, case, CLASSES_FORM, read, max_tokens=MAX_TOKENS)

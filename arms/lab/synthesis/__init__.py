@@ -2,7 +2,7 @@
 
 from .extraction import Extraction
 from .job import PROMPTED, STYLES, Made, Maker, SynthesisError, synthesize
-from .prompting import Prompting, estimated_tokens
+from .prompting import Prompting, estimate_tokens
 
 __all__ = [
     "PROMPTED",
@@ -12,6 +12,6 @@ __all__ = [
     "Maker",
     "Prompting",
     "SynthesisError",
-    "estimated_tokens",
+    "estimate_tokens",
     "synthesize",
 ]

@@ -163,12 +163,12 @@ _LAST = frozenset(
 )
 
 
-def reworded(
+def reword(
     question: str, is_rare: Callable[[str], bool], rng: np.random.Generator, *, cut: bool = True
 ) -> str:
     """Return a question in other words; capitalised words, which are names, are kept.
 
-    >>> reworded("When was Faust published?", lambda _: False, np.random.default_rng(1))
+    >>> reword("When was Faust published?", lambda _: False, np.random.default_rng(1))
     'On what date was Faust released?'
     """
     first, *rest = question.rstrip("?").split()
@@ -267,16 +267,16 @@ class Extraction:
             for style in self.styles:
                 rng = self._rng(f"{style}\0{passage.id}")
                 if (question := makers[style](passage, rng)) is not None:
-                    made.append(_typed(question, rng) if style != "keywords" else question)
+                    made.append(_imitate_typing(question, rng) if style != "keywords" else question)
             questions.append(made)
         return questions
 
-    def linked(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
+    def find_links(self, passage: Passage) -> Iterator[tuple[str, Passage]]:
         """Yield each name in a passage that is the title of another, and the first passage of that title."""
         passage_names = set(entities.title_names(_name(passage)))
         for name in dict.fromkeys(self._dictionary.find(passage.text)):
             title = self._names[name]
-            whole = " " in name or name == entities.normalised(title)  # `XIII (singer)` is not every XIII
+            whole = " " in name or name == entities.normalise(title)  # `XIII (singer)` is not every XIII
             if whole and name not in passage_names:
                 yield name, self._corpus.passages([self._titles[title]])[0]
 
@@ -308,14 +308,14 @@ class Extraction:
 
     def _cloze(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return a question for a name, date or number in a sentence of the passage."""
-        pair = self._asked(passage, _name(passage), rng)
+        pair = self._ask(passage, _name(passage), rng)
         return (
             None
             if pair is None
-            else Made(reworded(pair[0], self._is_rare, rng), (passage.id,), "cloze", (pair[1],))
+            else Made(reword(pair[0], self._is_rare, rng), (passage.id,), "cloze", (pair[1],))
         )
 
-    def _asked(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
+    def _ask(self, passage: Passage, name: str, rng: np.random.Generator) -> tuple[str, str] | None:
         """Return a question about a passage that calls its subject by `name`, and the answer."""
         person = _is_person(passage.text)
         stated = english.sentences(passage.text)
@@ -331,16 +331,16 @@ class Extraction:
             for place in rng.permutation(len(spans)).tolist():
                 answer = sentence[spans[place].start : spans[place].end]
                 question = ask(sentence, spans[place], person=person)
-                if question is not None and entities.normalised(answer) not in entities.normalised(question):
+                if question is not None and entities.normalise(answer) not in entities.normalise(question):
                     return question, answer
         return None
 
     def _link(self, passage: Passage, rng: np.random.Generator) -> Made | None:
         """Return a question that needs this passage and another, whose title it mentions."""
-        others = list(self.linked(passage))
+        others = list(self.find_links(passage))
         for at in rng.permutation(len(others)).tolist()[:4]:
             name, other = others[at]
-            ways = (self._through, self._described)
+            ways = (self._through, self._ask_by_description)
             first = int(rng.random() < 0.2)
             pair = ways[first](passage, name, other, rng) or ways[1 - first](passage, name, other, rng)
             if pair is not None:
@@ -348,7 +348,7 @@ class Extraction:
                 return Made(text, (passage.id, other.id), "link", (answer,) if answer else ())
         return None
 
-    def _described(
+    def _ask_by_description(
         self, passage: Passage, name: str, other: Passage, rng: np.random.Generator
     ) -> tuple[str, str] | None:
         """Ask for a fact of the passage about another passage, which is described instead of named."""
@@ -372,10 +372,10 @@ class Extraction:
                     continue
                 question = ask(sentence, span, person=_is_person(passage.text))
                 answer = sentence[span.start : span.end]
-                if question is None or f" {name} " in f" {entities.normalised(question)} ":
+                if question is None or f" {name} " in f" {entities.normalise(question)} ":
                     continue
-                if entities.normalised(answer) not in entities.normalised(question):
-                    return reworded(question, self._is_rare, rng, cut=False), answer
+                if entities.normalise(answer) not in entities.normalise(question):
+                    return reword(question, self._is_rare, rng, cut=False), answer
         return None
 
     def _through(
@@ -389,8 +389,8 @@ class Extraction:
         if rng.random() < 0.7:
             return _ask_about(other, path, rng), ""
         facts = Passage(other.id, other.title, _without_subject(other))
-        pair = self._asked(facts, path, rng)
-        if pair is not None and title in pair[0] and f" {name} " not in f" {entities.normalised(pair[0])} ":
+        pair = self._ask(facts, path, rng)
+        if pair is not None and title in pair[0] and f" {name} " not in f" {entities.normalise(pair[0])} ":
             return pair
         return None
 
@@ -502,7 +502,7 @@ def _find_name(name: str, sentence: str) -> tuple[int, int] | None:
     """
     parts = name.split()
     matches = list(_WORD.finditer(sentence))
-    folded = [entities.normalised(match[0]) for match in matches]
+    folded = [entities.normalise(match[0]) for match in matches]
     for at in range(len(folded) - len(parts) + 1):
         if folded[at : at + len(parts)] == parts:
             return matches[at].start(), matches[at + len(parts) - 1].end()
@@ -515,7 +515,7 @@ def _without_subject(passage: Passage) -> str:
     for sentence in english.sentences(passage.text):
         for name in entities.title_names(passage.title):
             place = _find_name(name, sentence)
-            if place is not None and entities.normalised(sentence[: place[0]]) in ("", "the", "a", "an"):
+            if place is not None and entities.normalise(sentence[: place[0]]) in ("", "the", "a", "an"):
                 questions.append(f"It{sentence[place[1] :]}".replace("It's ", "Its ", 1))
                 break
         else:
@@ -524,7 +524,7 @@ def _without_subject(passage: Passage) -> str:
     return " ".join(questions)
 
 
-def _typed(made: Made, rng: np.random.Generator) -> Made:
+def _imitate_typing(made: Made, rng: np.random.Generator) -> Made:
     """Return a question as it is or, with the chance `TYPED`, in lower case without question mark."""
     if rng.random() >= TYPED:
         return made

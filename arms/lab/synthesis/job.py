@@ -208,7 +208,7 @@ def synthesize(
         JobError: The blocks are from other settings, or another process is working on them.
         GeneratorError: The language model failed; finished blocks are kept.
     """
-    order = shuffled(corpus, seed)
+    order = shuffle_positions(corpus, seed)
     selection = KeptQuestions(n, shares)
     identity = {
         "corpus": corpus.digest,
@@ -217,11 +217,11 @@ def synthesize(
         **maker.identity,
     }
     with checkpoint.open_blocks(output, identity) as blocks:
-        finished = blocks.finished()
+        finished = blocks.list_finished()
         for number in range(math.ceil(len(order) / maker.step)):
             if number in finished:
                 made = [
-                    [_made(document) for document in of_passage]
+                    [_parse_question(document) for document in of_passage]
                     for of_passage in orjson.loads(blocks.read(number))
                 ]
             else:
@@ -247,7 +247,7 @@ def synthesize(
     return selection
 
 
-def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
+def shuffle_positions(corpus: Corpus, seed: int) -> NDArray[np.intp]:
     """Return all positions in random order, alternating between corpora, shape (n_passages,)."""
     rng = np.random.default_rng(seed)
     parts = [rng.permutation(len(part)) + corpus.start(prefix) for prefix, part in corpus.parts.items()]
@@ -255,7 +255,7 @@ def shuffled(corpus: Corpus, seed: int) -> NDArray[np.intp]:
     return np.concatenate(parts)[np.argsort(turns, kind="stable")]
 
 
-def _made(document: dict[str, Any]) -> Made:
+def _parse_question(document: dict[str, Any]) -> Made:
     """Return the question that a document of a block describes."""
     gold, answers = tuple(document["gold_ids"]), tuple(document["answers"])
     return Made(document["question"], gold, document["type"], answers)

@@ -17,7 +17,7 @@ from armwise.arms.corpus import Corpus
 from armwise.arms.lab.synthesis.extraction import Extraction
 from armwise.arms.lab.synthesis.job import Made
 from armwise.arms.llm import Prompt, Write, prompts, quotation, structured_output
-from armwise.arms.tokenizer import count_words, normalised, words
+from armwise.arms.tokenizer import count_words, normalise, words
 
 TASKS: Mapping[str, str] = {
     "keywords": "Write what a person who needs this passage would type into a search box: two to six words, "
@@ -91,12 +91,12 @@ class Prompting:
         # by position: a passage has the same style in any block
         styles = [self.styles[position % len(self.styles)] for position in positions]
         with ThreadPoolExecutor(self._at_once) as pool:
-            return [[made] if made else [] for made in pool.map(self._of_passage, passages, styles)]
+            return [[made] if made else [] for made in pool.map(self._make_question, passages, styles)]
 
-    def _of_passage(self, passage: Passage, style: str) -> Made | None:
+    def _make_question(self, passage: Passage, style: str) -> Made | None:
         passages = [passage]
         if style == "link":
-            if (linked := next(self._extraction.linked(passage), None)) is None:
+            if (linked := next(self._extraction.find_links(passage), None)) is None:
                 return None
             passages.append(linked[1])
         caller = structured_output.StructuredCaller(self._write, structured_output.UnreadableAnswerError)
@@ -112,14 +112,14 @@ class Prompting:
         except structured_output.UnreadableAnswerError:
             return None
         question = " ".join(written.question.split())
-        if not usable(question, written.answer, passages, style) or not self._answered(
+        if not usable(question, written.answer, passages, style) or not self._is_confirmed(
             question, written.answer, passages, style
         ):
             return None
         answers = () if style == "keywords" else (written.answer.strip(),)
         return Made(question, tuple(source.id for source in passages), style, answers)
 
-    def _answered(self, question: str, answer: str, passages: Sequence[Passage], style: str) -> bool:
+    def _is_confirmed(self, question: str, answer: str, passages: Sequence[Passage], style: str) -> bool:
         """Return whether the model's answer agrees with its first; keywords are exempt, having no answer."""
         if style == "keywords":
             return True
@@ -139,7 +139,7 @@ def usable(question: str, answer: str, passages: Sequence[Passage], style: str) 
     question_words = set(words(question, "english"))
     if not all(question_words & set(words(f"{passage.title} {passage.text}")) for passage in passages):
         return False
-    return style == "keywords" or f" {normalised(answer)} " not in f" {normalised(question)} "
+    return style == "keywords" or f" {normalise(answer)} " not in f" {normalise(question)} "
 
 
 def agrees(one: str, other: str) -> bool:
@@ -148,11 +148,11 @@ def agrees(one: str, other: str) -> bool:
     >>> agrees("the Gulf of Mexico", "Gulf of Mexico."), agrees("1876", "in 1877")
     (True, False)
     """
-    a, b = set(normalised(one).split()), set(normalised(other).split())
+    a, b = set(normalise(one).split()), set(normalise(other).split())
     return bool(a and b) and len(a & b) >= AGREES * min(len(a), len(b))
 
 
-def estimated_tokens(corpus: Corpus, styles: Sequence[str], n: int) -> tuple[int, int, int]:
+def estimate_tokens(corpus: Corpus, styles: Sequence[str], n: int) -> tuple[int, int, int]:
     """Estimate the calls of the model, and the tokens that it reads and writes, for `n` questions.
 
     Extrapolated from the lengths of 200 passages, as if every question passed the round trip. Failed attempts

@@ -247,7 +247,7 @@ def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
             return None
     agent = before.endswith(" by ")
     if span.kind == "name" and before.strip().lower() in ("", "the"):
-        return _joined("Who" if person else "What", after) if re.match(r" [a-z]", after) else None
+        return _join_question("Who" if person else "What", after) if re.match(r" [a-z]", after) else None
     if span.kind == "number":
         return _how_many(before, after)
     last = before.lower().split()
@@ -259,7 +259,7 @@ def ask(sentence: str, span: NamedSpan, *, person: bool = False) -> str | None:
         word, before = "Where", _without(before, _OF_PLACE | {"the"})
     else:
         word = "Who" if agent else "What"
-    return _fronted(word, f"{before.strip(' ,')} {after.lstrip(' ,')}")
+    return _front(word, f"{before.strip(' ,')} {after.lstrip(' ,')}")
 
 
 def _clause(sentence: str, span: NamedSpan) -> tuple[str, str]:
@@ -285,32 +285,32 @@ def _how_many(before: str, after: str) -> str | None:
     noun, _, rest = after.strip().partition(" ")
     if not (noun.isalpha() and noun.islower() and noun.endswith("s")):
         return None
-    return _fronted(f"How many {noun}", f"{before.strip(' ,')} {rest}")
+    return _front(f"How many {noun}", f"{before.strip(' ,')} {rest}")
 
 
-def _fronted(word: str, statement: str) -> str | None:
+def _front(word: str, statement: str) -> str | None:
     """Return a statement after a question word, with its verb moved before its subject."""
     statement = " ".join(statement.split())
     if match := _AUXILIARY.match(f"{statement} "):
         if word in ("What", "Who") and match["rest"].startswith(("a ", "an ", "the ")):
             return None  # `What is Faust a play by`
-        return _joined(f"{word} {match['verb']}", f"{_lowered(match['subject'])} {match['rest']}")
+        return _join_question(f"{word} {match['verb']}", f"{_lower_first(match['subject'])} {match['rest']}")
     words = statement.split()
     for at, past in enumerate(words[1:8], start=1):
         if "," in words[at - 1] or words[at - 1] in _AUXILIARIES:
             return None
         if (base := base_form(past)) is not None:
-            subject = _lowered(" ".join(words[:at]))
-            return _joined(f"{word} did", f"{subject} {base} {' '.join(words[at + 1 :])}")
+            subject = _lower_first(" ".join(words[:at]))
+            return _join_question(f"{word} did", f"{subject} {base} {' '.join(words[at + 1 :])}")
     return None
 
 
-def _lowered(subject: str) -> str:
+def _lower_first(subject: str) -> str:
     """Return a subject with its first word in lower case, if that is a common word."""
     first, _, rest = subject.partition(" ")
     return f"{first.lower()} {rest}" if first.lower() in ENGLISH else subject
 
 
-def _joined(front: str, rest: str) -> str | None:
+def _join_question(front: str, rest: str) -> str | None:
     text = " ".join(f"{front} {rest}".translate(_NO_QUOTES).split()).rstrip(" ,;:.")
     return f"{text}?" if len(text.split()) > 3 else None

@@ -135,7 +135,7 @@ class AnswerReader(ABC):
             error.native = native
             raise
         for piece in pieces:
-            self._bound(piece)
+            self._check_length(piece)
         ended = self.unfinished is None
         yield replace(pieces[0], native=native, ended=ended)
         yield from pieces[1:]
@@ -213,7 +213,7 @@ class AnswerReader(ABC):
         elif self._counted is None:  # some report what was read at first, and what was written at the end
             self._usage = merged
 
-    def _bound(self, piece: Chunk) -> None:
+    def _check_length(self, piece: Chunk) -> None:
         """Raise UpstreamError for a choice that is longer than it may be."""
         parts = (part for call in piece.tool_calls for part in call.get("function", {}).values())
         written = self._characters.get(piece.index, 0) + len(piece.text) + len(piece.reasoning)

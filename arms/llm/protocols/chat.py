@@ -60,13 +60,13 @@ def from_chat(chat: Document) -> Document:
         written = {name: value for name, value in message.items() if name not in _OF_TRANSLATIONS}
         content = message.get("content")
         if isinstance(content, list):
-            parts = [_unmarked(part) for part in objects(content)]
+            parts = [_strip_marks(part) for part in objects(content)]
             if message.get("role") == "tool":
                 attached += (part for part in parts if part.get("type") != "text")
                 parts = [part for part in parts if part.get("type") == "text"]
             plain = all(part.get("type") == "text" for part in parts)
             written["content"] = "\n".join(text_at(part, "text") for part in parts) if plain else parts
-        if calls := [_unmarked(call) for call in objects(message.get("tool_calls"))]:
+        if calls := [_strip_marks(call) for call in objects(message.get("tool_calls"))]:
             written["tool_calls"] = calls
             written["content"] = written.get("content") or None
         messages.append(written)
@@ -76,7 +76,9 @@ def from_chat(chat: Document) -> Document:
     body = {**_without(chat, "metadata"), "messages": messages}
     if "tools" in chat:
         tools = [
-            _unmarked(tool) for tool in objects(chat["tools"]) if tool.get("type") in ("function", "custom")
+            _strip_marks(tool)
+            for tool in objects(chat["tools"])
+            if tool.get("type") in ("function", "custom")
         ]
         body = (
             {**body, "tools": tools}
@@ -86,7 +88,7 @@ def from_chat(chat: Document) -> Document:
     return body
 
 
-def _unmarked(part: Mapping[str, Any]) -> dict[str, Any]:
+def _strip_marks(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in part.items() if name not in _OF_TRANSLATIONS}
 
 
@@ -102,7 +104,7 @@ def write(body: Document, patch: Patch) -> Document:
     else:
         written["stream_options"] = {**object_at(body, "stream_options"), "include_usage": True}
     if patch.instructions:
-        written["messages"] = _instructed(body.get("messages"), patch.instructions)
+        written["messages"] = _add_instructions(body.get("messages"), patch.instructions)
     if patch.max_tokens is not None and read_limit(body) is None:
         written["max_tokens"] = patch.max_tokens
     if patch.temperature is not None and body.get("temperature") is None:
@@ -112,7 +114,7 @@ def write(body: Document, patch: Patch) -> Document:
     return written
 
 
-def _instructed(messages: Any, text: str) -> list[Any]:
+def _add_instructions(messages: Any, text: str) -> list[Any]:
     """Return messages whose instructions end with a text: many models take only one message of them."""
     given = list(messages) if isinstance(messages, list) else []
     if not given or not _is_instruction(given[0]):
@@ -341,11 +343,11 @@ class ChatReader(AnswerReader):
         text = read_text(delta.get("content"), "") + text_at(delta, "refusal")
         if reasoning := _reasoning(delta):
             written.reasoning.append(reasoning)
-        calls = tuple(self._renumbered(written, call) for call in objects(delta.get("tool_calls")))
+        calls = tuple(self._renumber(written, call) for call in objects(delta.get("tool_calls")))
         logprobs = objects(object_at(choice, "logprobs").get("content"))
         return Chunk(text, index=index, tool_calls=calls, logprobs=tuple(logprobs), reasoning=reasoning)
 
-    def _renumbered(self, written: _Written, call: Document) -> Mapping[str, Any]:
+    def _renumber(self, written: _Written, call: Document) -> Mapping[str, Any]:
         """Return a piece of a call under the number of the call in its choice. Raises UpstreamError.
 
         A piece with another id, or without one but with a name, begins a call: some endpoints give parallel
@@ -452,7 +454,7 @@ def from_prompt(prompt: Prompt) -> Document:
     limit = "max_completion_tokens" if "max_completion_tokens" in prompt.options else "max_tokens"
     fields: dict[str, Any] = {
         **prompt.options,
-        "messages": [*map(_written, prompt.messages)],
+        "messages": [*map(_restore_parts, prompt.messages)],
         limit: prompt.max_tokens,
         "temperature": prompt.temperature,
         "top_p": None if prompt.top_p == 1.0 else prompt.top_p,
@@ -462,7 +464,7 @@ def from_prompt(prompt: Prompt) -> Document:
     return from_chat({name: value for name, value in fields.items() if value is not None})
 
 
-def _written(message: Message) -> dict[str, Any]:
+def _restore_parts(message: Message) -> dict[str, Any]:
     """Return a message with its parts in the place of its text."""
     written: dict[str, Any] = dict(message)
     if parts := written.pop("parts", None):

@@ -119,7 +119,7 @@ def to_chat(body: Document) -> Document:
 def _read_conversation(body: Document) -> list[dict[str, Any]]:
     messages = list[dict[str, Any]]()
     if system := _read_blocks(body.get("system")):
-        messages.append({"role": "system", "content": _shortened(system)})
+        messages.append({"role": "system", "content": _shorten(system)})
     for message in objects(body.get("messages")):
         messages += _read_message(message)
     if (mark := object_at(body, "cache_control")) and messages:
@@ -145,9 +145,9 @@ def _read_message(message: Document) -> Iterator[dict[str, Any]]:
             case _:
                 parts += _read_block(block)
     if calls:
-        yield {"role": role, "content": _shortened(parts) or None, "tool_calls": calls}
+        yield {"role": role, "content": _shorten(parts) or None, "tool_calls": calls}
     elif parts:
-        yield {"role": role, "content": _shortened(parts)}
+        yield {"role": role, "content": _shorten(parts)}
     elif role == "user" and not answered:
         yield {"role": role, "content": _EMPTY}
 
@@ -160,12 +160,12 @@ def _read_call(block: Document) -> dict[str, Any]:
 
 
 def _read_result(block: Document) -> dict[str, Any]:
-    parts = _marked(_read_blocks(block.get("content")), block)
+    parts = _copy_mark(_read_blocks(block.get("content")), block)
     failed = {"is_error": True} if block.get("is_error") is True else {}
     return {
         "role": "tool",
         "tool_call_id": text_at(block, "tool_use_id"),
-        "content": _shortened(parts),
+        "content": _shorten(parts),
         **failed,
     }
 
@@ -196,7 +196,7 @@ def _read_block(block: Document) -> list[dict[str, Any]]:
     else:
         text = "\n".join(_texts(block))
         parts = [_text(text)] if text else []
-    return _marked(parts, block)
+    return _copy_mark(parts, block)
 
 
 _READABLE = ("title", "context", "url", "source", "text", "stdout", "stderr", "content", "data", "lines")
@@ -227,7 +227,7 @@ def _mark(block: Mapping[str, Any]) -> dict[str, Any]:
     return {"cache_control": mark} if (mark := object_at(block, "cache_control")) else {}
 
 
-def _marked(parts: list[dict[str, Any]], block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _copy_mark(parts: list[dict[str, Any]], block: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return parts of which the last one has the mark of a block."""
     return [*parts[:-1], parts[-1] | _mark(block)] if parts else []
 
@@ -242,7 +242,7 @@ def _mark_last(message: dict[str, Any], mark: Document) -> None:
         message["content" if parts else "tool_calls"] = marked
 
 
-def _shortened(parts: list[dict[str, Any]]) -> Any:
+def _shorten(parts: list[dict[str, Any]]) -> Any:
     """Return parts, or blocks, as a text if they are a single one without a mark."""
     if not parts:
         return ""
@@ -336,12 +336,12 @@ def from_chat(chat: Document) -> Document:
     body = {
         "model": chat.get("model"),
         "max_tokens": read_chat_limit(chat),
-        "system": _shortened(system) or None,
+        "system": _shorten(system) or None,
         "messages": turns,
         **_write_tools(chat),
         "output_config": {"format": {"type": "json_schema", "schema": schema}} if schema else None,
         "reasoning_effort": chat.get("reasoning_effort"),
-        "temperature": _limited(chat.get("temperature")),
+        "temperature": _limit_temperature(chat.get("temperature")),
         "top_p": None if top_p == 1 else top_p,  # some models do not take it beside a temperature
         "stop_sequences": [text for text in stops if isinstance(text, str) and text.strip()] or None,
         "metadata": {"user_id": user} if 0 < len(user) <= LONGEST_USER else None,
@@ -350,7 +350,7 @@ def from_chat(chat: Document) -> Document:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _limited(temperature: Any) -> Any:
+def _limit_temperature(temperature: Any) -> Any:
     """Return a temperature that the protocol allows; that of chat completions is at most 2."""
     return min(temperature, LARGEST_TEMPERATURE) if type(temperature) in (int, float) else None
 
@@ -410,7 +410,7 @@ def _write_conversation(messages: Any) -> tuple[list[dict[str, Any]], list[dict[
         turns[-1]["content"] += blocks
     for turn in turns:
         turn["content"].sort(key=lambda block: _ORDER.get(block["type"], 0))  # the sort is stable
-        turn["content"] = _shortened(turn["content"]) or _EMPTY
+        turn["content"] = _shorten(turn["content"]) or _EMPTY
     if not turns or turns[0]["role"] == "assistant":
         turns.insert(0, {"role": "user", "content": _EMPTY})
     return instructions, turns
@@ -439,7 +439,7 @@ def _write_block(part: Mapping[str, Any]) -> dict[str, Any] | None:
     source = _source(url)
     is_image = kind == "image_url" or source.get("media_type", "").startswith("image/")
     if not is_image and source.get("media_type", "").startswith("text/"):
-        source = _decoded(source)
+        source = _decode_text(source)
     title = text_at(file, "filename")
     titled = {"title": title} if title and not is_image else {}
     return {"type": "image" if is_image else "document", "source": source, **titled, **_mark(part)}
@@ -451,7 +451,7 @@ def _source(url: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": data[1], "data": data[2]}
 
 
-def _decoded(source: dict[str, Any]) -> dict[str, Any]:
+def _decode_text(source: dict[str, Any]) -> dict[str, Any]:
     """Return a text that came as base64, which the protocol takes only for PDF files."""
     try:
         text = base64.b64decode(source["data"]).decode(errors="replace")
@@ -483,7 +483,7 @@ def read_arguments(text: str) -> Document:
 def _write_result(call_id: str, blocks: Sequence[dict[str, Any]], message: Document) -> dict[str, Any]:
     marks = next((mark for block in reversed(blocks) if (mark := _mark(block))), {})
     plain = [{name: block[name] for name in block if name != "cache_control"} for block in blocks]
-    content = {"content": _shortened(plain)} if plain else {}
+    content = {"content": _shorten(plain)} if plain else {}
     failed = {"is_error": True} if message.get("is_error") is True else {}
     return {"type": "tool_result", "tool_use_id": call_id, **content, **failed, **marks}
 
@@ -565,7 +565,7 @@ def write(body: Document, patch: Patch) -> Document:
     """Return a document as it is sent."""
     written = patch.begin(body)
     if patch.instructions:
-        written["system"] = _instructed(body.get("system"), patch.instructions)
+        written["system"] = _add_instructions(body.get("system"), patch.instructions)
     if body.get("max_tokens") is None:
         written["max_tokens"] = patch.max_tokens or MOST_TOKENS
     asked = written.pop("reasoning_effort", None)  # of a translation: this protocol has no such field
@@ -576,11 +576,11 @@ def write(body: Document, patch: Patch) -> Document:
         if reasoning.keys() >= written.keys():  # a default replaces nothing that the client asked for
             written = reasoning
     if patch.temperature is not None and body.get("temperature") is None and "thinking" not in written:
-        written["temperature"] = _limited(patch.temperature)
+        written["temperature"] = _limit_temperature(patch.temperature)
     return written
 
 
-def _instructed(system: Any, text: str) -> Any:
+def _add_instructions(system: Any, text: str) -> Any:
     if isinstance(system, list):
         return [*system, _text(text)]
     return f"{system}\n\n{text}" if isinstance(system, str) and system else text

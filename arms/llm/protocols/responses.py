@@ -265,7 +265,7 @@ def _choice_of_chat(choice: Any, names: Mapping[str, ToolName]) -> Any:
         name = text_at(of, "name") or text_at(object_at(of, "function"), "name") or kind
         meant = ToolName(kind, name, text_at(of, "namespace"))
         if kind in ("function", "custom") or meant in called:
-            return {"type": "function", "function": {"name": _called(called, meant)}}
+            return {"type": "function", "function": {"name": _name_function(called, meant)}}
         return None
 
     if choice.get("type") == "allowed_tools":
@@ -278,7 +278,7 @@ def _choice_of_chat(choice: Any, names: Mapping[str, ToolName]) -> Any:
     return function(choice) or "required"
 
 
-def _called(names: Mapping[ToolName, str], meant: ToolName) -> str:
+def _name_function(names: Mapping[ToolName, str], meant: ToolName) -> str:
     """Return the name of the function that stands for a tool, also one that is listed no longer."""
     return names.get(meant) or _join(meant.namespace, meant.name)
 
@@ -314,13 +314,13 @@ class _Conversation:
             self._add_message(item)
         elif kind == "function_call":
             meant = ToolName("function", text_at(item, "name"), text_at(item, "namespace"))
-            self._call(item, _called(self._names, meant), _as_json(item.get("arguments")))
+            self._call(item, _name_function(self._names, meant), _as_json(item.get("arguments")))
         elif kind == "custom_tool_call":
             meant = ToolName("custom", text_at(item, "name"), text_at(item, "namespace"))
             arguments = chat.custom_arguments(text_at(item, "input"))
-            self._call(item, _called(self._names, meant), arguments)
+            self._call(item, _name_function(self._names, meant), arguments)
         elif kind in _CALLS:
-            name = _called(self._names, ToolName(_CALLS[kind], _CALLS[kind]))
+            name = _name_function(self._names, ToolName(_CALLS[kind], _CALLS[kind]))
             self._call(item, name, _client_arguments(item))
         elif kind.endswith("_call_output"):
             message = {"role": "tool", "tool_call_id": _call_id(item), "content": _result(item)}
@@ -795,11 +795,11 @@ class ResponseReader(AnswerReader):
 
     def _delta(self, event: Document, key: Any, part: str) -> Chunk:
         at = event.get("summary_index" if part == "summary" else "content_index")
-        return self._said(
+        return self._read_rest(
             key, part, at if type(at) is int else 0, text_at(event, "delta"), event, is_delta=True
         )
 
-    def _said(
+    def _read_rest(
         self, key: Any, part: str, at: int, text: str, of: Document, *, is_delta: bool = False
     ) -> Chunk:
         """Return what a part has beyond what was read of it; `text` is the whole part, or a delta."""
@@ -816,9 +816,9 @@ class ResponseReader(AnswerReader):
 
     def _begin(self, item: Document, key: Any) -> Iterator[Chunk]:
         if item.get("type") in ("function_call", "custom_tool_call") and text_at(item, "name"):
-            yield self._called(item, key, _join(text_at(item, "namespace"), text_at(item, "name")))
+            yield self._begin_call(item, key, _join(text_at(item, "namespace"), text_at(item, "name")))
 
-    def _called(self, item: Document, key: Any, name: str) -> Chunk:
+    def _begin_call(self, item: Document, key: Any, name: str) -> Chunk:
         """Begin a call. Raises UpstreamError."""
         if not name:
             raise UpstreamError("a function call without a name")
@@ -839,9 +839,9 @@ class ResponseReader(AnswerReader):
                 raise UpstreamError(f"tool inputs of more than {self._limits.characters:,} characters")
             call.waiting += delta
         else:
-            yield self._argued(call, delta)
+            yield self._extend_call(call, delta)
 
-    def _argued(self, call: _BegunCall, arguments: str) -> Chunk:
+    def _extend_call(self, call: _BegunCall, arguments: str) -> Chunk:
         call.read += len(arguments)
         return Chunk(tool_calls=({"index": call.index, "function": {"arguments": arguments}},))
 
@@ -863,7 +863,7 @@ class ResponseReader(AnswerReader):
                         kind = _kind(item, field, part)
                         if kind not in known:
                             text = text_at(part, "refusal" if kind == "refusal" else "text")
-                            yield self._said(key, kind, at, text, part)
+                            yield self._read_rest(key, kind, at, text, part)
             case "function_call":
                 name = _join(text_at(item, "namespace"), text_at(item, "name"))
                 yield from self._complete(item, key, name, _as_json(item.get("arguments")))
@@ -879,10 +879,10 @@ class ResponseReader(AnswerReader):
         same = (call for call in self._calls.values() if call.call_id == _call_id(item))
         call = self._calls.get(key) or next(same, None)
         if call is None:
-            yield self._called(item, key, name)
+            yield self._begin_call(item, key, name)
             call = self._calls[key]
         if rest := arguments[call.read :]:
-            yield self._argued(call, rest)
+            yield self._extend_call(call, rest)
 
     def _end(self, response: Document) -> Iterator[Chunk]:
         """Yield what only the whole response has, and note why it has ended."""
@@ -893,7 +893,7 @@ class ResponseReader(AnswerReader):
             yield from self._item(item, ("end", at), known)
         for call in self._calls.values():
             if call.custom and not call.read:
-                yield self._argued(call, chat.custom_arguments(call.waiting))
+                yield self._extend_call(call, chat.custom_arguments(call.waiting))
         reason = text_at(object_at(response, "incomplete_details"), "reason")
         self._ended = reason or "stop"
 

@@ -114,7 +114,7 @@ class CommandCheck(BaseModel):
     def llm(self) -> None:
         """It prompts no language model."""
 
-    def bound(self, answer_tokens: int) -> Bound:
+    def compute_bound(self, answer_tokens: int) -> Bound:
         """Return the bound of no prompt."""
         del answer_tokens
         return UNPROMPTED

@@ -28,7 +28,7 @@ class JudgeCheck(BaseModel):
         """Name of the language model that grades."""
         return self.judge
 
-    def bound(self, answer_tokens: int) -> Bound:
+    def compute_bound(self, answer_tokens: int) -> Bound:
         """Return the most that a grade has the model read and write."""
         return grade_bound(ANSWER, answer_tokens=answer_tokens, word_budget=WORD_BUDGET, retries=RETRIES)
 

@@ -18,8 +18,8 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from armwise.arms.base import ArmError
-from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableResponseError, loaded
-from armwise.arms.upstream import shown
+from armwise.arms.retrievers.remote import MAX_BYTES, HttpArm, UnreadableResponseError, load_json
+from armwise.arms.upstream import quote_start
 
 PASSED = ("content-type", "mcp-session-id")
 """Headers of a response that the protocol needs."""
@@ -40,7 +40,7 @@ class ToolResult:
     @property
     def document(self) -> JsonValue:
         """The result, or the JSON in its first text. Raises UnreadableError."""
-        return loaded(next(iter(self.texts), "")) if self.structured is None else self.structured
+        return load_json(next(iter(self.texts), "")) if self.structured is None else self.structured
 
 
 class _Transport(httpx2.AsyncBaseTransport):
@@ -91,12 +91,14 @@ class Session:
         result = await self._client.session.send_request(request, CallToolResult)
         texts = tuple(block.text for block in result.content if isinstance(block, TextContent))
         if result.is_error:
-            raise ArmError(f"{self._arm.label}: tool {tool!r} failed: {shown(' '.join(texts).encode())}")
+            raise ArmError(
+                f"{self._arm.label}: tool {tool!r} failed: {quote_start(' '.join(texts).encode())}"
+            )
         return ToolResult(result.structured_content, texts)
 
 
 @asynccontextmanager
-async def connected(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncIterator[Session]:
+async def connect(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncIterator[Session]:
     """Connect with a server.
 
     Args:
@@ -130,4 +132,4 @@ async def connected(arm: HttpArm, timeout_s: float, version: str | None) -> Asyn
             raise transport.failure from error
         if isinstance(cause, TimeoutError):
             raise ArmError(f"{arm.label}: no result within {timeout_s:g} s") from error
-        raise ArmError(f"{arm.label}: {type(cause).__name__} {shown(str(cause).encode())}") from error
+        raise ArmError(f"{arm.label}: {type(cause).__name__} {quote_start(str(cause).encode())}") from error

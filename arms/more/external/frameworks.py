@@ -105,7 +105,7 @@ class RetrieverArm:
     def __init__(self, name: str, params: RetrieverParams, framework: Framework) -> None:
         self.name = name
         self._params, self._framework = params, framework
-        self._retriever = _made(name, params, framework.method)
+        self._retriever = _make_retriever(name, params, framework.method)
 
     def search(self, query: Query, k: int) -> Retrieval:
         """Call the retriever, and read its documents. Raises ArmError."""
@@ -134,7 +134,7 @@ class RetrieverArm:
         return Passage(str(name), "" if title is None else str(title), document.text, score)
 
 
-def _made(name: str, params: RetrieverParams, method: str) -> Any:
+def _make_retriever(name: str, params: RetrieverParams, method: str) -> Any:
     module, _, attribute = params.retriever.partition(":")
     try:
         retriever = getattr(importlib.import_module(module), attribute)(**params.arguments)

@@ -68,18 +68,18 @@ class McpArm(HttpArm):
     def search(self, query: Query, k: int) -> Retrieval:
         """Call the tool, and read its result, within `timeout_s`. Raises ArmError."""
         try:
-            return Retrieval(best(self.connections.waiting.run(self._found(query.text, k)), k))
+            return Retrieval(best(self.connections.waiting.run(self._find_passages(query.text, k)), k))
         except UnreadableResponseError as error:
             raise ArmError(f"{self.label} returned a result that cannot be read: {error}") from error
 
-    async def _found(self, question: str, k: int) -> list[Passage]:
+    async def _find_passages(self, question: str, k: int) -> list[Passage]:
         """Return the passages of a search. Raises ArmError, UnreadableError."""
-        from armwise.arms.more.external._mcp_session import connected
+        from armwise.arms.more.external._mcp_session import connect
 
         params, fetch = self._params, self._params.fetch
         arguments: Any = fill(params.arguments, "{question}", k)
         version, self._version = self._version, None  # asked for again after a failure
-        async with connected(self, params.timeout_s, version) as session:
+        async with connect(self, params.timeout_s, version) as session:
             reply = await session.call(params.tool, {params.query_argument: question, **arguments})
             if params.results is None:
                 texts = dict.fromkeys(reply.texts)

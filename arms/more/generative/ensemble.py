@@ -46,7 +46,7 @@ from armwise.arms.retrievers.kind import (
     Resources,
     SelectorSpec,
 )
-from armwise.arms.tokenizer import normalised
+from armwise.arms.tokenizer import normalise
 
 logger = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ class EnsembleArm:
             chosen, tokens = self._ask_model(query.text, answers)
         elif self._learned is not None and len(answered) == len(self._members):
             passages = [each.read for each in answered]
-            vectors = self._learned.vectors.of({passage.id for read in passages for passage in read})
+            vectors = self._learned.vectors.look_up({passage.id for read in passages for passage in read})
             try:
                 chosen = self._learned.selector.select(query, answers, passages, vectors)
             except ArmError as error:
@@ -286,7 +286,7 @@ class EnsembleArm:
         """Return the index of the answer that the language model selects, if any, and the tokens spent."""
         first: dict[str, int] = {}
         for index, answer in enumerate(answers):
-            first.setdefault(normalised(answer), index)
+            first.setdefault(normalise(answer), index)
         first.pop("", None)
         shown = {str(number): index for number, index in enumerate(first.values(), start=1)}
         if len(shown) < 2:
@@ -350,12 +350,12 @@ def all_failed(name: str, members: Sequence[Arm], outcomes: Sequence[MemberAnswe
 def vote(answers: Sequence[str]) -> int:
     """Return the index of the most frequent answer; of tied answers the first.
 
-    Answers are compared after `normalised`; an empty answer loses to any other.
+    Answers are compared after `normalise`; an empty answer loses to any other.
 
     >>> vote(["London", "Paris", "paris."])
     1
     """
-    every = [normalised(answer) for answer in answers]
+    every = [normalise(answer) for answer in answers]
     votes = Counter(every)
     return max(range(len(every)), key=lambda index: (every[index] != "", votes[every[index]]))
 
@@ -394,7 +394,7 @@ def _build(name: str, params: EnsembleParams, have: Resources, member: Members) 
     if ranking := _ranker_spec(params, have):
         ranker = have.open_selector(ranking)
     if spec := _selector_spec(params, have):
-        vectors = have.shared(
+        vectors = have.share(
             ("passage vectors", spec.encoder),
             lambda: PassageVectors(have.corpus, have.indexes, spec.encoder),
         )
@@ -418,13 +418,13 @@ def answers_bound(
     return searches + answer_bound(writing) * (most or len(arms))
 
 
-def _bound(params: EnsembleParams, member: BoundOf) -> Bound:
+def _compute_bound(params: EnsembleParams, member: BoundOf) -> Bound:
     """Return the bound of the members' searches and answers, and of the selection by the model."""
     answers = answers_bound(params.arms, params.writing, member, params.most)
     if params.select != "llm":
         return answers
     listed = (params.most or len(params.arms)) * (params.max_tokens + NUMBER_TOKENS)
-    call = Bound.of_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
+    call = Bound.from_call(SYSTEM + ASK, SELECT_TOKENS, read=listed)
     again = SELECT_TOKENS + most_tokens(AGAIN) + 2 * MESSAGE_TOKENS
     return answers + call * SELECT_ATTEMPTS + Bound(read=again) * (SELECT_ATTEMPTS - 1)
 
@@ -443,6 +443,6 @@ KIND = Kind(
     searches=lambda params, _: (params.most or len(params.arms)) / len(params.arms),
     filters=True,
     draws=True,
-    bound=_bound,
+    bound=_compute_bound,
     example={"arms": ["none", "bm25", "dense"]},
 )

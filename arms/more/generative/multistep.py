@@ -85,9 +85,9 @@ class MultistepArm(WritesQueries[MultistepParams]):
             if words(text) in earlier_queries:
                 break
             earlier_queries.append(words(text))
-            looked_up = self._embedded(query, text, query.seed + step)
+            looked_up = self._embed_query(query, text, query.seed + step)
         ranked = enumerate([*(kept | spare).values()][:k], start=1)
-        return Retrieval(tuple(passage.scored(1 / rank) for rank, passage in ranked), steps, tokens)
+        return Retrieval(tuple(passage.replace_score(1 / rank) for rank, passage in ranked), steps, tokens)
 
     def _share(self, places: int, step: int) -> int:
         """Return how many passages a step may keep: 2 + 2 for 4 passages in 2 steps."""
@@ -103,7 +103,7 @@ class MultistepArm(WritesQueries[MultistepParams]):
             ),
             MAX_TOKENS,
         )
-        text, spent = self._prompted(prompt, "follow-up query")
+        text, spent = self._prompt_model(prompt, "follow-up query")
         return follow_up(text), spent
 
 
@@ -125,9 +125,9 @@ def _build(name: str, params: MultistepParams, have: Resources, member: Members)
     return MultistepArm(name, member(params.arm), params, have.write, have.embed)
 
 
-def _bound(params: MultistepParams, member: BoundOf) -> Bound:
+def _compute_bound(params: MultistepParams, member: BoundOf) -> Bound:
     """Return the bound of a search for the question, and of a call and a search for each further step."""
-    call = Bound.of_call(SYSTEM + ASK, MAX_TOKENS, words=WORD_BUDGET)
+    call = Bound.from_call(SYSTEM + ASK, MAX_TOKENS, words=WORD_BUDGET)
     base = member(params.arm)
     return base + (call + base.searching(0, MAX_TOKENS)) * (params.max_steps - 1)
 
@@ -143,6 +143,6 @@ KIND = Kind(
     searches=lambda params, _: float(params.max_steps),
     embeds_texts=True,
     filters=True,
-    bound=_bound,
+    bound=_compute_bound,
     example={"arm": "rrf"},
 )

@@ -64,7 +64,7 @@ class WritesQueries(Generic[P]):
         self._write = write
         self._embed = embed
 
-    def _prompted(self, prompt: Prompt, subject: str) -> tuple[str, int]:
+    def _prompt_model(self, prompt: Prompt, subject: str) -> tuple[str, int]:
         """Return the text of the model, and the tokens spent. Raises ArmError, naming `subject`."""
         try:
             text, last = self._write(prompt)
@@ -72,7 +72,7 @@ class WritesQueries(Generic[P]):
             raise ArmError(f"arm {self.name!r} got no {subject} from the language model: {error}") from error
         return text, last.prompt_tokens + last.completion_tokens
 
-    def _embedded(self, query: Query, text: str, seed: int) -> Query:
+    def _embed_query(self, query: Query, text: str, seed: int) -> Query:
         """Return a query with this text and seed, restricted to the same passages as the question."""
         embeddings = self._embed(text, self.backbones) if self.backbones else {}
         return replace(query, text=text, embeddings=embeddings, seed=seed)
@@ -114,14 +114,17 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
     def search(self, query: Query, k: int) -> Retrieval:
         """Return at most `k` passages; all searches and the model's tokens are charged. Raises ArmError."""
         params = self._params
-        text, spent = self._written(query.text)
+        text, spent = self._write_variants(query.text)
         if params.way == "hyde":
             queries = [self._with_passage(query, text)]
         else:
             new = variants(text, query.text, params.most)
             queries = [
                 query,
-                *(self._embedded(query, variant, query.seed + n) for n, variant in enumerate(new, start=1)),
+                *(
+                    self._embed_query(query, variant, query.seed + n)
+                    for n, variant in enumerate(new, start=1)
+                ),
             ]
         if len(queries) == 1:
             retrieval = self._base.search(queries[0], k)
@@ -133,7 +136,7 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
             sum(retrieval.tokens for retrieval in every) + spent,
         )
 
-    def _written(self, question: str) -> tuple[str, int]:
+    def _write_variants(self, question: str) -> tuple[str, int]:
         """Return the text of the model for a question, and the tokens spent. Raises ArmError."""
         system = f"{SYSTEM[self._params.way].format(n=self._params.most)} {quotation.ONLY_DATA}"
         prompt = Prompt(
@@ -141,19 +144,19 @@ class QueryVariantsArm(WritesQueries[QueryVariantsParams]):
                 {"role": "system", "content": system},
                 {
                     "role": "user",
-                    "content": quotation.tagged("question", prompts.cut(question, QUESTION_WORDS)),
+                    "content": quotation.enclose("question", prompts.cut(question, QUESTION_WORDS)),
                 },
             ),
             MAX_TOKENS,
         )
-        return self._prompted(prompt, f"{self._params.way} of the question")
+        return self._prompt_model(prompt, f"{self._params.way} of the question")
 
     def _with_passage(self, query: Query, passage: str) -> Query:
         """Return the question followed by a written passage. Raises MissingEmbeddingError."""
         passage = prompts.cut(passage, VARIANT_WORDS)
         if not words(passage):
             return query
-        written = self._embedded(query, passage, query.seed).embeddings
+        written = self._embed_query(query, passage, query.seed).embeddings
         mixed = {
             backbone: mean_direction([query.embedding(backbone, arm=self.name), vector])
             for backbone, vector in written.items()
@@ -187,9 +190,9 @@ def _build(name: str, params: QueryVariantsParams, have: Resources, member: Memb
     return QueryVariantsArm(name, member(params.arm), params, have.write, have.embed)
 
 
-def _bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
+def _compute_bound(params: QueryVariantsParams, member: BoundOf) -> Bound:
     """Return the bound of one call, and of a search for the question and for each text that it writes."""
-    call = Bound.of_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", MAX_TOKENS)
+    call = Bound.from_call(f"{SYSTEM[params.way]} {quotation.ONLY_DATA}", MAX_TOKENS)
     base = member(params.arm)
     if params.way == "hyde":
         return call + base.searching(1, MAX_TOKENS)
@@ -207,6 +210,6 @@ KIND = Kind(
     searches=lambda params, _: 1.0 if params.way == "hyde" else 1.0 + params.most,
     embeds_texts=True,
     filters=True,
-    bound=_bound,
+    bound=_compute_bound,
     example={"arm": "rrf", "way": "rewrite"},
 )

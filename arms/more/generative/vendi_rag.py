@@ -12,7 +12,7 @@ from armwise.arms.base import Arm, ArmError, Query, Retrieval
 from armwise.arms.llm import Bound, GeneratorError, Message, Prompt, Write, answer_bound, judge, prompts
 from armwise.arms.more import vendi
 from armwise.arms.retrievers.dense import prepare_index
-from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, of_corpus
+from armwise.arms.retrievers.kind import BoundOf, Kind, Members, Resources, make_version_reader
 from armwise.number import Number
 
 Retrieve = Callable[[Query, int, float], Retrieval]
@@ -129,7 +129,7 @@ def _build(name: str, params: VendiRagParams, have: Resources, member: Members) 
     return VendiRagArm(name, lambda query, k, diversity: arms[diversity].search(query, k), params, have.write)
 
 
-def _bound(params: VendiRagParams, _member: BoundOf) -> Bound:
+def _compute_bound(params: VendiRagParams, _member: BoundOf) -> Bound:
     """Return the bound of an answer and of its judge in each round; a diversity is tried once."""
     writing = prompts.Writing(prompts.Form.DIRECT, WORD_BUDGET, MAX_TOKENS)
     graded = judge.grade_bound(judge.ANSWER, answer_tokens=MAX_TOKENS, word_budget=WORD_BUDGET, retries=1)
@@ -146,8 +146,8 @@ KIND = Kind(
     features=("diversity", "rounds"),
     steps=lambda params: float(params.rounds),
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
     draws=True,
-    bound=_bound,
+    bound=_compute_bound,
     example={"backbone": "minilm"},
 )

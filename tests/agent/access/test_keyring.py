@@ -293,28 +293,31 @@ def test_a_key_of_the_log_has_its_limits_its_groups_and_its_end(store: Store) ->
 
 def test_ids_of_a_project_have_its_prefix_in_the_log_and_not_for_its_callers() -> None:
     acme = Caller("k", frozenset({"decide"}), "acme")
-    assert acme.stored("d-1") == "acme~d-1"
+    assert acme.to_stored_id("d-1") == "acme~d-1"
     assert re.fullmatch("acme~[0-9a-f]{32}", acme.new_id())
-    assert acme.shown("id 'acme~d-1' was used for another request") == "id 'd-1' was used for another request"
-    assert acme.shown("acme~d-1 and acme~d-2") == "d-1 and d-2"
-    assert acme.stored("beta~d-1") == "acme~beta~d-1", "not the decision of beta"
+    assert (
+        acme.strip_prefix("id 'acme~d-1' was used for another request")
+        == "id 'd-1' was used for another request"
+    )
+    assert acme.strip_prefix("acme~d-1 and acme~d-2") == "d-1 and d-2"
+    assert acme.to_stored_id("beta~d-1") == "acme~beta~d-1", "not the decision of beta"
 
 
 def test_the_default_project_cannot_name_the_ids_of_another() -> None:
     default = Caller("k", frozenset({"feedback"}))
-    assert default.stored("d-1") == "d-1"
-    assert default.stored("A~b", "feedback") == "A~b", "no project has this name"
+    assert default.to_stored_id("d-1") == "d-1"
+    assert default.to_stored_id("A~b", "feedback") == "A~b", "no project has this name"
     with pytest.raises(ForeignIdError, match="feedback 'acme~f-1' names a project"):
-        default.stored("acme~f-1", "feedback")
-    assert Caller("k", frozenset({"admin"})).stored("acme~f-1", "feedback") == "acme~f-1"
+        default.to_stored_id("acme~f-1", "feedback")
+    assert Caller("k", frozenset({"admin"})).to_stored_id("acme~f-1", "feedback") == "acme~f-1"
 
 
 @pytest.mark.parametrize("caller", [Caller("k", frozenset({"admin"})), Caller("k", frozenset(), "acme")])
 def test_no_caller_can_name_a_signal(caller: Caller) -> None:
     with pytest.raises(ForeignIdError, match="feedback id 'signal:retry:d-1' begins with 'signal:'"):
-        caller.stored("signal:retry:d-1", "feedback")
-    assert caller.stored("signal:d-1").endswith("signal:d-1"), "a decision may have this id"
-    assert caller.stored("signals", "feedback").endswith("signals")
+        caller.to_stored_id("signal:retry:d-1", "feedback")
+    assert caller.to_stored_id("signal:d-1").endswith("signal:d-1"), "a decision may have this id"
+    assert caller.to_stored_id("signals", "feedback").endswith("signals")
 
 
 def test_new_ids_differ_and_begin_with_the_time() -> None:
@@ -331,9 +334,9 @@ def test_new_ids_differ_and_begin_with_the_time() -> None:
 )
 def test_the_longest_id_of_each_kind_fits(project: str, kind: str, longest: int) -> None:
     caller = Caller("k", frozenset(), project) if project else Caller("k", frozenset())
-    assert caller.stored("x" * longest, kind).endswith("x" * longest)
+    assert caller.to_stored_id("x" * longest, kind).endswith("x" * longest)
     with pytest.raises(ForeignIdError, match=f"at most {longest} are allowed"):
-        caller.stored("x" * (longest + 1), kind)
+        caller.to_stored_id("x" * (longest + 1), kind)
 
 
 @pytest.mark.parametrize("prefix", ["chatcmpl-", "msg_", "resp_"])

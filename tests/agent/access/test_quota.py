@@ -390,7 +390,7 @@ async def test_what_was_reported_while_the_caller_left_is_counted_once(
     report.cancel()
     await asyncio.wait([report])
     assert report.cancelled()
-    settled = asyncio.create_task(quota.settled())
+    settled = asyncio.create_task(quota.finish_exchange())
     for _ in range(9):
         await asyncio.sleep(0)
     assert not settled.done(), "the exchange is under way"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.turn import Ask, attached_tokens
+from armwise.agent.turn import Ask, estimate_attached_tokens
 from armwise.arms.llm import Message, base
 from armwise.arms.llm.catalog import OpenAISpec, ScriptedSpec, list_inputs
 from tests.agent.api.conftest import prompt_of
@@ -126,7 +126,7 @@ def test_endpoints_read_all_inputs_unless_told_otherwise() -> None:
 
 async def test_the_tokens_of_images_and_files_are_reserved(seeing: Service) -> None:
     messages = (Message(role="user", content="", parts=[SHOWN, SHOWN, SENT]),)
-    assert attached_tokens(messages) == 4000 + len(PAPER) // 16
-    few = seeing.replica.turns.bound(Ask("d", "what?", (Message(role="user", content=""),)))
-    many = seeing.replica.turns.bound(Ask("d", "what?", messages))
-    assert many.tokens - few.tokens == attached_tokens(messages)
+    assert estimate_attached_tokens(messages) == 4000 + len(PAPER) // 16
+    few = seeing.replica.turns.bound_cost(Ask("d", "what?", (Message(role="user", content=""),)))
+    many = seeing.replica.turns.bound_cost(Ask("d", "what?", messages))
+    assert many.tokens - few.tokens == estimate_attached_tokens(messages)

@@ -117,7 +117,7 @@ async def test_metrics_show_what_keys_have_cost_to_those_who_may_read_it(
     ]
     async with Service(tmp_path, keys=keys).running() as service:
         for name in ("SHOP_DECIDE", "OTHER_OPERATE", "gone", "others"):
-            service.replica.telemetry.charged(name, 0.25)
+            service.replica.telemetry.add_key_cost(name, 0.25)
         response = await service.client.get(
             "/metrics", headers={} if key is None else bearer(f"{key}-secret")
         )

@@ -64,7 +64,7 @@ def test_a_caller_sees_an_error_without_the_name_of_its_project() -> None:
     error = errors.ApiError(
         "invalid_value", "'acme~a'", decision_id="acme~b", reasons=["'acme~c'", "'acme~d'"]
     )
-    shown = error.shown_to(Caller("k", frozenset(), "acme"))
+    shown = error.show_to(Caller("k", frozenset(), "acme"))
     assert (shown.message, shown.decision_id, shown.reasons) == ("'a'", "b", ["'c'", "'d'"])
 
 

@@ -134,9 +134,9 @@ class CorpusArms(FakeArms):
         return replace(found, passages=tuple(map(self.returned, found.passages)))
 
     async def passages(self, ids: Sequence[str]) -> list[Passage]:
-        return self.corpus.passages(self.corpus.known(ids).values())
+        return self.corpus.passages(self.corpus.find_positions(ids).values())
 
-    async def restricted(self) -> bool:
+    async def is_restricted(self) -> bool:
         return self.corpus.restricted
 
 
@@ -207,7 +207,7 @@ async def test_what_an_arm_returns_is_checked_by_the_corpus(
     """The arm finds passages of zeta for everybody, and says that they are for all, or for acme."""
     arms = tenants.arms
     assert isinstance(arms, CorpusArms)
-    hidden = arms.corpus.passages(arms.corpus.known(["zeta-0"]).values())[0]
+    hidden = arms.corpus.passages(arms.corpus.find_positions(["zeta-0"]).values())[0]
     arms.returned = lambda passage: replace(passage, id=hidden.id, text=hidden.text, metadata=metadata)
     for who in ("acme", "none"):
         body = {"query": QUESTION, "model": f"arm/{arm}", "agent": {"return": ["passages"]}}
@@ -233,7 +233,7 @@ async def test_a_passage_outside_the_corpus_is_checked_by_its_words(tenants: Ser
 async def test_a_filter_is_checked_against_the_corpus_too(tenants: Service) -> None:
     arms = tenants.arms
     assert isinstance(arms, CorpusArms)
-    (other,) = arms.corpus.passages(arms.corpus.known(["all-2"]).values())
+    (other,) = arms.corpus.passages(arms.corpus.find_positions(["all-2"]).values())
     arms.returned = lambda passage: replace(passage, id=other.id, metadata={"year": 0})
     agent = {"filters": {"type": "eq", "key": "year", "value": 0}}
     body = {"query": QUESTION, "model": "arm/bm25", "agent": agent}

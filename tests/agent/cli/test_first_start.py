@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from armwise.agent import run_folder
-from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, read_failures
 from armwise.agent.cli import first_start, preparation
 from armwise.agent.cli.main import app
 from armwise.agent.cli.preparation import EXAMPLE_QUESTION, print_oddities, suggest_question
@@ -93,7 +93,9 @@ def live(store: Store) -> list[str]:
 
 
 def vectors_of(config: AppConfig) -> list[str]:
-    return sorted(path.name for path in config.settled().indexes_path.glob("vectors-*") if path.is_dir())
+    return sorted(
+        path.name for path in config.resolve_places().indexes_path.glob("vectors-*") if path.is_dir()
+    )
 
 
 # -- which arms are live ------------------------------------------------------------------------------
@@ -137,8 +139,8 @@ def test_a_first_start_builds_words_alone_and_makes_them_live(config: AppConfig,
     assert begun(config)
     assert live(store) == FIRST
     assert not vectors_of(config)
-    assert len(list(config.settled().indexes_path.glob("bm25-*"))) == 2
-    assert not list(config.settled().indexes_path.glob("profile-*")), "samples are embedded later"
+    assert len(list(config.resolve_places().indexes_path.glob("bm25-*"))) == 2
+    assert not list(config.resolve_places().indexes_path.glob("profile-*")), "samples are embedded later"
 
 
 def test_a_first_start_that_was_killed_begins_again(config: AppConfig, store: Store) -> None:
@@ -159,9 +161,9 @@ def test_a_first_start_with_an_arm_of_words_begins_again(document: dict[str, Any
         assert live(store) == ["words"]
         assert begun(config), "it was stopped before its vectors were built"
         assert live(store) == ["words"]
-        assert first_start.enter(config.settled(), nothing)
+        assert first_start.enter(config.resolve_places(), nothing)
         assert live(store) == ["near", "words"]
-        for path in config.settled().indexes_path.glob("vectors-*"):
+        for path in config.resolve_places().indexes_path.glob("vectors-*"):
             path.rename(path.with_name("lost"))
         assert not begun(config), "it has ended"
 
@@ -181,8 +183,8 @@ def test_arms_of_an_operator_stay_through_a_first_start(config: AppConfig, store
 
 def test_a_home_that_has_served_is_left_alone(config: AppConfig, store: Store) -> None:
     first_start.prepare(config, nothing)
-    arm_sets.started(store, config.arm_documents)
-    for path in config.settled().indexes_path.glob("vectors-*"):
+    arm_sets.start(store, config.arm_documents)
+    for path in config.resolve_places().indexes_path.glob("vectors-*"):
         path.rename(path.with_name("lost"))
         break
     assert not begun(config)
@@ -219,7 +221,7 @@ def test_arms_enter_the_smaller_corpus_first_and_at_last_all_are_those_of_the_fi
     config: AppConfig, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun(config)
-    assert first_start.enter(config.settled(), nothing)
+    assert first_start.enter(config.resolve_places(), nothing)
     sets = [sorted(one.arms) for one in arm_sets.every(store)]
     assert sets[0] == FIRST
     assert sets[1] == ["large_words", "none", "small"]
@@ -229,9 +231,9 @@ def test_arms_enter_the_smaller_corpus_first_and_at_last_all_are_those_of_the_fi
     assert last is not None
     assert last.arms == tuple(config.actions)
     assert len(vectors_of(config)) == 2
-    assert len(list(config.settled().indexes_path.glob("profile-*"))) == 2
+    assert len(list(config.resolve_places().indexes_path.glob("profile-*"))) == 2
     assert "Arms now: large, near, none, small" in capsys.readouterr().out
-    assert arm_sets.started(store, config.arm_documents).seq == last.seq, "a later start goes on with it"
+    assert arm_sets.start(store, config.arm_documents).seq == last.seq, "a later start goes on with it"
 
 
 def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
@@ -243,7 +245,7 @@ def test_arms_that_an_operator_has_put_in_place_meanwhile_are_left(
         if live(store) == FIRST:
             arm_sets.replace(store, ["none"], config.arm_documents)
 
-    assert not first_start.enter(config.settled(), on_progress)
+    assert not first_start.enter(config.resolve_places(), on_progress)
     assert live(store) == ["none"]
     assert "The arms were replaced in the meantime" in capsys.readouterr().out
     assert not begun(config), "nor at the next start"
@@ -279,7 +281,7 @@ def test_over_built_indexes_nothing_is_done_in_the_background(
 ) -> None:
     monkeypatch.setattr(first_start, "lower_priority_of_a_builder", nothing)
     first_start.prepare(config, nothing)
-    begun = arm_sets.started(store, config.arm_documents)  # as the service does meanwhile
+    begun = arm_sets.start(store, config.arm_documents)  # as the service does meanwhile
     first_start.follow(written(document, tmp_path))
     assert [each.seq for each in arm_sets.every(store)] == [begun.seq], "the arms stay as they are"
 
@@ -292,7 +294,7 @@ def test_a_failure_for_good_is_on_record_and_leaves_the_arms_that_answer(
     lost = {**document, "backbones": {"hashed": {"model": "/no/such/model"}}}
     with pytest.raises(first_start.typer.Exit):
         first_start.follow(written(lost, tmp_path), wait=nothing)
-    (failure,) = recorded()
+    (failure,) = read_failures()
     assert (failure.attempts, failure.next_at) == (len(PAUSES_S) + 1, None)
     assert "/no/such/model" in failure.why
     assert "restart" in failure.remedy
@@ -315,10 +317,10 @@ def test_what_failed_behind_the_service_is_done_after_a_pause_and_no_arm_leaves_
     begun(config)
     monkeypatch.setattr(first_start, "prepare", failing)
     path = written(document, tmp_path)
-    first_start.follow(path, wait=lambda _seconds: seen.append(recorded()))
+    first_start.follow(path, wait=lambda _seconds: seen.append(read_failures()))
     ((failure,),) = seen
     assert (failure.work, failure.why, failure.attempts) == (Work.FIRST_START, "the disk is full", 1)
-    assert recorded() == []
+    assert read_failures() == []
     sets = [set(one.arms) for one in arm_sets.every(store)]
     assert sets[-1] == set(actions(ARMS))
     assert all({"small", "none"} <= later for later in sets[1:]), "what has entered stays"

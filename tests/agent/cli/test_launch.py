@@ -19,7 +19,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from armwise.agent.background import PAUSES_S, Work, WorkFailure, recorded
+from armwise.agent.background import PAUSES_S, Work, WorkFailure, read_failures
 from armwise.agent.cli import serve
 from armwise.agent.cli.predecessor import HAND_OVER, Predecessor
 from armwise.agent.cli.ray_processes import ProcessLostError
@@ -601,7 +601,7 @@ class Builder:
         """Wait until the newest one has ended, look, and return what is on record."""
         self.begun[-1].wait()
         self.builder.watch()
-        return recorded()
+        return read_failures()
 
 
 @pytest.mark.parametrize(("end", "said"), [("kill -9 $$", "killed by SIGKILL"), ("exit 1", "exit code 1")])

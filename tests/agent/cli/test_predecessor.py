@@ -111,7 +111,8 @@ def test_only_one_start_at_a_time_takes_a_port_over(tmp_path: Path) -> None:
     found = Predecessor(77, tmp_path / ADMIN_SOCKET, 0)
     claim = (
         "import sys; from pathlib import Path; from armwise.agent.cli.predecessor import Predecessor\n"
-        "with Predecessor(77, Path(sys.argv[1]), 0).claimed(): print('claimed', flush=True); sys.stdin.read()"
+        "with Predecessor(77, Path(sys.argv[1]), 0).claim_port():\n"
+        " print('claimed', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", claim, str(found.admin)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -119,9 +120,9 @@ def test_only_one_start_at_a_time_takes_a_port_over(tmp_path: Path) -> None:
         assert other.stdout.readline() == "claimed\n"
         with (
             pytest.raises(LaunchError, match=r"another .* is taking the port over from process 77: wait"),
-            found.claimed(),
+            found.claim_port(),
         ):
             pass
         other.communicate("")
-        with found.claimed():  # the other one has ended, and no longer takes it over
+        with found.claim_port():  # the other one has ended, and no longer takes it over
             pass

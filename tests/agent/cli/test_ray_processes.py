@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.agent.background import Work, WorkFailure, recorded
+from armwise.agent.background import Work, WorkFailure, read_failures
 from armwise.agent.cli import ray_processes
 from armwise.agent.cli.ray_processes import (
     ENDING_S,
@@ -348,21 +348,21 @@ def test_what_is_missing_is_on_record_and_printed_until_it_is_there_again(
     there -= {Role.CONTROLLER}
     looked(ray, 9)
     why = "no process of Ray Serve's controller runs"
-    assert recorded() == [WorkFailure(Work.SERVICE, why, 1, 60.0)]
+    assert read_failures() == [WorkFailure(Work.SERVICE, why, 1, 60.0)]
     there -= {Role.INGRESS}
     looked(ray, 9)
     why = "no process of Ray Serve's controller and the ingress runs"
-    assert recorded() == [WorkFailure(Work.SERVICE, why, 2, 60.0)]
+    assert read_failures() == [WorkFailure(Work.SERVICE, why, 2, 60.0)]
     there |= {Role.CONTROLLER, Role.INGRESS}
     looked(ray, 1)
-    assert recorded() == []
+    assert read_failures() == []
     printed = capsys.readouterr().err
     assert printed.count("no process of Ray Serve's controller runs") == 1
     assert printed.count("no process of Ray Serve's controller and the ingress runs") == 1
     assert printed.count("there again") == 1
     there -= {Role.INGRESS}
     looked(ray, 9)
-    assert [failure.attempts for failure in recorded()] == [1], "counted anew"
+    assert [failure.attempts for failure in read_failures()] == [1], "counted anew"
 
 
 def test_the_processes_are_looked_at_once_a_second(

@@ -262,7 +262,7 @@ def test_a_folder_is_read_without_its_bad_files_which_are_listed(tmp_path: Path)
 
 def test_a_long_path_with_spaces_stands_in_one_line() -> None:
     source = "/" + "our manuals/" * 40 + "größe.jsonl"
-    text = render_config([CorpusSpec.of(source, "ours")])
+    text = render_config([CorpusSpec.from_source(source, "ours")])
     assert f"corpus: {{name: ours, source: {source}}}\n" in text
 
 
@@ -382,7 +382,7 @@ def test_one_problem_among_what_is_fine_is_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Finding("the log may lose rows", "take it back"), Finding("the log can be written")]
-    monkeypatch.setattr("armwise.agent.checks.log_findings", lambda _: iter(found))
+    monkeypatch.setattr("armwise.agent.checks.check_log", lambda _: iter(found))
     monkeypatch.setattr(setup, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     words = ("corpus.jsonl", "--llm", "embedded", "--log-url", f"sqlite:///{tmp_path / 'elsewhere.db'}")
     result = init(*words, answers="y\n")

@@ -59,7 +59,7 @@ class Place:
 
     def fill(self) -> None:
         """Put a corpus into the search engine, as `armwise ingest --into engine`."""
-        config = parse(self.document).settled()
+        config = parse(self.document).resolve_places()
         corpus = ingest_all(config.corpus_sources)
         fill_collection("engine", Resources(corpus, config.indexes_path, config.backbones, config.arms))
 
@@ -114,7 +114,7 @@ def test_a_corpus_that_is_gone_while_an_arm_names_it_is_refused(place: Place) ->
 
 def test_a_search_engine_follows_its_own_corpus_alone(place: Place) -> None:
     def held() -> tuple[str, bool] | None:
-        config = parse(place.document).settled()
+        config = parse(place.document).resolve_places()
         corpus = ingest_all(config.corpus_sources)
         return read_ingested("engine", Resources(corpus, config.indexes_path, config.backbones, config.arms))
 
@@ -128,7 +128,7 @@ def test_a_search_engine_follows_its_own_corpus_alone(place: Place) -> None:
 
 
 def test_a_search_engine_is_filled_with_one_corpus(place: Place) -> None:
-    config = parse(place.document).settled()
+    config = parse(place.document).resolve_places()
     corpus = ingest_all(config.corpus_sources)
     arms = {"engine": config.arms["engine"].model_copy(update={"corpus": None})}
     with pytest.raises(ArmSpecError, match=r"arm 'engine' .*`corpus`.* library, guides, reference"):
@@ -138,7 +138,7 @@ def test_a_search_engine_is_filled_with_one_corpus(place: Place) -> None:
 def test_sources_are_sampled_where_the_policy_looks_at_similarity(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.document["features"] = {"similarity": {"backbone": "tiny", "passages": 2}}
-    config = parse(place.document).settled()
+    config = parse(place.document).resolve_places()
     prepare(config, lambda *_: None)
     spec = config.features.similarity
     assert spec is not None

@@ -16,7 +16,7 @@ from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
 from armwise.agent import run_folder
-from armwise.agent.background import recorded
+from armwise.agent.background import read_failures
 from armwise.agent.cli import start_ray
 from armwise.agent.cli.start_ray import DeploymentWatch, Problem, problems
 from armwise.agent.run_folder import CONFIG_FOLDER, RAY_ENDS, RAY_STARTED, RUN_FOLDER
@@ -109,7 +109,7 @@ def test_what_is_unhealthy_is_on_record_until_all_is_well(
     watch, seen = DeploymentWatch(), list[list[tuple[str, int]]]()
     for there in ([one], [one], [one, other], [other], [], [one]):
         watch._report(there)  # noqa: SLF001 - what `run` does with a look
-        seen.append([(failure.why, failure.attempts) for failure in recorded()])
+        seen.append([(failure.why, failure.attempts) for failure in read_failures()])
     both = f"{one}; {other}"
     assert seen == [[(str(one), 1)], [(str(one), 1)], [(both, 2)], [(str(other), 2)], [], [(str(one), 1)]]
 

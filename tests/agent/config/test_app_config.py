@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from armwise.agent.checks import file_findings
-from armwise.agent.config import AppConfig, ConfigError, configured, load, make_home, parse
+from armwise.agent.checks import check_files
+from armwise.agent.config import AppConfig, ConfigError, load, make_home, parse, parse_with_environment
 from armwise.agent.turn import AnswerWriter, Searcher
-from armwise.arms.base import checked_name
+from armwise.arms.base import check_name
 from armwise.arms.corpus import Chunking
 from tests.agent.fakes import CONFIG
 
@@ -153,7 +153,7 @@ def test_home_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.home_path == Path("/from/the/environment")
     assert config.corpus_sources[0].folder == Path("/from/the/environment/corpora/stdlib")
     assert config.indexes_path == Path("/from/the/environment/indexes")
-    settled = config.settled()
+    settled = config.resolve_places()
     monkeypatch.delenv("ARMWISE_HOME")
     assert settled.home_path == Path("/from/the/environment"), "a replica elsewhere sees the same"
     assert settled.database_url == "sqlite:////from/the/environment/log.db"
@@ -181,7 +181,7 @@ def test_a_path_is_that_of_the_user_or_below_the_folder_wherever_it_stands(
     document = changed(place, written)
     *parents, last = place.split("/")
     reduce(getitem, parents, document).update(PATHS[place])
-    settled = reduce(getitem, parents, parse(document).settled().model_dump(mode="json"))
+    settled = reduce(getitem, parents, parse(document).resolve_places().model_dump(mode="json"))
     assert settled[last] == str(tmp_path / written.replace("~", "user"))
 
 
@@ -189,25 +189,25 @@ def test_a_home_that_the_environment_overrides_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARMWISE_HOME", str(tmp_path / "shared"))
-    config = configured({**CONFIG, "home": str(tmp_path / "own")})
+    config = parse_with_environment({**CONFIG, "home": str(tmp_path / "own")})
     assert config.home_path == tmp_path / "shared"
     (line,) = make_home(config)
-    finding = str(next(file_findings(config)))
+    finding = str(next(check_files(config)))
     assert "unset ARMWISE_HOME" in finding
     for said in (line, finding):
         assert f"{tmp_path}/shared" in said
         assert f"{tmp_path}/own" in said
     for agreeing in ({**CONFIG, "home": str(tmp_path / "shared")}, CONFIG):
-        assert make_home(configured(agreeing)) == []
+        assert make_home(parse_with_environment(agreeing)) == []
 
 
 def test_a_log_of_its_own_is_not_in_home() -> None:
     url = "postgresql+psycopg://log"
-    assert parse(changed("log_url", url)).settled().database_url == url
+    assert parse(changed("log_url", url)).resolve_places().database_url == url
 
 
 def test_a_settled_configuration_survives_being_sent_to_a_replica() -> None:
-    settled = load(SHIPPED).settled()
+    settled = load(SHIPPED).resolve_places()
     assert AppConfig.model_validate_json(settled.model_dump_json()) == settled
 
 
@@ -343,7 +343,7 @@ def test_an_arm_that_is_only_a_part_is_no_action() -> None:
 )
 @pytest.mark.parametrize("place", ["arms", "backbones", "llms", "prompts", "warm_start/sources"])
 def test_a_name_that_means_something_else_somewhere_is_refused_everywhere(place: str, name: str) -> None:
-    assert checked_name("constructor-1.5_x"), "a name of the pattern is taken"
+    assert check_name("constructor-1.5_x"), "a name of the pattern is taken"
     values: dict[str, Any] = {
         "arms": {**CONFIG["arms"], name: {"kind": "none"}},
         "backbones": {**CONFIG["backbones"], name: {"model": "hashing:8"}},
@@ -439,7 +439,7 @@ def of_several(**changes: Any) -> dict[str, Any]:
 
 
 def test_several_corpora_have_a_folder_each_by_their_names() -> None:
-    config = parse(of_several(home="/srv/home")).settled()
+    config = parse(of_several(home="/srv/home")).resolve_places()
     assert config.corpus_names == ("docs", "tickets")
     assert [(one.source, str(one.folder), one.prefix) for one in config.corpus_sources] == [
         ("/data/docs.jsonl", "/srv/home/corpora/docs", "docs/"),
@@ -459,7 +459,10 @@ def test_one_corpus_has_no_name_in_its_ids() -> None:
 def test_sources_of_corpora_are_settled_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = parse(of_several(corpora={"docs": {"source": "docs"}, "tickets": {"source": "stdlib"}}))
-    assert [one.source for one in config.settled().corpus_sources] == [str(tmp_path / "docs"), "stdlib"]
+    assert [one.source for one in config.resolve_places().corpus_sources] == [
+        str(tmp_path / "docs"),
+        "stdlib",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.agent.config import AppConfig, ConfigError, configured, load, parse
+from armwise.agent.config import AppConfig, ConfigError, load, parse, parse_with_environment
 from armwise.agent.config.loading import EnvironmentSettingError, overridden, select_variables
 from tests.agent.fakes import CONFIG
 
@@ -157,10 +157,10 @@ def test_the_environment_is_read_once_and_handed_on(tmp_path: Path, monkeypatch:
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump({"applications": [{"args": CONFIG}]}))
     monkeypatch.setenv("ARMWISE_LIMITS__IN_FLIGHT", "7")
-    started = configured(CONFIG)
+    started = parse_with_environment(CONFIG)
     assert load(path).limits.in_flight == started.limits.in_flight == 7
     monkeypatch.setenv("ARMWISE_LIMITS__IN_FLIGHT", "8")
-    handed_on = parse(started.settled().model_dump(mode="json"))
+    handed_on = parse(started.resolve_places().model_dump(mode="json"))
     assert handed_on.limits.in_flight == handed_on.with_arms(["none"]).limits.in_flight == 7
 
 

@@ -80,7 +80,7 @@ def test_what_changed_stands_in_order_with_its_reason() -> None:
 
 def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: Store) -> None:
     """Twelve of them at most; a time before the log is its begin, and one after it its end."""
-    arm_sets.started(store, SPECS)
+    arm_sets.start(store, SPECS)
     fill(store, World({"a": 0.5, "b": 0.5, "c": 0.5}), 400, seed=1)
     for i in range(14):
         arm_sets.switch(store, "b", i % 2 == 1, BEGIN + 10.0 * (i + 1))

@@ -118,7 +118,7 @@ async def test_the_newest_verdicts_are_shown(
     monkeypatch.setattr(evidence.api, "read_result", result_of)
     monkeypatch.setattr(evidence, "_report", report)
     replica: Any = None
-    shown = await evidence.judged(replica, replica)
+    shown = await evidence.read_verdicts(replica, replica)
     found = [(one.name, one.version, one.evaluation.id) for one in shown["judged"]]
     assert found == [("recipe:1", 1, 6), ("version:2", 2, 5), ("uniform", None, 4)]
     assert [one.id for one in shown["pending"]] == [9, 8]

@@ -41,7 +41,7 @@ def two_models(folder: Path, *, arms: tuple[str, ...] = ("cheap", "dear"), **cha
     reward = {"metrics": {"right": {"type": "boolean"}}, "complete": "any", "cost_weight": 0.0}
     specs: dict[str, dict[str, Any]] = {arm: {"kind": "none"} for arm in arms}
     service = Service(folder, arms=specs, policy={"kind": "adaptive"}, reward=reward, **changes)
-    arm_sets.started(service.replica.store, specs)
+    arm_sets.start(service.replica.store, specs)
     service.step()
     return service
 

@@ -321,7 +321,7 @@ def test_the_largest_contributions_are_shown_and_the_others_added_up() -> None:
     amounts = {f"f{i}": np.array([0.0, -float(i)]) for i in range(1, 16)}
     policy: Any = SimpleNamespace(contributions=lambda *_: amounts)
     made = Decision("d", Context("q"), ("a", "b"), (0.9, 0.1), "a", "linucb", 1, Mode.EXPLORE)
-    found = explanation.explained(policy, made)
+    found = explanation.explain_by(policy, made)
     assert [name for name, _ in found.contributions] == [f"f{i}" for i in range(15, 3, -1)]
     assert (found.arm, found.runner_up, found.exact) == ("a", "b", True)
     assert (found.rest, found.total) == (1.0 + 2.0 + 3.0, 120.0)
@@ -335,7 +335,7 @@ def test_a_feature_that_changes_the_probability_is_shown_and_one_that_does_not_i
     policy: Any = SimpleNamespace(probabilities=probabilities)
     context = Context("q", {"length": 0.3, "tier": 1.0})
     made = Decision("d", context, ("a", "b"), (0.9, 0.1), "a", "vowpal", 1, Mode.EXPLORE)
-    found = explanation.explained(policy, made)
+    found = explanation.explain_by(policy, made)
     assert (found.exact, found.unit, found.rest) == (False, "probability", None)
     ((name, amount),) = found.contributions
     assert (name, amount, found.total) == ("tier", pytest.approx(0.8), pytest.approx(0.8))
@@ -476,7 +476,7 @@ async def test_single_arms_have_the_estimates_of_an_evaluation(
         assert found is not None
         reach = target.max() / least_floor(linear.replica.store, linear.config)
         expected = np.clip(
-            intervals.normal(intervals.hedged(terms, reach, *rule.reward_range)), *rule.reward_range
+            intervals.normal(intervals.hedge(terms, reach, *rule.reward_range)), *rule.reward_range
         )
         assert np.allclose((found[0], *found[1]), (terms.value, *expected)), name
 

@@ -83,7 +83,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def began(store: Store, world: World = WORLD) -> None:
     """Make the arms of a world live before the log begins."""
-    arm_sets.started(store, {arm: {"kind": "none"} for arm in world.right})
+    arm_sets.start(store, {arm: {"kind": "none"} for arm in world.right})
     with store.writing() as connection:
         connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
 

@@ -35,7 +35,7 @@ def filled(config: Path) -> Path:
     settings = load(config, ["router"])
     (config.parent / "home").mkdir(mode=0o700)
     with closing(Store(settings.database_url, settings.reward.join)) as store:
-        arm_sets.started(store, {name: {"kind": "none"} for name in WORLD.right})
+        arm_sets.start(store, {name: {"kind": "none"} for name in WORLD.right})
         with store.writing() as connection:
             connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
         fill(store, WORLD, 600, seed=3)

@@ -13,7 +13,7 @@ from armwise.agent.console.served_comparison import (
     ServedComparison,
     compare,
     least_floor,
-    rounded,
+    round_up,
     summarise_served,
 )
 from armwise.agent.learning import Recipe, publish_candidate
@@ -218,13 +218,13 @@ def test_a_lead_that_is_out_of_sight_names_no_number(gap: float, foreseen: bool)
 @pytest.mark.parametrize(("n", "shown"), [(1, 1), (99, 99), (100, 100), (101, 110), (12_001, 13_000)])
 def test_announced_numbers_have_two_digits_and_are_rounded_up(n: int, shown: int) -> None:
     """A forecast is not more exact than that."""
-    assert rounded(n) == shown
+    assert round_up(n) == shown
 
 
 def test_the_least_floor_is_that_of_a_canary_once_one_was_automatic(tmp_path: Path) -> None:
     config = configured(tmp_path, canary="auto").model_copy(update={"floor": 0.02})
     with closing(Store(config.database_url)) as store:
-        recipe = Recipe.configured(config)
+        recipe = Recipe.from_config(config)
         number = publish_candidate(store, recipe, list(config.actions)).version
 
         def recorded(action: promotions.Action, share: float, *, automatic: bool) -> float:
@@ -245,8 +245,8 @@ def test_the_least_floor_is_that_of_the_most_arms_that_were_ever_live(tmp_path: 
         n_arms = len(config.actions)
         assert least_floor(store, config) == pytest.approx(0.02 / n_arms)
         more = {f"arm-{number}": {"kind": "none"} for number in range(n_arms + 2)}
-        arm_sets.started(store, more)
-        arm_sets.started(store, {"one": {"kind": "none"}})
+        arm_sets.start(store, more)
+        arm_sets.start(store, {"one": {"kind": "none"}})
         assert least_floor(store, config) == pytest.approx(0.02 / (n_arms + 2))
         fixed = config.model_copy(update={"floor": 0.01})
         assert least_floor(store, fixed) == 0.01, "whatever the number of arms"

@@ -54,7 +54,7 @@ async def test_the_worth_for_a_kind_is_the_estimate_on_it(
     assert "paid<b> 9" in shown
     assert "<b>" not in (await seen(service, "/arms?by=tier")).replace("<body", "")
     arms = [*service.config.actions]
-    kinds = worth.grouped(rows, "tier", rule.reward_range, service.config.explores.among(3))
+    kinds = worth.group_questions(rows, "tier", rule.reward_range, service.config.explores.among(3))
     assert len(kinds) == 2
     for kind in kinds:
         examples = [
@@ -70,7 +70,7 @@ async def test_the_worth_for_a_kind_is_the_estimate_on_it(
             target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
             terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
             assert found is not None
-            hedged = intervals.hedged(terms, 1 / service.config.explores.among(3), *rule.reward_range)
+            hedged = intervals.hedge(terms, 1 / service.config.explores.among(3), *rule.reward_range)
             expected = np.clip(intervals.normal(hedged), *rule.reward_range)
             assert np.allclose((found[0], *found[1]), (terms.value, *expected))
             assert kind.drawn[arm] == (drawn == arms.index(arm)).sum()
@@ -93,16 +93,20 @@ def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them
     sums = {"rewarded": 1.0, "w": 2.0, "wr": 1.0, "w2": 4.0, "w2r": 2.0, "w2r2": 1.0}
     seen_features: list[dict[str, float]] = [{}, {"w=river": 1.0}, {"ask=who": 1.0, "ask=how": 1.0}]
     seen_features += [{f"ask={i}": 1.0} for i in range(20) for _ in range(2)]
-    found = worth.grouped([rollups.Rewarded("a", sums, one) for one in seen_features], "ask", (0, 1), 0.1)
+    found = worth.group_questions(
+        [rollups.Rewarded("a", sums, one) for one in seen_features], "ask", (0, 1), 0.1
+    )
     assert len(found) == worth.MOST + 1
     assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
     assert found[-1].name == worth.OTHERS
     better = rollups.Rewarded("b", {**sums, "wr": 1.5}, {"ask=who": 1.0})
-    (kind,) = worth.grouped([rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask", (0, 1), 0.1)
+    (kind,) = worth.group_questions(
+        [rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask", (0, 1), 0.1
+    )
     assert (kind.n, kind.best) == (2, None)
     assert kind.more is not None
     weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
-    (kind,) = worth.grouped([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask", (0, 1), 0.1)
+    (kind,) = worth.group_questions([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask", (0, 1), 0.1)
     assert (kind.worth, kind.best, kind.more) == ({"a": None}, None, None)
 
 

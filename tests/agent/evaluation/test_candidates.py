@@ -17,14 +17,14 @@ from armwise.agent.evaluation.candidates import (
     CandidateKind,
     CandidateService,
     parse_name,
-    spelled_out,
+    spell_out,
 )
 from armwise.agent.evaluation.evaluate import CandidateTarget, targets
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Recipe
 from armwise.agent.policies import PolicySpec, Uniform, build_policy, catalog
 from armwise.agent.routers import out_of_fold, saved
-from armwise.feedback.dataset import Log, described
+from armwise.feedback.dataset import Log, make_describer
 from armwise.feedback.decisions import EVERYTHING, Selection
 from armwise.feedback.events import LABELS, Context, Cost, Decision, Example, Execution, Feedback, Status
 from armwise.feedback.log import Store
@@ -50,7 +50,7 @@ class Examples:
 
     def log(self, rule: RewardRule, selection: Selection = EVERYTHING, tell: object = None) -> Log:
         del tell
-        return Log.from_examples(self._examples, rule, selection, described(self.examples))
+        return Log.from_examples(self._examples, rule, selection, make_describer(self.examples))
 
     def examples(self, after: int = 0) -> Iterator[Example]:
         return (example for example in self._examples if example.seq > after)
@@ -124,7 +124,7 @@ def asked(
 ) -> CandidateTarget:
     source = Examples(examples)
     log = source.log(config.reward, Selection(**selected))
-    setting = CandidateService.of(config, config.reward, store)
+    setting = CandidateService.from_config(config, config.reward, store)
     (found,) = targets(log, [parse_name(name)], setting, source, lambda *_: None)
     return found
 
@@ -202,9 +202,9 @@ def test_a_labelled_decision_does_not_judge_who_learned_it(
 def test_who_learns_learns_by_the_prices_that_are_asked_for(config: AppConfig) -> None:
     dear = replace(example(1, "dense", 1.0, question="the same"), cost=Cost(steps=5))
     log = [dear, example(2, "bm25", 0.8, question="the same"), example(3, question="the same")]
-    source, changed = Examples(log), EvaluationRequest(cost_weight=0.0).changed(config.reward)
+    source, changed = Examples(log), EvaluationRequest(cost_weight=0.0).apply_prices(config.reward)
     for rule, best in ((config.reward, "bm25"), (changed, "dense")):
-        setting = CandidateService.of(config, rule, None)
+        setting = CandidateService.from_config(config, rule, None)
         (found,) = targets(
             source.log(rule), [parse_name("policy:{kind: memory}")], setting, source, lambda *_: None
         )
@@ -243,7 +243,7 @@ def published(store: Store, config: AppConfig, taught: Sequence[Example], **chan
     draft = Version(
         version=0,
         parent=None,
-        recipe=Recipe(spec, config.reward, StartingPoint.of(start)).digest,
+        recipe=Recipe(spec, config.reward, StartingPoint.from_document(start)).digest,
         join=config.reward.join,
         policy=spec.model_dump(mode="json"),
         examples_seq=len(taught),
@@ -411,11 +411,11 @@ def test_a_candidate_that_cannot_be_judged_is_refused(config: AppConfig, name: s
 def test_a_policy_may_stand_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("policy:\n  kind: linucb\n  params:\n    alpha: 0.5\n")
-    name = spelled_out(f"policy:{file}")
+    name = spell_out(f"policy:{file}")
     assert name == "policy:{kind: linucb, params: {alpha: 0.5}}"
     assert parse_name(name).policy == PolicySpec(kind="linucb", params={"alpha": 0.5})
     with pytest.raises(CandidateError, match="No such file"):
-        spelled_out(f"policy:{tmp_path / 'nowhere.yaml'}")
+        spell_out(f"policy:{tmp_path / 'nowhere.yaml'}")
 
 
 def test_every_kind_of_candidate_has_a_name() -> None:
@@ -438,7 +438,7 @@ def test_progress_is_told_to_the_last_row_that_is_asked_for(config: AppConfig) -
     targets(
         log,
         [parse_name("configured")],
-        CandidateService.of(config, config.reward, None),
+        CandidateService.from_config(config, config.reward, None),
         source,
         lambda *what: told.append(what),
     )

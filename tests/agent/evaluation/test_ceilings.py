@@ -10,7 +10,7 @@ import pytest
 
 from armwise.agent.config import parse
 from armwise.agent.evaluation.candidates import LearnedTarget
-from armwise.agent.policies import Exploration, build_policy, served_distribution
+from armwise.agent.policies import Exploration, build_policy, compute_served_distribution
 from armwise.feedback.budget import Budget, Pacer
 from armwise.feedback.events import Decision, Example
 from armwise.feedback.log import Store
@@ -48,7 +48,7 @@ def test_by_default_a_candidate_has_the_price_that_the_decision_was_made_with() 
     found = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01)).probabilities(
         made, ["none", "dense"]
     )
-    expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
+    expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.4))
     assert found.tolist() == expected.tolist()
     assert found[0] > 0.9
 
@@ -57,7 +57,7 @@ def test_a_candidate_counts_what_caches_lacked_beside_its_own_ceiling() -> None:
     policy, context = build_policy(parse(CONFIG).policy, ARMS), turn(0, "none")[0].context
     p, missed = (0.2, 0.3, 0.5), {"miss_costs": (0.0, 0.01, 0.05), "usd_weight": 10.0, "floor": 0.01}
     made = Decision("d-1", context, ARMS, p, "none", "vowpal", 1, steps=record(ARMS, **missed))
-    expected = served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
+    expected = compute_served_distribution(policy, context, ["none", "dense"], 0.01, (0.0, 0.5))
     for pacer in (None, Pacer(Budget(steps_per_request=1.0))):
         one = LearnedTarget("", frozenset(ARMS), policy, Exploration(0.1, 0.01), pacer=pacer)
         assert one.probabilities(made, ["none", "dense"]).tolist() == expected.tolist()

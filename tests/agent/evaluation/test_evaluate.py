@@ -26,7 +26,7 @@ from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.report import CandidateResult, Interval, Report
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.learning import Learner, Recipe, publish_candidate
-from armwise.agent.policies import PolicySpec, choose, sampling, served_distribution
+from armwise.agent.policies import PolicySpec, choose, compute_served_distribution, sampling
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec, judge
@@ -382,22 +382,22 @@ def served_by(
         tampered: Decisions whose probabilities are not those that the policy gave.
         share: Of the first version, which goes on as a canary.
     """
-    learner = Learner(store, Recipe.configured(config), ARMS, take_epoch(store, "test", 0.0))
+    learner = Learner(store, Recipe.from_config(config), ARMS, take_epoch(store, "test", 0.0))
     for first in range(0, turns, turns // 4):
         version = learner.step()
         assert version is not None
         policy, canary = (
-            Recipe.configured(config).build(ARMS).load(versions.checkpoint(store, number) or b"")
+            Recipe.from_config(config).build(ARMS).load(versions.checkpoint(store, number) or b"")
             for number in (version.version, 1)
         )
         facts = []
         for number in range(first, first + turns // 4):
             decision, *_ = turn(number, "none")
             p, other = (
-                served_distribution(one, decision.context, ARMS, config.explores.among(len(ARMS)))
+                compute_served_distribution(one, decision.context, ARMS, config.explores.among(len(ARMS)))
                 for one in (policy, canary)
             )
-            p = sampling.mixed(p, other, share)
+            p = sampling.mix_canary(p, other, share)
             drawn = ARMS[choose(p, sampling.uniform_from(decision.id, "armwise", ARMS))]
             if number in tampered:
                 p = 0.9 * p + 0.1 / 3
@@ -450,7 +450,9 @@ def with_canaries(store: Store, config: AppConfig, turns: int) -> tuple[int, int
         candidate, preferred = ((first, 2), (second, 0), (0, 1))[number % 3]
         floor = config.explores.among(len(ARMS)) / (4 if candidate else 1)
         live = sampling.mix_floor(np.full(3, 1 / 3), floor)
-        p = sampling.mixed(live, sampling.mix_floor(np.eye(3)[preferred], floor), 0.25 if candidate else 0.0)
+        p = sampling.mix_canary(
+            live, sampling.mix_floor(np.eye(3)[preferred], floor), 0.25 if candidate else 0.0
+        )
         drawn = ARMS[choose(p, sampling.uniform_from(f"d-{number}", "armwise", ARMS))]
         decision, execution, said = turn(number, drawn)
         told: dict[str, Any] = {"probabilities": tuple(p.tolist()), "policy": "uniform", "floor": floor}

@@ -22,7 +22,7 @@ TWO = {"tiny": {"model": "hashing:16"}, "other": {"model": "hashing:8"}}
 def configured(folder: Path, **settings: Any) -> AppConfig:
     source = str(write_corpus(folder / "corpus.jsonl"))
     args = {**CONFIG, "home": str(folder / "home"), "corpus": {"name": "small", "source": source}, **settings}
-    return parse(args).settled()
+    return parse(args).resolve_places()
 
 
 def opened(config: AppConfig) -> tuple[HostedArms, Embedders]:

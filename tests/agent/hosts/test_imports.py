@@ -28,7 +28,7 @@ from armwise.agent.hosts import ingress
 from armwise.agent.hosts.arms import open_here
 from armwise.arms.deployments import Embedders
 from armwise.arms.llm.base import ScriptedGenerator
-config = parse(json.loads(sys.argv[1])).settled()
+config = parse(json.loads(sys.argv[1])).resolve_places()
 open_here(config, {}, Embedders(config.backbones), ScriptedGenerator({}))
 print(*(name for name in sys.argv[2:] if name in sys.modules))
 """

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.background import Work, recorded
+from armwise.agent.background import Work, read_failures
 from armwise.agent.config import parse
 from armwise.agent.hosts.learner import LearnerHost
 from armwise.agent.learning import Learner
@@ -100,8 +100,8 @@ def test_what_learning_fails_with_is_on_record_until_a_step_is_made(
     config = parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"})
 
     def seen() -> list[tuple[str, int]]:
-        assert all(failure.work == Work.LEARNER for failure in recorded())
-        return [(failure.why, failure.attempts) for failure in recorded()]
+        assert all(failure.work == Work.LEARNER for failure in read_failures())
+        return [(failure.why, failure.attempts) for failure in read_failures()]
 
     for attempt in (1, 2):  # and the process that replaces it
         host = LearnerHost(config)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from armwise.agent import jobs as agent_jobs
-from armwise.agent.background import Work, WorkFailure, record, recorded
+from armwise.agent.background import Work, WorkFailure, read_failures, record
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.evaluation import Evaluations
 from armwise.agent.evaluation.job import ChildEndedError, Evaluate
@@ -117,13 +117,13 @@ def test_an_evaluation_whose_process_ended_is_made_again(
     seen = list[list[str]]()
 
     def evaluate(*told: Any) -> evaluations.StoredResult:
-        seen.append([failure.why for failure in recorded()])
+        seen.append([failure.why for failure in read_failures()])
         return next(outcomes)(*told)
 
     one = worked(store, evaluate, pauses_s=(0.0, 0.0))
     assert one.status is evaluations.EvaluationStatus.DONE
     assert seen == [[], ["killed by signal 9"], ["'arm'"]]
-    assert recorded() == []
+    assert read_failures() == []
 
 
 def test_an_evaluation_that_is_stopped_while_it_waits_is_not_begun_again(
@@ -156,12 +156,12 @@ def test_an_evaluation_whose_process_ends_each_time_has_failed_and_this_is_shown
     one = worked(store, raising(ChildEndedError("killed by signal 9")), **often)
     assert (one.status, one.error) == (evaluations.EvaluationStatus.FAILED, "killed by signal 9")
     given_up = WorkFailure(Work.EVALUATION, "killed by signal 9", 3, None)
-    assert recorded() == [given_up]
+    assert read_failures() == [given_up]
     refused = worked(store, raising(JobFailedError("the window holds no decision")), **often)
     assert refused.status is evaluations.EvaluationStatus.FAILED
-    assert recorded() == [given_up], "what a request asks for says nothing of the work"
+    assert read_failures() == [given_up], "what a request asks for says nothing of the work"
     worked(store, **often)
-    assert recorded() == []
+    assert read_failures() == []
 
 
 def test_an_answer_that_no_json_can_hold_is_a_failure(store: Store) -> None:
@@ -331,12 +331,14 @@ def test_the_failure_of_a_task_stands(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     record(WorkFailure(WORK, "of a process that has ended", 7, None))
     seen = list[list[WorkFailure]]()
-    task = Scripted(KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(recorded()))
+    task = Scripted(
+        KeyError("a bug"), ValueError("another"), True, run=lambda _: seen.append(read_failures())
+    )
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
     assert seen == [[WorkFailure(WORK, "ValueError: another", 2, NOW + 0.002)]]
-    assert recorded() == []
+    assert read_failures() == []
 
 
 def test_a_task_clears_earlier_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +348,7 @@ def test_a_task_clears_earlier_failures(tmp_path: Path, monkeypatch: pytest.Monk
     jobs = Jobs({WORK: lambda: task}, 0.001, lambda: NOW)
     assert task.done.wait(30)
     jobs.stop()
-    assert recorded() == []
+    assert read_failures() == []
 
 
 def test_a_task_that_could_not_be_made_is_made_again() -> None:

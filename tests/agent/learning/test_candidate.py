@@ -192,7 +192,7 @@ def test_a_rebuild_stops_a_candidate(store: Store, monkeypatch: pytest.MonkeyPat
 def promoted(store: Store, config: AppConfig, version: Version) -> None:
     promotions.record(
         store,
-        Recipe.configured(config).digest,
+        Recipe.from_config(config).digest,
         promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "better", NOW),
     )
 
@@ -200,7 +200,7 @@ def promoted(store: Store, config: AppConfig, version: Version) -> None:
 @pytest.mark.parametrize("spec", [EXACT, BAGGED], ids=["resumes", "replays"])
 @pytest.mark.slow
 def test_a_rebuild_makes_a_candidate_again(store: Store, config: AppConfig, spec: PolicySpec) -> None:
-    labelled(store, a_learner(store, Recipe.configured(config)))
+    labelled(store, a_learner(store, Recipe.from_config(config)))
     ours = versions.latest(store)
     assert ours is not None
     recipe = Recipe(spec, RULE, StartingPoint(runs=(1,), after=7))
@@ -220,7 +220,7 @@ def test_a_rebuild_makes_a_candidate_again(store: Store, config: AppConfig, spec
 
 @pytest.mark.slow
 def test_a_rebuild_follows_a_wrong_promoted_version(store: Store, config: AppConfig) -> None:
-    labelled(store, a_learner(store, Recipe.configured(config)))
+    labelled(store, a_learner(store, Recipe.from_config(config)))
     recipe = Recipe(EXACT, RULE, StartingPoint(runs=(1,)))
     candidate = publish_candidate(store, recipe, ARMS)
     with store.writing() as connection:
@@ -238,7 +238,7 @@ def test_a_learner_host_follows_a_promotion_and_the_way_back(
     store: Store, config: AppConfig, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", lambda *_: None)  # the steps are ours
-    configured, other = Recipe.configured(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
+    configured, other = Recipe.from_config(config), Recipe(LINEAR, RULE, StartingPoint(runs=(1,)))
     live(store, range(10), a_learner(store, configured))
     label_turns.insert(store, [label(number, run=1) for number in range(100, 112)])
     ours, candidate = versions.latest(store), publish_candidate(store, other, ARMS)

@@ -35,7 +35,7 @@ from armwise.feedback.log import Store, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import Metric, RewardRule
-from armwise.feedback.training_log import Joiner, learned_examples, take_epoch
+from armwise.feedback.training_log import Joiner, read_learned_examples, take_epoch
 from armwise.feedback.training_log import lag as training_log_lag
 from tests.agent.attacks import Command
 from tests.agent.fakes import CONFIG
@@ -140,7 +140,7 @@ def test_a_learner_erases_texts_by_age_and_its_digests_stay(a_store: MakeStore) 
         digests.append(version.digest)
         gone = [one.decisions for one in erasures.erasures(store)]
         assert gone == ([] if days is None else [10])
-        again = [example.decision.erased for example in learned_examples(store, RULE)]
+        again = [example.decision.erased for example in read_learned_examples(store, RULE)]
         assert again == [days is not None] * 10
     assert digests[0] == digests[1]
 
@@ -411,14 +411,14 @@ def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
         newest = t.checkpoints.c.version >= version.version - 1
         connection.execute(sa.update(t.checkpoints).where(newest).values(state=b"damaged"))
     again: list[int] = []
-    read = learned_examples
+    read = read_learned_examples
 
     def noted(*arguments: Any) -> Iterator[Example]:
         for example in read(*arguments):
             again.append(example.seq)
             yield example
 
-    monkeypatch.setattr("armwise.agent.learning.restore.learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.restore.read_learned_examples", noted)
     learner = a_learner(store)
     assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
         f"checkpoint of version {version.version}",

@@ -22,7 +22,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, versions
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import label_turns, learned_examples, observed, take_epoch
+from armwise.feedback.training_log import label_turns, observed, read_learned_examples, take_epoch
 from armwise.feedback.training_log.examples import name_episode
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import kept
@@ -57,7 +57,7 @@ def live(config: AppConfig, store: Store, recipe: Recipe | None = None) -> Versi
     Each arm has a router score, as from a version with a router. Feedback comes at once, late or never. In
     between are labels of a run, which this recipe does not learn.
     """
-    recipe = recipe or Recipe.configured(config)
+    recipe = recipe or Recipe.from_config(config)
     epoch = take_epoch(store, "test", 0.0)
     learner = Learner(store, recipe, list(config.actions), epoch, clock=lambda: 110.0)
     rng = np.random.default_rng(0)
@@ -119,10 +119,10 @@ def test_a_rebuild_gives_what_a_learner_published(config: AppConfig, store: Stor
     report = verify_states(store, config, lambda *_: None, every=True)
     assert report.sound, report.states
     assert len(report.states) > 3
-    plain = replace(Recipe.configured(config), start=None)
+    plain = replace(Recipe.from_config(config), start=None)
     without = publish_candidate(store, plain, list(config.actions))
     assert (without.recipe, without.digest) != (newest.recipe, newest.digest), "observations are learned"
-    assert Recipe.of(newest, config.reward) == Recipe.configured(config)
+    assert Recipe.from_version(newest, config.reward) == Recipe.from_config(config)
 
 
 @pytest.mark.slow
@@ -132,11 +132,11 @@ def test_observations_have_the_scores_of_the_router_of_the_recipe_in_a_rebuild_a
     folder = kept(tmp_path / "router", arms=("a", "b", "c"))
     out_of_fold.write_out_of_fold(folder, saved.read_about(folder), [], np.empty((0, 3)))
     router = keep_router(store, folder, 0.0)
-    recipe = replace(Recipe.configured(config), router=router)
+    recipe = replace(Recipe.from_config(config), router=router)
     decides = publish_candidate(store, recipe, list(config.actions))
     assert decides.version == decision("d0").version, "so the scores on record are those of its router"
     newest = live(config, store, recipe)
-    learned = learned_examples(store, config.reward, recipe.start, router=router)
+    learned = read_learned_examples(store, config.reward, recipe.start, router=router)
     seen = [one.decision for one in learned if observed.find_source(one.decision)]
     assert {observed.find_source(one) for one in seen} == {ObservationSource.JUDGE, ObservationSource.SHADOW}
     assert all(ROUTER in one.context.arms["a"] for one in seen)
@@ -161,8 +161,8 @@ def test_an_evaluation_leaves_out_decisions_whose_grade_was_learned_before(
     config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live(config, store)
-    recipe, graded, late = Recipe.configured(config), set[str](), set[str]()
-    for one in learned_examples(store, config.reward, recipe.start):
+    recipe, graded, late = Recipe.from_config(config), set[str](), set[str]()
+    for one in read_learned_examples(store, config.reward, recipe.start):
         if observed.find_source(one.decision) is ObservationSource.JUDGE:
             graded.add(one.decision.id.split("/")[0])
         elif one.metrics and one.decision.id in graded:
@@ -198,5 +198,5 @@ def test_a_rebuild_learns_observations_again(
 
 def test_a_recipe_without_observations_has_the_digest_that_it_always_had(config: AppConfig) -> None:
     silent = config.model_copy(update={"observations": type(config.observations)()})
-    assert Recipe.configured(silent) == Recipe(config.policy, config.reward)
-    assert Recipe.configured(config).digest != Recipe.configured(silent).digest
+    assert Recipe.from_config(silent) == Recipe(config.policy, config.reward)
+    assert Recipe.from_config(config).digest != Recipe.from_config(silent).digest

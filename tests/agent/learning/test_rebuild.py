@@ -25,7 +25,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import Joiner, lag, learned_examples, take_epoch
+from armwise.feedback.training_log import Joiner, lag, read_learned_examples, take_epoch
 from tests.agent.fakes import CONFIG
 from tests.agent.learning.test_learner import ARMS, BAGGED, EXACT, NOW, RULE, facts, learned_at_once
 
@@ -452,14 +452,14 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
     expected = registry_versions.checkpoint(store, 3)
     lose(store, *lost)
     seen: list[int] = []
-    real = learned_examples
+    real = read_learned_examples
 
     def noted(*arguments: Any) -> Iterator[Example]:
         for example in real(*arguments):
             seen.append(example.seq)
             yield example
 
-    monkeypatch.setattr("armwise.agent.learning.restore.learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.restore.read_learned_examples", noted)
     assert again(store, 3) == expected
     assert seen == list(read)
 

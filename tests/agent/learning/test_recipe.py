@@ -91,16 +91,16 @@ def test_a_version_says_of_which_recipe_it_is(tmp_path: Path, start: StartingPoi
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     recipe = Recipe(SPEC, RULE, start)
     version = published(store, recipe)
-    assert Recipe.of(version, RULE) == recipe
+    assert Recipe.from_version(version, RULE) == recipe
     with pytest.raises(PolicyError, match=r"version 1 is of recipe .* learned with another reward"):
-        Recipe.of(version, RULE.model_copy(update={"cost_weight": 0.7}))
+        Recipe.from_version(version, RULE.model_copy(update={"cost_weight": 0.7}))
     with pytest.raises(PolicyError, match="version 1 has no valid policy"):
-        Recipe.of(replace(version, policy={"params": {}}), RULE)
+        Recipe.from_version(replace(version, policy={"params": {}}), RULE)
     store.close()
 
 
 def test_the_configured_recipe_is_followed_until_a_promotion(store: Store, config: AppConfig) -> None:
-    configured = Recipe.configured(config)
+    configured = Recipe.from_config(config)
     assert active_recipe(store, config) == configured
     other = Recipe(SPEC, config.reward, StartingPoint(runs=(3,)))
     ours, theirs = published(store, configured), published(store, other)
@@ -123,7 +123,7 @@ def test_the_configured_recipe_is_followed_until_a_promotion(store: Store, confi
     )
     assert active_recipe(store, config) == other
     priced = config.model_copy(update={"reward": config.reward.model_copy(update={"cost_weight": 0.7})})
-    assert active_recipe(store, priced) == Recipe.configured(priced)
+    assert active_recipe(store, priced) == Recipe.from_config(priced)
     promotions.record(
         store,
         configured.digest,
@@ -135,7 +135,7 @@ def test_the_configured_recipe_is_followed_until_a_promotion(store: Store, confi
 def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
     store: Store, config: AppConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    configured = Recipe.configured(config)
+    configured = Recipe.from_config(config)
     gone = Recipe(PolicySpec(kind="fixed", params={"arm": "gone"}), config.reward)
     version = Learner(store, gone, ["gone"], take_epoch(store, "test", 0.0)).step()
     assert version is not None

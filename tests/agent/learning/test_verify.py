@@ -18,8 +18,8 @@ from armwise.agent.policies import (
     Policy,
     PolicyError,
     choose,
+    compute_served_distribution,
     sampling,
-    served_distribution,
 )
 from armwise.agent.policies.linear import LinUCB
 from armwise.feedback.events import LABELS, Context, Decision, Mode
@@ -38,7 +38,7 @@ SALT = "salt"
 def drawn_by(policy: Policy, name: str = "d-1", mode: Mode = Mode.EXPLORE, salt: str = SALT) -> Decision:
     """A decision as a turn makes it."""
     arms = ("a", "b", "c")
-    p = served_distribution(policy, Context(QUESTION, {"w=river": 1.0}), arms, 0.05)
+    p = compute_served_distribution(policy, Context(QUESTION, {"w=river": 1.0}), arms, 0.05)
     made = Decision(
         id=name,
         context=Context(QUESTION, {"w=river": 1.0}),
@@ -152,7 +152,7 @@ def test_changed_features_give_another_distribution() -> None:
         taught = Decision(f"t-{i}", seen, ("a", "b"), (0.5, 0.5), arm, "linucb", 1)
         policy.learn(taught, 1.0 if (arm == "a") == bool(river) else -1.0)
     seen = Context("?", {"river": 1.0})
-    p = served_distribution(policy, seen, ("a", "b"), 0.05)
+    p = compute_served_distribution(policy, seen, ("a", "b"), 0.05)
     made = Decision(
         "d-1",
         seen,

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from armwise.agent.policies import PolicyError, adaptive, arm_regressions, served_distribution
+from armwise.agent.policies import PolicyError, adaptive, arm_regressions, compute_served_distribution
 from armwise.agent.policies.adaptive import Adaptive
 from armwise.agent.policies.change_detector import ChangeDetector
-from armwise.agent.policies.encoding import hashed
+from armwise.agent.policies.encoding import hash_features
 from armwise.agent.policies.sampling import best_probabilities
 from armwise.feedback.events import Context, Decision
 
@@ -61,7 +61,7 @@ def play(
         chances = right(t)
         arms = tuple(chances)
         seen = context(rng, scores(t))
-        p = served_distribution(policy, seen, arms, FLOOR)
+        p = compute_served_distribution(policy, seen, arms, FLOOR)
         arm = arms[rng.choice(len(arms), p=p)]
         drawn.append(arm)
         policy.learn(decision(seen, arm, arms), float(rng.random() < chances[arm]))
@@ -121,7 +121,7 @@ class Reference:
         return means, np.sqrt(width * variances)
 
     def columns(self, seen: Context) -> Array:
-        return np.array([1.0, *hashed(seen.features, 8), *seen.embedding])
+        return np.array([1.0, *hash_features(seen.features, 8), *seen.embedding])
 
     def learn(self, seen: Context, drawn: str, reward: float) -> None:
         at = ARMS.index(drawn)
@@ -305,7 +305,7 @@ def test_half_of_the_draws_are_for_what_exceeds_the_noticed_evidence_of_a_rise(
         if len({*(mean + width + over)}) == 3:  # arms of one bound would share the draws
             for found, less in (
                 (policy.probabilities(seen, ARMS), 0.0 * fee),
-                (policy.penalised(seen, ARMS, fee), fee),
+                (policy.penalise(seen, ARMS, fee), fee),
             ):
                 np.testing.assert_allclose(found, share_of_a_rise(mean - less, width, over), atol=1e-9)
             noticed += any(over)
@@ -598,7 +598,7 @@ def test_an_arm_that_is_well_again_gets_its_traffic_back() -> None:
 def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
     policy = play(Adaptive(dims=4), 300, lambda _: promised(0), promised).policy
     seen = context(np.random.default_rng(4), promised(0))
-    free, priced = (policy.penalised(seen, ARMS, np.array([fee, 0.0, 0.0])) for fee in (0.0, 0.5))
+    free, priced = (policy.penalise(seen, ARMS, np.array([fee, 0.0, 0.0])) for fee in (0.0, 0.5))
     assert free.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=1e-5)
     assert priced.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-5)
 
@@ -687,7 +687,7 @@ def test_where_rewards_have_no_noise_a_dear_arm_is_left_to_the_questions_that_ne
         seen = Context(
             "?", {"w=multiply" if hard else "w=add": 1.0, "shape=statement": 1.0, "has_digit": 1.0}
         )
-        p = served_distribution(policy, seen, arms, 0.05)
+        p = compute_served_distribution(policy, seen, arms, 0.05)
         arm = arms[rng.choice(2, p=p)]
         policy.learn(decision(seen, arm, arms), 0.8 if arm == "dear" else float(not hard))
         shares.append((hard, p[1]))
@@ -790,8 +790,8 @@ def test_a_penalty_on_the_baseline_counts_as_known() -> None:
     rate(policy, "large", 0.0, [0.5] * 30)
     rate(policy, "small", 0.0, [0.5] * 30)
     seen = Context("?", {"hard": 0.0})
-    assert policy.penalised(seen, MODELS, np.array([0.0, 0.0]))[1] == 1.0
-    assert policy.penalised(seen, MODELS, np.array([0.0, 0.9]))[0] == 1.0
+    assert policy.penalise(seen, MODELS, np.array([0.0, 0.0]))[1] == 1.0
+    assert policy.penalise(seen, MODELS, np.array([0.0, 0.9]))[0] == 1.0
 
 
 def test_a_decision_without_the_baseline_is_made_as_without_one() -> None:
@@ -823,7 +823,7 @@ def test_few_and_wrong_ratings_cost_no_more_than_exploration(baseline: str) -> N
         for _ in range(400):
             hard = int(rng.random() < 0.5)
             seen = Context("?", {"hard": float(hard)})
-            p = served_distribution(policy, seen, MODELS, FLOOR)
+            p = compute_served_distribution(policy, seen, MODELS, FLOOR)
             drawn = MODELS[rng.choice(2, p=p)]
             lead.append(p @ [right[arm][hard] for arm in MODELS] - right[baseline][hard])
             reward = float(rng.random() < right[drawn][hard])

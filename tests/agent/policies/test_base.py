@@ -13,10 +13,10 @@ from armwise.agent.policies.base import Fixed, PolicyError, Uniform
 from armwise.agent.policies.catalog import POLICIES, PolicySpec, build_policy
 from armwise.agent.policies.sampling import (
     choose,
+    compute_served_distribution,
     greedy,
+    mix_canary,
     mix_floor,
-    mixed,
-    served_distribution,
     uniform_from,
     validate,
 )
@@ -102,7 +102,7 @@ def test_what_is_served_is_the_policy_with_a_floor_that_fits(counts: list[int], 
             return distribution(counts)[: len(arms)].astype(np.float32)
 
     arms = [f"arm {i}" for i in range(len(counts))]
-    p = served_distribution(Stated(), Context("?"), arms, floor)
+    p = compute_served_distribution(Stated(), Context("?"), arms, floor)
     assert p.sum() == pytest.approx(1.0)
     assert p.min() >= min(floor, 1 / len(arms)) - 1e-12
     if floor * len(arms) <= 1:
@@ -112,20 +112,22 @@ def test_what_is_served_is_the_policy_with_a_floor_that_fits(counts: list[int], 
 
 
 def test_a_candidate_gets_its_share_of_the_draws_and_both_floors_hold() -> None:
-    live = served_distribution(Fixed("a"), Context("?"), ARMS, 0.05)
-    candidate = served_distribution(Fixed("c"), Context("?"), ARMS, 0.05)
-    p = mixed(live, candidate, 0.2)
+    live = compute_served_distribution(Fixed("a"), Context("?"), ARMS, 0.05)
+    candidate = compute_served_distribution(Fixed("c"), Context("?"), ARMS, 0.05)
+    p = mix_canary(live, candidate, 0.2)
     np.testing.assert_allclose(p, [0.8 * 0.9 + 0.2 * 0.05, 0.05, 0.8 * 0.05 + 0.2 * 0.9])
-    assert (mixed(live, candidate, 0.0) == live).all()
-    assert (mixed(live, candidate, 1.0) == candidate).all()
+    assert (mix_canary(live, candidate, 0.0) == live).all()
+    assert (mix_canary(live, candidate, 1.0) == candidate).all()
 
 
 def test_arms_that_are_masked_leave_the_floor_of_the_others_as_it_is() -> None:
     for left in (("a", "b", "c"), ("c", "a"), ("a",)):
-        p = served_distribution(Fixed("a"), Context("?"), left, 0.1)
+        p = compute_served_distribution(Fixed("a"), Context("?"), left, 0.1)
         expected = [1.0 - 0.1 * (len(left) - 1) if arm == "a" else 0.1 for arm in left]
         np.testing.assert_allclose(p, expected)
-    np.testing.assert_allclose(served_distribution(Fixed("a"), Context("?"), ("b", "c"), 0.1), [0.5, 0.5])
+    np.testing.assert_allclose(
+        compute_served_distribution(Fixed("a"), Context("?"), ("b", "c"), 0.1), [0.5, 0.5]
+    )
 
 
 def test_what_is_no_distribution_is_not_served() -> None:
@@ -134,7 +136,7 @@ def test_what_is_no_distribution_is_not_served() -> None:
             return super().probabilities(context, arms[1:])
 
     with pytest.raises(PolicyError, match=r"over 2 arms was expected, got shape \(1,\)"):
-        served_distribution(Short(), Context("?"), ["a", "b"], 0.1)
+        compute_served_distribution(Short(), Context("?"), ["a", "b"], 0.1)
 
 
 @pytest.mark.parametrize(

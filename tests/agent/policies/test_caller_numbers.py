@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from armwise.agent.api import ask_checks
 from armwise.agent.policies import (
     FeatureSpec,
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     describe,
-    served_distribution,
 )
 from armwise.agent.policies.sampling import TOLERANCE
-from armwise.agent.serving import ask
 from armwise.feedback.events import Context, Decision
 from tests.agent.policies.test_contracts import ALL
 from tests.contracts import ARMS
@@ -31,11 +31,11 @@ SOME = {
 }
 """Every kind; VW's algorithms share their regression."""
 
-NUMBERS = st.floats(-ask.CONTEXT_NUMBER, ask.CONTEXT_NUMBER)
+NUMBERS = st.floats(-ask_checks.CONTEXT_NUMBER, ask_checks.CONTEXT_NUMBER)
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 
-CONTEXTS = st.dictionaries(TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=ask.CONTEXT_NAMES)
+CONTEXTS = st.dictionaries(TEXTS, st.one_of(NUMBERS, st.booleans(), TEXTS), max_size=ask_checks.CONTEXT_NAMES)
 
 
 def seen(question: str, extra: Mapping[str, Any]) -> Context:
@@ -68,11 +68,11 @@ def test_any_accepted_context_gives_a_distribution_and_leaves_finite_numbers(
     for extra, arm, reward in asked:
         context = seen("which river?", extra)
         for one in (context, plain):
-            p = served_distribution(policy, one, ARMS, 0.01)
+            p = compute_served_distribution(policy, one, ARMS, 0.01)
             assert abs(p.sum() - 1.0) <= TOLERANCE
             assert (p >= 0.01 - TOLERANCE).all()
         policy.learn(Decision("d", context, tuple(ARMS), tuple(p), ARMS[arm], "x", 1), reward)
-    served_distribution(policy, plain, ARMS, 0.01)
+    compute_served_distribution(policy, plain, ARMS, 0.01)
     assert np.isfinite(list(numbers_of(policy))).all()
 
 
@@ -96,7 +96,7 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
         names = {f"x{i}": size * float(rng.choice([-1.0, 1.0, rng.random()])) for i in range(32)}
         word = ("river", "sea", "lake")[answer]
         context = seen("some question?" if disturbed else f"which {word}?", names if size else {})
-        p = served_distribution(policy, context, ARMS, 0.01)
+        p = compute_served_distribution(policy, context, ARMS, 0.01)
         drawn = choose(p, rng.random())
         reward = float(rng.choice([-1.0, 1.0])) if disturbed else float(drawn == answer)
         policy.learn(Decision("d", context, tuple(ARMS), tuple(p), ARMS[drawn], "x", 1), reward)
@@ -108,4 +108,4 @@ def right_answers(spec: PolicySpec, disturbance: float) -> float:
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.slow
 def test_numbers_at_the_limit_do_not_spoil_the_policy_for_other_callers(name: str) -> None:
-    assert right_answers(ALL[name], ask.CONTEXT_NUMBER) > right_answers(ALL[name], 0.0) - 0.06
+    assert right_answers(ALL[name], ask_checks.CONTEXT_NUMBER) > right_answers(ALL[name], 0.0) - 0.06

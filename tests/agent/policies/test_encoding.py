@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.encoding import check_context, hashed
+from armwise.agent.policies.encoding import check_context, hash_features
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import Context
 
@@ -17,19 +17,21 @@ NAMED = st.dictionaries(st.text(max_size=8), st.integers(-9, 9).map(float), max_
 
 @given(NAMED, st.integers(1, 16))
 def test_hashing_adds_up_what_each_name_gives_alone(features: dict[str, float], dims: int) -> None:
-    alone = np.array([hashed({name: value}, dims) for name, value in features.items()]).reshape(-1, dims)
-    assert hashed(features, dims) == alone.sum(axis=0).tolist()
+    alone = np.array([hash_features({name: value}, dims) for name, value in features.items()]).reshape(
+        -1, dims
+    )
+    assert hash_features(features, dims) == alone.sum(axis=0).tolist()
     assert np.abs(alone).sum() == sum(abs(value) for value in features.values())
 
 
 def test_names_are_spread_over_all_columns_and_both_signs() -> None:
-    columns = np.array([hashed({f"w={i}": 1.0}, 8) for i in range(4000)])
+    columns = np.array([hash_features({f"w={i}": 1.0}, 8) for i in range(4000)])
     assert np.abs(columns).sum(axis=0) == pytest.approx(np.full(8, 500), abs=80)
     assert columns.sum(axis=0) == pytest.approx(np.zeros(8), abs=90)
 
 
 def test_without_columns_named_features_are_left_out() -> None:
-    assert hashed({"long": 1.0}, 0) == []
+    assert hash_features({"long": 1.0}, 0) == []
 
 
 def test_numbers_whose_sum_alone_is_not_finite_are_taken() -> None:

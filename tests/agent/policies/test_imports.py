@@ -22,7 +22,7 @@ def loaded_by(code: str) -> set[str]:
     [
         "import armwise.agent.policies",
         "import armwise.agent.policies.sampling",
-        "from armwise.agent.policies import choose, served_distribution",
+        "from armwise.agent.policies import choose, compute_served_distribution",
         "import armwise.agent.policies.catalog",
     ],
 )

@@ -13,7 +13,7 @@ from armwise.agent.policies import linear
 from armwise.agent.policies.base import PolicyError
 from armwise.agent.policies.linear import LinearThompson, LinUCB, RidgePolicy, highest
 from armwise.agent.policies.ridge import ArmRidge
-from armwise.agent.policies.sampling import served_distribution
+from armwise.agent.policies.sampling import compute_served_distribution
 from armwise.feedback.events import Context, Decision
 from tests.contracts import ARMS, contexts, history, teach
 
@@ -225,7 +225,7 @@ def test_a_right_router_is_kept_and_a_wrong_one_is_corrected(
                     arm: {**about[arm], "router": score}
                     for arm, score in zip(ARMS, said.tolist(), strict=True)
                 }
-                p = served_distribution(policy, Context("?", arms=told), ARMS, 0.01)
+                p = compute_served_distribution(policy, Context("?", arms=told), ARMS, 0.01)
                 lead[router].append(float(p @ truth - truth[said.argmax()]))
                 drawn = int(rng.choice(3, p=p))
                 policy.learn(decision(ARMS[drawn], Context("?", arms=told)), outcome[drawn])

@@ -15,9 +15,9 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTo
 
 from armwise.agent.policies import neural
 from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.encoding import hashed
+from armwise.agent.policies.encoding import hash_features
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, EpsilonSchedule
-from armwise.agent.policies.neural import NeuralGreedy, pretrained
+from armwise.agent.policies.neural import NeuralGreedy, load_pretrained
 from armwise.feedback.events import Context, Decision
 from tests.contracts import (
     ARMS,
@@ -82,7 +82,7 @@ class Reference:
         self.optimizer = torch.optim.AdamW([p for part in parts for p in part.parameters()], lr=0.005)
 
     def __call__(self, seen: Context, arm: str) -> torch.Tensor:
-        x = torch.tensor([*hashed(seen.features, 32), *seen.embedding], dtype=torch.float64)
+        x = torch.tensor([*hash_features(seen.features, 32), *seen.embedding], dtype=torch.float64)
         return self.outputs[arm](torch.relu(self.layer(x)))
 
     def learn(self, seen: Context, arm: str, reward: float) -> None:
@@ -219,7 +219,7 @@ def test_state_of_another_encoder_under_the_same_name_is_refused(tmp_path: Path)
     place.rename(tmp_path / "first")
     other = make_encoder(tmp_path / "second", hidden=8)
     other.rename(place)
-    pretrained.cache_clear()  # as in another process
+    load_pretrained.cache_clear()  # as in another process
     with pytest.raises(PolicyError, match=r"another encoder than .* has the shape \(1, 16\), where \(1, 8\)"):
         NeuralGreedy(str(place)).load(state)
 

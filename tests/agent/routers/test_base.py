@@ -10,7 +10,7 @@ import pytest
 from armwise.agent.routers.base import FORMAT, Router, Schema, State, read_header
 from armwise.agent.routers.catalog import RouterSpec, build_router, load_router
 from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset, Stage
-from armwise.agent.routers.features import answered_table
+from armwise.agent.routers.features import build_answered_table
 from tests.router_contracts import ARMS, SEEN, world
 
 
@@ -146,16 +146,16 @@ def test_a_missing_column_of_an_arm_is_refused_by_name() -> None:
 def test_an_arm_whose_answer_is_not_there_to_compare_is_named() -> None:
     labels = world(20, seed=1)
     found = [[()] * 4] * 20
-    answered = answered_table(labels.features.texts, ARMS, [ARMS] * 20, found)
+    answered = build_answered_table(labels.features.texts, ARMS, [ARMS] * 20, found)
     router = MeanUtility(stage=Stage.ANSWERED)
     router.fit(RoutingDataset(replace(labels.features, answered=answered), labels.utility))
     few = ("none", "bm25", "dense")
-    fewer = answered_table(labels.features.texts, few, [few] * 20, [[()] * 3] * 20)
+    fewer = build_answered_table(labels.features.texts, few, [few] * 20, [[()] * 3] * 20)
     with pytest.raises(
         RouterError,
         match="compares answers with the answer of arm 'graph', which is missing: give it the answers",
     ):
-        router.scores(replace(labels.features.of(few), answered=fewer))
+        router.scores(replace(labels.features.select_arms(few), answered=fewer))
 
 
 def test_labels_that_stop_before_the_stage_are_refused() -> None:

@@ -95,19 +95,19 @@ def test_no_rows_are_an_empty_selection(rows: object) -> None:
 
 
 def test_of_takes_arms_by_name_in_the_order_asked() -> None:
-    some = features().of(("dense", "bm25"))
+    some = features().select_arms(("dense", "bm25"))
     assert some.arms == ("dense", "bm25")
     assert some.retrieved is not None
     assert some.retrieved.values[0].tolist() == [[0.3, 0.4], [0.1, 0.2]]
     assert some.answered is not None
     assert some.answered.values[1].tolist() == [[6.0], [5.0]]
     with pytest.raises(RouterError, match="'dens' is unknown here; did you mean 'dense'"):
-        features().of(("dens",))
+        features().select_arms(("dens",))
 
 
 def test_all_arms_in_another_order_take_both_of_their_tables_along() -> None:
     every = features()
-    turned = every.of(every.arms[::-1])
+    turned = every.select_arms(every.arms[::-1])
     for table, expected in ((turned.retrieved, every.retrieved), (turned.answered, every.answered)):
         assert table is not None
         assert expected is not None
@@ -134,7 +134,7 @@ def test_positions_names_what_is_unknown() -> None:
             np.array([[0.0, -INF, 1.0]] * 2),
             "'bm25' on 'who?' is infinite",
         ),
-        (features().of(("bm25",)), np.ones((2, 1)), None, "labels of 1 arm (bm25)"),
+        (features().select_arms(("bm25",)), np.ones((2, 1)), None, "labels of 1 arm (bm25)"),
         (features().rows([]), np.ones((0, 3)), None, "too few questions (none)"),
         (features().rows([1]), np.eye(1, 3), None, "too few questions ('why?')"),
     ],

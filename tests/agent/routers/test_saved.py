@@ -20,7 +20,7 @@ from armwise.agent.routers.saved import (
     RouterConfig,
     Trained,
     digest_router,
-    looked_at,
+    find_passage_backbone,
     read_about,
     read_trained,
     warn_of_corpus,
@@ -78,7 +78,7 @@ def test_a_question_of_which_one_score_is_unknown_has_none(tmp_path: Path) -> No
     scores = np.arange(3.0 * len(about.arms)).reshape(3, -1)
     scores[1, 0] = np.nan
     out_of_fold.write_out_of_fold(tmp_path, about, ["Where?", "Who?", "When?"], scores)
-    trained_on, found = out_of_fold.read_out_of_fold(tmp_path, about).of(
+    trained_on, found = out_of_fold.read_out_of_fold(tmp_path, about).look_up(
         ["Who?", "When?", "Why?"], len(about.arms)
     )
     assert trained_on.tolist() == [True, True, False]
@@ -162,7 +162,7 @@ def test_a_router_that_fits_is_taken_with_its_path_made_absolute(
     monkeypatch.chdir(tmp_path)
     config = parse(configured(Path("router")))
     assert config.router is not None
-    settled = config.settled().router
+    settled = config.resolve_places().router
     assert settled is not None
     assert settled.path == tmp_path / "router"
     assert config.with_arms(["none"]).router == config.router
@@ -234,7 +234,7 @@ def test_the_vectors_that_a_router_looks_at_are_made_ahead(
     vectors = PassageVectors(
         Corpus.open(config.corpus_sources[0].folder), config.indexes_path, config.backbones["tiny"]
     )
-    assert vectors.of(["p3", "of no corpus"]).keys() == {"p3"}
+    assert vectors.look_up(["p3", "of no corpus"]).keys() == {"p3"}
 
 
 def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,10 +247,10 @@ def test_a_router_of_another_corpus_is_warned_of(caplog: pytest.LogCaptureFixtur
 
 
 def test_vectors_are_asked_for_where_a_router_looks_at_passages(tmp_path: Path) -> None:
-    assert looked_at(None) == frozenset()
-    assert looked_at(parse(configured(kept(tmp_path / "a"))).router) == {"tiny"}
+    assert find_passage_backbone(None) == frozenset()
+    assert find_passage_backbone(parse(configured(kept(tmp_path / "a"))).router) == {"tiny"}
     asked = kept(tmp_path / "b", **QUESTION_ROUTER)
-    assert looked_at(parse(configured(asked)).router) == frozenset()
+    assert find_passage_backbone(parse(configured(asked)).router) == frozenset()
 
 
 # -- a replica ---------------------------------------------------------------------------------------

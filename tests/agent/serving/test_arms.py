@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from armwise.agent.background import Work, recorded
+from armwise.agent.background import Work, read_failures
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.routers import saved
 from armwise.agent.run_folder import RUN_FOLDER
@@ -197,14 +197,14 @@ async def test_a_set_that_cannot_be_built_is_tried_again_after_a_pause_and_warne
         await second.follow()
         await second.built()
         assert len(second.builds) == builds
-        (failure,) = recorded()
+        (failure,) = read_failures()
         assert (failure.work, failure.attempts, "fused" in failure.why) == (Work.ARMS, builds, True)
     second.arms.unbuildable = frozenset()
     now += 30.0
     await second.follow()
     await second.built()
     assert (second.registry.seq, second.names) == (2, ["none", "fused"])
-    assert recorded() == []
+    assert read_failures() == []
     warned = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
     assert warned == ["arm set 2 cannot be served, so the earlier arms stay: arm 'fused' cannot be built"]
 

@@ -22,8 +22,8 @@ from armwise.agent.policies import (
     PolicySpec,
     Uniform,
     choose,
+    compute_served_distribution,
     sampling,
-    served_distribution,
 )
 from armwise.agent.policies.linear import LinUCB
 from armwise.agent.turn import Canary, TurnLoop
@@ -96,12 +96,14 @@ def test_a_mixture_is_a_distribution_that_keeps_the_floor_of_both(
     live: NDArray[np.float64], candidate: NDArray[np.float64], share: float, floor: float
 ) -> None:
     context, arms = Context("?"), list(NAMES)
-    one = served_distribution(Preferring(**dict(zip(NAMES, live, strict=True))), context, arms, floor)
-    other = served_distribution(Preferring(**dict(zip(NAMES, candidate, strict=True))), context, arms, floor)
-    p = sampling.mixed(one, other, share)
+    one = compute_served_distribution(Preferring(**dict(zip(NAMES, live, strict=True))), context, arms, floor)
+    other = compute_served_distribution(
+        Preferring(**dict(zip(NAMES, candidate, strict=True))), context, arms, floor
+    )
+    p = sampling.mix_canary(one, other, share)
     assert p.sum() == pytest.approx(1.0, abs=1e-12)
     assert p.min() >= floor * (1 - 1e-12)
-    assert sampling.mixed(one, other, 0.0).tolist() == one.tolist()
+    assert sampling.mix_canary(one, other, 0.0).tolist() == one.tolist()
     assert np.abs(p - one).max() <= share * np.abs(other - one).max() + 1e-15
 
 
@@ -113,9 +115,9 @@ def test_draws_follow_the_mixture_and_every_row_verifies() -> None:
     for names in (NAMES, NAMES[:2]):
         rows = [one for one in made if one.arms == names]
         p = np.array([one.probabilities for one in rows])
-        expected = 0.7 * served_distribution(live, rows[0].context, names, 0.02) + 0.3 * served_distribution(
-            candidate, rows[0].context, names, 0.02
-        )
+        expected = 0.7 * compute_served_distribution(
+            live, rows[0].context, names, 0.02
+        ) + 0.3 * compute_served_distribution(candidate, rows[0].context, names, 0.02)
         assert p == pytest.approx(np.tile(expected, (len(rows), 1)), abs=1e-15)
         verdict = judge("", names, p, np.array([names.index(one.drawn) for one in rows]))
         assert verdict.p_value > 0.001

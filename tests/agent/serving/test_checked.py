@@ -398,7 +398,7 @@ async def test_a_turn_may_cost_models_and_judge(tmp_path: Path, small: Paid, lar
     turns = service.replica.turns
     message = {"role": "user", "content": "Which river?"}
     most = {
-        arm: turns.bound(Ask("d", "Which river?", (message,), forced=arm))
+        arm: turns.bound_cost(Ask("d", "Which river?", (message,), forced=arm))
         for arm in ("none", "large", "checked")
     }
     assert most["checked"].usd > most["large"].usd > most["none"].usd == 0.0
@@ -414,7 +414,7 @@ async def test_a_judge_is_paid_for_each_choice(tmp_path: Path, small: Paid, larg
     service = make(tmp_path, small, large, check, models={"grader": Paid("", usd=0.0)}, changes=changes)
     message = {"role": "user", "content": "Which river?"}
     most = [
-        service.replica.turns.bound(
+        service.replica.turns.bound_cost(
             Ask(
                 "d",
                 "Which river?",
@@ -435,7 +435,7 @@ async def test_a_turn_may_cost_what_both_models_may(tmp_path: Path, small: Paid,
     service = make(tmp_path, small, large, JSON, changes=changes)
     turns, message = service.replica.turns, {"role": "user", "content": "Which river?"}
     most = {
-        arm: turns.bound(Ask("d", "Which river?", (message,), forced=arm))
+        arm: turns.bound_cost(Ask("d", "Which river?", (message,), forced=arm))
         for arm in ("none", "large", "checked")
     }
     assert most["checked"] == most["none"] + most["large"]

@@ -43,7 +43,7 @@ def of(chunks: Sequence[Chunk]) -> Choices:
 def test_each_of_several_choices_ends_for_a_reason_of_its_own_in_the_log_too() -> None:
     end = Chunk(finish_reason="stop", finish_reasons=("length", "tool_calls"))
     found = of([Chunk("one"), Chunk("two", index=1), Chunk("three", index=2), end])
-    for choices in (found, Choices.of(found.recorded, "content_filter")):
+    for choices in (found, Choices.parse(found.recorded, "content_filter")):
         assert [(one.text, one.finish_reason) for one in choices.all] == [
             *(("one", "stop"), ("two", "length"), ("three", "tool_calls")),
         ]
@@ -53,7 +53,7 @@ def test_each_of_several_choices_ends_for_a_reason_of_its_own_in_the_log_too() -
 @pytest.mark.slow
 def test_an_answer_comes_back_from_the_log_as_it_was(chunks: list[Chunk], reason: str | None) -> None:
     written = of([*chunks, Chunk(finish_reason=reason)] if reason else chunks)
-    back = Choices.of(written.recorded, reason)
+    back = Choices.parse(written.recorded, reason)
     assert back.all == written.all
     for one, again in zip(back.all, of([*back.chunks()]).all, strict=True):
         assert replace(again, finish_reason=one.finish_reason) == one
@@ -91,6 +91,6 @@ def test_every_call_has_an_id_of_its_own(pieces: list[tuple[int, int]]) -> None:
 def test_log_probabilities_of_a_single_answer_come_back_from_the_log() -> None:
     probabilities = ({"token": "a", "logprob": -0.5},)
     found = of([Chunk("a", logprobs=probabilities)])
-    (again,) = Choices.of(found.recorded).all
+    (again,) = Choices.parse(found.recorded).all
     assert (again.text, again.logprobs) == ("a", [*probabilities])
     assert not is_text(found.recorded)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.agent.policies import Exploration, choose, sampling, served_distribution
+from armwise.agent.policies import Exploration, choose, compute_served_distribution, sampling
 from armwise.agent.turn import ArmInfo, Ask, Canary, Decider, NoEligibleArmError, ObservedDecision, Serving
 from armwise.agent.turn.steps.budget import BudgetStep
 from armwise.agent.turn.steps.incumbent import IncumbentStep
@@ -64,7 +64,7 @@ def test_the_mixture_is_what_was_drawn_from_and_what_is_verified(
     share: float, incumbent: Mapping[str, float], number: int
 ) -> None:
     found = decided(share, incumbent, f"d-{number}")
-    own = served_distribution(POLICY, SEEN, ARMS, 0.05)
+    own = compute_served_distribution(POLICY, SEEN, ARMS, 0.05)
     expected = [(1 - share) * incumbent[arm] + share * p for arm, p in zip(ARMS, own, strict=True)]
     assert found.probabilities == pytest.approx(expected, abs=1e-12)
     assert math.fsum(found.probabilities) == pytest.approx(1.0, abs=1e-12)
@@ -80,7 +80,7 @@ def test_the_mixture_is_what_was_drawn_from_and_what_is_verified(
 
 def test_a_point_mass_loses_exactly_the_share() -> None:
     found = decided(0.25, {"a": 1.0})
-    own = served_distribution(POLICY, SEEN, ARMS, 0.05)
+    own = compute_served_distribution(POLICY, SEEN, ARMS, 0.05)
     assert found.probabilities[0] == pytest.approx(0.75 + 0.25 * own[0])
     assert found.probabilities[1:] == pytest.approx((0.25 * own[1:]).tolist())
     assert min(found.probabilities) >= 0.25 * 0.05
@@ -155,7 +155,7 @@ def test_a_decision_of_another_system_has_the_shadow_of_then(
     assert (found.decided_at, found.deadline, found.floor) == (70.0, 130.0, 0.05)
     costs = () if price is None else tuple(found.steps["budget"]["costs"].values())
     penalty = tuple(0.5 * cost for cost in costs)
-    own = served_distribution(POLICY, SEEN, found.arms, 0.05, penalty)
+    own = compute_served_distribution(POLICY, SEEN, found.arms, 0.05, penalty)
     assert (found.shadow, costs) == (tuple(own.tolist()), () if price is None else (2.0, 1.0, 0.0))
     proof = verify(found, POLICY, SALT, found.propensity if probabilities else None)
     assert (proof.verified, proof.u, proof.arm) == (True, None, "b")

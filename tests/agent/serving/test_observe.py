@@ -265,7 +265,7 @@ async def test_what_arms_and_judges_cost_counts_towards_the_ceiling_for_an_hour(
             now[0] += later
             if len(reached) < 2:
                 await observer._commit(found)  # noqa: SLF001
-            reached.append(observer._exhausted())  # noqa: SLF001
+            reached.append(observer._is_exhausted())  # noqa: SLF001
         assert reached == [False, True, True, False]
 
 
@@ -299,12 +299,12 @@ async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Pat
         ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
 
         def sample() -> list[bool]:
-            return [observer.sampled(one, ObservationSource.SHADOW, 0.3) for one in ids]
+            return [observer.is_sampled(one, ObservationSource.SHADOW, 0.3) for one in ids]
 
         found = sample()
         assert found == sample()
         assert sum(found) == pytest.approx(1200, abs=120)
-        seconds = Counter(observer.others(one)[0] for one in ids)
+        seconds = Counter(observer.draw_others(one)[0] for one in ids)
         assert set(seconds) == set(decision.arms) - {decision.drawn}
         assert min(seconds.values()) == pytest.approx(2000, abs=150)
         service.replica.decider.salt = "another"

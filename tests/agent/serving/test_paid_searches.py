@@ -123,8 +123,8 @@ async def test_the_most_that_a_turn_may_cost_has_the_searches_of_all_members(ser
 
 async def test_a_turn_may_cost_what_its_dearest_arm_does_although_others_are_free(service: Service) -> None:
     turns = service.replica.turns
-    assert turns.bound(Ask("d", "Which river?")).usd == PRICE
-    assert turns.bound(Ask("d", "Which river?", excluded=frozenset({"dear", "both"}))).usd == 0.0
+    assert turns.bound_cost(Ask("d", "Which river?")).usd == PRICE
+    assert turns.bound_cost(Ask("d", "Which river?", excluded=frozenset({"dear", "both"}))).usd == 0.0
 
 
 async def test_arms_are_shown_with_their_price(service: Service) -> None:

@@ -200,35 +200,35 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
     ],
 )
 def test_only_arms_that_may_be_drawn_count(changes: dict[str, Any], most: CostBound) -> None:
-    assert loop_of([]).bound(replace(LOOK_UP, **changes)) == most
+    assert loop_of([]).bound_cost(replace(LOOK_UP, **changes)) == most
 
 
 def test_an_arm_that_is_switched_off_or_cannot_filter_does_not_count() -> None:
     off = {**INFOS, "dense": replace(INFOS["dense"], enabled=False)}
-    assert loop_of([], arms_known=off).bound(LOOK_UP) == BM25
-    assert loop_of([], restricted=True).bound(LOOK_UP) == BM25
+    assert loop_of([], arms_known=off).bound_cost(LOOK_UP) == BM25
+    assert loop_of([], restricted=True).bound_cost(LOOK_UP) == BM25
     with pytest.raises(NoEligibleArmError):
-        loop_of([]).bound(replace(LOOK_UP, excluded=frozenset(INFOS)))
+        loop_of([]).bound_cost(replace(LOOK_UP, excluded=frozenset(INFOS)))
 
 
 def test_where_a_router_reads_passages_every_arm_that_it_knows_is_reserved() -> None:
     reading = Advice(3, none=0.1, bm25=0.2, dense=0.9)
-    assert loop_of([], scorer=reading).bound(LOOK_UP) == BM25 + DENSE
-    assert loop_of([], scorer=reading).bound(replace(LOOK_UP, forced="bm25")) == BM25
-    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).bound(LOOK_UP) == DENSE
-    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).bound(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=reading).bound_cost(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=reading).bound_cost(replace(LOOK_UP, forced="bm25")) == BM25
+    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).bound_cost(LOOK_UP) == DENSE
+    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).bound_cost(LOOK_UP) == BM25 + DENSE
 
 
 async def test_a_turn_that_is_resumed_reserves_its_arm_and_the_fallback_that_it_may_use() -> None:
     log = MemoryLog()
     await run(loop_of([], log), LOOK_UP)
-    assert loop_of([]).bound(LOOK_UP, log.decision) == BM25
-    assert loop_of([], fallback="dense").bound(LOOK_UP, log.decision) == BM25 + DENSE
+    assert loop_of([]).bound_cost(LOOK_UP, log.decision) == BM25
+    assert loop_of([], fallback="dense").bound_cost(LOOK_UP, log.decision) == BM25 + DENSE
     forced = replace(log.decision, arms=("bm25",), probabilities=(1.0,))
-    assert loop_of([], fallback="dense").bound(LOOK_UP, forced) == BM25
+    assert loop_of([], fallback="dense").bound_cost(LOOK_UP, forced) == BM25
     gone = {name: info for name, info in INFOS.items() if name != "dense"}
-    assert loop_of([], fallback="dense", arms_known=gone).bound(LOOK_UP, log.decision) == BM25
-    assert loop_of([], former=INFOS, arms_known={}).bound(LOOK_UP, log.decision, "dense") == DENSE
+    assert loop_of([], fallback="dense", arms_known=gone).bound_cost(LOOK_UP, log.decision) == BM25
+    assert loop_of([], former=INFOS, arms_known={}).bound_cost(LOOK_UP, log.decision, "dense") == DENSE
 
 
 async def test_a_turn_is_charged_once_with_its_search_and_its_answer() -> None:

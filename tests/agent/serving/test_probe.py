@@ -192,10 +192,10 @@ async def test_a_bug_in_an_arm_is_no_failure_of_it() -> None:
 
 def test_what_an_arm_failed_with_is_raised_where_it_is_drawn() -> None:
     probes = Probes({"bm25": Retrieval(steps=2, tokens=5)}, {"dense": ArmError("gone")}, 0.5)
-    assert probes.of("bm25") == Retrieval(steps=2, tokens=5)
-    assert probes.of("none") is None, "it was not asked"
+    assert probes.get("bm25") == Retrieval(steps=2, tokens=5)
+    assert probes.get("none") is None, "it was not asked"
     with pytest.raises(ArmError, match="gone"):
-        probes.of("dense")
+        probes.get("dense")
     assert probes.steps == 2
 
 
@@ -255,7 +255,7 @@ async def test_a_router_of_the_question_is_shown_the_question_alone() -> None:
     assert await scorer.scores(query, ["dense", "none"], {}) == {"dense": 0.0, "none": 1.0}
     (shown,) = router.shown
     assert (shown.arms, shown.texts, shown.retrieved) == (("dense", "none"), ("who wrote Emma?",), None)
-    np.testing.assert_array_equal(shown.question, router_features.question_table(["who wrote Emma?"]))
+    np.testing.assert_array_equal(shown.question, router_features.build_question_table(["who wrote Emma?"]))
     np.testing.assert_array_equal(shown.embedding[0], query.embeddings["tiny"])
     assert corpus.calls == []
 
@@ -269,7 +269,7 @@ async def test_a_router_of_what_was_retrieved_is_shown_the_first_passages_of_eac
     assert corpus.calls == [("tiny", ["p1", "p2", "p4"])], "each once, and k of them"
     embedding = query.embeddings["tiny"][None]
     seen = [[], list(found("p1", "p2").passages), list(found("p4", "p1").passages)]
-    expected = router_features.retrieved_table([query.text], embedding, [seen], corpus.vectors)
+    expected = router_features.build_retrieved_table([query.text], embedding, [seen], corpus.vectors)
     shown = router.shown[0].retrieved
     assert shown is not None
     np.testing.assert_array_equal(shown.values, expected.values)
@@ -285,7 +285,7 @@ async def test_a_passage_of_no_corpus_counts_as_not_found() -> None:
     assert shown is not None
     assert np.isnan(shown.values[0, 1]).all()
     seen = [list(found("p1").passages), []]
-    alone = router_features.retrieved_table(["?"], router.shown[0].embedding, [seen], corpus.vectors)
+    alone = router_features.build_retrieved_table(["?"], router.shown[0].embedding, [seen], corpus.vectors)
     np.testing.assert_array_equal(shown.values, alone.values)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from armwise.agent.policies import Exploration, choose, sampling, served_distribution
+from armwise.agent.policies import Exploration, choose, compute_served_distribution, sampling
 from armwise.agent.policies.router import Routed
 from armwise.agent.turn import Decider, Draft
 from armwise.agent.turn.eligibility import list_allowed
@@ -145,7 +145,7 @@ class MaskedAfterTheDraw(Decider):
         if honest.mode is not Mode.EXPLORE:
             return honest
         floor = Exploration(0.1, 0.02).among(len(everything))
-        p = served_distribution(self.serving.policy, context, everything, floor)
+        p = compute_served_distribution(self.serving.policy, context, everything, floor)
         drawn = everything[choose(p, sampling.uniform_from(honest.id, self.salt, everything))]
         return replace(honest, drawn=drawn if drawn in honest.arms else honest.arms[0])
 

@@ -126,7 +126,7 @@ async def replace_arms_under_traffic(on_each: Service) -> None:
 def record(service: Service, version: Version) -> None:
     """Promote a version as another replica would."""
     promotion = promotions.Promotion(0, version.version, promotions.Action.PROMOTE, "because", 1.0)
-    promotions.record(service.replica.store, Recipe.configured(service.config).digest, promotion)
+    promotions.record(service.replica.store, Recipe.from_config(service.config).digest, promotion)
 
 
 async def test_a_replica_that_restarts_serves_the_promoted_policy_router_and_arms(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_canary_sees_the_scores_of_its_own_router_and_is_verified_with_t
     (seen,) = router_contexts.read_contexts(on_each.replica.store, [last], brought.router)
     assert seen == last.candidate_context
     assert router_contexts.read_contexts(on_each.replica.store, [last], None) == [last.context]
-    unscored = dict(router_contexts.unscored(on_each.replica.store, brought.router, newest=100))
+    unscored = dict(router_contexts.list_unscored(on_each.replica.store, brought.router, newest=100))
     assert last.id not in unscored
 
 

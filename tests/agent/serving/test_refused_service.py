@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.background import Work, recorded
+from armwise.agent.background import Work, read_failures
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.arms.llm.base import GeneratorRefusedError, ScriptedGenerator
 from tests.agent.fakes import Service
@@ -25,10 +25,10 @@ async def test_its_refusal_is_shown_until_the_model_answers(
         for _ in range(2):
             failed = await service.client.post("/v1/chat/completions", json=QUESTION)
             assert (failed.status_code, failed.json()["error"]["retryable"]) == (502, False)
-        (shown,) = recorded()
+        (shown,) = read_failures()
         assert (shown.work, shown.why) == (Work.MODELS, f"'default': {NOT_FOUND}")
         ready = (await service.client.get("/ready")).json()
         assert [failure["work"] for failure in ready["failed"]] == ["models"]
         model.error = None
         assert (await service.client.post("/v1/chat/completions", json=QUESTION)).status_code == 200
-        assert recorded() == []
+        assert read_failures() == []

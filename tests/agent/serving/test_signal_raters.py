@@ -332,7 +332,7 @@ async def test_one_caller_cannot_fill_the_queue_of_schemas(
     monkeypatch.setattr(signals, "ANSWERS", 2)
     monkeypatch.setattr(signals, "QUEUE", 3)
     shed = list[str]()
-    monkeypatch.setattr(service.replica.find_step("signals").telemetry, "observed", shed.append)
+    monkeypatch.setattr(service.replica.find_step("signals").telemetry, "count_observation", shed.append)
     for number in range(4):
         await shaped(service, "ASKER", f"slow {number}")
     assert shed == ["shed"], "one is under way, and two wait"

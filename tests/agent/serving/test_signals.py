@@ -302,7 +302,7 @@ async def test_what_waits_is_bounded_and_what_exceeds_it_is_counted(
     monkeypatch.setattr(signals, "WAITING", 2)
     shed = list[str]()
     async with make(tmp_path, {"left": {"signal": "abandoned"}}).running() as service:
-        monkeypatch.setattr(service.replica.find_step("signals").telemetry, "observed", shed.append)
+        monkeypatch.setattr(service.replica.find_step("signals").telemetry, "count_observation", shed.append)
         decisions = [await ask(service, "Which river?", episode=f"talk-{n}") for n in range(3)]
         pass_time(service.config.reward.wait_s / 2)
         await until(lambda: told(service, decisions[1]))

@@ -43,18 +43,18 @@ def exposed(telemetry: Telemetry, state: ScrapedState | None = None) -> dict[str
 
 def test_what_happened_is_counted() -> None:
     telemetry = Telemetry()
-    telemetry.decided(DECISION)
-    telemetry.finished(EXECUTION, "a")
-    telemetry.took(EXECUTION, 0.4)
-    telemetry.began("a", 0.2)
-    telemetry.charged("public", 0.25)
-    telemetry.fed_back(Feedback("f", "d", "thumb", 1.0), Receipt(1, FeedbackStatus.DUPLICATE))
-    telemetry.failed("arm_failed")
-    telemetry.recalled("a", hit=True)
-    telemetry.recalled("a", hit=False)
-    telemetry.shed()
-    telemetry.shed()
-    telemetry.refused("rate_limit_exceeded")
+    telemetry.count_decision(DECISION)
+    telemetry.count_execution(EXECUTION, "a")
+    telemetry.time_turn(EXECUTION, 0.4)
+    telemetry.time_first_text("a", 0.2)
+    telemetry.add_key_cost("public", 0.25)
+    telemetry.count_feedback(Feedback("f", "d", "thumb", 1.0), Receipt(1, FeedbackStatus.DUPLICATE))
+    telemetry.count_failure("arm_failed")
+    telemetry.count_recall("a", hit=True)
+    telemetry.count_recall("a", hit=False)
+    telemetry.count_shed()
+    telemetry.count_shed()
+    telemetry.count_refusal("rate_limit_exceeded")
     found = exposed(telemetry, ScrapedState(LAG, VERSION, 2, 5, {"a": (4.0, 3.0)}, {9: 0.06}))
     assert (
         found.items()
@@ -116,7 +116,7 @@ def test_without_the_log_its_gauges_are_left_out() -> None:
 
 def test_a_turn_without_a_language_model_counts_no_tokens() -> None:
     telemetry = Telemetry()
-    telemetry.finished(Execution("d", None, Status.CANCELLED, Cost()), "a")
+    telemetry.count_execution(Execution("d", None, Status.CANCELLED, Cost()), "a")
     found = exposed(telemetry)
     assert found["armwise_executions_total arm=a status=cancelled"] == 1.0
     assert found["armwise_llm_seconds_count"] == 0.0
@@ -126,8 +126,8 @@ def test_a_turn_without_a_language_model_counts_no_tokens() -> None:
 def test_a_turn_that_no_arm_served_has_its_seconds_and_none_of_them_are_below_zero() -> None:
     telemetry = Telemetry()
     searched = Execution("d", None, Status.ARM_FAILED, Cost(2, retrieval_s=3.0))  # two arms at once
-    telemetry.finished(searched, "a")
-    telemetry.took(searched, 2.0)
+    telemetry.count_execution(searched, "a")
+    telemetry.time_turn(searched, 2.0)
     found = exposed(telemetry)
     assert found["armwise_turn_seconds_sum arm=none served"] == 2.0
     assert found["armwise_retrieval_seconds_sum arm=none served"] == 3.0
@@ -136,8 +136,8 @@ def test_a_turn_that_no_arm_served_has_its_seconds_and_none_of_them_are_below_ze
 
 def test_histograms_have_the_buckets_that_boards_were_made_for() -> None:
     telemetry = Telemetry()
-    telemetry.decided(DECISION)
-    telemetry.took(EXECUTION, 0.4)
+    telemetry.count_decision(DECISION)
+    telemetry.time_turn(EXECUTION, 0.4)
     found = exposed(telemetry)
 
     def bounds(name: str) -> list[str]:
@@ -154,8 +154,8 @@ def test_histograms_have_the_buckets_that_boards_were_made_for() -> None:
 
 def test_a_forced_arm_is_counted_apart_and_has_no_propensity() -> None:
     telemetry = Telemetry()
-    telemetry.decided(DECISION)
-    telemetry.decided(Decision("e", Context("?"), ("b",), (1.0,), "b", "uniform", 1, Mode.FORCED))
+    telemetry.count_decision(DECISION)
+    telemetry.count_decision(Decision("e", Context("?"), ("b",), (1.0,), "b", "uniform", 1, Mode.FORCED))
     found = exposed(telemetry)
     assert found["armwise_decisions_total arm=b mode=forced"] == 1.0
     assert "armwise_propensity_count arm=b" not in found
@@ -164,9 +164,9 @@ def test_a_forced_arm_is_counted_apart_and_has_no_propensity() -> None:
 def test_many_keys_share_a_series() -> None:
     telemetry = Telemetry()
     for n in range(203):
-        telemetry.charged(f"key-{n}", 1.0)
-    telemetry.charged("key-0", 1.0)
-    telemetry.charged(None, 1.0)
+        telemetry.add_key_cost(f"key-{n}", 1.0)
+    telemetry.add_key_cost("key-0", 1.0)
+    telemetry.add_key_cost(None, 1.0)
     cost = {
         name: usd for name, usd in exposed(telemetry).items() if name.startswith("armwise_key_cost_usd_total")
     }
@@ -177,8 +177,8 @@ def test_many_keys_share_a_series() -> None:
 
 def test_series_of_keys_are_shown_to_none_who_may_not_see_them() -> None:
     telemetry = Telemetry()
-    telemetry.charged("mine", 1.0)
-    telemetry.charged("theirs", 2.0)
+    telemetry.add_key_cost("mine", 1.0)
+    telemetry.add_key_cost("theirs", 2.0)
     assert b"key=" not in telemetry.exposition(ScrapedState(), 0.0)
     text = telemetry.exposition(ScrapedState(), 0.0, shows=lambda key: key == "mine").decode()
     assert 'armwise_key_cost_usd_total{key="mine"} 1.0' in text
@@ -194,7 +194,7 @@ async def test_a_decision_is_forgotten_with_its_execution(
 ) -> None:
     log, telemetry = MemoryLog(), Telemetry()
     log.refuse = refused
-    counted = CountedLog(log, telemetry.decided, telemetry.finished)
+    counted = CountedLog(log, telemetry.count_decision, telemetry.count_execution)
     futures = [counted.append(DECISION), counted.append(EXECUTION)]
     await asyncio.wait(futures)
     found = exposed(telemetry)
@@ -209,7 +209,7 @@ def test_replicas_are_summed_through_a_folder_that_no_variable_names(tmp_path: P
     script = (
         "import sys; from armwise.agent.serving import ScrapedState, Telemetry; "
         "from armwise.feedback.training_log.lag import Lag; "
-        "t = Telemetry(sys.argv[1]); t.shed(); t.failed('arm_failed'); "
+        "t = Telemetry(sys.argv[1]); t.count_shed(); t.count_failure('arm_failed'); "
         "sys.stdout.buffer.write(t.exposition(ScrapedState(Lag(3, 3, None)), now=0.0))"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]

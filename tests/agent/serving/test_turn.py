@@ -17,8 +17,8 @@ from armwise.agent.policies import (
     FeatureError,
     FeatureSpec,
     Policy,
+    compute_served_distribution,
     sampling,
-    served_distribution,
 )
 from armwise.agent.policies import features as policy_features
 from armwise.agent.policies.linear import LinUCB
@@ -37,7 +37,7 @@ from armwise.agent.turn import (
     Serving,
     TurnError,
     TurnLoop,
-    paced,
+    read_until,
 )
 from armwise.agent.turn.eligibility import list_allowed
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
@@ -663,7 +663,7 @@ async def test_a_time_out_reaches_the_reader_and_never_cancels_it() -> None:
 
     loop = asyncio.get_running_loop()
     deadline = loop.time() + 0.01
-    items = paced(numbers(), deadline)
+    items = read_until(numbers(), deadline)
     assert await anext(items) == 1
     while loop.time() < deadline:  # the reader is slow, not the writer
         await asyncio.sleep(0)
@@ -774,7 +774,7 @@ def test_a_decision_says_what_was_mixed_in_and_whether_it_waits_to_be_shown() ->
 def test_a_distribution_can_be_computed_again_from_its_row(wishes: dict[str, Any]) -> None:
     policy = LinUCB()
     decision = drawn(a_loop(MemoryLog(), policy=policy, floor=0.123), **wishes)
-    again = served_distribution(policy, decision.context, decision.arms, decision.floor or 0.0)
+    again = compute_served_distribution(policy, decision.context, decision.arms, decision.floor or 0.0)
     assert decision.probabilities == tuple(again.tolist())
 
 

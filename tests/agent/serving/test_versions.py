@@ -63,7 +63,7 @@ def published(
 
 def record(store: Store, config: AppConfig, action: Action, version: Version, share: float = 0.0) -> None:
     promotion = Promotion(0, version.version, action, "because", 0.0, share=share)
-    promotions.record(store, Recipe.configured(config).digest, promotion)
+    promotions.record(store, Recipe.from_config(config).digest, promotion)
 
 
 def damage(store: Store, *damaged: Version) -> None:
@@ -88,7 +88,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_before_there_is_a_version_nothing_is_served(store: Store, config: AppConfig) -> None:
     known = versions_of(store, config)
-    assert known.read(None) == ReplicaState(None, ActivePolicy(Recipe.configured(config).digest))
+    assert known.read(None) == ReplicaState(None, ActivePolicy(Recipe.from_config(config).digest))
     assert known.recipe is known.configured
     assert known.arms == list(config.actions)
     assert known.empty.kind == "linucb"
@@ -225,7 +225,7 @@ def test_a_lost_candidate_is_learned_again_once_per_promotion_and_then_only_read
 
 def test_a_canary_taken_over_keeps_its_policy_and_floor(store: Store, config: AppConfig) -> None:
     candidate = published(store, config, kind="fixed", arm="none")
-    known, configured = versions_of(store, config), Recipe.configured(config).digest
+    known, configured = versions_of(store, config), Recipe.from_config(config).digest
     seen = []
     for share, automatic in ((0.06, True), (0.06, False), (0.06, True), (0.12, True)):
         promotion = Promotion(
@@ -275,7 +275,7 @@ async def test_each_router_that_cannot_score_yet_is_logged_once(
     first: Any = ColdScorer("the first")
     second: Any = ColdScorer("the second")
     for scorer in (first, first, second, first, second):
-        assert not await scorers.warmed([scorer])
+        assert not await scorers.warm_up_all([scorer])
     assert [line.partition(": ")[2] for line in caplog.messages] == [
         "the encoder of the first is away",
         "the encoder of the second is away",

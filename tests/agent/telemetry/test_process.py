@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import Tracer
 
 from armwise.agent.telemetry import TelemetrySpec, begin
-from armwise.agent.telemetry.process import exporters, traced
+from armwise.agent.telemetry.process import build_tracing, exporters
 from armwise.arms import tracing
 from tests.agent.telemetry.conftest import beginning
 
@@ -40,7 +40,7 @@ def test_traces_go_where_the_standard_variables_say(environment: dict[str, str],
 
 
 def test_an_exporter_that_is_not_installed_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    assert traced(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
+    assert build_tracing(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "zipkin"}) is None
     assert "no traces go to 'zipkin': this exporter of OpenTelemetry is not installed" in caplog.text
 
 
@@ -52,7 +52,7 @@ def test_a_wrong_demand_for_texts_records_none(
         "OTEL_TRACES_EXPORTER": "console",
         "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "everything",
     }
-    found = traced(TelemetrySpec(openinference=True), environment)
+    found = build_tracing(TelemetrySpec(openinference=True), environment)
     assert found is not None
     assert (found.on_spans, found.on_events, found.openinference) == (False, False, True)
     assert "is 'EVERYTHING': one of NO_CONTENT, SPAN_ONLY" in caplog.text
@@ -76,7 +76,7 @@ def test_texts_are_recorded_where_the_variable_of_the_conventions_says(
     environment = {"OTEL_TRACES_EXPORTER": "console"}
     if capture is not None:
         environment["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = capture
-    found = traced(TelemetrySpec(), environment)
+    found = build_tracing(TelemetrySpec(), environment)
     assert found is not None
     assert (found.on_spans, found.on_events) == (on_spans, on_events)
     assert caplog.text == ""
@@ -145,7 +145,7 @@ def test_spans_are_of_the_service_that_the_environment_names(
         monkeypatch.delenv(variable, raising=False)
     for variable, value in {"OTEL_TRACES_SAMPLER": "always_off", **environment}.items():
         monkeypatch.setenv(variable, value)
-    found = traced(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "console", **environment})
+    found = build_tracing(TelemetrySpec(), {"OTEL_TRACES_EXPORTER": "console", **environment})
     assert found is not None
     assert isinstance(found.tracer, Tracer)
     attributes = found.tracer.resource.attributes

@@ -46,7 +46,7 @@ class Local(Generator):
         self._host = GeneratorHost(ScriptedSpec(engine="scripted", default=ANSWER))
 
     async def stream(self, prompt: Any) -> AsyncIterator[Any]:
-        async for chunk in self._host.stream(prompt, tracing.carried()):
+        async for chunk in self._host.stream(prompt, tracing.carry()):
             yield chunk
 
 
@@ -221,7 +221,7 @@ def test_answers_that_are_written_at_once_are_in_their_order_in_a_span(traced: T
     spans = traced(on_spans=True)
     chat = searches.Chat.begin("scripted", "m", Prompt(({"role": "user", "content": QUESTION},)))
     assert chat is not None
-    with tracing.ended(chat.span):
+    with tracing.end_span(chat.span):
         for chunk in (Chunk("Se", index=1), Chunk("First.", index=0), Chunk("cond.", index=1)):
             chat.note(chunk)
         chat.note(Chunk(finish_reason="stop", finish_reasons=("stop",)))
@@ -238,7 +238,7 @@ async def test_a_search_that_was_made_before_is_traced_as_cached(
     arms = HostedArms(open_host(tmp_path), {}, Embedders(BACKBONES), specs, cache)
     spans = traced()
     await arms.search("bm25", Query(QUESTION), 2)
-    await cache.settled()
+    await cache.flush()
     await arms.recall("bm25", Query(QUESTION), 2)
     cache.close()
     assert [(span.attributes or {}).get("armwise.cached") for span in spans.all] == [None, True]
@@ -292,7 +292,7 @@ async def test_a_commit_that_fails_fails_its_span_and_one_that_is_cancelled_does
 ) -> None:
     spans = traced()
     commit = asyncio.get_running_loop().create_future()
-    turns.committing((Feedback("f-1", "d-1", "thumb", 1.0, 0.0),), commit)
+    turns.trace_commit((Feedback("f-1", "d-1", "thumb", 1.0, 0.0),), commit)
     if error is None:
         commit.cancel()
     else:
@@ -308,7 +308,7 @@ async def test_a_commit_of_several_facts_names_each_of_its_tables_once(traced: T
     spans = traced()
     commit = asyncio.get_running_loop().create_future()
     given = Feedback("f-1", "d-1", "thumb", 1.0, 0.0)
-    turns.committing((given, Execution("d-1", "a", Status.OK, Cost()), given), commit)
+    turns.trace_commit((given, Execution("d-1", "a", Status.OK, Cost()), given), commit)
     commit.set_result(None)
     await asyncio.wait([commit])
     assert spans.names == ["INSERT feedback, executions"]
@@ -384,14 +384,14 @@ async def test_another_process_continues_the_trace_of_what_is_carried(traced: Tr
     host = EmbedderHost(Backbone(model="hashing:16"))
     with tracing.span("caller", {}):
         tracing.TURN.set(tracing.TracedTurn("d-1", "talk", QUESTION))
-        carried = tracing.carried()
+        carried = tracing.carry()
     assert QUESTION not in carried
     await asyncio.create_task(host.embed("x", carried))  # a task of its own, as each call of a handle has
     assert spans.parent("embeddings") == "caller"
 
 
 def test_a_process_that_does_not_trace_carries_the_decision_alone() -> None:
-    assert tracing.carried() == ""
+    assert tracing.carry() == ""
     with tracing.span("no", {}) as span:
         assert span is None
 

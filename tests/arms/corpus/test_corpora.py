@@ -52,8 +52,8 @@ def test_an_id_begins_with_the_name_of_its_corpus(corpus: Corpus) -> None:
 
 
 def test_an_id_without_its_corpus_is_unknown(corpus: Corpus) -> None:
-    assert corpus.known(["a", "docs/b", "docs/a", "other/a", "/a", "docs", "docs/"]) == {"docs/a": 2}
-    assert corpus.known(["dogs/a"]) == {}, "a name of the same length"
+    assert corpus.find_positions(["a", "docs/b", "docs/a", "other/a", "/a", "docs", "docs/"]) == {"docs/a": 2}
+    assert corpus.find_positions(["dogs/a"]) == {}, "a name of the same length"
     with pytest.raises(CorpusError, match="no passage 'a' in corpus 'tickets, docs'"):
         corpus.positions(["docs/a", "a"])
 
@@ -74,7 +74,7 @@ def test_the_order_is_that_of_the_ids(tmp_path: Path) -> None:
 def test_a_part_is_a_corpus_whose_ids_have_the_name(corpus: Corpus) -> None:
     part = corpus.part("docs")
     assert part.ids() == IDS[2:]
-    assert part.known(["docs/a", "tickets/a", "a"]) == {"docs/a": 0}
+    assert part.find_positions(["docs/a", "tickets/a", "a"]) == {"docs/a": 0}
     assert [*corpus.parts] == ["tickets/", "docs/"]
     assert corpus.part(None) is corpus
     assert corpus.start("docs/") == 2
@@ -101,8 +101,8 @@ def test_several_corpora_travel_to_another_process(corpus: Corpus) -> None:
 
 
 def test_a_filter_holds_in_all_of_them(corpus: Corpus) -> None:
-    assert corpus.permitted(Query("x")) is None
-    found = corpus.permitted(Query("x", where=Comparison(type="eq", key="year", value="2026")))
+    assert corpus.find_permitted(Query("x")) is None
+    found = corpus.find_permitted(Query("x", where=Comparison(type="eq", key="year", value="2026")))
     assert found is not None
     assert found.mask.tolist() == [True, True, False, False, False]
 
@@ -113,10 +113,10 @@ def test_permissions_of_one_corpus_are_those_of_all(tmp_path: Path) -> None:
     hr = CorpusSource(str(path), tmp_path / "corpora" / "hr", "hr")
     corpus = ingest_all([write(tmp_path, "docs", ["a"]), hr])
     assert corpus.restricted
-    found = corpus.permitted(Query("x"))
+    found = corpus.find_permitted(Query("x"))
     assert found is not None
     assert found.mask.tolist() == [True, False]
-    assert corpus.permitted(Query("x", groups=frozenset({"hr"}))) is None, "it may find all of them"
+    assert corpus.find_permitted(Query("x", groups=frozenset({"hr"}))) is None, "it may find all of them"
 
 
 def test_the_digest_is_of_names_and_contents(tmp_path: Path, sources: list[CorpusSource]) -> None:
@@ -147,7 +147,7 @@ def test_skipped_records_name_their_corpus(tmp_path: Path, sources: list[CorpusS
     (folder / "one.txt").write_text("words")
     (folder / "far.txt").symlink_to("/etc/hostname")
     corpus = ingest_all([*sources, CorpusSource(str(folder), tmp_path / "corpora" / "texts", "texts")])
-    (line,) = corpus.skipped()
+    (line,) = corpus.list_skipped()
     assert line.startswith("texts/")
     assert "far.txt" in line
 
@@ -192,11 +192,11 @@ def test_a_changed_corpus_leaves_the_indexes_of_others(tmp_path: Path, sources: 
 def test_vectors_are_read_from_the_corpus_of_each_passage(tmp_path: Path, corpus: Corpus) -> None:
     indexes = tmp_path / "indexes"
     prepare_vectors(corpus, indexes, HASHED)
-    found = PassageVectors(corpus, indexes, HASHED).of(["docs/a", "web/1", "tickets/a"])
+    found = PassageVectors(corpus, indexes, HASHED).look_up(["docs/a", "web/1", "tickets/a"])
     assert found.keys() == {"docs/a", "tickets/a"}
     for name, at in (("tickets", 1), ("docs", 0)):
         part = corpus.part(name)
-        own = Vectors.of(part, indexes, HASHED).read()[at]
+        own = Vectors.locate(part, indexes, HASHED).read()[at]
         np.testing.assert_array_equal(found[f"{name}/a"], own)
 
 
@@ -207,7 +207,7 @@ def test_vectors_may_be_there_for_some_corpora_alone(tmp_path: Path, corpus: Cor
     prepare_vectors(corpus.part("docs"), indexes, HASHED)
     with pytest.raises(IndexMismatchError):
         PassageVectors(corpus, indexes, HASHED)
-    found = PassageVectors(corpus, indexes, HASHED, some=True).of(["docs/a", "tickets/a"])
+    found = PassageVectors(corpus, indexes, HASHED, some=True).look_up(["docs/a", "tickets/a"])
     assert found.keys() == {"docs/a"}
 
 

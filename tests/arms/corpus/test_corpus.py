@@ -55,7 +55,7 @@ def test_a_corpus_gives_back_what_was_ingested_in_order(tmp_path: Path, source: 
     assert corpus.passages(np.array([3, 11])) == [expected[3], expected[11]]
     assert corpus.positions(corpus.ids()) == list(range(12))
     assert corpus.positions(["d7", "d0", "d7"]) == [7, 0, 7]
-    assert corpus.skipped() == []
+    assert corpus.list_skipped() == []
 
 
 def test_the_order_of_ids_is_that_of_their_texts(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_passage_that_is_not_there_is_named(
 
 def test_ids_of_which_some_may_be_unknown_are_looked_up(tmp_path: Path, source: Path) -> None:
     corpus = ingest(source, tmp_path / "corpus")
-    assert corpus.known(["d7", "d99", "d0", "d7"]) == {"d7": 7, "d0": 0}
-    assert corpus.known([]) == {}
+    assert corpus.find_positions(["d7", "d99", "d0", "d7"]) == {"d7": 7, "d0": 0}
+    assert corpus.find_positions([]) == {}
 
 
 def test_a_second_ingest_of_an_unchanged_source_reads_nothing(tmp_path: Path, source: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_bad_line_is_listed_or_publishes_nothing(tmp_path: Path) -> None:
     corpus = ingest(path, target)
     assert corpus.ids() == ["a", "b", "c"]
     assert corpus.passages([0])[0].text == "some words"
-    assert [told.partition(": ")[0] for told in corpus.skipped()] == ["docs.jsonl:2", "docs.jsonl:4"]
+    assert [told.partition(": ")[0] for told in corpus.list_skipped()] == ["docs.jsonl:2", "docs.jsonl:4"]
     with pytest.raises(CorpusError, match=r"docs\.jsonl:2: not JSON"):
         ingest(path, target, skip_bad=False)
     assert Corpus.open(target).ids() == ["a", "b", "c"], "what is there stays"
@@ -247,7 +247,7 @@ def test_an_interrupted_ingest_resumes_at_the_next_record(
     resumed, whole = (ingest(source, folder) for folder in (target, tmp_path / "whole"))
     assert resumed.ids() == whole.ids()
     assert len(set(resumed.ids())) != 18
-    assert resumed.skipped() == whole.skipped()
+    assert resumed.list_skipped() == whole.list_skipped()
     assert resumed.digest == whole.digest
     assert (resumed.manifest.records, resumed.manifest.done) == (whole.manifest.records, whole.manifest.done)
 
@@ -404,7 +404,7 @@ def test_all_that_is_left_out_is_in_a_file_of_the_corpus(tmp_path: Path) -> None
     corpus = ingest(docs, target)
     file = corpus.find_list()
     assert file is not None
-    assert file.read_text().splitlines() == [*corpus.remarks(), *corpus.skipped()]
+    assert file.read_text().splitlines() == [*corpus.remarks(), *corpus.list_skipped()]
     for name in ("latin.txt", "song.mp3"):
         (docs / name).unlink()
     assert ingest(docs, target).find_list() is None, "nothing is left out any longer"

@@ -408,7 +408,7 @@ def test_control_characters_are_not_part_of_a_text(tmp_path: Path) -> None:
     ],
 )
 def test_one_blank_line_is_between_paragraphs(written: str, text: str) -> None:
-    assert documents.cleaned(written) == text
+    assert documents.clean(written) == text
 
 
 @pytest.mark.slow
@@ -796,5 +796,5 @@ def test_a_folder_of_damaged_files_is_ingested(tmp_path: Path, sound: dict[str, 
         (folder / names[-1]).write_bytes(damaged(sound[suffix], rng))
     corpus = ingest(folder, tmp_path / "corpus")
     read = {str(one.metadata["path"]) for one in corpus}
-    skipped = [line.partition(":")[0] for line in corpus.skipped()]
+    skipped = [line.partition(":")[0] for line in corpus.list_skipped()]
     assert {*read, *skipped} == {"sound.md", *names}

@@ -64,7 +64,7 @@ def test_the_permitted_passages_are_those_of_the_definition(
     known = Permissions(lambda: enumerate(metadata), len(metadata), cached_bytes)
     for where, groups in [*queries, *queries]:
         expected = [permits(where, groups, one) for one in metadata]
-        found = known.of(where, groups)
+        found = known.select(where, groups)
         if found is None:
             assert all(expected)
         else:
@@ -75,7 +75,7 @@ def test_of_three_conditions_all_must_hold_or_any_one_of_them() -> None:
     rows: list[Metadata] = [{"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1}, {"b": 1, "c": 1}, {"c": 1}, {}]
     known = Permissions(lambda: enumerate(rows), len(rows))
     three = tuple(Comparison(type="eq", key=key, value=1) for key in "abc")
-    found = [known.of(Compound(type=how, filters=three), frozenset()) for how in ("and", "or")]
+    found = [known.select(Compound(type=how, filters=three), frozenset()) for how in ("and", "or")]
     assert [one and one.mask.tolist() for one in found] == [
         [True, False, False, False, False],
         [True, True, True, True, False],
@@ -84,7 +84,7 @@ def test_of_three_conditions_all_must_hold_or_any_one_of_them() -> None:
 
 def test_what_is_permitted_is_shared_and_cannot_be_written() -> None:
     known = Permissions(lambda: enumerate([{"a": 1}, {}]), 2)
-    first, again = (known.of(Comparison(type="eq", key="a", value=1), frozenset()) for _ in range(2))
+    first, again = (known.select(Comparison(type="eq", key="a", value=1), frozenset()) for _ in range(2))
     assert first is not None
     assert first is again
     with pytest.raises(ValueError, match="read-only"):
@@ -94,7 +94,7 @@ def test_what_is_permitted_is_shared_and_cannot_be_written() -> None:
 def test_true_is_not_the_cached_one() -> None:
     known = Permissions(lambda: enumerate([{"flag": True}, {"flag": 1}]), 2)
     found = [
-        known.of(Comparison(type="eq", key="flag", value=value), frozenset()) for value in (True, 1, True)
+        known.select(Comparison(type="eq", key="flag", value=value), frozenset()) for value in (True, 1, True)
     ]
     assert [one and one.mask.tolist() for one in found] == [[True, False], [False, True], [True, False]]
 
@@ -110,7 +110,7 @@ def counted(cached_bytes: int) -> tuple[Permissions, Callable[[str, int], int]]:
     known = Permissions(rows, 100, cached_bytes=cached_bytes)
 
     def ask(key: str, value: int) -> int:
-        known.of(Comparison(type="gte", key=key, value=value), frozenset())
+        known.select(Comparison(type="gte", key=key, value=value), frozenset())
         return len(read)
 
     return known, ask
@@ -157,15 +157,15 @@ def test_changed_permissions_are_read_again(tmp_path: Path) -> None:
     board = Query("", groups=frozenset({"board"}))
     found = []
     for groups in (["staff"], ["staff", "board"]):
-        permitted = kept(tmp_path, record("1", allowed_groups=groups)).permitted(board)
+        permitted = kept(tmp_path, record("1", allowed_groups=groups)).find_permitted(board)
         found.append(permitted is None)  # where all of them are permitted
     assert found == [False, True]
 
 
 def test_a_corpus_without_restrictions_permits_all(tmp_path: Path) -> None:
     corpus = kept(tmp_path, record("1", year=2024), record("2"))
-    assert corpus.permitted(Query("", groups=frozenset({"staff"}))) is None
-    newer = corpus.permitted(Query("", where=Comparison(type="gte", key="year", value=2024)))
+    assert corpus.find_permitted(Query("", groups=frozenset({"staff"}))) is None
+    newer = corpus.find_permitted(Query("", where=Comparison(type="gte", key="year", value=2024)))
     assert newer is not None
     assert newer.mask.tolist() == [True, False]
 
@@ -190,7 +190,7 @@ def test_bad_metadata_is_never_read_as_public(tmp_path: Path, metadata: object, 
     with pytest.raises(CorpusError, match=r"source\.jsonl:1: "):
         kept(tmp_path, bad, record("2"), skip_bad=False)
     corpus = kept(tmp_path, bad, record("2"))
-    (skipped,) = corpus.skipped()
+    (skipped,) = corpus.list_skipped()
     assert problem in skipped
     assert corpus.ids() == ["2"]
 

@@ -128,7 +128,7 @@ def test_a_text_that_is_not_utf8_is_read_as_windows_1252(tmp_path: Path) -> None
     assert odd.left_out, "no reason to end an ingest"
     (tmp_path / "packed.gz").write_bytes(gzip.compress(b"caf\xe9"))
     corpus = ingest(tmp_path, tmp_path.parent / "odd", skip_bad=False)
-    assert corpus.skipped() == []
+    assert corpus.list_skipped() == []
     assert [one.partition(": ")[0] for one in corpus.remarks()] == ["latin.txt:3", "packed.gz:1"]
 
 

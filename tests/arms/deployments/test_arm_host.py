@@ -144,7 +144,7 @@ async def test_cached_tokens_and_prices_of_all_prompts_are_counted(
 
 def test_what_is_prompted_outside_of_a_search_is_of_none() -> None:
     """As where an index is prepared with a language model."""
-    write = arm_host.metered(
+    write = arm_host.meter_calls(
         lambda prompt: (f"{prompt.max_tokens} tokens", Chunk(prompt_tokens=3)), TokenPrices()
     )
     assert write(Prompt((), 7)) == ("7 tokens", Chunk(prompt_tokens=3))
@@ -258,7 +258,7 @@ async def test_a_call_out_of_time_is_counted_with_the_most(
     assert (usage.completion_tokens, slow.calls) == (32, 1)
     assert usage.prompt_tokens > 100
     assert usage.usd == pytest.approx(usage.prompt_tokens / 1000 + 3.2)
-    read, written = GRAPH.bound("steps").tokens(MOON)
+    read, written = GRAPH.compute_bound("steps").tokens(MOON)
     assert usage.prompt_tokens <= read
     assert usage.completion_tokens <= written
 
@@ -341,7 +341,7 @@ async def test_vectors_of_passages_are_those_of_the_corpus(tmp_path: Path) -> No
 async def test_passages_are_returned_by_their_ids(tmp_path: Path) -> None:
     host = open_host(tmp_path)
     assert [passage.title for passage in await host.passages(["p7", "elsewhere", "p1"])] == ["moon", "sea"]
-    assert await host.restricted() is False
+    assert await host.is_restricted() is False
 
 
 async def test_a_corpus_that_cannot_be_read_is_an_error_of_the_arm(

@@ -87,7 +87,7 @@ class Calls:
 
 
 async def test_a_host_gets_every_argument_and_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "carried", lambda: "the turn")
+    monkeypatch.setattr(tracing, "carry", lambda: "the turn")
     calls, specs = Calls(), {"a": ArmSpec(kind="bm25")}
     host = RemoteArmHost(calls)  # type: ignore[arg-type]
     await host.search("a", "key", QUERY, 3, specs)
@@ -178,7 +178,7 @@ def streamed(stream: Stream) -> AsyncGenerator[Chunk, None]:
 
 
 async def test_an_answer_is_streamed_to_its_end_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "carried", lambda: "the turn")
+    monkeypatch.setattr(tracing, "carry", lambda: "the turn")
     stream = Stream()
     assert [chunk.text async for chunk in streamed(stream)] == ["a", "b", "c"]
     assert stream.asked == (PROMPT, "the turn")

@@ -178,7 +178,7 @@ async def test_a_query_keeps_filter_and_groups_to_its_host(tmp_path: Path, group
         {"id": f"{n}", "text": f"the sea of number {n}", "metadata": {"number": n} | kept} for n in range(9)
     ]
     arms = over(tmp_path, None, SPECS, sea)
-    assert await arms.restricted() == bool(groups)
+    assert await arms.is_restricted() == bool(groups)
     late = Comparison(type="gte", key="number", value=7)
     for asked, expected in (((), set() if groups else {"7", "8"}), (groups, {"7", "8"})):
         query = pickle.loads(pickle.dumps(replace(QUERY, where=late, groups=frozenset(asked))))
@@ -247,7 +247,7 @@ async def test_a_host_knows_what_the_sources_of_arms_are_about(several: HostedAr
 
 
 async def test_permissions_of_one_corpus_hold_in_arms_over_both(several: HostedArms) -> None:
-    assert await several.restricted()
+    assert await several.is_restricted()
     found = {passage.id for passage in (await several.search("both", QUERY, 6)).passages}
     assert found == {f"docs/{n}" for n in range(3)}
 
@@ -315,7 +315,7 @@ async def test_a_search_that_was_made_is_not_made_again(tmp_path: Path, cache: R
     arms = hosted(tmp_path, FAR, far, cache=cache)
     assert await arms.recall("steps", QUERY, 1) is None
     found = await arms.search("steps", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     assert await arms.recall("steps", Query(SEA), 1) == replace(found, steps=0, cached=True)
     assert await arms.recall("steps", QUERY, 1) is not None
     assert await arms.recall("steps", QUERY, 2) is None
@@ -326,7 +326,7 @@ async def test_what_is_recalled_is_not_paid_again(tmp_path: Path, cache: Retriev
     specs = {"words": kept("bm25").model_copy(update={"usd": 0.25})}
     arms = over(tmp_path / "c", cache, specs, [{"id": "a", "title": "", "text": SEA}])
     assert (await arms.search("words", Query(SEA), 1)).usage.usd == 0.25
-    await cache.settled()
+    await cache.flush()
     again = await arms.recall("words", Query(SEA), 1)
     assert again is not None
     assert (len(again.passages), again.usage.usd) == (1, 0.0)
@@ -350,7 +350,7 @@ async def test_a_hit_is_what_the_arm_finds_with_scores_and_metadata(
     arms = over(tmp_path, cache, specs, sea)
     for name in specs:
         found = await arms.search(name, QUERY, 4)
-        await cache.settled()
+        await cache.flush()
         again = await arms.recall(name, QUERY, 4)
         assert again == replace(found, steps=0, cached=True)
         assert len(found.passages) == 4
@@ -363,7 +363,7 @@ async def test_pipelines_that_search_the_same_share_the_cache(tmp_path: Path, ca
     arms = hosted(tmp_path, specs, cache=cache)
     await arms.search("a", QUERY, 1)
     await arms.search("p", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     recalled = {name: await arms.recall(name, QUERY, 1) is not None for name in "abcdq"}
     assert recalled == {"a": True, "b": True, "c": False, "d": False, "q": False}
 
@@ -383,7 +383,7 @@ async def test_nothing_is_recalled_of_a_corpus_that_has_changed(
     specs, passage = {"bm25": kept("bm25")}, {"id": "p", "text": "the sea is low"}
     before = over(tmp_path / "before", cache, specs, [passage])
     await before.search("bm25", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     same = over(tmp_path / "same", cache, specs, [passage])
     assert await same.recall("bm25", QUERY, 1) is not None
     assert await over(tmp_path / "after", cache, specs, [changed]).recall("bm25", QUERY, 1) is None
@@ -399,7 +399,7 @@ async def test_what_one_group_may_see_is_recalled_for_no_other(tmp_path: Path, c
     for groups, query in asked.items():
         assert await arms.recall("bm25", query, 2) is None
         await arms.search("bm25", query, 2)
-        await cache.settled()
+        await cache.flush()
         again = await arms.recall("bm25", query, 2)
         assert again is not None
         found[groups] = {one.id for one in again.passages}
@@ -418,7 +418,7 @@ async def test_answers_of_a_changing_index_are_not_recalled(
     arms = hosted(tmp_path, FAR, far, cache=cache)
     far.found_in, far.now = found_in, now
     await arms.search("steps", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     assert await arms.recall("steps", QUERY, 1) is None
 
 
@@ -441,7 +441,7 @@ async def test_a_version_holds_for_ten_seconds_of_each_arm(
     arms = hosted(tmp_path, specs, far, cache=cache)
     for name in ("steps", "more"):
         await arms.search(name, QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     assert await arms.recall("steps", QUERY, 1) is not None
     far.now = "a2"
     assert await arms.recall("more", QUERY, 1) is None
@@ -473,7 +473,7 @@ async def test_a_host_that_names_no_version_holds_up_no_search_twice(
     far = Deployed("Arms")
     arms = hosted(tmp_path, FAR, far, cache=cache)
     await arms.search("steps", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     far.is_away = is_away
     for _ in range(2):
         assert await arms.recall("steps", QUERY, 1) is None
@@ -488,7 +488,7 @@ async def test_an_index_without_a_version_is_kept_for_its_time(tmp_path: Path) -
     far = Deployed("Arms", version="")
     arms = hosted(tmp_path, specs, far, cache=cache)
     await arms.search("own", QUERY, 1)
-    await cache.settled()
+    await cache.flush()
     assert await arms.recall("own", QUERY, 1) is not None
     now[0] += 60.0
     assert await arms.recall("own", QUERY, 1) is None

@@ -80,7 +80,7 @@ async def cache(folder: Path, clock: Clock) -> AsyncIterator[RetrievalCache]:
 
 async def kept(cache: RetrievalCache, name: str = "", found: Retrieval = FOUND) -> None:
     cache.put(key(name), found)
-    await cache.settled()
+    await cache.flush()
 
 
 # -- what is a hit -----------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ async def test_what_is_larger_than_the_file_is_not_kept(folder: Path) -> None:
 async def test_more_than_64_at_once_are_dropped(cache: RetrievalCache) -> None:
     for n in range(63):
         cache.put(key(str(n)), FOUND)
-    settled = asyncio.create_task(cache.settled())
+    settled = asyncio.create_task(cache.flush())
     await asyncio.sleep(0)  # the 64th in work
     cache.put(key("late"), FOUND)
     assert await cache.get(key("0")) is None  # at once: it waits for none of these
@@ -219,7 +219,7 @@ async def test_a_lookup_that_takes_longer_finds_nothing(
     cache._thread.submit(gate.wait, 30)  # noqa: SLF001 - a file that does not answer
     assert await cache.get(key()) is None
     gate.set()
-    await cache.settled()
+    await cache.flush()
 
 
 async def test_the_use_of_an_entry_is_noted_after_a_minute(
@@ -262,7 +262,7 @@ async def test_processes_share_a_file(folder: Path, cache: RetrievalCache) -> No
             cache = RetrievalCache(Path({str(folder)!r}), {MIB})
             found = await cache.get(bytes.fromhex({key().hex()!r}))
             cache.put(bytes.fromhex({key("other").hex()!r}), Retrieval((Passage("p9", "", ""),)))
-            await cache.settled()
+            await cache.flush()
             cache.close()
             return found.passages[0].text
 

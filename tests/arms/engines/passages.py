@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from armwise.arms.base import Passage, Query
 from armwise.arms.engines.collection import FillState, Row
 from armwise.arms.engines.ingest import Embedded
-from armwise.arms.indexes.vectors import embedded_text
+from armwise.arms.indexes.vectors import compose_text
 from armwise.arms.models.embedding import HashingEmbedder
 from tests.arms.contract import DIM
 
@@ -47,7 +47,7 @@ class InMemory:
     def passages(self, positions: Iterable[int]) -> list[Passage]:
         return [self.found[position] for position in positions]
 
-    def known(self, ids: Iterable[str]) -> Mapping[str, int]:
+    def find_positions(self, ids: Iterable[str]) -> Mapping[str, int]:
         places = {passage.id: place for place, passage in enumerate(self.found)}
         return {one: places[one] for one in ids if one in places}
 
@@ -55,7 +55,7 @@ class InMemory:
 def embedded(corpus: InMemory) -> Embedded:
     """Return the hashed vectors of a corpus."""
     vectors: NDArray[np.float32] = HashingEmbedder(DIM).encode_passages(
-        [embedded_text(p) for p in corpus.found]
+        [compose_text(p) for p in corpus.found]
     )
     return Embedded("hashed", vectors)
 

@@ -120,7 +120,9 @@ def test_a_table_of_others_is_searched_by_its_own_columns(postgres: Server) -> N
     params = {"url": url, "collection": "pages", "language": "simple", "fields": fields}
     own = resolve_kind("arm", ArmSpec(kind="postgres", params=params))[1]
     arm = EngineArm("arm", own, PostgresTable(own))
-    assert arm.search(Query("which Danube?"), 5).passages[0].scored(0.0) == Passage("7", "", "the Danube")
+    assert arm.search(Query("which Danube?"), 5).passages[0].replace_score(0.0) == Passage(
+        "7", "", "the Danube"
+    )
     for groups in (frozenset[str](), frozenset({"staff"})):
         assert len(arm.search(Query("the", groups=groups), 5).passages) == 2
     nothing = Comparison(type="eq", key="x", value=1)

@@ -81,7 +81,7 @@ class Truth(FactsDialect[bool]):
     def some(self, parts: Any) -> bool:
         return any(parts)
 
-    def negated(self, part: bool) -> bool:
+    def negate(self, part: bool) -> bool:
         return not part
 
 
@@ -201,7 +201,7 @@ def test_a_changed_corpus_changes_what_has_changed(engine: Engine) -> None:
     corpus = InMemory(after)
     report = ingest(corpus, collection, embedded(corpus))
     assert (report.written, report.deleted) == (2, 2)
-    found = {p.id: p.scored(0.0) for p in collection.lexical(Query("word"), 100)}
+    found = {p.id: p.replace_score(0.0) for p in collection.lexical(Query("word"), 100)}
     assert found == {p.id: p for p in after}
     assert sorted(collection.ids()) == sorted(found)
 

@@ -148,11 +148,11 @@ def test_each_step_asks_for_more_words_to_all(shares: dict[str, float], rows: in
     steps = list(known.steps(words))
     assert sorted(steps[-1]) == sorted(words)
     many = [step for step in steps[:-1] if len(step) > 1]
-    assert all(sum(map(known.expected_rows, step)) <= 10_000 for step in many)
+    assert all(sum(map(known.estimate_rows, step)) <= 10_000 for step in many)
     for fewer, more in pairwise(steps):
         assert set(fewer) < set(more)
-        assert max(map(known.expected_rows, fewer)) <= min(
-            known.expected_rows(word) for word in set(more) - set(fewer)
+        assert max(map(known.estimate_rows, fewer)) <= min(
+            known.estimate_rows(word) for word in set(more) - set(fewer)
         )
 
 
@@ -175,7 +175,7 @@ def test_steps_look_at_a_thousand_then_ten_thousand_rows() -> None:
 def test_a_rarer_word_weighs_no_less(shares: dict[str, float], rows: int, words: list[str]) -> None:
     known = WordStatistics(rows, shares)
     weights = dict(zip(words, known.weights(words), strict=True))
-    ordered = [weights[word] for word in sorted(words, key=known.expected_rows)]
+    ordered = [weights[word] for word in sorted(words, key=known.estimate_rows)]
     assert ordered == sorted(ordered, reverse=True)
     assert min(ordered) >= 0.0
 

@@ -79,17 +79,17 @@ def test_k_passages_come_where_cells_have_fewer(
 def test_compressed_vectors_honour_a_filter(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_search, "LEAST_COUNT", 1000)
     mask = np.random.default_rng(5).random(LEAST_COMPRESSED) < share
-    assert recall(read(256, monkeypatch), Permitted.of(mask)) >= 0.95 * (share > 0)
+    assert recall(read(256, monkeypatch), Permitted.from_mask(mask)) >= 0.95 * (share > 0)
 
 
 def test_compressed_vectors_are_not_asked_for_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     half, few = (np.random.default_rng(5).random(LEAST_COMPRESSED) < share for share in (0.5, 0.09))
-    assert recall(read(1, monkeypatch), Permitted.of(half)) == 1.0, "fewer than 10,000"
+    assert recall(read(1, monkeypatch), Permitted.from_mask(half)) == 1.0, "fewer than 10,000"
     monkeypatch.setattr(vector_search, "LEAST_COUNT", 1)
-    assert recall(read(1, monkeypatch), Permitted.of(half)) < 1.0
-    assert recall(read(1, monkeypatch), Permitted.of(few)) == 1.0
+    assert recall(read(1, monkeypatch), Permitted.from_mask(half)) < 1.0
+    assert recall(read(1, monkeypatch), Permitted.from_mask(few)) == 1.0
 
 
 def test_a_small_corpus_is_compared_exactly() -> None:
@@ -118,7 +118,7 @@ def test_an_opened_index_compares_with_the_vectors(tmp_path: Path, monkeypatch: 
     backbone = Backbone(model="hashing:16")
     params = COMPRESSED
     VectorIndex.prepare(corpus, tmp_path, params, backbone)
-    vectors = Vectors.of(corpus, tmp_path, backbone).read()
+    vectors = Vectors.locate(corpus, tmp_path, backbone).read()
     scores, places = VectorIndex.open(corpus, tmp_path, params, backbone).nearest(vectors[7], K)
     np.testing.assert_allclose(scores, vectors[places] @ vectors[7], atol=1e-6)
     np.testing.assert_allclose(scores[:K], np.sort(vectors @ vectors[7])[: -K - 1 : -1], atol=1e-6)
@@ -127,7 +127,7 @@ def test_an_opened_index_compares_with_the_vectors(tmp_path: Path, monkeypatch: 
 def test_vectors_are_of_one_corpus_and_one_model(corpus: Corpus, tmp_path: Path) -> None:
     other = keep(tmp_path, (Passage("p", "", "another corpus"),))
     one, longer = Backbone(model="hashing:8"), Backbone(model="hashing:16")
-    places = {Vectors.of(of, tmp_path, by).target for of in (corpus, other) for by in (one, longer)}
+    places = {Vectors.locate(of, tmp_path, by).target for of in (corpus, other) for by in (one, longer)}
     assert len(places) == 4
 
 
@@ -168,7 +168,7 @@ def test_the_nearest_permitted_passages_are_found(kind: str, name: str) -> None:
     index, mask = index_of(kind), masks()[name]
     questions: list[Any] = [*unit(20, 16, seed=9), np.eye(16, dtype=np.float32)[0]]
     for vector in questions:
-        scores, places = index.nearest(vector, K, Permitted.of(mask.copy()))
+        scores, places = index.nearest(vector, K, Permitted.from_mask(mask.copy()))
         expected = plain(vector, mask)
         assert mask[places].all()
         assert min(K, mask.sum()) <= len(places) <= K + 1, "one more shows that no other is as near"

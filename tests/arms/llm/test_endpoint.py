@@ -38,7 +38,7 @@ from armwise.arms.llm.base import (
     complete,
 )
 from armwise.arms.llm.catalog import OpenAISpec, build_generator, list_options
-from armwise.arms.llm.endpoint import EndpointGenerator, StatusError, _passes, choose_pause, used_up_s
+from armwise.arms.llm.endpoint import EndpointGenerator, StatusError, _passes, choose_pause, read_reset_s
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 from armwise.arms.llm.protocols.answer import estimate_tokens
 from armwise.arms.llm.protocols.request import read_document
@@ -253,13 +253,13 @@ def test_a_pause_that_nobody_names_doubles_up_to_8_s(attempt: int, most_s: float
 
 def test_a_rate_is_used_up_until_its_reset() -> None:
     tokens = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "0.5h2m3.5s"}
-    assert used_up_s(tokens) == 1923.5
+    assert read_reset_s(tokens) == 1923.5
     requests = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "250ms"}
-    assert used_up_s(requests) == 0.25
-    assert used_up_s(tokens | requests) == 1923.5
-    assert used_up_s(requests | tokens | {"x-ratelimit-remaining-tokens": "1"}) == 0.25
+    assert read_reset_s(requests) == 0.25
+    assert read_reset_s(tokens | requests) == 1923.5
+    assert read_reset_s(requests | tokens | {"x-ratelimit-remaining-tokens": "1"}) == 0.25
     far = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "999999999d"}
-    assert used_up_s(far) == 3600.0, "an hour at most"
+    assert read_reset_s(far) == 3600.0, "an hour at most"
 
 
 @pytest.mark.parametrize("status", [429, 529])

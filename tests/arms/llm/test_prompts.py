@@ -191,11 +191,11 @@ def test_a_pipeline_writes_with_its_own_settings() -> None:
     assert system["content"] == "Mine: <passages>\n[1] heapq.merge\nMerge multiple sorted\n</passages>"
     assert user == {"role": "user", "content": "Why?"}
     assert writing.prompt("Why?", [])[0]["content"] == "Mine, without."
-    asked = writing.asked((user,))
+    asked = writing.build_prompt((user,))
     assert (asked.messages, asked.max_tokens, asked.temperature) == ((user,), 32, 0.5)
     plain = prompts.PipelineWriting(prompts.Form.SHORT, 4, 32)
     assert plain.prompt("Why?", [MERGE]) == prompts.Writing(prompts.Form.SHORT, 4, 32).prompt("Why?", [MERGE])
-    assert plain.asked((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).asked((user,))
+    assert plain.build_prompt((user,)) == prompts.Writing(prompts.Form.SHORT, 4, 32).build_prompt((user,))
 
 
 def test_the_bound_of_an_answer_with_reasons_is_of_two_calls() -> None:
@@ -204,12 +204,12 @@ def test_the_bound_of_an_answer_with_reasons_is_of_two_calls() -> None:
     )
     assert (short.questions, short.written) == (1, 10)
     assert (reasons.questions, reasons.written) == (2, 20)
-    once = prompts.Bound.of_call(" ".join(prompts.Writing(Form.REASONING, 0, 10).words), 10)
+    once = prompts.Bound.from_call(" ".join(prompts.Writing(Form.REASONING, 0, 10).words), 10)
     alone = prompts.most_tokens(ANSWER_ALONE)
     assert reasons.read == 2 * once.read + 10 + alone + 16, "the text, the second question, two messages"
 
 
 def test_an_effort_of_reasoning_is_an_option() -> None:
     writing = prompts.PipelineWriting(prompts.Form.SHORT, 200, 32)
-    assert writing.asked(()).options == {}
-    assert replace(writing, reasoning="low").asked(()).options == {"reasoning_effort": "low"}
+    assert writing.build_prompt(()).options == {}
+    assert replace(writing, reasoning="low").build_prompt(()).options == {"reasoning_effort": "low"}

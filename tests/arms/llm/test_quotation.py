@@ -7,7 +7,7 @@ import pytest
 from armwise.arms.base import NoRetrieval, Passage, Query
 from armwise.arms.llm import Chunk, Message, Prompt, judge, prompts
 from armwise.arms.llm.prompts import Form, answer_prompt
-from armwise.arms.llm.quotation import quoted
+from armwise.arms.llm.quotation import quote
 from armwise.arms.more.generative.ensemble import EnsembleArm, EnsembleParams
 from tests.arms.scripted import writing
 
@@ -84,4 +84,4 @@ def test_a_planted_answer_stays_one_line_of_the_list(text: str) -> None:
 
 def test_ordinary_text_is_shown_as_it_is() -> None:
     for text in ("if a < b: x[1] |= <class 'int'>", "|a|b|\n|-|-|", "<b>bold</b> [sic]", "5 > 3 || 2 < 1"):
-        assert quoted(text) == text
+        assert quote(text) == text

@@ -18,7 +18,7 @@ from armwise.arms.llm.structured_output import (
     UnreadableAnswerError,
     asking_bound,
     json_values,
-    quoted,
+    quote_start,
     read_object,
     read_whole,
     without_thoughts,
@@ -44,7 +44,7 @@ JSONS = st.recursive(
 
 def whole(text: str) -> int:
     if not text.isdecimal():
-        raise ValueError(f"{quoted(text)} is not a whole number")
+        raise ValueError(f"{quote_start(text)} is not a whole number")
     return int(text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from armwise.arms.llm.base import Chunk, Message, Prompt, PromptRefusedError
-from armwise.arms.llm.tool_calls import described, plain, read, whole_calls
+from armwise.arms.llm.tool_calls import describe_tools, plain, read, whole_calls
 
 METRES = {"$ref": "#/$defs/Metres"}
 
@@ -23,7 +23,7 @@ QUESTION: Message = {"role": "user", "content": "How tall?"}
 
 def forms(**options: Any) -> tuple[str, list[Any], dict[str, Any]]:
     """Return what the model is told, the names that it may write, and the definitions of the schema."""
-    messages, schema = described(Prompt((QUESTION,), options={"tools": TOOLS, **options}))
+    messages, schema = describe_tools(Prompt((QUESTION,), options={"tools": TOOLS, **options}))
     assert schema is not None
     properties = [form["properties"] for form in schema["anyOf"]]
     names = [found["name"]["const"] if "name" in found else "answer" for found in properties]
@@ -46,11 +46,11 @@ def test_a_model_may_write_what_the_choice_lets_it(choice: Any, names: list[str]
 
 
 def test_without_a_function_the_conversation_is_left_as_it_is() -> None:
-    assert described(Prompt((QUESTION,), options={"tools": TOOLS, "tool_choice": "none"})) == (
+    assert describe_tools(Prompt((QUESTION,), options={"tools": TOOLS, "tool_choice": "none"})) == (
         [QUESTION],
         None,
     )
-    assert described(Prompt((QUESTION,))) == ([QUESTION], None)
+    assert describe_tools(Prompt((QUESTION,))) == ([QUESTION], None)
 
 
 def test_definitions_of_the_same_name_do_not_meet() -> None:
@@ -60,7 +60,7 @@ def test_definitions_of_the_same_name_do_not_meet() -> None:
     }
     _, _, definitions = forms(response_format=wanted)
     assert sorted(one["type"] for one in definitions.values()) == ["boolean", "integer", "string"]
-    _, schema = described(Prompt((QUESTION,), options={"tools": TOOLS, "response_format": wanted}))
+    _, schema = describe_tools(Prompt((QUESTION,), options={"tools": TOOLS, "response_format": wanted}))
     assert schema is not None
     first, second, answer = (form["properties"] for form in schema["anyOf"])
     for part, kind in (
@@ -81,7 +81,7 @@ def test_definitions_under_the_older_name_are_lifted_too() -> None:
         },
     }
     prompt = Prompt((QUESTION,), options={"tools": [{"type": "function", "function": function}]})
-    _, schema = described(prompt)
+    _, schema = describe_tools(prompt)
     assert schema is not None
     arguments = schema["anyOf"][0]["properties"]["arguments"]
     assert arguments == {"type": "object", "properties": {"of": {"$ref": "#/$defs/tool0.Metres"}}}
@@ -94,7 +94,7 @@ def test_a_model_is_told_the_schema_of_its_answer() -> None:
         ({"type": "json_schema", "json_schema": {"schema": schema}}, json.dumps(schema), schema),
         ({"type": "json_schema", "json_schema": {"name": "any"}}, "JSON object", {"type": "object"}),
     ):
-        messages, found = described(Prompt((QUESTION,), options={"response_format": wanted}))
+        messages, found = describe_tools(Prompt((QUESTION,), options={"response_format": wanted}))
         assert told in messages[0]["content"]
         assert found == kept
 
@@ -103,7 +103,7 @@ def refused(schema: dict[str, Any]) -> bool:
     """Return whether a schema of an answer is too large."""
     wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
     try:
-        assert described(Prompt((QUESTION,), options={"response_format": wanted}))[1] == schema
+        assert describe_tools(Prompt((QUESTION,), options={"response_format": wanted}))[1] == schema
     except PromptRefusedError:
         return True
     return False

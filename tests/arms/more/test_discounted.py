@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms.more.diversity import discounted_picks
+from armwise.arms.more.diversity import pick_discounted
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ def test_the_batch_picks_and_scores_as_the_plain_greedy_does(
     relevance, vectors = candidates(seed, m, dim)
     n = data.draw(st.integers(1, m))
     gammas, thresholds = np.array(configurations).T
-    picks, scores = discounted_picks(relevance, vectors, gammas, thresholds, n)
+    picks, scores = pick_discounted(relevance, vectors, gammas, thresholds, n)
     for row, (gamma, threshold) in enumerate(configurations):
         expected, expected_scores = plain(relevance, vectors, gamma, threshold, n)
         assert picks[row].tolist() == expected
@@ -65,7 +65,7 @@ def test_the_batch_picks_and_scores_as_the_plain_greedy_does(
 
 def test_scores_are_those_worked_out_by_hand() -> None:
     vectors = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    picks, scores = discounted_picks(
+    picks, scores = pick_discounted(
         np.array([0.9, 0.8, 0.5]), vectors, np.array([2.0, 2.0, 2.0]), np.array([0.0, 0.7, 0.9]), 3
     )
     assert picks.tolist() == [[0, 2, 1], [0, 2, 1], [0, 1, 2]]
@@ -83,18 +83,18 @@ def test_a_threshold_of_one_discounts_copies_alone() -> None:
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors[[0, 0, 1, 1, 2]].astype(np.float32)
     relevance = np.array([0.9, 0.9, 0.8, 0.8, 0.7])
-    picks, _ = discounted_picks(relevance, vectors, np.array([3.0]), np.array([1.0]), 5)
+    picks, _ = pick_discounted(relevance, vectors, np.array([3.0]), np.array([1.0]), 5)
     assert picks[0].tolist() == [0, 2, 4, 1, 3]
 
 
 def test_resemblance_that_points_away_changes_nothing() -> None:
     vectors = np.array([[1.0, 0.0], [-0.6, 0.8], [0.0, 1.0]])
-    _, scores = discounted_picks(np.array([0.5, 0.4, 0.3]), vectors, np.array([5.0]), np.zeros(1), 2)
+    _, scores = pick_discounted(np.array([0.5, 0.4, 0.3]), vectors, np.array([5.0]), np.zeros(1), 2)
     assert scores[0].tolist() == [0.5, 0.4]
 
 
 def test_the_harshest_discount_still_picks_each_candidate_once() -> None:
     vectors = np.ones((40, 8))
-    picks, scores = discounted_picks(np.linspace(1, 0.1, 40), vectors, np.array([100.0]), np.zeros(1), 40)
+    picks, scores = pick_discounted(np.linspace(1, 0.1, 40), vectors, np.array([100.0]), np.zeros(1), 40)
     assert sorted(picks[0].tolist()) == list(range(40))
     assert np.isfinite(scores).all()

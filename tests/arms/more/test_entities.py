@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.arms.corpus import Corpus
-from armwise.arms.more.entities import Dictionary, Known, Titles, known_names, normalised, title_names
+from armwise.arms.more.entities import Dictionary, Known, Titles, find_known_names, normalise, title_names
 
 
 def knows(*names: str) -> Known:
@@ -25,8 +25,8 @@ def knows(*names: str) -> Known:
     ],
 )
 def test_a_name_has_neither_case_nor_accents_nor_punctuation(written: str, name: str) -> None:
-    assert normalised(written) == name
-    assert normalised(name) == name
+    assert normalise(written) == name
+    assert normalise(name) == name
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_longest_title_wins() -> None:
     ],
 )
 def test_what_counts_as_a_name_in_running_text(name: str, text: str, found: bool) -> None:
-    assert (Dictionary([normalised(name)]).find(text) == [normalised(name)]) is found
+    assert (Dictionary([normalise(name)]).find(text) == [normalise(name)]) is found
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_title_that_is_too_long_is_not_looked_for() -> None:
     longest = ["Word"] * 12
     for words, found in ((longest, True), ([*longest, "Word"], False)):
         name = " ".join(words)
-        assert bool(Dictionary([normalised(name)]).find(name)) is found
+        assert bool(Dictionary([normalise(name)]).find(name)) is found
 
 
 @given(
@@ -113,7 +113,7 @@ def test_names_are_found_as_by_a_regular_expression(names: list[list[str]], text
 
 def test_a_passage_has_its_title_and_those_it_mentions(corpus: Corpus) -> None:
     titles = Titles(corpus)
-    found = {passage.id: titles.of_passage(passage) for passage in corpus}
+    found = {passage.id: titles.find_names(passage) for passage in corpus}
     assert found["mozart"] == ["wolfgang amadeus mozart", "vienna"]
     assert found["austria"] == ["austria", "alps", "vienna"]
     assert found["bee"] == []
@@ -132,10 +132,10 @@ def test_a_passage_has_its_title_and_those_it_mentions(corpus: Corpus) -> None:
 )
 def test_known_names_are_found_in_a_question(question: str, names: list[str]) -> None:
     known = knows("vienna", "magic flute", "red fox", "fox", "the tempest", "tempest", "danube")
-    assert known_names(question, known) == names
+    assert find_known_names(question, known) == names
 
 
 def test_a_name_in_a_question_may_have_twelve_words() -> None:
     for n, found in ((12, True), (13, False)):
         name = " ".join(["Word"] * n)
-        assert known_names(f"Who wrote {name}?", knows(name.casefold())) == [name.casefold()] * found
+        assert find_known_names(f"Who wrote {name}?", knows(name.casefold())) == [name.casefold()] * found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from armwise.arms.base import Passage
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes.build_once import IndexMismatchError
-from armwise.arms.indexes.vectors import embedded_text
+from armwise.arms.indexes.vectors import compose_text
 from armwise.arms.models import Backbone
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.more import graph as graph_dense
@@ -20,7 +20,7 @@ from armwise.arms.more.entities import Titles
 from armwise.arms.more.entity_graph import Graph
 from armwise.arms.more.graph import GraphArm, GraphBatch, GraphParams
 from armwise.arms.retrievers import Resources
-from armwise.arms.retrievers.dense import DenseArm, DenseParams, shared_index
+from armwise.arms.retrievers.dense import DenseArm, DenseParams, share_index
 from tests.arms.conftest import ENCYCLOPEDIA, keep
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -72,12 +72,15 @@ def plain_walk(
 def test_a_walk_under_a_filter_is_of_the_permitted_graph(
     named: list[list[str]], start: list[str], limits: tuple[int, int, int], hidden: set[int]
 ) -> None:
-    permitted = Permitted.of(np.array([place not in hidden for place in range(len(named))]))
+    permitted = Permitted.from_mask(np.array([place not in hidden for place in range(len(named))]))
     graph = Graph.build(named)
     walk = graph.walk(graph.numbers(start), *limits, permitted)
     visible = [[] if place in hidden else names for place, names in enumerate(named)]
     assert walk.passages.tolist() == plain_walk(visible, start, *limits)
-    assert graph.known(start, graph.counts(permitted)).tolist() == Graph.build(visible).known(start).tolist()
+    assert (
+        graph.has_entities(start, graph.counts(permitted)).tolist()
+        == Graph.build(visible).has_entities(start).tolist()
+    )
 
 
 def walked(
@@ -85,7 +88,7 @@ def walked(
 ) -> list[int]:
     graph = Graph.build(named)
     walk = graph.walk(graph.numbers(start), max_df, max_hops, most)
-    assert walk.reached(max_hops, most) == len(walk.passages)
+    assert walk.count_reached(max_hops, most) == len(walk.passages)
     return walk.passages.tolist()
 
 
@@ -156,7 +159,7 @@ def test_a_shorter_walk_is_the_first_part_of_a_longer_one(
     max_df, max_hops, most = limits
     graph = Graph.build(named)
     longest = graph.walk(graph.numbers(start), max_df, 9, NO_LIMIT)
-    assert walked(named, start, *limits) == longest.passages[: longest.reached(max_hops, most)].tolist()
+    assert walked(named, start, *limits) == longest.passages[: longest.count_reached(max_hops, most)].tolist()
 
 
 def test_a_walk_over_many_links_is_the_plain_walk() -> None:
@@ -168,19 +171,19 @@ def test_a_walk_over_many_links_is_the_plain_walk() -> None:
 
 def test_known_names_are_looked_up_in_order() -> None:
     graph = Graph.build(FILMS)
-    assert graph.known(["town", "shark", "jaws"]).tolist() == [True, False, True]
+    assert graph.has_entities(["town", "shark", "jaws"]).tolist() == [True, False, True]
     assert graph.numbers(["shark", "town", "jaws"]).tolist() == [
         *graph.numbers(["town"]).tolist(),
         *graph.numbers(["jaws"]).tolist(),
     ]
-    assert Graph.build([[], []]).known(["jaws"]).tolist() == [False]
+    assert Graph.build([[], []]).has_entities(["jaws"]).tolist() == [False]
 
 
 def test_an_opened_graph_walks_as_the_built_one(corpus: Corpus, tmp_path: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     Graph.prepare(corpus, tmp_path, lambda *progress: told.append(progress))
     assert told == [("finding entities", len(corpus), len(corpus))]
-    built = Graph.build(list(map(Titles(corpus).of_passage, corpus)))
+    built = Graph.build(list(map(Titles(corpus).find_names, corpus)))
     opened = Graph.open(corpus, tmp_path)
     for start in (["vienna"], ["danube", "alps"], ["red fox"], []):
         walks = [graph.walk(graph.numbers(start), 9, 5, NO_LIMIT) for graph in (built, opened)]
@@ -197,7 +200,7 @@ def test_a_killed_build_publishes_nothing(corpus: Corpus, tmp_path: Path) -> Non
     with pytest.raises(IndexMismatchError, match="no index in"):
         Graph.open(corpus, tmp_path)
     Graph.prepare(corpus, tmp_path)
-    assert Graph.open(corpus, tmp_path).known(["vienna", "mozart"]).tolist() == [True, False]
+    assert Graph.open(corpus, tmp_path).has_entities(["vienna", "mozart"]).tolist() == [True, False]
     Graph.prepare(corpus, tmp_path, die)
 
 
@@ -210,7 +213,7 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
     query = ask("Which town does the Danube flow through?", frozenset({"words"}))
     linked = [p for p in corpus if p.id in {"danube", "vienna", "austria", "mozart"}]
     scores = (
-        HashingEmbedder(DIM).encode_passages([embedded_text(p) for p in linked]) @ query.embeddings["words"]
+        HashingEmbedder(DIM).encode_passages([compose_text(p) for p in linked]) @ query.embeddings["words"]
     )
     expected = sorted(zip(-scores, [p.id for p in linked], strict=True))
 
@@ -224,7 +227,7 @@ def test_what_is_gathered_is_ranked_by_its_cosine(corpus: Corpus, have: Kept) ->
 def test_without_candidates_the_dense_arm_answers(corpus: Corpus, have: Kept) -> None:
     arms = have.arm(), have.arm(max_candidates=1), have.arm(max_entity_df=1)
     told = DenseParams(backbone="words")
-    dense = DenseArm("dense", corpus, told, shared_index(told, have))
+    dense = DenseArm("dense", corpus, told, share_index(told, have))
     none, common = "which animal dances to tell others", "What lies on the river in Vienna?"
     for question, arm in zip((none, none, common), arms, strict=True):
         query = ask(question, arm.backbones)
@@ -299,7 +302,7 @@ def test_all_batches_share_the_walks_of_a_question(have: Kept, monkeypatch: pyte
 
 def test_an_explorer_keeps_what_it_found_until_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    for name in ("known", "walk", "counts"):
+    for name in ("has_entities", "walk", "counts"):
         plain = getattr(Graph, name)
 
         def counted(*told: Any, called: Any = plain, method: str = name, **named: Any) -> Any:
@@ -308,13 +311,13 @@ def test_an_explorer_keeps_what_it_found_until_it_forgets(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(Graph, name, counted)
     explorer = graph_dense.Explorer(Graph.build(FILMS))
-    permitted = Permitted.of(np.array([True, True, False, True, True]))
+    permitted = Permitted.from_mask(np.array([True, True, False, True, True]))
     for _ in range(2):
         calls.clear()
         for _ in range(2):
             walk = explorer.walk("Who directed Jaws?", 9, 3, NO_LIMIT, permitted)
         assert walk.passages.tolist()[:2] == [0, 1]
-        assert sorted(calls) == ["counts", "known", "walk"]
+        assert sorted(calls) == ["counts", "has_entities", "walk"]
         explorer.forget()
 
 

@@ -154,7 +154,7 @@ def test_names_of_arms_and_scores_change_nothing(question: str, found: dict[str,
     unique = {passage.id: passage for ranking in found.values() for passage in ranking}
     same = {arm: [unique[passage.id] for passage in ranking] for arm, ranking in found.items()}
     other = {
-        f"other {arm}": [passage.scored(7.0) for passage in ranking]
+        f"other {arm}": [passage.replace_score(7.0) for passage in ranking]
         for arm, ranking in reversed(same.items())
     }
     np.testing.assert_allclose(

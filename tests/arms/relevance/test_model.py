@@ -103,7 +103,7 @@ def told(**settings: object) -> list[dict[str, float]]:
 def test_another_seed_draws_other_arms() -> None:
     more = [Case(one.question, {**one.found, "third": one.found["bad"][:1]}, one.gold) for one in cases(8)]
     first, same, other = (
-        Examples.of(more, Fitting(draws=4, by_name=False, seed=seed)).rows for seed in (0, 0, 1)
+        Examples.from_cases(more, Fitting(draws=4, by_name=False, seed=seed)).rows for seed in (0, 0, 1)
     )
     assert all(map(np.array_equal, first, same))
     assert not all(map(np.array_equal, first, other))
@@ -112,13 +112,15 @@ def test_another_seed_draws_other_arms() -> None:
 def test_a_question_is_seen_with_all_arms_first() -> None:
     found = {arm: [Passage("1", "", "a river"), Passage(arm, "", "a lake")] for arm in "abcd"}
     case = Case("Which river?", found, frozenset({"1"}))
-    views = [Examples.of([case], QUICK.model_copy(update={"seed": seed})).seen[0] for seed in range(9)]
+    views = [
+        Examples.from_cases([case], QUICK.model_copy(update={"seed": seed})).seen[0] for seed in range(9)
+    ]
     assert all(set(view.reciprocal) == set("abcd") for view in views)
 
 
 def test_names_of_arms_are_seen_in_turn() -> None:
     (case,) = cases(1)
-    examples = Examples.of([case], Fitting(draws=2))
+    examples = Examples.from_cases([case], Fitting(draws=2))
     (rows,) = examples.rows
     assert rows.shape == (15, 51 + 2)  # five passages, three times
     named = np.isfinite(rows[:, 51:]).all(axis=1)
@@ -132,7 +134,7 @@ def test_a_question_is_seen_with_two_arms_at_least() -> None:
     case = Case("Which river?", dict.fromkeys("abcd", ranking), frozenset({"1"}))
     drawn = set[int]()
     for seed in range(20):
-        (rows,) = Examples.of([case], Fitting(draws=2, seed=seed)).rows
+        (rows,) = Examples.from_cases([case], Fitting(draws=2, seed=seed)).rows
         drawn |= set(np.isfinite(rows[4:, 51:]).sum(axis=1).tolist())
     assert drawn == {2, 3}
 
@@ -146,7 +148,7 @@ def test_a_worse_rank_makes_no_passage_more_relevant() -> None:
 
 
 def test_an_out_of_fold_prediction_is_of_other_questions() -> None:
-    examples = Examples.of(cases(12), QUICK)
+    examples = Examples.from_cases(cases(12), QUICK)
     known, held_out = np.arange(6), np.array([9, 7, 11])
     found = examples.out_of_fold([(known, held_out)])
     model = fit(cases(12)[:6], QUICK)

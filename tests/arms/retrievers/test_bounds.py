@@ -143,7 +143,7 @@ def test_no_search_exceeds_its_bound(
         build_arm(name, have).search(query, 4)
     except ArmError:
         assert fails_at
-    read, written = ArmGraph(specs).bound(name).tokens(question)
+    read, written = ArmGraph(specs).compute_bound(name).tokens(question)
     assert model.written <= written
     assert model.read <= read
 
@@ -181,8 +181,8 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", [*EVERY])
 def test_a_bound_is_of_all_calls_of_an_arm_and_its_members(name: str) -> None:
-    assert ArmGraph(EVERY).bound(name).written == WRITTEN[name]
-    assert (ArmGraph(EVERY).bound(name) == UNPROMPTED) == (WRITTEN[name] == 0)
+    assert ArmGraph(EVERY).compute_bound(name).written == WRITTEN[name]
+    assert (ArmGraph(EVERY).compute_bound(name) == UNPROMPTED) == (WRITTEN[name] == 0)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_loop_is_bounded_by_rounds_and_diversities(
 ) -> None:
     monkeypatch.setattr(vendi_rag, "SATISFIED", 1.0)
     params = {"backbone": "hashed", "rounds": rounds, "diversity": diversity}
-    bound = ArmGraph({"loop": ArmSpec(kind="vendi_rag", params=params)}).bound("loop")
+    bound = ArmGraph({"loop": ArmSpec(kind="vendi_rag", params=params)}).compute_bound("loop")
     asked_twice_with_room = 2 * 2048  # a grade that was cut short is asked for with more room, and again
     assert bound.written == most * (64 + 48 + asked_twice_with_room)
     model = Grading()
@@ -218,11 +218,11 @@ def test_arms_nested_beyond_measure_have_a_bound() -> None:
     for n in range(200):
         params = {"arm": f"a-{n}", "max_steps": 100}
         specs[f"a-{n + 1}"] = ArmSpec(kind="multistep", params=params)
-    assert ArmGraph(specs).bound("a-200").tokens("Why?") == (MOST_TOKENS, MOST_TOKENS)
+    assert ArmGraph(specs).compute_bound("a-200").tokens("Why?") == (MOST_TOKENS, MOST_TOKENS)
 
 
 def test_a_bound_has_the_tokens_of_other_texts_read() -> None:
-    without, reading = (Bound.of_call("Pick one.", 32, words=100, read=read) for read in (0, 50))
+    without, reading = (Bound.from_call("Pick one.", 32, words=100, read=read) for read in (0, 50))
     assert reading == without + Bound(0, 50, 0)
 
 
@@ -230,7 +230,7 @@ def test_members_that_are_shared_are_described_once() -> None:
     specs = {"a-0": ArmSpec(kind="multistep", params={"arm": "b"}), "b": ArmSpec(kind="bm25")}
     for n in range(60):
         specs[f"a-{n + 1}"] = ArmSpec(kind="rrf", params={"arms": [f"a-{n}", f"a-{n}", "b"]})
-    assert ArmGraph(specs).bound("a-60") == ArmGraph(specs).bound("a-0") * 2**60
+    assert ArmGraph(specs).compute_bound("a-60") == ArmGraph(specs).compute_bound("a-0") * 2**60
 
 
 @given(

@@ -249,7 +249,7 @@ def test_only_cheap_kinds_are_light() -> None:
     graph = ArmGraph(specs)
     light = {name for name in specs if graph.is_light(name)}
     assert light >= {"none", "bm25", "dense", "rrf", "learned_fusion", "expand", "plackett_luce", "light own"}
-    prompting = {name for name in specs if graph.bound(name) != UNPROMPTED}
+    prompting = {name for name in specs if graph.compute_bound(name) != UNPROMPTED}
     elsewhere = {name for name, spec in EXAMPLES.items() if not stands_alone(spec)}
     assert light.isdisjoint({*prompting, *elsewhere, "own"}), "a light arm waits for nothing"
 
@@ -447,12 +447,12 @@ def test_all_that_is_shared_and_can_forget_does(corpus: Corpus, tmp_path: Path) 
         def forget(self) -> None:
             forgotten.append(self.name)
 
-    first = have.shared("first", lambda: Cached("first"))
-    have.shared("plain", object)
-    have.shared("second", lambda: Cached("second"))
+    first = have.share("first", lambda: Cached("first"))
+    have.share("plain", object)
+    have.share("second", lambda: Cached("second"))
     have.forget()
     assert forgotten == ["first", "second"]
-    assert have.shared("first", lambda: Cached("another")) is first, "it is made once"
+    assert have.share("first", lambda: Cached("another")) is first, "it is made once"
 
 
 # -- kinds -------------------------------------------------------------------------------------------------

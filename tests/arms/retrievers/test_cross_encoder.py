@@ -38,7 +38,9 @@ class Everything:
 
     def search(self, query: Query, k: int) -> Retrieval:
         del query
-        return Retrieval(tuple(p.scored(-n) for n, p in enumerate(self._passages[:k])), steps=2, tokens=5)
+        return Retrieval(
+            tuple(p.replace_score(-n) for n, p in enumerate(self._passages[:k])), steps=2, tokens=5
+        )
 
 
 def make_model(folder: Path, *, labels: int = 1, bias: float = 0.0) -> Path:
@@ -92,7 +94,7 @@ def test_scores_are_the_logits_of_question_and_passage(
     resources: Resources, model: Path, runtime: str
 ) -> None:
     arm = build(resources, model, runtime=runtime)
-    expected = logits(model, [vectors.embedded_text(passage) for passage in ENCYCLOPEDIA], 64)
+    expected = logits(model, [vectors.compose_text(passage) for passage in ENCYCLOPEDIA], 64)
     assert np.ptp(expected) > 0.1, "the made model must tell passages apart"
 
     found = arm.search(Query(QUESTION), 50)

@@ -58,7 +58,7 @@ def test_a_dense_arm_keeps_the_contract(corpus: Corpus, tmp_path: Path, index: s
 def test_search_equals_the_sort_of_all_inner_products(corpus: Corpus, tmp_path: Path, index: str) -> None:
     arm = build(corpus, tmp_path, index=index)
     passages = list(corpus)
-    vectors = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in passages])
+    vectors = HashingEmbedder(DIM).encode_passages([indexe_vectors.compose_text(p) for p in passages])
     query = ask("Where does the river flow in Vienna?", WORDS)
     scores = vectors @ query.embeddings["words"]
     expected = sorted(zip(-scores, [p.id for p in passages], strict=True))[:6]
@@ -104,7 +104,7 @@ def test_embedding_goes_on_where_a_killed_run_stopped(
     indexe_vectors.embed(corpus, survivor, unfinished, step)
 
     assert killed.embedded + survivor.embedded == len(corpus), "no passage is embedded twice"
-    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in corpus])
+    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.compose_text(p) for p in corpus])
     np.testing.assert_array_equal(np.load(unfinished / "vectors.npy"), expected)
 
 
@@ -125,7 +125,7 @@ def test_vectors_that_a_kill_has_damaged_are_embedded_anew(
     survivor = DyingEmbedder(lives=n)
     indexe_vectors.embed(corpus, survivor, tmp_path, 4)
     assert survivor.embedded == n
-    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.embedded_text(p) for p in corpus])
+    expected = HashingEmbedder(DIM).encode_passages([indexe_vectors.compose_text(p) for p in corpus])
     np.testing.assert_array_equal(np.load(vectors), expected)
 
 
@@ -145,7 +145,7 @@ def test_a_killed_build_publishes_nothing_and_is_finished(
         with pytest.raises(KilledError):
             build(corpus, tmp_path)
     with pytest.raises(IndexMismatchError, match="no index in"):
-        Vectors.of(corpus, tmp_path, BACKBONE).read()
+        Vectors.locate(corpus, tmp_path, BACKBONE).read()
     told: list[tuple[str, int, int | None]] = []
     VectorIndex.prepare(
         corpus, tmp_path, DenseParams(backbone="words"), BACKBONE, lambda *step: told.append(step)
@@ -170,17 +170,17 @@ def test_preparing_again_and_other_indexes_do_not_embed_again(
 def test_the_vectors_of_passages_are_told_by_their_ids(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(IndexMismatchError, match="prepare the arms first"):
         PassageVectors(corpus, tmp_path, BACKBONE)
-    Vectors.of(corpus, tmp_path, BACKBONE).prepare(corpus, BACKBONE)
+    Vectors.locate(corpus, tmp_path, BACKBONE).prepare(corpus, BACKBONE)
     vectors = PassageVectors(corpus, tmp_path, BACKBONE)
     first, *_, last = corpus
-    found = vectors.of([last.id, "of another corpus", first.id, last.id])
+    found = vectors.look_up([last.id, "of another corpus", first.id, last.id])
     assert list(found) == [last.id, first.id]
     expected = HashingEmbedder(DIM).encode_passages(
-        [indexe_vectors.embedded_text(last), indexe_vectors.embedded_text(first)]
+        [indexe_vectors.compose_text(last), indexe_vectors.compose_text(first)]
     )
     np.testing.assert_array_equal(np.stack(list(found.values())), expected)
-    assert vectors.of(["of another corpus"]) == {}
+    assert vectors.look_up(["of another corpus"]) == {}
 
 
 def test_a_passage_without_a_title_is_embedded_as_its_text() -> None:
-    assert indexe_vectors.embedded_text(Passage("1", "", "only text")) == "only text"
+    assert indexe_vectors.compose_text(Passage("1", "", "only text")) == "only text"

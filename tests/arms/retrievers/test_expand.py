@@ -11,7 +11,7 @@ from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import ArmSpec, build_arm, expand, prepare
-from armwise.arms.retrievers.expand import REPEATED, TERMS, ExpandArm, expanded
+from armwise.arms.retrievers.expand import REPEATED, TERMS, ExpandArm, expand_question
 from armwise.arms.retrievers.kind import Resources
 from armwise.arms.tokenizer import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
@@ -101,7 +101,7 @@ def test_words_are_weighted_as_by_rm3(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expand, "TERMS", 3)
     first = Passage("1", "Rome", "capital capital Italy", score=3.0)
     second = Passage("2", "", "Italy boot", score=1.0)
-    counts = Counter(expanded("The capital of Italy?", [first, second]).split())
+    counts = Counter(expand_question("The capital of Italy?", [first, second]).split())
     # of the passages: capital 3 * 2/4, italy 3 * 1/4 + 1/2, rome 3 * 1/4; boot is the fourth
     of_passages = np.array([1.5, 1.25, 0.75]) / 3.5
     expected = 70 * np.array([0.5, 0.5, 0.0]) + 30 * of_passages
@@ -115,18 +115,18 @@ def test_passages_without_scores_count_alike(
 ) -> None:
     for scores in ((3.0, 0.0), (3.0, -1.0), (0.0, 0.0)):
         relevant = [Passage("1", "", "river", scores[0]), Passage("2", "", "canal", scores[1])]
-        assert Counter(expanded("water", relevant).split()) == {"water": 70, "canal": 15, "river": 15}
+        assert Counter(expand_question("water", relevant).split()) == {"water": 70, "canal": 15, "river": 15}
         with monkeypatch.context() as patched:
             patched.setattr(expand, "TERMS", 1)
-            assert set(expanded("water", relevant).split()) == {"water", "canal"}
+            assert set(expand_question("water", relevant).split()) == {"water", "canal"}
 
 
 def test_a_question_stays_as_it_is_where_no_word_is_left() -> None:
-    assert expanded("!?", [Passage("1", "", "of the")]) == "!?"
+    assert expand_question("!?", [Passage("1", "", "of the")]) == "!?"
 
 
 def test_a_question_of_stop_words_alone_keeps_them() -> None:
-    counts = Counter(expanded("the who", [Passage("1", "", "band")]).split())
+    counts = Counter(expand_question("the who", [Passage("1", "", "band")]).split())
     assert counts == {"the": 35, "who": 35, "band": 30}
 
 
@@ -150,7 +150,7 @@ def test_two_passages_are_taken_to_be_relevant() -> None:
 @given(TEXTS, st.lists(st.tuples(TEXTS, st.floats(-2.0, 9.0)), min_size=1, max_size=4))
 def test_an_expanded_query_is_bounded(question: str, found: list[tuple[str, float]]) -> None:
     relevant = [Passage(str(n), "", text, score) for n, (text, score) in enumerate(found)]
-    counts = Counter(expanded(question, relevant).split())
+    counts = Counter(expand_question(question, relevant).split())
     own = {*words(question)}
     assert len(counts.keys() - own) <= TERMS
     assert counts.total() <= REPEATED + len(own) + TERMS

@@ -27,7 +27,7 @@ class Ranked:
     def search(self, query: Query, k: int) -> Retrieval:
         del query
         self.asked.append(k)
-        ranked = (self._passages[name].scored(-rank) for rank, name in enumerate(self._names[:k]))
+        ranked = (self._passages[name].replace_score(-rank) for rank, name in enumerate(self._names[:k]))
         return Retrieval(tuple(ranked), *self._took)
 
 

@@ -127,12 +127,12 @@ def test_each_member_that_is_asked_is_charged_and_no_other(
     specs = {**SIDES, "arm": ArmSpec(kind=kind, params=params)}
     usage = spent(corpus, tmp_path, specs, *texts, goes_on=goes_on)
     assert (usage.usd, usage.search_usd) == (charged, charged)
-    assert ArmGraph(specs).expected_usd("arm") == pytest.approx(expected)
-    assert ArmGraph(specs).bound("arm").search_usd == most
+    assert ArmGraph(specs).estimate_usd("arm") == pytest.approx(expected)
+    assert ArmGraph(specs).compute_bound("arm").search_usd == most
     dearer = {**specs, "arm": ArmSpec(kind=kind, params=params, usd=0.5)}
     assert spent(corpus, tmp_path, dearer, *texts, goes_on=goes_on).usd == charged + 0.5
-    assert ArmGraph(dearer).expected_usd("arm") == pytest.approx(expected + 0.5)
-    assert ArmGraph(dearer).bound("arm").search_usd == most + 0.5
+    assert ArmGraph(dearer).estimate_usd("arm") == pytest.approx(expected + 0.5)
+    assert ArmGraph(dearer).compute_bound("arm").search_usd == most + 0.5
 
 
 def test_members_of_members_are_charged_as_they_are_asked() -> None:
@@ -141,7 +141,7 @@ def test_members_of_members_are_charged_as_they_are_asked() -> None:
         "twice": ArmSpec(kind="expand", params={"arm": "a"}),
         "arm": ArmSpec(kind="rrf", params={"arms": ["twice", "a", "b"]}),
     }
-    assert ArmGraph(specs).expected_usd("arm") == ArmGraph(specs).bound("arm").search_usd == 13.0
+    assert ArmGraph(specs).estimate_usd("arm") == ArmGraph(specs).compute_bound("arm").search_usd == 13.0
 
 
 def test_a_search_beside_a_meter_is_counted_nowhere(corpus: Corpus, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus, ingest_all
-from armwise.arms.indexes import embedded_text
+from armwise.arms.indexes import compose_text
 from armwise.arms.models import Backbone, Embedder
 from armwise.arms.models.embedding import HashingEmbedder
 from armwise.arms.profile import Profile, ProfileSpec, similarities
@@ -99,7 +99,7 @@ def test_a_profile_is_of_the_corpus_of_its_arm(have: Resources, two: Corpus) -> 
     prepare_profiles(["docs", "tickets"], SPEC, have)
     found = read_profiles(["docs", "tickets"], SPEC, have)
     assert {name: one.vectors.shape for name, one in found.items()} == {"docs": (3, DIM), "tickets": (2, DIM)}
-    texts = [embedded_text(one)[: profiles.CHARACTERS] for one in two.part("docs")]
+    texts = [compose_text(one)[: profiles.CHARACTERS] for one in two.part("docs")]
     known = {row.tobytes() for row in HashingEmbedder(DIM).encode_passages(texts)}
     assert {row.tobytes() for row in found["docs"].vectors} < known
 
@@ -147,7 +147,7 @@ def test_a_damaged_profile_is_made_again(have: Resources) -> None:
 
 def test_a_source_without_a_corpus_is_sampled() -> None:
     web = Web("web")
-    found = profiles.sampled(web, ProfileSpec(backbone="tiny", passages=6), encoder)
+    found = profiles.sample_passages(web, ProfileSpec(backbone="tiny", passages=6), encoder)
     assert {one.text for one in found} == {*Web.pages} - {"unreachable island"}
     assert web.asked[:2] == ["information", "people"]
     assert len({*web.asked}) == len(web.asked)
@@ -156,10 +156,10 @@ def test_a_source_without_a_corpus_is_sampled() -> None:
 
 def test_no_more_is_searched_or_kept_than_was_asked_for() -> None:
     web = Web("web")
-    assert len(profiles.sampled(web, ProfileSpec(backbone="tiny", passages=1), encoder)) == 1
+    assert len(profiles.sample_passages(web, ProfileSpec(backbone="tiny", passages=1), encoder)) == 1
     assert web.asked == ["information", "people"]
     few = Web("web")
-    profiles.sampled(few, ProfileSpec(backbone="tiny", searches=4), encoder)
+    profiles.sample_passages(few, ProfileSpec(backbone="tiny", searches=4), encoder)
     assert len(few.asked) == 4
 
 
@@ -171,7 +171,7 @@ def test_words_are_embedded_for_an_arm_that_needs_it() -> None:
             assert query.embedding("other", arm=self.name).shape == (32,)
             return super().search(query, k)
 
-    assert profiles.sampled(Near("near"), SPEC, encoder)
+    assert profiles.sample_passages(Near("near"), SPEC, encoder)
 
 
 def test_an_arm_whose_search_fails_has_no_profile(have: Resources, caplog: pytest.LogCaptureFixture) -> None:
@@ -190,11 +190,11 @@ def test_a_search_may_fail_twice_in_a_row() -> None:
             return found
 
     shaky = Shaky("shaky")
-    profiles.sampled(shaky, ProfileSpec(backbone="tiny", searches=10), encoder)
+    profiles.sample_passages(shaky, ProfileSpec(backbone="tiny", searches=10), encoder)
     assert len(shaky.asked) == 10
     down = Down("down")
     with pytest.raises(ArmError, match="refused"):
-        profiles.sampled(down, SPEC, encoder)
+        profiles.sample_passages(down, SPEC, encoder)
     assert len(down.asked) == profiles.FAILURES
 
 
@@ -260,7 +260,7 @@ def test_passages_are_drawn_once_and_read_to_a_bound(tmp_path: Path) -> None:
     spec = ProfileSpec(backbone="tiny", passages=1000)
     prepare_profiles(["docs"], spec, have)
     found = read_profiles(["docs"], spec, have)["docs"].vectors
-    texts = [embedded_text(one)[:300] for one in long]
+    texts = [compose_text(one)[:300] for one in long]
     assert found.shape == (len(names) + 1, DIM)
     np.testing.assert_array_equal(found, HashingEmbedder(DIM).encode_passages(texts))
 

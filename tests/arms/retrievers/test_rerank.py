@@ -27,7 +27,7 @@ from armwise.arms.retrievers.rerank import (
     RerankParams,
     compute_weights,
     plackett_luce,
-    regularized,
+    regularize,
 )
 from tests.arms.contract import DIM, ask, check_arm
 
@@ -109,13 +109,13 @@ def test_scores_flow_along_the_cosines_of_vectors(resources: Resources, bm25: BM
     query = ask("Which river flows through Vienna, the capital of Austria?")
     before = bm25.search(query, 50).passages
     vectors = HashingEmbedder(DIM).encode_passages(
-        [indexe_vectors.embedded_text(passage) for passage in before]
+        [indexe_vectors.compose_text(passage) for passage in before]
     )
     assert len(before) > 4
 
     found = build_regularize(resources, bm25, neighbors=3).search(query, 50).passages
 
-    expected = regularized(np.array([p.score for p in before]), vectors, neighbors=3)
+    expected = regularize(np.array([p.score for p in before]), vectors, neighbors=3)
     by_id = {passage.id: score for passage, score in zip(before, expected, strict=True)}
     assert {p.id: p.score for p in found} == pytest.approx(by_id)
     assert [p.id for p in found] != [p.id for p in before]
@@ -130,18 +130,18 @@ def test_regularising_equals_the_graph_of_scikit_learn(neighbors: int) -> None:
     weights = np.zeros((20, 20))
     weights[graph.row, graph.col] = np.maximum(1.0 - graph.data, 0.0)
     expected = weights @ scores / weights.sum(axis=1)
-    np.testing.assert_allclose(regularized(scores, vectors, neighbors), expected, atol=1e-6)
+    np.testing.assert_allclose(regularize(scores, vectors, neighbors), expected, atol=1e-6)
 
 
 def test_opposed_passages_count_nothing() -> None:
     opposed = np.array([[1.0, 0.0], [-1.0, 0.0]], dtype=np.float32)
-    assert regularized(np.array([3.0, 1.0]), opposed, neighbors=2).tolist() == [3.0, 1.0]
+    assert regularize(np.array([3.0, 1.0]), opposed, neighbors=2).tolist() == [3.0, 1.0]
 
 
 @given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 1000))
 def test_regularised_scores_stay_within_their_range(n: int, neighbors: int, seed: int) -> None:
     scores, vectors = np.random.default_rng(seed).normal(size=n), unit_rows(n, seed)
-    found = regularized(scores, vectors, neighbors)
+    found = regularize(scores, vectors, neighbors)
     assert found.min() >= scores.min() - 1e-9
     assert found.max() <= scores.max() + 1e-9
 

@@ -174,10 +174,10 @@ def test_an_arm_may_be_without_a_corpus_where_that_says_enough(spec: ArmSpec, co
 
 def test_a_job_has_the_arms_of_the_corpora_that_it_reads(several: Corpus, tmp_path: Path) -> None:
     job = PoolJob(questions=(), corpus=several, indexes=tmp_path, specs=SPECS, backbones=TINY)
-    assert job.validated().corpus.names == ("docs", "tickets")
+    assert job.validate().corpus.names == ("docs", "tickets")
     other = {"other": ArmSpec(kind="bm25", corpus="wiki")}
     with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'; available: docs, tickets"):
-        replace(job, specs=other).validated()
+        replace(job, specs=other).validate()
 
 
 class TestEngines:

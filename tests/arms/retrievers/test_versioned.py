@@ -38,7 +38,7 @@ def test_a_search_names_the_version_it_saw_and_the_new_one() -> None:
     found = arm.search(Query("river"), 3)
     assert found.index_version == "a"
     assert arm.version() == "b"
-    assert arm.checked(found).index_version == "a..b"
+    assert arm.check_version(found).index_version == "a..b"
     assert asked == [False, True, True]
 
 

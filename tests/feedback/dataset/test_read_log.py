@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from armwise.feedback import sources as columns
 from armwise.feedback.dataset.log import EmptyLogError, Log
-from armwise.feedback.decisions import Selection, priced, rewards
+from armwise.feedback.decisions import Selection, list_priced, rewards
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
@@ -61,7 +61,7 @@ def test_rewards_of_columns_are_those_of_the_rule_to_the_last_digit(seed: int) -
     found = rewards(
         rule,
         {name: np.array([x.metrics.get(name, np.nan) for x in examples]) for name in METRICS},
-        {name: np.array([float(getattr(x.cost, name)) for x in examples]) for name in priced(rule.cost)},
+        {name: np.array([float(getattr(x.cost, name)) for x in examples]) for name in list_priced(rule.cost)},
         np.array([x.decision.cost_weight for x in examples], dtype=np.float64),
         np.array([x.failed for x in examples]),
     )
@@ -169,8 +169,8 @@ def test_a_range_is_read_at_once_and_what_stands_elsewhere_is_looked_up(store: S
         asked.append((query.get_final_froms()[0], len(found[query.selected_columns[0].name])))
         return found
 
-    real = columns._fetched  # noqa: SLF001 - what is asked of a database has no other name
-    with patch.object(columns, "_fetched", fetched), patch.object(columns, "_SAMPLE", 3):
+    real = columns._fetch  # noqa: SLF001 - what is asked of a database has no other name
+    with patch.object(columns, "_fetch", fetched), patch.object(columns, "_SAMPLE", 3):
         assert len(read_log(store, RULE)) == 60
     assert asked == [(t.examples, 60), (t.decisions, 59), (t.decisions, 1), (t.executions, 60)]
 
@@ -184,8 +184,8 @@ def test_rows_are_in_the_order_of_the_training_log_however_the_database_returns_
         found = real(connection, query)
         return found if "ORDER BY" in str(query) else {name: values[::-1] for name, values in found.items()}
 
-    real = columns._fetched  # noqa: SLF001 - what is asked of a database has no other name
-    with patch.object(columns, "_fetched", unordered):
+    real = columns._fetch  # noqa: SLF001 - what is asked of a database has no other name
+    with patch.object(columns, "_fetch", unordered):
         assert_same(read_log(store, RULE), Log.from_examples(examples, RULE))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from armwise.feedback.dataset.features import described
+from armwise.feedback.dataset.features import make_describer
 from armwise.feedback.dataset.log import Log
 from armwise.feedback.decisions import Selection
 from armwise.feedback.events import Context
@@ -87,11 +87,11 @@ def test_a_rule_that_joins_otherwise_is_refused(store: Store) -> None:
 def test_features_are_those_of_the_rows_and_take_embeddings_that_all_rows_have() -> None:
     plain = [example(seq, context=Context(word)) for seq, word in enumerate(("red", "blue", "red"), 1)]
     long = [example(seq, context=Context("red", {}, (0.1 * seq, 0.2))) for seq in (1, 2)]
-    log = Log.from_examples(plain, RULE, describe=described(lambda: iter(plain)))
+    log = Log.from_examples(plain, RULE, describe=make_describer(lambda: iter(plain)))
     some = log.where(np.array([False, True, True])).X
     assert (log.X[0] != log.X[1]).nnz
     assert (some[0] != log.X[1]).nnz == (some[1] != log.X[0]).nnz == 0
-    seen = described(lambda: iter(long))(np.array([1, 2]))
+    seen = make_describer(lambda: iter(long))(np.array([1, 2]))
     np.testing.assert_allclose(seen[:, -2:].toarray(), [[0.1, 0.2], [0.2, 0.2]])
 
 
@@ -99,8 +99,8 @@ def test_embeddings_that_only_some_chunks_have_are_left_out(monkeypatch: pytest.
     monkeypatch.setattr("armwise.feedback.dataset.features._CHUNK", 2)
     contexts = [Context("red", {}, (0.1,))] * 2 + [Context("blue")] * 2 + [Context("red", {}, (0.2,))]
     mixed = [example(seq, context=one) for seq, one in enumerate(contexts, 1)]
-    seen = described(lambda: iter(mixed))(np.array([1, 2, 3, 5]))
-    same = described(lambda: iter([example(1, context=Context("red"))]))(np.array([1]))
+    seen = make_describer(lambda: iter(mixed))(np.array([1, 2, 3, 5]))
+    same = make_describer(lambda: iter([example(1, context=Context("red"))]))(np.array([1]))
     assert seen.shape == (4, 4096 + 256), "hashed words and named features"
     assert [(seen[row] != same[0]).nnz == 0 for row in range(4)] == [True, True, False, True]
 

@@ -138,8 +138,8 @@ def test_a_promoted_recipe_from_after_an_alarm_closes_it(store: Store, after: in
 
 def test_an_alarm_raises_the_floor_for_as_long_as_it_is_set_to() -> None:
     spec = DriftSpec(raised_for="PT10M")
-    assert Alarms().raised_until(spec) is None
-    assert Alarms(1, FALL, True).raised_until(spec) == 1600.0
+    assert Alarms().find_raised_end(spec) is None
+    assert Alarms(1, FALL, True).find_raised_end(spec) == 1600.0
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_what_is_looked_at_again_begins_with_the_block_of_the_next_example(
         asked.append((after, upto))
         return []
 
-    monkeypatch.setattr("armwise.feedback.drift.alarms.learned_examples", spied)
+    monkeypatch.setattr("armwise.feedback.drift.alarms.read_learned_examples", spied)
     block = monitor.BLOCK
     for learned in (0, block - 1, block, block + 1):
         Watch(fallen, RULE, "recipe", 1, learned)

@@ -17,7 +17,7 @@ from vowpalwabbit import LabelType, Workspace
 from armwise.agent.policies import vowpal
 from armwise.feedback.events import IMPORTED, LABELS, Example, Mode
 from armwise.feedback.exchange.dsjson import read_dsjson, write_dsjson
-from armwise.feedback.exchange.imported import Faults, rewarded
+from armwise.feedback.exchange.imported import Faults, filter_rewarded
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.reward import Metric, RewardRule
 from tests.feedback.exported import ARMS, any_example, example
@@ -85,7 +85,7 @@ def test_a_decision_whose_probabilities_cannot_be_is_counted() -> None:
     left_out = Counter[str]()
     odd = replace(example(1).decision, probabilities=(0.5,) * len(example(1).decision.arms))
     whole = example(2)
-    kept = list(rewarded([replace(example(1), decision=odd), whole], lambda _: 1.0, left_out))
+    kept = list(filter_rewarded([replace(example(1), decision=odd), whole], lambda _: 1.0, left_out))
     assert [one for one, _ in kept] == [whole]
     assert left_out == {"no distribution": 1}
 

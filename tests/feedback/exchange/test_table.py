@@ -111,7 +111,7 @@ def test_usual_names_are_found_without_an_option_and_a_named_column_comes_first(
         "session_id": "s",
     }
     examples, log = read(as_csv(tmp_path / "log.csv", [row]), arms=("a", "b"))
-    assert dict(log.columns.named()) == {
+    assert dict(log.columns.list_columns()) == {
         "question": "query",
         "arm": "model",
         "propensity": "pscore",

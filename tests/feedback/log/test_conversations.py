@@ -8,7 +8,13 @@ import sqlalchemy as sa
 
 from armwise.feedback.events import LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import Store
-from armwise.feedback.log.conversations import ROUND, answered_turns, is_newest, kept_draw, previous_turn
+from armwise.feedback.log.conversations import (
+    ROUND,
+    find_kept_draw,
+    is_newest,
+    list_answered_turns,
+    previous_turn,
+)
 from tests.feedback.conftest import decision, execution
 
 
@@ -24,21 +30,21 @@ def turn(name: str, at: float, of: str, episode: str = "talk") -> Decision:
 def test_an_episode_without_a_draw_that_may_be_kept_has_none(store: Store) -> None:
     store.append([replace(decision("d1"), episode_id="talk"), draw("d2", 100.0, "other")])
     store.append([replace(decision("d3", mode=Mode.FORCED), episode_id="talk")])
-    assert kept_draw(store, "talk") is None
-    assert kept_draw(store, "nobody") is None
+    assert find_kept_draw(store, "talk") is None
+    assert find_kept_draw(store, "nobody") is None
 
 
 def test_the_newest_draw_is_found_with_its_turns_alone(store: Store) -> None:
     store.append([draw("d1", 100.0), turn("d2", 101.0, "d1"), draw("d3", 102.0, drawn="a", version=4)])
     store.append([turn("d4", 103.0, "d3"), turn("d5", 104.5, "d3"), draw("x1", 105.0, "other")])
     store.append([execution("d3"), execution("d4"), replace(decision("d6", at=106.0), episode_id="talk")])
-    assert kept_draw(store, "talk") == KeptDraw("d3", "a", "uniform", 4, 102.0, 104.5, turns=3)
-    assert kept_draw(store, "other") == KeptDraw("x1", "b", "uniform", 1, 105.0, 105.0)
+    assert find_kept_draw(store, "talk") == KeptDraw("d3", "a", "uniform", 4, 102.0, 104.5, turns=3)
+    assert find_kept_draw(store, "other") == KeptDraw("x1", "b", "uniform", 1, 105.0, 105.0)
 
 
 def test_a_turn_that_is_committed_late_continues_its_own_draw(store: Store) -> None:
     store.append([draw("d1", 100.0), draw("d2", 101.0), turn("d3", 102.0, "d1")])
-    found = kept_draw(store, "talk")
+    found = find_kept_draw(store, "talk")
     assert found is not None
     assert (found.id, found.turns) == ("d1", 2)
 
@@ -63,7 +69,7 @@ def test_a_failure_of_the_draw_or_of_a_turn_ends_it(store: Store, status: Status
         first, second, third = names
         store.append([draw(first, 100.0, episode), turn(second, 101.0, first, episode)])
         store.append([turn(third, 102.0, first, episode), execution(names[which], status)])
-        found = kept_draw(store, episode)
+        found = find_kept_draw(store, episode)
         assert found is not None
         assert found.failed is expected
 
@@ -86,7 +92,7 @@ def test_turns_of_another_caller_are_not_of_the_conversation(
 
 def test_labels_are_no_draws(store: Store) -> None:
     store.append([replace(decision("d1"), policy=LABELS, episode_id="talk")])
-    assert kept_draw(store, "talk") is None
+    assert find_kept_draw(store, "talk") is None
 
 
 def test_it_is_read_by_an_index(store: Store) -> None:
@@ -96,7 +102,7 @@ def test_it_is_read_by_an_index(store: Store) -> None:
         seen.append((sql, values))
 
     sa.event.listen(store.engine, "before_cursor_execute", note)
-    kept_draw(store, "talk")
+    find_kept_draw(store, "talk")
     sa.event.remove(store.engine, "before_cursor_execute", note)
     sql, values = next((sql, values) for sql, values in seen if "draw_id" in sql)
     if store.engine.dialect.name != "sqlite":
@@ -110,19 +116,19 @@ def test_it_is_read_by_an_index(store: Store) -> None:
 
 
 def test_the_first_turn_and_the_newest_ones_say_what_models_read(store: Store) -> None:
-    assert answered_turns(store, "talk") == []
+    assert list_answered_turns(store, "talk") == []
     for number in range(ROUND + 3):
         made = replace(decision(f"d{number}", at=100.0 + number), episode_id="talk")
         read = replace(execution(made.id), tokens_by_model={"large": (number + 1, 2, 0)}, passages=())
         store.append([made, read])
         if number == ROUND - 1:
-            first = [turn.tokens_by_model["large"][0] for turn in answered_turns(store, "talk")]
+            first = [turn.tokens_by_model["large"][0] for turn in list_answered_turns(store, "talk")]
             assert first == [*range(1, ROUND + 1)], "each once"
     store.append([replace(decision("x"), episode_id="other"), replace(execution("x"), tokens_by_model={})])
-    found = answered_turns(store, "talk")
+    found = list_answered_turns(store, "talk")
     assert [turn.tokens_by_model["large"][0] for turn in found] == [1, *range(4, ROUND + 4)]
     assert found[0] == AnsweredTurn({"large": (1, 2, 0)}, 100.0)
-    assert answered_turns(store, "other") == []
+    assert list_answered_turns(store, "other") == []
 
 
 def test_turns_tell_whether_they_quoted_passages_and_labels_are_none(store: Store) -> None:
@@ -130,4 +136,4 @@ def test_turns_tell_whether_they_quoted_passages_and_labels_are_none(store: Stor
     store.append([replace(decision("d1"), episode_id="talk"), quoted])
     store.append([replace(decision("d2"), episode_id="talk", policy=LABELS)])
     store.append([replace(execution("d2"), tokens_by_model={"large": (9, 2, 4)})])
-    assert answered_turns(store, "talk") == [AnsweredTurn({"large": (9, 2, 4, 0.0, 3)}, 100.0, True)]
+    assert list_answered_turns(store, "talk") == [AnsweredTurn({"large": (9, 2, 4, 0.0, 3)}, 100.0, True)]

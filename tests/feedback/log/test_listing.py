@@ -177,7 +177,7 @@ def test_each_page_is_filled_from_as_many_windows_as_it_takes(
 def test_rewards_are_those_of_the_rule_and_can_be_asked_for(filled: Store) -> None:
     listed = [*chain(*pages(filled, 7))]
     made = {
-        d.id: RULE.net(f.value, RULE.priced(e.cost, e.tokens_by_model))
+        d.id: RULE.net(f.value, RULE.price(e.cost, e.tokens_by_model))
         for d, e, f in MADE
         if f is not None and f.value is not None and e.status == "ok" and d.mode == "explore"
     }

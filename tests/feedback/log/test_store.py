@@ -188,7 +188,7 @@ def test_what_is_acknowledged_is_on_disk_in_wal_mode_with_full_sync(tmp_path: Pa
 def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) -> None:
     rule = RewardRule(metrics={"right": Metric()})
     store = Store(url, rule.join)
-    assert store.unlearned() == {}
+    assert store.count_unlearned() == {}
     for name in ("learned", "quiet", "quiet too"):
         store.append([decision(name), execution(name)])
     store.append([decision("forced", mode=Mode.FORCED), execution("forced")])
@@ -198,7 +198,7 @@ def test_a_decision_that_is_not_learned_is_counted_under_one_reason(url: str) ->
     store.append([decision("failed"), execution("failed", Status.LLM_FAILED)])
     store.append([decision("running"), value("learned")])
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
-    assert store.unlearned() == {
+    assert store.count_unlearned() == {
         "forced": 2,
         "not judged": 2,
         "greedy": 1,
@@ -508,7 +508,7 @@ def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) 
     assert (found.metrics, found.example_seq) == ({"right": 0.5}, 1)
     assert (other.metrics, other.example_seq) == (None, None)
     assert (ours.counts()["examples"], theirs.counts()["examples"]) == (1, 0)
-    assert (ours.unlearned(), theirs.unlearned()) == ({}, {"not judged": 1})
+    assert (ours.count_unlearned(), theirs.count_unlearned()) == ({}, {"not judged": 1})
     ours.close()
     theirs.close()
 

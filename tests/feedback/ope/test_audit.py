@@ -16,7 +16,7 @@ from armwise.feedback.ope.audit import (
     SLICES,
     _Bettor,
     _blocks,
-    _corrected,
+    _correct_errors,
     _Test,
 )
 from benchmarks.audit import ARMS, FAULTS, TRUE, World, alarmed, alone, contextual, finds, log_of, world
@@ -65,7 +65,7 @@ def test_bets_on_whole_distributions_are_fair(priors: np.ndarray) -> None:
 
 def test_bets_on_the_shape_of_distributions_are_fair() -> None:
     p = distributions(9, 2, seed=4)
-    logs = [(chance, _Bettor(log).shaped()) for chance, log in every_log(p)]
+    logs = [(chance, _Bettor(log).bet_on_shapes()) for chance, log in every_log(p)]
     for kind in logs[0][1]:
         assert sum(chance * np.exp(one[kind][-1]) for chance, one in logs) == pytest.approx(1.0, abs=1e-9)
 
@@ -114,10 +114,10 @@ def test_tests_are_corrected_by_the_procedure_of_holm() -> None:
         _Test(name, "", "", None if p is None else -float(np.log(p)), "advice")
         for name, p in p_values.items()
     ]
-    checks = {check.name: check.status for check in _corrected(tests, 0.01)}
+    checks = {check.name: check.status for check in _correct_errors(tests, 0.01)}
     assert checks == {"a": "pass", "b": "fail", "c": "fail", "none": "skipped"}
     tests[2] = replace(tests[2], evidence=-float(np.log(0.0034)))
-    assert {check.status for check in _corrected(tests, 0.01)} == {"pass", "skipped"}
+    assert {check.status for check in _correct_errors(tests, 0.01)} == {"pass", "skipped"}
 
 
 # -- true logs, and planted faults -------------------------------------------------------------------

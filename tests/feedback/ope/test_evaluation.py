@@ -10,7 +10,7 @@ from armwise.feedback.arrays import Floats, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
 from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
-from armwise.feedback.ope.intervals import by_group, difference, hedged, normal
+from armwise.feedback.ope.intervals import by_group, difference, hedge, normal
 from armwise.feedback.ope.sample import Sample
 
 ARMS = ("a", "b", "c")
@@ -81,8 +81,8 @@ def test_intervals_take_rows_of_one_question_as_one_and_hedge(log: Log) -> None:
     terms, served = (
         estimate(Sample(log.propensity, log.drawn, log.reward, q), "snips") for q in (p, log.p_log)
     )
-    safe = hedged(by_group(terms, log.questions), reach, 0.0, 1.0)
-    other = hedged(by_group(served, log.questions), 1.0, 0.0, 1.0)
+    safe = hedge(by_group(terms, log.questions), reach, 0.0, 1.0)
+    other = hedge(by_group(served, log.questions), 1.0, 0.0, 1.0)
     assert one.value is not None
     assert (one.value.low, one.value.high) == pytest.approx(normal(safe), rel=1e-12)
     assert one.difference is not None

@@ -17,7 +17,7 @@ from armwise.feedback.ope.intervals import (
     bootstrap,
     by_group,
     difference,
-    hedged,
+    hedge,
     influence,
     lead_from_sums,
     normal,
@@ -87,7 +87,7 @@ def test_intervals_for_every_sample_size_hold_the_truth_nearly_always(trials, of
 @given(REWARDS, st.sampled_from([ips, snips, dr]))
 def test_a_hedged_interval_holds_the_point_estimate(reward: Floats, estimate) -> None:
     part = terms_of(reward, estimate)
-    low, high = normal(hedged(part, 5.0, -0.1, 1.0))
+    low, high = normal(hedge(part, 5.0, -0.1, 1.0))
     assert low <= part.value <= high
 
 
@@ -96,26 +96,26 @@ def test_hedging_a_log_without_spread_still_gives_an_interval(reward: Floats) ->
     part = terms_of(np.ones_like(reward))
     low, high = normal(part)
     assert high - low < 1e-6
-    low, high = normal(hedged(part, 5.0, 0.0, 1.0))
+    low, high = normal(hedge(part, 5.0, 0.0, 1.0))
     assert high - low > 1.0 / len(reward)
 
 
 def test_hedging_fades_as_the_log_grows() -> None:
     reward = np.random.default_rng(0).uniform(0.0, 1.0, 20_000)
     part = terms_of(reward)
-    plain, safe = normal(part), normal(hedged(part, 5.0, 0.0, 1.0))
+    plain, safe = normal(part), normal(hedge(part, 5.0, 0.0, 1.0))
     assert safe == pytest.approx(plain, abs=0.05 * (plain[1] - plain[0]))
 
 
 def test_a_hedge_of_dr_starts_from_what_the_model_predicts() -> None:
     part = terms_of(np.full(2, 0.4), dr, p_target=1.0)
-    worst, best = hedged(part, reach=10.0, low=0.0, high=1.0).numerator[2:]
+    worst, best = hedge(part, reach=10.0, low=0.0, high=1.0).numerator[2:]
     assert (worst, best) == pytest.approx((0.4 - 10.0 * 0.4, 0.4 + 10.0 * 0.6))
 
 
 def test_a_hedge_knows_the_largest_weight_that_the_estimator_allows() -> None:
     part = Terms("clipped_ips", *[np.ones(3)] * 3, cap=2.0)
-    assert hedged(part, reach=10.0, low=-1.0, high=1.0).numerator[3:].tolist() == [-2.0, 2.0]
+    assert hedge(part, reach=10.0, low=-1.0, high=1.0).numerator[3:].tolist() == [-2.0, 2.0]
 
 
 @given(REWARDS)
@@ -231,7 +231,7 @@ def test_the_bootstrap_of_a_difference_agrees_with_its_normal_interval() -> None
 @settings(max_examples=30)
 @given(REWARDS, st.tuples(st.floats(0.05, 0.99), st.floats(0.05, 0.99)))
 def test_a_higher_level_has_a_wider_interval(reward: Floats, levels: tuple[float, float]) -> None:
-    part, (less, more) = hedged(terms_of(reward), 5.0, -0.1, 1.0), sorted(levels)
+    part, (less, more) = hedge(terms_of(reward), 5.0, -0.1, 1.0), sorted(levels)
     for narrow, wide in (
         (normal(part, less), normal(part, more)),
         (
@@ -279,8 +279,8 @@ def test_a_lead_from_sums_is_the_difference_of_hedged_terms(
         assert found is None
         return
     assert found is not None
-    served = hedged(Terms("ips", reward, one, one), 1.0, *rewards)
-    other = hedged(snips(Sample(propensity, drawn, reward, target)), reach, *rewards)
+    served = hedge(Terms("ips", reward, one, one), 1.0, *rewards)
+    other = hedge(snips(Sample(propensity, drawn, reward, target)), reach, *rewards)
     low, high = normal(difference(served, other))
     assert np.isclose(found[0], reward.mean() - w @ reward / w.sum())
     assert np.allclose(found[1], (min(low, found[0]), max(high, found[0])), atol=1e-7)

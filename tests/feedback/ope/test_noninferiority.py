@@ -66,7 +66,7 @@ def keyed(decisions: Decisions, rows: list[int], **fields: str) -> Decisions:
     keys = [decisions.draw.values[code] for code in decisions.draw.codes.tolist()]
     for row in rows:
         keys[row] = keys[row]._replace(**fields)
-    return replace(decisions, draw=Categorical.of(keys))
+    return replace(decisions, draw=Categorical.from_column(keys))
 
 
 # -- bets on units -----------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ def test_the_order_is_that_of_the_decisions_whatever_that_of_the_log() -> None:
 
 def test_only_the_final_part_counts() -> None:
     made = table(500, session=np.arange(500) // 2)
-    whole = Sessions(made, Settlement.of(60.0 * 400, sessions=True))
+    whole = Sessions(made, Settlement.from_time(60.0 * 400, sessions=True))
     assert len(whole.rows) == 340, "sessions that began within an hour before may go on"
-    assert len(Sessions(made, Settlement.of(60.0 * 400, sessions=False)).rows) == 400
+    assert len(Sessions(made, Settlement.from_time(60.0 * 400, sessions=False)).rows) == 400
     assert len(Sessions(made, Settlement(before=60.0 * 401)).rows) == 401, "the first half of a session"
     shorter = Sessions(made.where(made.at < 60.0 * 400), Settlement(begun_before=60.0 * 400 - SESSION_S))
     assert shorter.digest() == whole.digest()
@@ -384,7 +384,7 @@ def fortnights(share: float, loss: float, runs: int) -> list[Watched]:
 def test_over_fortnights_of_daily_looks_false_claims_are_rare_and_the_truth_is_held(share: float) -> None:
     """A policy that loses .02 is hardly ever said to lose less than .01; see docs/benchmarks/receipt.md."""
     watched = fortnights(share, LOSS, 40)
-    assert sum(one.claimed for one in watched) <= 2
+    assert sum(one.claim_port for one in watched) <= 2
     assert sum(one.quality for one in watched) >= 38
     assert sum(one.saved for one in watched) >= 38
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.feedback.arrays import Floats
-from armwise.feedback.ope.prediction_powered import by_arm, calibration_curve, powered_mean
+from armwise.feedback.ope.prediction_powered import by_arm, calibration_curve, estimate_mean
 
 REPEATS = 400
 
@@ -26,7 +26,7 @@ def test_intervals_cover_the_truth_and_are_narrower_the_better_the_judge(noise: 
     covered, width, classical = 0, 0.0, 0.0
     for _ in range(REPEATS):
         grades, values, truth = world(rng, 1500, 150, noise)
-        found = powered_mean(grades, values)
+        found = estimate_mean(grades, values)
         covered += found.interval[0] <= truth <= found.interval[1]
         width += found.interval[1] - found.interval[0]
         classical += found.classical_interval[1] - found.classical_interval[0]
@@ -40,7 +40,7 @@ def test_the_bias_of_the_judge_is_removed_where_its_mean_alone_is_far_off() -> N
     found = []
     for _ in range(REPEATS):
         grades, values, truth = world(rng, 1000, 100, 0.1)
-        found.append(powered_mean(grades, values).value)
+        found.append(estimate_mean(grades, values).value)
     assert grades.mean() - truth > 0.15
     assert np.mean(found) == pytest.approx(truth, abs=0.005)
 
@@ -54,7 +54,7 @@ def test_the_value_of_a_policy_is_covered_too() -> None:
         values = (rng.random(1200) < means[arm]).astype(float)
         grades = np.clip(0.2 + 0.6 * values + 0.1 * rng.standard_normal(1200), 0.0, 1.0)
         values[200:] = np.nan
-        found = powered_mean(grades, values, (target / logged)[arm])
+        found = estimate_mean(grades, values, (target / logged)[arm])
         covered += found.interval[0] <= truth <= found.interval[1]
         width += found.interval[1] - found.interval[0]
         classical += found.classical_interval[1] - found.classical_interval[0]
@@ -66,7 +66,7 @@ def test_the_value_of_a_policy_is_covered_too() -> None:
 def test_no_other_weight_has_less_variance(seed: int, other: float) -> None:
     rng = np.random.default_rng(seed)
     grades, values, _ = world(rng, 4000, 400, 0.3)
-    found = powered_mean(grades, values)
+    found = estimate_mean(grades, values)
     known = ~np.isnan(values)
 
     def half_width(weight: float) -> float:
@@ -79,7 +79,7 @@ def test_no_other_weight_has_less_variance(seed: int, other: float) -> None:
 def test_with_all_rows_audited_or_one_grade_for_all_it_is_the_classical_mean() -> None:
     values = np.array([0.0, 1.0, 1.0, 0.0, 1.0, np.nan])
     for grades, seen in ((np.linspace(0, 1, 5), values[:5]), (np.full(6, 0.7), values)):
-        found = powered_mean(grades, seen)
+        found = estimate_mean(grades, seen)
         assert found.value == pytest.approx(0.6)
         assert found.interval == pytest.approx(found.classical_interval)
         assert found.weight == 0.0
@@ -94,7 +94,7 @@ def test_with_all_rows_audited_or_one_grade_for_all_it_is_the_classical_mean() -
 )
 def test_what_cannot_be_estimated_is_refused(values: list[float], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        powered_mean(np.array([0.1, 0.2, 0.3]), np.array(values))
+        estimate_mean(np.array([0.1, 0.2, 0.3]), np.array(values))
 
 
 def test_means_of_arms_need_two_audits_each_and_the_curve_counts_all() -> None:
@@ -111,7 +111,7 @@ def test_an_interval_has_the_variance_of_both_parts_from_two_rows_without_feedba
         left = values - weight * audited
         rest = weight**2 * np.var(more, ddof=1) / 2 if len(more) > 1 else 0.0
         half = 1.959964 * np.sqrt(left.var(ddof=1) / 32 + rest)
-        found = powered_mean(grades, np.array([*values, *[np.nan] * len(more)]))
+        found = estimate_mean(grades, np.array([*values, *[np.nan] * len(more)]))
         assert found.value == pytest.approx(left.mean() + weight * np.mean(more))
         assert found.interval == pytest.approx((found.value - half, found.value + half), rel=1e-5)
 

@@ -11,7 +11,7 @@ from scipy.stats import binom
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import evaluation, prediction_powered
 from armwise.feedback.ope.evaluation import IMPOSSIBLE
-from armwise.feedback.ope.intervals import FEW, Interval, from_sums, shown
+from armwise.feedback.ope.intervals import FEW, Interval, from_sums, present
 
 REPEATS = 300
 """Logs of each size; a share of 0.95 has a standard error of 0.0126."""
@@ -77,7 +77,7 @@ def test_powered_means_hold_the_truth_about_as_often_as_they_say_from_two_audits
         values = (rng.random(4 * audits) < truth).astype(np.float64)
         grades = np.where(rng.random(len(values)) < 0.8, values, 1.0 - values)
         values[audits:] = np.nan
-        low, high = prediction_powered.powered_mean(grades, values).interval
+        low, high = prediction_powered.estimate_mean(grades, values).interval
         held += low <= truth <= high
     assert held / REPEATS >= 0.91
 
@@ -89,7 +89,7 @@ def test_powered_means_hold_the_truth_about_as_often_as_they_say_from_two_audits
 )
 def test_what_is_shown_is_possible_and_holds_its_estimate(value: float, ends: Interval, n: float) -> None:
     ends = min(ends), max(ends)
-    estimate, (low, high) = shown(value, ends, (-1.0, 2.0), n=n)
+    estimate, (low, high) = present(value, ends, (-1.0, 2.0), n=n)
     assert -1.0 <= low <= estimate <= high <= 2.0
     assert low < high or math.isinf(n) or estimate in ends
     if -1.0 <= ends[0] <= value <= ends[1] <= 2.0 and n >= FEW and ends[1] - ends[0] > 1e-6:
@@ -99,25 +99,25 @@ def test_what_is_shown_is_possible_and_holds_its_estimate(value: float, ends: In
 def test_equal_rows_at_the_end_of_the_range_have_the_exact_interval() -> None:
     """The one of Clopper and Pearson: 2.5 % remain for n rows that are all the best."""
     for n in (1, 2, 5, 100):
-        _, (low, high) = shown(1.0, (1.0, 1.0), (0.0, 1.0), n=n)
+        _, (low, high) = present(1.0, (1.0, 1.0), (0.0, 1.0), n=n)
         assert high == 1.0
         assert low**n == pytest.approx(0.025)
-        _, (low, _) = shown(1.0, (1.0, 1.0), (0.0, 1.0), n=n, level=0.8)
+        _, (low, _) = present(1.0, (1.0, 1.0), (0.0, 1.0), n=n, level=0.8)
         assert low**n == pytest.approx(0.1)
 
 
 def test_thirty_rows_that_differ_are_left_as_they_are_and_fewer_are_opened() -> None:
     ends = (0.45, 0.55)
-    assert shown(0.5, ends, (0.0, 1.0), n=FEW) == (0.5, ends)
-    assert shown(0.5, ends, (0.0, 1.0)) == (0.5, ends)
-    _, (low, high) = shown(0.5, ends, (0.0, 1.0), n=FEW - 1)
+    assert present(0.5, ends, (0.0, 1.0), n=FEW) == (0.5, ends)
+    assert present(0.5, ends, (0.0, 1.0)) == (0.5, ends)
+    _, (low, high) = present(0.5, ends, (0.0, 1.0), n=FEW - 1)
     missed = 1.0 - 0.025 ** (1 / 29)
     assert (low, high) == pytest.approx((0.5 - 0.5 * missed, 0.5 + 0.5 * missed))
 
 
 @pytest.mark.parametrize("ends", [(1.1, 1.4), (-0.5, -0.1), (math.nan, math.nan), (math.nan, 0.4)])
 def test_of_an_interval_of_which_nothing_is_possible_everything_remains(ends: Interval) -> None:
-    assert shown(1.2, ends, (0.0, 1.0))[1] == (0.0, 1.0)
+    assert present(1.2, ends, (0.0, 1.0))[1] == (0.0, 1.0)
 
 
 def test_sums_that_are_not_finite_have_no_estimate() -> None:
@@ -234,7 +234,7 @@ def test_a_powered_value_is_opened_by_the_weights_of_the_audits() -> None:
     """Forty audits of which one has all the weight, beside two hundred grades of equal weight."""
     values = np.r_[np.ones(40), np.full(200, np.nan)]
     ratio = np.r_[40.0, np.zeros(39), np.ones(200)]
-    found = prediction_powered.powered_mean(np.full(240, 0.5), values, ratio)
+    found = prediction_powered.estimate_mean(np.full(240, 0.5), values, ratio)
     assert found.interval[0] <= 0.026
-    equal = prediction_powered.powered_mean(np.full(240, 0.5), values, np.ones(240))
+    equal = prediction_powered.estimate_mean(np.full(240, 0.5), values, np.ones(240))
     assert equal.interval[0] == pytest.approx(0.025 ** (1 / 40))

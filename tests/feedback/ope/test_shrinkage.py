@@ -15,21 +15,21 @@ from armwise.feedback.ope.shrinkage import (
     Trials,
     bernstein_noise,
     candidates,
-    clipped,
+    clip_weights,
     fit_clip,
     fit_shrinkage,
     fit_threshold,
     least_error,
     shrunk,
     slope,
-    switched,
+    switch_weights,
     try_all,
 )
 
 law = settings(max_examples=40, deadline=None)
 
 RULES = ["mse", "mse_bound", "slope"]
-SHRINKERS = [clipped, switched, shrunk]
+SHRINKERS = [clip_weights, switch_weights, shrunk]
 
 
 def columns(low: float = 0.0, high: float = 50.0) -> st.SearchStrategy[tuple[Floats, Floats, Floats]]:
@@ -77,8 +77,8 @@ def test_weights_that_are_at_most_1_are_left_alone(rule: Any, rows: Any) -> None
 def test_the_choice_does_not_depend_on_the_order_of_the_rows(rows: Any) -> None:
     weight, residual, expected = rows
     grid = candidates(weight.max(), weight.max())
-    forwards = try_all(clipped, weight, residual, expected, grid)
-    backwards = try_all(clipped, weight[::-1], residual[::-1], expected[::-1], grid)
+    forwards = try_all(clip_weights, weight, residual, expected, grid)
+    backwards = try_all(clip_weights, weight[::-1], residual[::-1], expected[::-1], grid)
     np.testing.assert_allclose(backwards.mean, forwards.mean, atol=1e-12)
     np.testing.assert_allclose(backwards.variance, forwards.variance, atol=1e-9)
 

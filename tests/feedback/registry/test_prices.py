@@ -80,16 +80,16 @@ def test_arms_whose_tokens_have_another_price_today_are_expected_to_cost_that(st
     answer(store, "same", "b", 2.0, {"large": (1000, 500, 0)})
     upto = store.log_seq()
     answer(store, "later", "a", 10.0, {"large": (9000, 500, 0)})
-    assert prices.repriced(store, DOLLARS, upto, LARGE) == {"a": (2, 3.0)}, "2 and 4 dollars today"
-    assert prices.repriced(store, DOLLARS, 2, LARGE) == {"a": (1, 2.0)}
-    assert prices.repriced(store, DOLLARS, upto, {}) == {}
-    assert prices.repriced(store, STEPS, upto, LARGE) == {}
+    assert prices.reprice(store, DOLLARS, upto, LARGE) == {"a": (2, 3.0)}, "2 and 4 dollars today"
+    assert prices.reprice(store, DOLLARS, 2, LARGE) == {"a": (1, 2.0)}
+    assert prices.reprice(store, DOLLARS, upto, {}) == {}
+    assert prices.reprice(store, STEPS, upto, LARGE) == {}
 
 
 def test_one_changed_request_makes_all_of_its_arm_count_at_the_prices_of_today(store: Store) -> None:
     answer(store, "unknown", "a", 5.0, {"gone": (1000, 500, 0)})
     answer(store, "before", "a", 9.0, {"large": (1000, 0, 1000)})
-    assert prices.repriced(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 2.75)}, "5 and .5 dollars"
+    assert prices.reprice(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 2.75)}, "5 and .5 dollars"
 
 
 def test_the_newest_requests_alone_are_counted_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +97,12 @@ def test_the_newest_requests_alone_are_counted_again(store: Store, monkeypatch: 
     monkeypatch.setattr(prices, "RECENT", 2)
     for number, written in enumerate((1000, 2000, 4000)):
         answer(store, f"d{number}", "a", 99.0, {"large": (0, written, 0)})
-    assert prices.repriced(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 6.0)}, "4 and 8 dollars"
+    assert prices.reprice(store, DOLLARS, store.log_seq(), LARGE) == {"a": (2, 6.0)}, "4 and 8 dollars"
 
 
 def test_later_requests_count_more_than_a_window_of_earlier_ones(store: Store) -> None:
     budget = Budget(usd_per_request=2.0, window=20)
     for number, read in enumerate([1000] * 20 + [21000]):
         answer(store, f"d{number}", "a", 99.0, {"large": (read, 0, 0)})
-    found = prices.repriced(store, budget, store.log_seq(), LARGE)
+    found = prices.reprice(store, budget, store.log_seq(), LARGE)
     assert found == {"a": (20, pytest.approx(2.0))}, "1 dollar, and a twentieth of 20 more"

@@ -23,9 +23,9 @@ from armwise.feedback.registry.promotions import (
     FinishedRun,
     Promotion,
     active_policy,
+    find_by_recipe,
     first_starts,
     newest,
-    of_recipes,
     record,
     was_active,
 )
@@ -262,7 +262,7 @@ def test_a_run_that_may_not_promote_leaves_nothing_behind(store: Store, late: bo
     ("action", "live"), [(Action.PROMOTE, True), (Action.ROLLBACK, True), (Action.CANARY, False)]
 )
 def test_promotions_and_rollbacks_have_the_live_arms(store: Store, action: Action, live: bool) -> None:
-    arms = arm_sets.started(store, {"bm25": {"kind": "bm25"}})
+    arms = arm_sets.start(store, {"bm25": {"kind": "bm25"}})
     promote(store, published(store), action, share=0.0 if live else 0.25)
     (recorded,) = newest(store, 1)
     assert recorded.arm_set == (arms.seq if live else None)
@@ -410,9 +410,9 @@ def test_the_newest_promotion_of_each_recipe_is_found_under_one_configuration(st
     promote(store, ours, Action.ROLLBACK)
     promote(store, third, Action.CANARY, share=0.1)
     record(store, "another", Promotion(0, third.version, Action.PROMOTE, "elsewhere", 9.0))
-    found = of_recipes(store, "ours", ["ours", "other", "third", "nowhere"])
+    found = find_by_recipe(store, "ours", ["ours", "other", "third", "nowhere"])
     assert {recipe: row.reason for recipe, row in found.items()} == {"other": "second"}
-    assert of_recipes(store, "ours", ["ours"]) == {}
+    assert find_by_recipe(store, "ours", ["ours"]) == {}
 
 
 def test_the_promotion_of_a_first_start_is_told_from_one_that_was_forced(store: Store) -> None:

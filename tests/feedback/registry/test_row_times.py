@@ -62,5 +62,5 @@ def test_switches_arms_and_erasures_are_not_stamped_behind_the_log(store: Store)
 def test_arms_are_not_stamped_behind_a_log_whose_clock_is_ahead(store: Store) -> None:
     with store.writing() as connection:
         connection.execute(sa.update(t.log_head).values(at=4e9))
-    arm_sets.started(store, {"bm25": {"kind": "bm25"}})
+    arm_sets.start(store, {"bm25": {"kind": "bm25"}})
     assert times(store, t.arm_sets.c.at) == [4e9]

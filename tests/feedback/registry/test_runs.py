@@ -14,10 +14,10 @@ from armwise.feedback.registry.runs import (
     Trigger,
     claim,
     find,
+    find_by_recipe,
     finish,
-    judged,
+    list_judged,
     newest,
-    of_recipes,
     page,
     renew,
     request,
@@ -151,7 +151,7 @@ def test_runs_are_listed_newest_first_a_page_at_a_time(store: Store) -> None:
     assert [run.seq for run in page(store, 2, before=3)] == [2, 1]
     found = [newest(store, OURS), newest(store, OURS, [RunState.HELD, RunState.PROMOTED])]
     assert [run and run.seq for run in found] == [4, 3]
-    assert [(run.seq, run.status) for run in judged(store, OURS)] == [
+    assert [(run.seq, run.status) for run in list_judged(store, OURS)] == [
         (1, RunState.HELD),
         (3, RunState.PROMOTED),
     ]
@@ -167,7 +167,7 @@ def test_a_run_belongs_to_the_configured_recipe_it_is_for_and_excludes_those_of_
     finish(store, run, RunState.HELD, 62.0)
     assert not under_way(store, 63.0)
     assert (newest(store, "theirs"), newest(store, "theirs", [RunState.HELD])) == (requested, None)
-    assert judged(store, "theirs") == []
+    assert list_judged(store, "theirs") == []
     theirs = claim(store, "theirs", Trigger.SCHEDULE, "there:2", 64.0)
     assert (theirs.seq, theirs.trigger) == (requested.seq, Trigger.REQUEST)
 
@@ -205,10 +205,10 @@ def test_a_recipe_comes_from_the_first_run_whose_candidate_is_of_it(store: Store
         run = claimed(store)
         save_progress(store, run, 101.0, inputs={}, steps=[], candidate=candidate)
         finish(store, run, RunState.HELD, 102.0)
-    found = of_recipes(store, ["a", "b", "nowhere"])
+    found = find_by_recipe(store, ["a", "b", "nowhere"])
     assert {recipe: run.seq for recipe, run in found.items()} == {"a": 2, "b": 4}
     assert {recipe: run.candidate for recipe, run in found.items()} == {"a": numbers[0], "b": numbers[2]}
-    assert [*of_recipes(store, ["b"])] == ["b"]
+    assert [*find_by_recipe(store, ["b"])] == ["b"]
 
 
 def test_a_run_may_fail_for_a_reason_that_no_database_stores(store: Store) -> None:

@@ -4,31 +4,31 @@ import sqlalchemy as sa
 
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.registry.arm_sets import LiveArms, disabled, history, replace, started, switch
+from armwise.feedback.registry.arm_sets import LiveArms, history, list_disabled, replace, start, switch
 
 
 def test_the_newest_switch_of_each_arm_counts(store: Store) -> None:
-    assert disabled(store) == frozenset()
+    assert list_disabled(store) == frozenset()
     switch(store, "bm25", False, 1.0)
     switch(store, "dense", False, 2.0)
-    assert disabled(store) == {"bm25", "dense"}
+    assert list_disabled(store) == {"bm25", "dense"}
     switch(store, "bm25", True, 3.0)
-    assert disabled(store) == {"dense"}
+    assert list_disabled(store) == {"dense"}
     switch(store, "bm25", False, 2.5)
-    assert disabled(store) == {"bm25", "dense"}, "the order is that of the log, not of the clocks"
+    assert list_disabled(store) == {"bm25", "dense"}, "the order is that of the log, not of the clocks"
 
 
 def test_switching_twice_the_same_way_changes_nothing(store: Store) -> None:
     switch(store, "bm25", False, 1.0)
     switch(store, "bm25", False, 2.0)
     switch(store, "dense", True, 3.0)
-    assert disabled(store) == {"bm25"}
+    assert list_disabled(store) == {"bm25"}
 
 
 def test_the_history_has_every_change_of_what_could_be_drawn(store: Store) -> None:
     """Sets and switches in the order of time; what changes nothing is left out."""
     spec = {"kind": "none"}
-    started(store, {"a": spec, "b": spec})
+    start(store, {"a": spec, "b": spec})
     switch(store, "b", False, 10.0)
     switch(store, "b", False, 11.0)
     switch(store, "gone", False, 12.0)

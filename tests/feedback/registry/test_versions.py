@@ -18,9 +18,9 @@ from armwise.feedback.registry.versions import (
     counts,
     digest_state,
     is_kept,
-    kept_upto,
     latest,
     list_kept,
+    list_kept_upto,
     page,
     publish,
     recipes,
@@ -129,10 +129,10 @@ def test_what_a_replay_can_begin_from_is_found_nearest_first(store: Store) -> No
         publish(store, replace(version, examples_seq=learned), b"state") for learned in (10, 20, 30, 15)
     )
     publish(store, replace(version, recipe="other", examples_seq=20), b"state")
-    assert [one.version for one in kept_upto(store, "r", 29)] == [second, late, first]
+    assert [one.version for one in list_kept_upto(store, "r", 29)] == [second, late, first]
     with store.writing() as connection:
         connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == second))
-    assert [one.version for one in kept_upto(store, "r", 30)] == [third, late, first]
+    assert [one.version for one in list_kept_upto(store, "r", 30)] == [third, late, first]
 
 
 def test_bytes_that_ought_to_be_there_are_known_though_they_are_gone(store: Store) -> None:

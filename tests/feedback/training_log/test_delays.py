@@ -44,7 +44,7 @@ def test_a_wait_time_is_suggested_that_is_longer_than_a_turn() -> None:
 
 def test_as_much_feedback_as_is_covered_comes_within_what_is_suggested() -> None:
     delays_s = np.random.default_rng(1).exponential(70.0, 1000)
-    found = Delays.of(delays_s, wait_s=1800.0)
+    found = Delays.from_seconds(delays_s, wait_s=1800.0)
     within = {text: float((delays_s <= seconds).mean()) for seconds, text in WAIT_TIMES.items()}
     assert within[found.suggest() or ""] >= 0.99
     shorter = [text for text, share in within.items() if share < 0.99]

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from armwise.feedback.events import LABELS, Example
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
-from armwise.feedback.training_log.examples import StartingPoint, find_run, learned_examples, name_episode
+from armwise.feedback.training_log.examples import (
+    StartingPoint,
+    find_run,
+    name_episode,
+    read_learned_examples,
+)
 from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.observed import Also
@@ -56,26 +61,26 @@ def mixed(store: Store) -> Store:
 
 
 def test_a_recipe_from_the_beginning_learns_all_but_the_labels_of_runs(mixed: Store) -> None:
-    assert positions(learned_examples(mixed, RULE)) == [(1, "a"), (4, "b"), (5, "without run"), (7, "c")]
+    assert positions(read_learned_examples(mixed, RULE)) == [(1, "a"), (4, "b"), (5, "without run"), (7, "c")]
 
 
 def test_a_recipe_that_starts_from_runs_learns_their_labels_first(mixed: Store) -> None:
-    found = positions(learned_examples(mixed, RULE, StartingPoint(runs=(3,))))
+    found = positions(read_learned_examples(mixed, RULE, StartingPoint(runs=(3,))))
     assert found == [(0, "of-3"), (0, "of-3 too"), (1, "a"), (4, "b"), (5, "without run"), (7, "c")]
-    both = positions(learned_examples(mixed, RULE, StartingPoint(runs=(3, 5), after=4)))
+    both = positions(read_learned_examples(mixed, RULE, StartingPoint(runs=(3, 5), after=4)))
     assert both == [(0, "of-3"), (0, "of-5"), (0, "of-3 too"), (5, "without run"), (7, "c")]
-    assert positions(learned_examples(mixed, RULE, StartingPoint(runs=(4,), after=7))) == []
+    assert positions(read_learned_examples(mixed, RULE, StartingPoint(runs=(4,), after=7))) == []
 
 
 def test_who_knows_some_examples_knows_the_labels_with_them(mixed: Store) -> None:
     start = StartingPoint(runs=(3,))
-    assert positions(learned_examples(mixed, RULE, start, after=4)) == [(5, "without run"), (7, "c")]
-    assert positions(learned_examples(mixed, RULE, start, after=0, upto=4)) == [(1, "a"), (4, "b")]
-    assert positions(learned_examples(mixed, RULE, start, upto=0)) == [(0, "of-3"), (0, "of-3 too")]
-    assert positions(learned_examples(mixed, RULE, StartingPoint(after=5), after=1)) == [(7, "c")], (
+    assert positions(read_learned_examples(mixed, RULE, start, after=4)) == [(5, "without run"), (7, "c")]
+    assert positions(read_learned_examples(mixed, RULE, start, after=0, upto=4)) == [(1, "a"), (4, "b")]
+    assert positions(read_learned_examples(mixed, RULE, start, upto=0)) == [(0, "of-3"), (0, "of-3 too")]
+    assert positions(read_learned_examples(mixed, RULE, StartingPoint(after=5), after=1)) == [(7, "c")], (
         "it begins after its start"
     )
-    assert positions(learned_examples(mixed, RULE, StartingPoint(after=5), upto=4)) == []
+    assert positions(read_learned_examples(mixed, RULE, StartingPoint(after=5), upto=4)) == []
 
 
 @pytest.mark.parametrize("aggregation", Aggregation)
@@ -87,7 +92,7 @@ def test_labels_are_learned_as_they_are_joined(store: Store, aggregation: Aggreg
     insert(store, [replace(turn, feedback=(*turn.feedback, more)), label("b", 3)])
     store.append([value("b", number=0.0, key="later", at=100.5)])
     joined(store, rule)
-    found = list(learned_examples(store, rule, StartingPoint(runs=(3,))))
+    found = list(read_learned_examples(store, rule, StartingPoint(runs=(3,))))
     assert [replace(one, seq=0, by=0) for one in read_examples(store, rule.join)] == found
     assert found[0].metrics["right"] == {"first": 0.25, "last": 0.75, "mean": 0.5, "sum": 1.0}[aggregation]
     assert found[1].metrics["right"] == 1.0, "what is said of a label later does not count"
@@ -98,7 +103,7 @@ def test_labels_are_read_chunk_by_chunk(store: Store, monkeypatch: pytest.Monkey
     for first in range(0, 7, 2):
         insert(store, [label(f"label-{n}", 1) for n in range(first, min(first + 2, 7))])
     expected = [(0, f"label-{n}") for n in range(7)]
-    assert positions(learned_examples(store, RULE, StartingPoint(runs=(1,)))) == expected, (
+    assert positions(read_learned_examples(store, RULE, StartingPoint(runs=(1,)))) == expected, (
         "and before they are joined"
     )
 
@@ -113,10 +118,10 @@ def test_only_a_label_is_of_a_run() -> None:
 @given(runs=st.sets(st.integers(1, 50)), after=st.integers(0, 10**12))
 def test_a_start_is_read_as_it_was_kept(runs: set[int], after: int) -> None:
     start = StartingPoint(tuple(sorted(runs)), after)
-    assert StartingPoint.of(start.document()) == start
+    assert StartingPoint.from_document(start.document()) == start
     beside = replace(start, also=Also(shadow=0.5, judge=True))
-    assert StartingPoint.of(beside.document()) == beside
-    assert StartingPoint.of(None) is None
+    assert StartingPoint.from_document(beside.document()) == beside
+    assert StartingPoint.from_document(None) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.joiner import Joiner, take_epoch
-from armwise.feedback.training_log.lag import SuccessorCheck, applied_by, count_waiting, dangling, measure_lag
+from armwise.feedback.training_log.lag import (
+    SuccessorCheck,
+    count_waiting,
+    dangling,
+    find_applied,
+    measure_lag,
+)
 from tests.feedback.conftest import Turn, decision, execution, value
 
 ABANDONED_S = 60.0
@@ -78,7 +84,7 @@ def test_it_never_goes_back_while_the_log_grows(store: Store) -> None:
             store.append([value(name, at=101.0 + 20 * i)])
         joined(store, now=110.0 + 20 * i)
         with store.reading() as connection:
-            now = [applied_by(connection, RULE.join, learned) for learned in range(40)]
+            now = [find_applied(connection, RULE.join, learned) for learned in range(40)]
         assert all(one <= other for one, other in zip(before, now, strict=True))
         before = now
     with store.reading() as connection:

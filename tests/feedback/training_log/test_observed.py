@@ -26,15 +26,15 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Fact, Receipt, Store
 from armwise.feedback.reward import Complete, Metric, Prices, RewardRule
-from armwise.feedback.training_log import Joiner, StartingPoint, learned_examples, observed, take_epoch
+from armwise.feedback.training_log import Joiner, StartingPoint, observed, read_learned_examples, take_epoch
 from armwise.feedback.training_log.observed import (
     Also,
     Calibration,
     Graded,
-    audited,
     find_source,
-    graded,
-    moved,
+    list_audited,
+    list_graded,
+    move_metrics,
 )
 from armwise.feedback.training_log.router_contexts import store_scores
 from tests.feedback.conftest import decision, execution, value
@@ -86,7 +86,7 @@ def joined(store: Store, now: float = 110.0) -> None:
 
 
 def learned(store: Store, start: StartingPoint | None) -> list[tuple[int, str]]:
-    return [(one.seq, one.decision.id) for one in learned_examples(store, RULE, start)]
+    return [(one.seq, one.decision.id) for one in read_learned_examples(store, RULE, start)]
 
 
 def test_an_observation_is_read_back_as_it_was_written_and_kept_once(store: Store) -> None:
@@ -101,7 +101,7 @@ def test_an_observation_is_read_back_as_it_was_written_and_kept_once(store: Stor
 def test_a_second_answer_is_learned_by_feedback_and_preference(store: Store) -> None:
     store.append([*turn("d"), second("d", -1.0), value("d", number=0.75)])
     joined(store)
-    own, other = learned_examples(store, RULE, SHADOW)
+    own, other = read_learned_examples(store, RULE, SHADOW)
     assert (own.decision, own.metrics) == (decision("d"), {"right": 0.75}), "the decision is as it was"
     assert other.metrics == {"right": 0.0}
     assert RULE.compute_reward(other) == pytest.approx(-0.2), "it pays for its own cost"
@@ -112,7 +112,7 @@ def test_a_second_answer_is_learned_by_feedback_and_preference(store: Store) -> 
         own.decision.context,
         ObservationSource.SHADOW,
     )
-    assert [one.decision.id for one in learned_examples(store, RULE)] == ["d"], "unless a recipe opts in"
+    assert [one.decision.id for one in read_learned_examples(store, RULE)] == ["d"], "unless a recipe opts in"
 
 
 def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(store: Store) -> None:
@@ -131,7 +131,7 @@ def test_what_is_learned_beside_a_decision_has_nothing_of_how_that_was_drawn(sto
     )
     store.append([made, execution("d"), second("d"), value("d", number=0.25), *turn("f"), value("f")])
     joined(store)
-    other = next(one for one in learned_examples(store, RULE, SHADOW) if find_source(one.decision))
+    other = next(one for one in read_learned_examples(store, RULE, SHADOW) if find_source(one.decision))
     assert other.decision == Decision(
         "d/shadow/a",
         made.context,
@@ -154,7 +154,7 @@ def test_what_a_cache_lacked_is_out_of_what_is_learned_of_a_second_answer_too(st
     paid = replace(second("d", 1.0), cost=Cost(usd=0.5))
     store.append([made, execution("d"), paid, value("d", number=1.0)])
     joined(store)
-    own, other = learned_examples(store, rule, SHADOW)
+    own, other = read_learned_examples(store, rule, SHADOW)
     assert other.decision.miss_usd == 0.25
     assert (rule.compute_reward(other), rule.compute_learned_reward(other)) == (0.5, 0.75)
     assert rule.compute_reward(own) == rule.compute_learned_reward(own)
@@ -176,7 +176,7 @@ def test_scores_that_come_later_change_nothing_of_what_was_learned_beside(store:
     joined(store)
 
     def seen() -> list[tuple[str, object]]:
-        found = learned_examples(store, RULE, SHADOW, router="router")
+        found = read_learned_examples(store, RULE, SHADOW, router="router")
         return [(one.decision.id, one.decision.context.arms["a"].get("router")) for one in found]
 
     assert seen() == [("d", None), ("d/shadow/a", None)]
@@ -194,7 +194,7 @@ def test_what_is_learned_beside_has_the_scores_that_its_decision_was_made_with(
     scored = replace(made, version=1, context=made.context.with_scores({"a": 0.5}))
     store.append([scored, *facts, second("d"), value("d")])
     joined(store)
-    found = learned_examples(store, RULE, SHADOW, router=router)
+    found = read_learned_examples(store, RULE, SHADOW, router=router)
     assert [one.decision.context.arms["a"].get("router") for one in found] == [score, score]
 
 
@@ -202,10 +202,10 @@ def test_what_another_rule_has_joined_moves_nothing(store: Store) -> None:
     other = RULE.model_copy(update={"complete": Complete.DEADLINE, "default": 0.0})
     store.append([*turn("a"), *turn("b"), second("b"), value("b"), second("a"), value("a")])
     joined(store)
-    before = list(learned_examples(store, RULE, SHADOW))
+    before = list(read_learned_examples(store, RULE, SHADOW))
     Joiner(store, other, take_epoch(store, "test", 0.0)).advance(5000.0)
-    assert len(list(learned_examples(store, other, SHADOW))) == 4
-    assert list(learned_examples(store, RULE, SHADOW)) == before
+    assert len(list(read_learned_examples(store, other, SHADOW))) == 4
+    assert list(read_learned_examples(store, RULE, SHADOW)) == before
     assert [one.decision.id for one in before] == ["b", "b/shadow/a", "a", "a/shadow/a"]
 
 
@@ -216,13 +216,13 @@ def test_the_newest_grades_are_listed_with_the_feedback_that_they_predict(store:
     store.append([*turn("failed"), grade("failed", None), value("d1", number=1.0), value("d2", number=3.0)])
     joined(store)
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
-    assert graded(store, rule, 4) == [
+    assert list_graded(store, rule, 4) == [
         Graded("b", 0.75, None),
         Graded("b", 0.5, 0.75),
         Graded("b", 0.25, 0.25),
         Graded("b", 0.0, None),
     ]
-    assert graded(store, rule, 2) == [Graded("b", 0.75, None), Graded("b", 0.5, 0.75)]
+    assert list_graded(store, rule, 2) == [Graded("b", 0.75, None), Graded("b", 0.5, 0.75)]
 
 
 def test_metrics_count_by_their_weights_and_ends() -> None:
@@ -234,7 +234,10 @@ def test_metrics_count_by_their_weights_and_ends() -> None:
         }
     )
     assert rule.quality({"right": 0.5, "errors": 2.5, "another": 9.0}) == pytest.approx((3 * 0.5 + 0.75) / 4)
-    assert moved(rule, {"errors": 9.0, "stars": 2.0, "another": 9.0}, -0.25) == {"errors": 10.0, "stars": 1.0}
+    assert move_metrics(rule, {"errors": 9.0, "stars": 2.0, "another": 9.0}, -0.25) == {
+        "errors": 10.0,
+        "stars": 1.0,
+    }
 
 
 def test_an_observation_waits_for_its_decision_and_an_example(store: Store) -> None:
@@ -257,7 +260,7 @@ def test_what_gives_no_value_is_not_learned(store: Store) -> None:
     store.append([decision("forced", mode=Mode.FORCED), execution("forced"), second("forced")])
     store.append([*turn("silent"), second("silent"), Tick(5000.0)])
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(5000.0)
-    found = [one.decision.id for one in learned_examples(store, rule, SHADOW)]
+    found = [one.decision.id for one in read_learned_examples(store, rule, SHADOW)]
     assert found == ["no preference", "failed", "silent"]
 
 
@@ -279,7 +282,7 @@ def test_grades_are_learned_once_enough_of_them_agree_with_feedback(store: Store
     audits(store, 10)
     store.append([*turn("d"), grade("d", 0.625), *turn("e"), value("e", number=0.0)])
     joined(store)
-    *own, last = learned_examples(store, RULE, JUDGE)
+    *own, last = read_learned_examples(store, RULE, JUDGE)
     assert [one.decision.id for one in own] == [*(f"a{i}" for i in range(10)), "e"]
     assert (last.decision.id, find_source(last.decision)) == ("d/judge/b", ObservationSource.JUDGE)
     assert last.metrics == {"right": pytest.approx(0.75)}, "0.5 is what it grades by where feedback gives 1"
@@ -294,7 +297,7 @@ def test_a_grade_stands_for_every_metric_between_its_worst_and_its_best(store: S
     done = replace(execution("d"), cost=Cost(7, 20))
     store.append([decision("d"), done, grade("d", 0.625), *turn("e"), value("e", number=0.0)])
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(110.0)
-    last = list(learned_examples(store, rule, JUDGE))[-1]
+    last = list(read_learned_examples(store, rule, JUDGE))[-1]
     assert last.metrics == {"right": pytest.approx(0.75), "errors": pytest.approx(2.5)}
     assert last.cost == Cost(7, 20), "of the decision, not of the judge"
     assert (last.seq, last.by) == (11, 46)
@@ -304,30 +307,30 @@ def test_a_judge_that_contradicts_feedback_is_not_believed(store: Store) -> None
     audits(store, 12, sign=-1.0)
     store.append([*turn("d"), grade("d", 0.75), *turn("e"), value("e")])
     joined(store)
-    assert all(find_source(one.decision) is None for one in learned_examples(store, RULE, JUDGE))
+    assert all(find_source(one.decision) is None for one in read_learned_examples(store, RULE, JUDGE))
 
 
 def test_an_objection_names_what_is_missing() -> None:
     few, noise = [(0.0, 0.0), (1.0, 1.0)], [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0)] * 3
-    assert "2 decisions have a grade and feedback, and 10 are needed" in Calibration.of(few).objection()
-    assert "correlate with feedback by 0.00, and 0.5 or more" in Calibration.of(noise).objection()
-    assert not Calibration.of(few * 5).objection(), "ten are enough"
+    assert "2 decisions have a grade and feedback, and 10 are needed" in Calibration.fit(few).objection()
+    assert "correlate with feedback by 0.00, and 0.5 or more" in Calibration.fit(noise).objection()
+    assert not Calibration.fit(few * 5).objection(), "ten are enough"
     assert not Calibration(10, 0.5, 1.0, 0.5, 0.5).objection(), "and so is this agreement"
-    assert Calibration.of([(0.5, 1.0)] * 20).agreement == 0.0, "a judge that gives one grade says nothing"
+    assert Calibration.fit([(0.5, 1.0)] * 20).agreement == 0.0, "a judge that gives one grade says nothing"
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=30))
 def test_the_calibration_is_least_squares(pairs: list[tuple[float, float]]) -> None:
     grades, values = np.array(pairs).T
     assume(grades.std() >= 1e-3 and values.std() >= 1e-3)
-    found = Calibration.of(pairs)
+    found = Calibration.fit(pairs)
     slope, intercept = np.polyfit(grades, values, 1)
     assert found.agreement == pytest.approx(np.corrcoef(grades, values)[0, 1], abs=1e-9)
     assert found.predict(0.5) == pytest.approx(np.clip(intercept + slope / 2, 0, 1), abs=1e-9)
 
 
 def test_a_prediction_is_a_fraction_of_the_range() -> None:
-    found = Calibration.of([(0.0, 0.0), (0.5, 1.0)])
+    found = Calibration.fit([(0.0, 0.0), (0.5, 1.0)])
     assert (found.predict(1.0), found.predict(-0.5)) == (1.0, 0.0)
 
 
@@ -369,7 +372,7 @@ def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
         return [
             one
             for after, upto in pairwise(steps)
-            for one in learned_examples(store, RULE, start, after, upto)
+            for one in read_learned_examples(store, RULE, start, after, upto)
         ]
 
     start = StartingPoint(also=Also(shadow=0.5, judge=True))
@@ -390,7 +393,7 @@ def test_where_an_observation_is_learned_does_not_depend_on_how_the_log_is_read(
         assert read(start, [None, *sorted(cut for cut in cuts if cut < n), n]) == at_once
         store.append([*turn("later"), value("later")])
         joined(store)
-        again = [one for one in learned_examples(store, RULE, start) if one.seq <= n]
+        again = [one for one in read_learned_examples(store, RULE, start) if one.seq <= n]
         assert again == at_once, "later facts change nothing of it"
 
 
@@ -405,7 +408,7 @@ def test_a_learner_that_continues_knows_the_audits_up_to_where_it_stopped_and_no
 
     def known(first: int, after: int, upto: int, limit: int = 9) -> list[str]:
         with store.reading() as connection:
-            found = audited(connection, rule, first, after, upto, limit)
+            found = list_audited(connection, rule, first, after, upto, limit)
         return [one.what.decision_id for one in found]
 
     assert known(0, 9, seq) == ["late", "a3", "a2", "a1", "a0"], (

@@ -141,7 +141,7 @@ def test_the_sums_are_those_of_the_rows_and_snips_is_that_of_the_estimators(fill
         estimate = intervals.from_sums(len(reward), *once, *twice, reach=20.0, rewards=RULE.clip)
         assert estimate is not None
         assert math.isclose(estimate[0], terms.value)
-        expected = intervals.normal(intervals.hedged(terms, 20.0, *RULE.clip))
+        expected = intervals.normal(intervals.hedge(terms, 20.0, *RULE.clip))
         assert np.allclose(estimate[1], np.clip(expected, *RULE.clip))
 
 

@@ -13,10 +13,10 @@ from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, router_contexts, take_epoch
 from armwise.feedback.training_log.router_contexts import (
     leave_unscored,
+    list_unscored,
     read_contexts,
     read_decisions,
     store_scores,
-    unscored,
     with_router,
 )
 from tests.feedback.conftest import decision, execution, value
@@ -104,16 +104,16 @@ def test_what_has_no_scores_is_listed_by_its_age_or_by_its_place_among_the_examp
     erasures.erase_decision(store, "erased", "cli", 200.0)
     store_scores(store, "ours", {"scored": None})
     store_scores(store, "theirs", {"new": {"a": 0.5}})
-    assert unscored(store, "ours", newest=9) == [
+    assert list_unscored(store, "ours", newest=9) == [
         ("new", "what is new?"),
         ("their canary", "what is their canary?"),
         ("old", "what is old?"),
     ]
-    assert [name for name, _ in unscored(store, "ours", newest=2)] == ["new", "their canary"]
+    assert [name for name, _ in list_unscored(store, "ours", newest=2)] == ["new", "their canary"]
     Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0)
 
     def among(after: int, upto: int, join: str = RULE.join) -> set[str]:
-        return {name for name, _ in unscored(store, "ours", join=join, after=after, upto=upto)}
+        return {name for name, _ in list_unscored(store, "ours", join=join, after=after, upto=upto)}
 
     assert among(0, 4) == {"old", "new"}
     assert [among(0, 1), among(1, 2), among(2, 3), among(3, 4)] == [set(), {"old"}, set(), {"new"}]

@@ -30,7 +30,7 @@ from armwise.feedback.log import Store, listing
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
-from armwise.feedback.training_log.settled import TOGETHER, Settled, read, settled_at
+from armwise.feedback.training_log.settled import TOGETHER, Settled, find_settled, read
 
 WAIT_S, GRACE_S = 100.0, 2.0
 RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
@@ -249,7 +249,7 @@ def test_what_is_open_is_found_without_reading_the_decisions_before_it(tmp_path:
                 driver: Any = connection.connection.driver_connection
                 done = list[None]()
                 driver.set_progress_handler(lambda done=done: done.append(None), 100)
-                settled_at(connection, RULE)
+                find_settled(connection, RULE)
                 driver.set_progress_handler(None, 0)
                 steps.append(len(done))
             assert read(store, RULE).n_open == 11

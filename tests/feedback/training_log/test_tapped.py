@@ -71,8 +71,8 @@ def test_what_was_served_is_without_them(filled: Store) -> None:
     total = rollups.read(filled, 0, 200, 60).total()
     assert (total["decisions"], total["rewarded"], total["finished"]) == (2, 2, 2)
     assert total["w"] == pytest.approx(2 / 0.75)
-    assert rollups.decided_elsewhere(filled, 0.0) == 4
-    assert rollups.decided_elsewhere(filled, 1e12) == 0
+    assert rollups.count_decided_elsewhere(filled, 0.0) == 4
+    assert rollups.count_decided_elsewhere(filled, 1e12) == 0
     everything = listing.DecisionFilter()
     assert len(rollups.newest_rewards(filled, RULE, 100, everything)) == 2
     assert len(rollups.newest_draws(filled, 100, everything)) == 2

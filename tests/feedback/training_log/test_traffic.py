@@ -9,13 +9,13 @@ from armwise.feedback.training_log.examples import name_episode
 from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
 from armwise.feedback.training_log.traffic import (
-    asked_since,
-    confirmed_since,
+    count_logged_decisions,
+    count_rated_decisions,
     decisions_of_traffic,
     exists,
+    find_confirmed_since,
     label_ids,
-    logged_decisions,
-    rated_decisions,
+    list_asked_since,
 )
 from tests.feedback.conftest import decision, execution, value
 
@@ -48,30 +48,30 @@ def test_rated_decisions_have_settled_with_feedback_and_are_no_labels(store: Sto
     rule = RULE.model_copy(update={"failed": 0.0})
     Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(1000.0)
     assert decisions_of_traffic(store, rule.join) == 2, "one of them failed"
-    assert (logged_decisions(store), rated_decisions(store, rule.join)) == (3, 1)
-    assert rated_decisions(store, "another rule") == 0
+    assert (count_logged_decisions(store), count_rated_decisions(store, rule.join)) == (3, 1)
+    assert count_rated_decisions(store, "another rule") == 0
 
 
 def test_rated_decisions_are_counted_from_a_position_up_to_a_limit(store: Store) -> None:
     for name in ("d1", "d2", "d3"):
         store.append([decision(name), execution(name), value(name)])
     assert Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(110.0).examples_seq == 3
-    assert [rated_decisions(store, RULE.join, after) for after in range(5)] == [3, 2, 1, 0, 0]
-    assert [rated_decisions(store, RULE.join, 1, most) for most in (1, 2, 9)] == [1, 2, 2]
+    assert [count_rated_decisions(store, RULE.join, after) for after in range(5)] == [3, 2, 1, 0, 0]
+    assert [count_rated_decisions(store, RULE.join, 1, most) for most in (1, 2, 9)] == [1, 2, 2]
 
 
 def test_questions_are_listed_once_in_the_order_of_their_first_use(store: Store) -> None:
     store.append([about(f"d{n}", question) for n, question in enumerate("bcabc")])
     insert(store, [label("label")])
-    assert asked_since(store, 0.0) == ["b", "c", "a"]
+    assert list_asked_since(store, 0.0) == ["b", "c", "a"]
 
 
 def test_a_question_counts_from_the_time_of_the_log_at_which_it_was_committed(store: Store) -> None:
     store.append([about("d1", "before")])
     store.append([Tick(150.0)])
     store.append([about("d2", "after")])
-    assert asked_since(store, 150.0) == ["after"]
-    assert asked_since(store, 150.5) == []
+    assert list_asked_since(store, 150.0) == ["after"]
+    assert list_asked_since(store, 150.5) == []
 
 
 def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store) -> None:
@@ -93,7 +93,7 @@ def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -
         store.append([made, done, value(name, number=number)])
 
     def confirmed(metric: str = "right", since: float = 0.0, join: str = RULE.join) -> dict[str, str]:
-        return confirmed_since(store, join, metric, 0.25, 0.75, since)
+        return find_confirmed_since(store, join, metric, 0.25, 0.75, since)
 
     asked("low", 0.25, "yes"), asked("in", 0.5, "first"), asked("high", 0.75, "yes"), asked("no", 0.5, None)
     asked("blank", 0.5, " "), asked("in again", 0.625, "newest"), asked("in wrong", 1.0, "wrong")
@@ -106,8 +106,10 @@ def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -
     assert confirmed() == {"in": "newest", "late": "yes"}
     assert confirmed(since=150.0) == {"late": "yes"}
     assert confirmed("thumb") == confirmed(since=150.5) == confirmed(join="another rule") == {}
-    assert "what" not in asked_since(store, 0.0)
-    assert asked_since(store, 0.0) == ["low", "in", "high", "no", "blank", "late"], "without an erased one"
+    assert "what" not in list_asked_since(store, 0.0)
+    assert list_asked_since(store, 0.0) == ["low", "in", "high", "no", "blank", "late"], (
+        "without an erased one"
+    )
 
 
 def test_there_is_traffic_once_a_decision_is_no_label(store: Store) -> None:

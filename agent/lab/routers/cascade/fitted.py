@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from armwise.agent.lab.routers.cascade.stopping import StopRule, certified_threshold, share_thresholds
+from armwise.agent.lab.routers.cascade.stopping import StopRule, certify_threshold, share_thresholds
 from armwise.agent.lab.routers.cascade.trees import AnswerTrees, GainTrees
 from armwise.agent.lab.routers.cross_validation import draw_part, folds, out_of_fold_scores
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.base import Router
 from armwise.agent.routers.dataset import ArmTable, Features, Floats, RouterError, RoutingDataset
-from armwise.agent.routers.features import QUESTION, answered_table, question_table
+from armwise.agent.routers.features import QUESTION, build_answered_table, build_question_table
 from armwise.arms import signals
 from armwise.arms.base import Passage, Progress
 from armwise.arms.lab.relevance import Case, Examples, Fitting
@@ -196,7 +196,7 @@ class Cascade:
 
     def features(self, labels: CascadeDataset) -> tuple[Features, ...]:
         """Return the features of questions as its routers read them. Raises RouterError."""
-        return tuple(_seen(features, labels.seen, self.relevance) for features in labels.features)
+        return tuple(_add_relevance(features, labels.seen, self.relevance) for features in labels.features)
 
     def gains(self, stage: int, features: Features, scores: Floats) -> Floats:
         """Return the predicted gain of going on, shape (n,); -inf at the last stage. Raises RouterError.
@@ -248,7 +248,7 @@ def stage_features(
     rows = [
         np.hstack(
             [
-                signals.found_signals([[passage.id for passage in passages] for passages in of_arms]),
+                signals.measure_agreement([[passage.id for passage in passages] for passages in of_arms]),
                 signals.word_signals(text, of_arms),
             ]
         )
@@ -258,10 +258,10 @@ def stage_features(
         tuple(arms),
         tuple(texts),
         QUESTION,
-        question_table(texts),
+        build_question_table(texts),
         np.empty((len(texts), 0), dtype=np.float32),
         ArmTable(FOUND, np.array(rows).reshape(len(texts), len(arms), len(FOUND))),
-        answered_table(texts, arms, answers, found),
+        build_answered_table(texts, arms, answers, found),
     )
 
 
@@ -294,7 +294,7 @@ def fit_cascade(spec: CascadeSpec, labels: CascadeDataset, on_progress: Progress
         cascade.gains(stage, of_stage, cascade.models[stage].answers.scores(of_stage))
         for stage, of_stage in enumerate(features[:-1])
     ]
-    threshold, _ = certified_threshold(
+    threshold, _ = certify_threshold(
         np.concatenate(gains), lambda limit: most - right(limit), spec.stop.alpha, spec.stop.delta
     )
     return replace(cascade, thresholds=np.full(everything, threshold))
@@ -330,7 +330,7 @@ def fit_stages(
         answers = RoutingDataset(features, labels.right[:, : len(features.arms)], is_choice=False)
         router, scores = _fit_out_of_fold(build_answers, answers, parts)
         best = labels.right[row, scores.argmax(axis=1)]
-        models.append(StageModel(router, *_calibrated(scores.max(axis=1), best)))
+        models.append(StageModel(router, *_fit_knots(scores.max(axis=1), best)))
         stage_scores.append(scores)
         on_progress("fitting to the answers of each stage", stage + 1, last + 1)
     rewards = [labels.reward(stage, scores.argmax(axis=1)) for stage, scores in enumerate(stage_scores)]
@@ -358,26 +358,30 @@ def _with_relevance(
     examples, owners = make_examples(labels.features, observed)
     rows, features = [], []
     for number, (training, held_out) in enumerate(parts, start=1):
-        model = _fitted(examples, np.isin(owners, training))
+        model = _fit_relevance(examples, np.isin(owners, training))
         rest = observed.rows(held_out)
-        features.append([_seen(of_stage.rows(held_out), rest, model) for of_stage in labels.features])
+        features.append(
+            [_add_relevance(of_stage.rows(held_out), rest, model) for of_stage in labels.features]
+        )
         rows.append(held_out)
         on_progress("fitting relevance", number, len(parts) + 1)
     order = np.argsort(np.concatenate(rows))
-    whole = tuple(stacked(stages).rows(order) for stages in zip(*features, strict=True))
-    model = _fitted(examples, np.ones(len(owners), dtype=bool))
+    whole = tuple(stack_features(stages).rows(order) for stages in zip(*features, strict=True))
+    model = _fit_relevance(examples, np.ones(len(owners), dtype=bool))
     on_progress("fitting relevance", len(parts) + 1, len(parts) + 1)
     return model, replace(labels, features=whole)
 
 
-def _fitted(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
+def _fit_relevance(examples: Examples, chosen: NDArray[np.bool_]) -> RelevanceModel:
     try:
         return examples.fit(np.flatnonzero(chosen))
     except RelevanceError as error:
         raise RouterError(f"the cascade cannot learn relevance: {error}") from error
 
 
-def _seen(features: Features, observed: StageObservations | None, model: RelevanceModel | None) -> Features:
+def _add_relevance(
+    features: Features, observed: StageObservations | None, model: RelevanceModel | None
+) -> Features:
     """Return the features of a stage, with relevance if there is a model. Raises RouterError."""
     if model is None:
         return features
@@ -394,7 +398,7 @@ def _fit_out_of_fold(
     return build().fit(labels), scores
 
 
-def _calibrated(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
+def _fit_knots(scores: Floats, right: Floats) -> tuple[Floats, Floats]:
     """Return the knots of the isotonic regression of `right` on `scores`, each of shape (n_knots,)."""
     from scipy.optimize import isotonic_regression  # here: replicas read what is fitted
 
@@ -428,7 +432,7 @@ def make_examples(features: Sequence[Features], seen: StageObservations) -> tupl
                 cases.append(Case(text, by_arm, gold))
                 owners.append(number)
     try:
-        return Examples.of(cases, FITTING), np.array(owners, dtype=np.intp)
+        return Examples.from_cases(cases, FITTING), np.array(owners, dtype=np.intp)
     except RelevanceError as error:
         raise RouterError(f"the cascade cannot learn relevance: {error}") from error
 
@@ -448,7 +452,7 @@ def with_relevance(features: Features, seen: StageObservations, model: Relevance
     return router_features.with_relevance(features, relevance, passages, answers)
 
 
-def stacked(parts: Sequence[Features]) -> Features:
+def stack_features(parts: Sequence[Features]) -> Features:
     """Concatenate features of the same arms and columns along the questions."""
     first = parts[0]
     retrieved, answered = (

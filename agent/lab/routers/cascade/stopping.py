@@ -114,7 +114,7 @@ def p_value(losses: Floats, alpha: float) -> float:
     return float(np.exp(min(0.0, -evidence)))
 
 
-def certified_threshold(
+def certify_threshold(
     gains: Floats, losses_at: Callable[[float], Floats], alpha: float, delta: float
 ) -> tuple[float, float]:
     """Return the highest certified threshold, and its p-value.

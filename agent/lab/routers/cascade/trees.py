@@ -40,7 +40,7 @@ class AnswerTrees(PointwiseXGBoost):
     def _targets(self, utility: Floats) -> tuple[Floats, Mask]:
         return np.clip(utility, 0.0, 1.0), ~np.isnan(utility)
 
-    def _ranked(self, sums: Floats) -> Floats:
+    def _to_scores(self, sums: Floats) -> Floats:
         from scipy.special import expit
 
         return np.asarray(expit(sums), dtype=np.float64)

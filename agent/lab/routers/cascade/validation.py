@@ -105,14 +105,15 @@ class CascadeValidation:
         if self.gap_of_all is not None:
             gap += f" ({self.gap_of_all:.1%} of the gap to all arms of the outcomes)"
         return (
-            f"the cascade gains {gain:+.4f} {_shown(self.gain)} of reward over {self.single}{gap}; of the "
-            f"questions, {stops} stop at its stages; it loses {self.lost:.4f} {_shown(self.lost_interval)} "
-            f"against all stages; its probability is off by {self.calibration:.3f}, on average "
-            f"{self.bias:+.3f} {_shown(self.bias_interval)}; intervals are 95 % ones over questions"
+            f"the cascade gains {gain:+.4f} {_format_interval(self.gain)} of reward over {self.single}{gap}; "
+            f"of the questions, {stops} stop at its stages; it loses {self.lost:.4f} "
+            f"{_format_interval(self.lost_interval)} against all stages; its probability is off by "
+            f"{self.calibration:.3f}, on average {self.bias:+.3f} {_format_interval(self.bias_interval)}; "
+            "intervals are 95 % ones over questions"
         )
 
 
-def _shown(interval: "Interval") -> str:
+def _format_interval(interval: "Interval") -> str:
     return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
@@ -143,17 +144,17 @@ def validate_cascade(
 
     features = cascade.features(labels)
     counts, row = np.array(cascade.spec.counts), np.arange(len(labels))
-    costs = {name: values for name, values in known_costs(outcomes).items() if np.isfinite(values).all()}
+    costs = {name: values for name, values in collect_costs(outcomes).items() if np.isfinite(values).all()}
     others = {name: outcomes.scores[name] for name in ("em", "f1") if name in outcomes.scores}
     others = {name: values for name, values in others.items() if np.isfinite(values).all()}
 
-    def earned(picks: Integers, calls: NDArray[Any]) -> Floats:
+    def measure_earned(picks: Integers, calls: NDArray[Any]) -> Floats:
         return np.asarray(labels.quality[row, picks] - (labels.cost * calls).sum(axis=1))
 
     def result(picks: Integers, calls: NDArray[Any]) -> CascadeRow:
         return CascadeRow(
             float(labels.right[row, picks].mean()),
-            float(earned(picks, calls).mean()),
+            float(measure_earned(picks, calls).mean()),
             {name: float(values[row, picks].mean()) for name, values in others.items()},
             {name: float((values * calls).sum(axis=1).mean()) for name, values in costs.items()},
         )
@@ -180,7 +181,7 @@ def validate_cascade(
     rows[ORACLE] = result(best, alone[best])
     picked, at = labels.right[row, walk.pick], outcomes.arms.index(single)
     ones = np.ones(len(labels))
-    gain = earned(walk.pick, calls) - earned(np.full(len(labels), at), alone[at][None])
+    gain = measure_earned(walk.pick, calls) - measure_earned(np.full(len(labels), at), alone[at][None])
     lost, bias = last - picked, walk.probability - picked
     terms = [Terms("ips", values, ones, ones) for values in (gain, lost, bias)]
     ahead, way = picked - labels.right[:, most_right], labels.right[row, best] - labels.right[:, most_right]
@@ -194,7 +195,7 @@ def validate_cascade(
         worst = float((labels.right.min(axis=1) - labels.right[:, most_right]).mean() / way.mean())
         possible.append((min(worst, terms[3].value, drawn[3][0]), 1.0))
     spans = [
-        intervals.shown(each.value, ends, within, n=len(labels))[1]
+        intervals.present(each.value, ends, within, n=len(labels))[1]
         for each, ends, within in zip(terms, drawn, possible, strict=True)
     ]
     return CascadeValidation(
@@ -224,7 +225,7 @@ def _share_of_all(picked: Floats, right: Floats) -> float | None:
     return float((picked[whole].mean() - best) / way) if way > 0.0 else None
 
 
-def known_costs(outcomes: Outcomes) -> dict[str, Floats]:
+def collect_costs(outcomes: Outcomes) -> dict[str, Floats]:
     """Return the steps, tokens and dollars that the outcomes have, by name."""
     costs = outcomes.costs
     amounts = {name: costs[name] for name in ("steps", "usd") if name in costs}

@@ -41,7 +41,7 @@ class FitExamples:
     utility: Tensor
 
     @classmethod
-    def of(cls, question: Floats, own: Floats, utility: Floats) -> Self:
+    def from_arrays(cls, question: Floats, own: Floats, utility: Floats) -> Self:
         """Convert arrays."""
         return cls(*(torch.from_numpy(values).float() for values in (question, own, utility)))
 
@@ -67,7 +67,7 @@ class FeedForward(nn.Module):
     def __init__(self, shape: tuple[int, int, int], hidden: Sequence[int], *, identity: bool) -> None:
         super().__init__()
         d, n_columns, n_arms = shape
-        drawn = partial(_drawn, inputs=d + n_columns + 1)
+        drawn = partial(_draw_weights, inputs=d + n_columns + 1)
         self.missing = nn.Parameter(torch.zeros(n_columns))  # the medians, after scaling
         self.question = nn.Parameter(drawn(d, hidden[0]))
         self.own = nn.Parameter(drawn(n_columns, hidden[0]))
@@ -79,17 +79,17 @@ class FeedForward(nn.Module):
             layers += [nn.ReLU(), nn.Dropout(DROPOUT), nn.Linear(width, following)]
         self.rest = nn.Sequential(*layers)
 
-    def of_question(self, question: Tensor) -> Tensor:
+    def project_question(self, question: Tensor) -> Tensor:
         """Return the part of the first layer from questions, shape (n, width)."""
         return question @ self.question + self.bias
 
-    def of_arms(self, own: Tensor) -> Tensor:
+    def project_arms(self, own: Tensor) -> Tensor:
         """Return the part of the first layer from arms, shape (n, n_arms, width)."""
         return torch.where(own.isnan(), self.missing, own) @ self.own + self.names
 
     def forward(self, question: Tensor, own: Tensor) -> Tensor:
         """Return the score of each arm, shape (n, n_arms)."""
-        first = self.of_question(question)[:, None] + self.of_arms(own)
+        first = self.project_question(question)[:, None] + self.project_arms(own)
         return torch.as_tensor(self.rest(first)[..., 0])
 
     def as_arrays(self) -> Network:
@@ -107,7 +107,7 @@ class FeedForward(nn.Module):
         )
 
 
-def squared_losses(scores: Tensor, utility: Tensor) -> Tensor:
+def compute_squared_losses(scores: Tensor, utility: Tensor) -> Tensor:
     """Return each question's sum of squared errors over known arms, divided by all arms, shape (n,).
 
     Args:
@@ -150,9 +150,9 @@ def pair_losses(network: FeedForward, examples: FitExamples, rows: Rows, rng: np
         better = _some(better, MOST_PAIRS, rng)
     row, winner, loser = (torch.from_numpy(at) for at in np.nonzero(better))
     question, arm_features = examples.inputs(rows)
-    arms = network.of_arms(arm_features)
+    arms = network.project_arms(arm_features)
     difference = arms[row, winner] - arms[row, loser]
-    first = network.of_question(question)[row]
+    first = network.project_question(question)[row]
     won, lost = (network.rest(first + sign * difference)[:, 0] for sign in (1.0, -1.0))
     losses = binary_cross_entropy_with_logits(won, torch.ones_like(won), reduction="none")
     losses = losses + binary_cross_entropy_with_logits(lost, torch.zeros_like(lost), reduction="none")
@@ -167,6 +167,6 @@ def _some(pairs: Pairs, most: int, rng: np.random.Generator) -> Pairs:
     return pairs & (drawn <= last[:, None]).reshape(pairs.shape)
 
 
-def _drawn(*shape: int, inputs: int) -> Tensor:
+def _draw_weights(*shape: int, inputs: int) -> Tensor:
     """Draw initial weights as torch does for a layer with this number of inputs."""
     return torch.empty(shape).uniform_(-1.0, 1.0) / math.sqrt(inputs)

@@ -35,7 +35,7 @@ class Tower(Protocol):
         """Return a unit vector per input, shape (n, width)."""
         ...
 
-    def fitted(self) -> Encoder:
+    def to_encoder(self) -> Encoder:
         """Return the fitted encoder."""
         ...
 
@@ -63,7 +63,7 @@ class HeadTower(nn.Module):
         """Project and normalise."""
         return normalize(self.head(inputs), dim=1)
 
-    def fitted(self) -> Head:
+    def to_encoder(self) -> Head:
         """Return the head; the tokens are left out."""
         return Head({name: value.numpy() for name, value in self.head.state_dict().items()})
 
@@ -93,7 +93,7 @@ def fit_encoder(
     descent.run(cast(nn.Module, tower), losses, np.flatnonzero(right.any(axis=1)))
     with torch.inference_mode():
         arms: NDArray[np.float32] = tower(tower.tokens).cpu().numpy()
-    return tower.fitted(), arms
+    return tower.to_encoder(), arms
 
 
 def fit_fusion(

@@ -15,7 +15,7 @@ from torch.nn.functional import layer_norm, normalize
 from transformers.utils import logging
 from typing_extensions import override
 
-from armwise.agent.lab.routers.optimizer import on_threads, seeded
+from armwise.agent.lab.routers.optimizer import on_threads, seed_torch
 from armwise.agent.routers.base import State
 from armwise.agent.routers.dataset import Features, Floats, RouterError
 from armwise.arms.models import ModelNotFoundError, compute_cores, locate
@@ -111,9 +111,9 @@ class TextTower(TextReader):
         self.body.get_input_embeddings().requires_grad_(True)
 
     @classmethod
-    def restored(cls, name: str, n_arms: int, state: State) -> Self:
+    def from_state(cls, name: str, n_arms: int, state: State) -> Self:
         """Return a fitted tower. Raises KeyError if an array is missing."""
-        with seeded():
+        with seed_torch():
             tower = cls(name, n_arms)
         tower.restore(state)
         return tower
@@ -126,7 +126,7 @@ class TextTower(TextReader):
     def forward(self, texts: Sequence[str]) -> Tensor:
         return normalize(super().forward(texts), dim=1)
 
-    def fitted(self) -> Self:
+    def to_encoder(self) -> Self:
         """Return itself."""
         return self
 

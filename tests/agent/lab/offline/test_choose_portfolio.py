@@ -77,7 +77,7 @@ def test_of_two_arms_that_find_the_same_the_cheaper_one_is_chosen_and_keeps_its_
         "words": SPECS["words"].model_copy(update={"usd": 0.002}),
         "mini": SPECS["mini"].model_copy(update={"usd": 0.001}),
     }
-    dollars = {name: ArmGraph(specs).expected_usd(name) for name in specs}
+    dollars = {name: ArmGraph(specs).estimate_usd(name) for name in specs}
     questions = [Question(f"q{i}", "?") for i in range(same.shape[1])]
     backbones = {name: Backbone(model="hashing:8") for name in ("mini", "large")}
     table = MatrixArms(specs, backbones, {"usd": {**dollars, "large": 0.01}}, "R@4", {})
@@ -343,7 +343,7 @@ def test_what_is_left_out_whole_takes_nothing_from_what_is_proved_of_the_rest(tm
 def test_an_arm_that_is_only_known_on_questions_held_out_is_not_chosen(tmp_path: Path) -> None:
     scores = world()
     matrix = read_matrix(keep(tmp_path, scores))
-    pool = Pool.of(matrix, None)
+    pool = Pool.from_matrix(matrix, None)
     cut = pool.split(0.5, np.random.default_rng(0))
     pool.scores[0, :cut] = np.nan
     chosen, held_out = pool.halves(cut)
@@ -360,7 +360,7 @@ def test_a_split_keeps_scores_and_questions_together_and_every_data_set_in_propo
         Question(f"{name}{i}", "?", dataset=name) for name, size in sizes.items() for i in range(size)
     ]
     table = MatrixArms(SPECS, {}, {}, "R@4", {})
-    pool = Pool.of(ScoreMatrix(tuple(questions), table, scores), None)
+    pool = Pool.from_matrix(ScoreMatrix(tuple(questions), table, scores), None)
     assert (pool.cost, pool.costs, pool.datasets) == (None, None, ("a", "b", "c"))
     seen = set()
     for seed in range(5):
@@ -425,7 +425,7 @@ def test_settings_out_of_their_range_are_refused(tmp_path: Path, bad: dict[str, 
 
 def test_the_smaller_of_two_sets_stands_for_its_larger_ones() -> None:
     scores = np.eye(3, dtype=np.float32)
-    outcomes = ComparedScores.of(scores, (2,), (0, 1), 1)
+    outcomes = ComparedScores.from_picks(scores, (2,), (0, 1), 1)
     assert outcomes.portfolio.tolist() == [[0, 0, 1], [0, 0, 1]]
     assert outcomes.average.tolist() == [[1, 0, 0], [1, 1, 0]]
     assert outcomes.single.tolist() == [0, 1, 0]
@@ -441,7 +441,7 @@ def test_the_chances_of_scores_stay_with_their_questions() -> None:
     questions = tuple(Question(f"q{i}", "?", dataset=(NQ, SQUAD)[i % 2]) for i in range(40))
     backbones = {name: Backbone(model=f"hashing:{n}") for n, name in enumerate(("mini", "large"), 8)}
     table = MatrixArms(SPECS, backbones, {}, "thumb", {})
-    pool = Pool.of(ScoreMatrix(questions, table, scores, known), None)
+    pool = Pool.from_matrix(ScoreMatrix(questions, table, scores, known), None)
     pool.split(0.5, rng)
     assert pool.chances is not None
     assert pool.chances.shape == pool.scores.shape < (5, 40)
@@ -463,7 +463,7 @@ def test_a_portfolio_of_a_log_goes_by_the_chances_of_its_scores() -> None:
     questions = tuple(Question(f"q{i}", "?") for i in range(n))
     best = []
     for known in (chances, None):
-        pool = Pool.of(
+        pool = Pool.from_matrix(
             ScoreMatrix(questions, table, log.copy(), None if known is None else known.copy()), None
         )
         chosen, held_out = pool.halves(pool.split(0.5, np.random.default_rng(1)))

@@ -51,7 +51,7 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_configuration_answers_a_question(document: dict[str, Any], tmp_path: Path) -> None:
     params = document["arms"]["portfolio"]["params"]
     kept(tmp_path / "ranker", "contrastive", params["arms"], **BLOCKS["contrastive.yaml"]["params"])
-    config = parse(document).settled()
+    config = parse(document).resolve_places()
     assert config.corpus.chunking == Chunking(words=290, overlap=28)
     assert set(config.actions) == {"words", "portfolio"}
     prepare(config, lambda *_: None)

@@ -21,7 +21,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import (
     RelevanceTraining,
     Training,
-    observed_features,
+    observe_features,
     read_labelled,
     read_questions,
     relevance_of_others,
@@ -103,7 +103,7 @@ def test_the_arm_that_it_prints_serves_the_model(config: AppConfig, tmp_path: Pa
     model, said = train(config, **write(tmp_path))
     assert "kind: learned_fusion, params: {arms: [first, second], model: " in said
     folder = str(config.home_path / "relevance")
-    settled = config.settled()
+    settled = config.resolve_places()
     corpus = ingest(settled.corpus.source, settled.corpus_sources[0].folder)
     words, params = ArmSpec(kind="bm25"), {"arms": ["first", "second"], "model": folder}
     specs = {"first": words, "second": words, "arm": ArmSpec(kind="learned_fusion", params=params)}
@@ -140,7 +140,7 @@ def router(config: AppConfig, files: dict[str, Any], stage: str = "retrieved", *
 @pytest.mark.slow
 def test_relevance_is_the_same_in_service_as_in_training(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
-    trained, settled = router(config, files), config.settled()
+    trained, settled = router(config, files), config.resolve_places()
     assert trained.router.schema is not None
     assert set(RELEVANCE) < set(trained.router.schema.retrieved)
     read = read_trained(config.home_path / "router")
@@ -150,11 +150,11 @@ def test_relevance_is_the_same_in_service_as_in_training(config: AppConfig, tmp_
     )
 
     async def vectors(_: str, ids: Sequence[str]) -> Any:
-        return PassageVectors(corpus, settled.indexes_path, backbone).of(ids)
+        return PassageVectors(corpus, settled.indexes_path, backbone).look_up(ids)
 
     scorer = RouterScorer(read, None, vectors, 5.0)
     asyncio.run(scorer.warm_up(embed_tiny(backbone)))
-    observed = observed_features(
+    observed = observe_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),
         settled,
         "tiny",
@@ -180,9 +180,9 @@ def embed_tiny(backbone: Backbone) -> Any:
 @pytest.mark.slow
 def test_relevance_of_a_question_ignores_its_own_gold(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
-    observed = observed_features(
+    observed = observe_features(
         read_labelled(files["outcomes"], read_questions(files["queries"])),
-        config.settled(),
+        config.resolve_places(),
         "tiny",
         Stage.RETRIEVED,
         lambda *_: None,

@@ -20,13 +20,13 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load, parse
 from armwise.agent.lab.offline import (
     Training,
-    joined,
-    observed_features,
+    join_outcomes,
+    observe_features,
     read_labelled,
     router_spec,
     train_router,
 )
-from armwise.agent.lab.offline.labelled_data import written
+from armwise.agent.lab.offline.labelled_data import find_writing
 from armwise.agent.lab.routers import validation
 from armwise.agent.routers import RouterError, Stage, Trained, build_router, read_trained
 from armwise.agent.routers.utility import Utility
@@ -114,7 +114,7 @@ def test_a_trained_router_chooses_well_on_held_out_questions(config: AppConfig, 
     assert read.about == made.about
     best = read.router.scores(sight(config, outcomes(6)).features).argmax(axis=1)
     assert [ARMS[arm] for arm in best] == ["none", "bm25", "dense"] * 2
-    settled = config.settled().model_dump(mode="json")
+    settled = config.resolve_places().model_dump(mode="json")
     assert parse({**settled, "router": {"path": str(config.home_path / "router")}}).router is not None
 
 
@@ -123,7 +123,7 @@ def sight(
 ) -> Any:
     path = config.home_path.parent / "seen.jsonl"
     portfolio_outcomes.write_outcomes(path, rows)
-    return observed_features(read_labelled([path]), config.settled(), "tiny", stage, lambda *_: None)
+    return observe_features(read_labelled([path]), config.resolve_places(), "tiny", stage, lambda *_: None)
 
 
 def test_what_is_kept_says_what_it_follows_from(config: AppConfig, labelled: Path) -> None:
@@ -219,10 +219,10 @@ def test_a_router_sees_in_service_what_it_learned(config: AppConfig, labelled: P
     rows = outcomes(9)
     shown = sight(config, rows, made.router.stage)
     expected = made.router.scores(shown.features)
-    settled = config.settled()
+    settled = config.resolve_places()
 
     async def look(_backbone: str, ids: Sequence[str]) -> Mapping[str, Any]:
-        return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).of(ids)
+        return PassageVectors(corpus, settled.indexes_path, settled.backbones["tiny"]).look_up(ids)
 
     corpus = ingest(settled.corpus.source, settled.corpus_sources[0].folder)
     scorer = RouterScorer(made, None, look, 1.0)
@@ -343,10 +343,10 @@ def test_a_question_that_is_not_known_for_every_arm_does_not_count() -> None:
 
 def test_where_the_cost_of_an_arm_is_not_known_that_of_looking_is_not() -> None:
     seen = known([[1, 0], [0, 1]], [[1, np.nan], [1, 2]])
-    looked = validation.charged(seen, Stage.RETRIEVED).costs["steps"]
+    looked = validation.charge_stage(seen, Stage.RETRIEVED).costs["steps"]
     np.testing.assert_array_equal(looked, [[np.nan, np.nan], [3.0, 3.0]])
     paid = replace(seen, costs={"usd": np.array([[np.nan, 0.5], [np.nan, np.nan]])})
-    money = validation.charged(paid, Stage.ANSWERED).costs["usd"]
+    money = validation.charge_stage(paid, Stage.ANSWERED).costs["usd"]
     np.testing.assert_array_equal(money, [[0.5, 0.5], [0.0, 0.0]], "who tells of no money charged none")
 
 
@@ -438,10 +438,10 @@ def test_places_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     portfolio_outcomes.write_outcomes(tmp_path / "rows.jsonl", outcomes(2))
     one = read_labelled([tmp_path / "rows.jsonl"])
     with pytest.raises(RouterError, match="arm 'none' on question 'q0' stands in two places"):
-        joined([one, one])
+        join_outcomes([one, one])
     other = replace(one, questions=(replace(one.questions[0], text="why?"), one.questions[1]))
     with pytest.raises(RouterError, match=r"'q0' is 'why\?' in one place, and 'who saw"):
-        joined([one, other])
+        join_outcomes([one, other])
 
 
 def test_missing_texts_come_from_the_questions(config: AppConfig, labelled: Path, tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_embedded(
 def test_a_damaged_manifest_is_named(tmp_path: Path, manifest: str) -> None:
     (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(RouterError, match=r"manifest\.json is damaged: "):
-        written([tmp_path])
+        find_writing([tmp_path])
 
 
 def test_a_corpus_that_holds_none_of_the_passages_is_refused(config: AppConfig, tmp_path: Path) -> None:

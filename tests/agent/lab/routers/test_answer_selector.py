@@ -14,8 +14,8 @@ from ray import cloudpickle
 
 from armwise.agent.cli.preparation import prepare
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.lab.offline import observed_features, read_labelled
-from armwise.agent.lab.offline.labelled_data import written
+from armwise.agent.lab.offline import observe_features, read_labelled
+from armwise.agent.lab.offline.labelled_data import find_writing
 from armwise.agent.lab.routers.answer_selector import RouterRanker, open_selector
 from armwise.agent.routers.dataset import RouterError, Stage
 from armwise.agent.routers.features import compute_features
@@ -55,7 +55,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
     source = write_corpus(tmp_path / "corpus.jsonl")
     corpus = {"name": "small", "source": str(source)}
-    return parse({**CONFIG, "home": str(tmp_path / "home"), "corpus": corpus}).settled()
+    return parse({**CONFIG, "home": str(tmp_path / "home"), "corpus": corpus}).resolve_places()
 
 
 def ids_of(number: int, arm: str) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def test_the_answer_with_the_highest_score_wins(config: AppConfig, labels: Path)
     assert (made.about.arms, made.about.k, made.about.writing) == (MEMBERS, 3, SHORT)
     only = [row for row in rows() if row.arm in MEMBERS]
     outcomes.write_outcomes(labels / "two.jsonl", only)
-    seen = observed_features(
+    seen = observe_features(
         read_labelled([labels / "two.jsonl"]), config, "tiny", Stage.ANSWERED, lambda *_: None
     )
     best = made.router.scores(seen.features).argmax(axis=1).tolist()
@@ -329,8 +329,8 @@ def test_outcomes_may_leave_the_writing_open(config: AppConfig, labels: Path, tm
     made, said = trained(config, labels / outcomes.FILE)
     assert made.about.writing is None
     assert "form:" not in said
-    assert written([labels, job_folder(tmp_path / "silent", None)]) is None
-    assert written([labels, labels]) == SHORT
+    assert find_writing([labels, job_folder(tmp_path / "silent", None)]) is None
+    assert find_writing([labels, labels]) == SHORT
 
 
 def test_answers_of_two_forms_are_refused(config: AppConfig, labels: Path, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_job_asks_such_an_arm_in_its_workers(config: AppConfig, labels: Path) 
         form=prompts.Form.SHORT,
         of_answers=(answer_measures.by_words("em", METRICS["em"]),),
         max_tokens=32,
-    ).validated()
+    ).validate()
     job.prepare(lambda *_: None)
     found = LabelWorker(cloudpickle.loads(cloudpickle.dumps(job))).block(0).outcomes
     assert [(row.arm, row.scores["em"], row.costs["steps"]) for row in found] == [

@@ -74,7 +74,7 @@ def test_calibrated_scores_rank_the_arms_of_a_question_by_score_and_offset() -> 
     np.testing.assert_allclose(router.scores(asked), expected)
     order = ("graph", "none", "dense", "bm25")
     at = positions(ARMS, order)
-    np.testing.assert_allclose(router.scores(asked.of(order)), expected[:, at])
+    np.testing.assert_allclose(router.scores(asked.select_arms(order)), expected[:, at])
 
 
 def test_scores_count_as_far_as_they_hold_on_unseen_questions(

@@ -38,7 +38,7 @@ def test_what_was_learned_is_nothing() -> None:
     seen = LABELS.features
     assert seen.retrieved is not None
     expected = seen.retrieved.values[:, 1:, SEEN.index("max_sim")]
-    np.testing.assert_array_equal(other.scores(seen.of(ARMS[1:])), expected)
+    np.testing.assert_array_equal(other.scores(seen.select_arms(ARMS[1:])), expected)
 
 
 def test_labels_without_the_number_are_refused() -> None:

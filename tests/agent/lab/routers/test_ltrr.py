@@ -14,12 +14,12 @@ from armwise.agent.lab.routers.neural.ltrr_training import (
     FeedForward,
     FitExamples,
     _some,
+    compute_squared_losses,
     pair_losses,
-    squared_losses,
     top_one_losses,
 )
-from armwise.agent.lab.routers.optimizer import Descent, seeded
-from armwise.agent.lab.routers.ranking_targets import centred
+from armwise.agent.lab.routers.optimizer import Descent, seed_torch
+from armwise.agent.lab.routers.ranking_targets import subtract_mean
 from armwise.agent.routers import dataset as parts
 from armwise.agent.routers.dataset import ArmTable, RouterError, RoutingDataset
 from tests.router_contracts import ARMS, world
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def network(n_columns: int = 3) -> FeedForward:
-    with seeded(5):
+    with seed_torch(5):
         return FeedForward((4, n_columns, 3), [16, 8, 4], identity=True).eval()
 
 
@@ -42,7 +42,7 @@ def examples(n: int = 6, n_columns: int = 3) -> FitExamples:
     rng = np.random.default_rng(0)
     own = rng.normal(size=(n, 3, n_columns))
     own[:, 0] = np.nan
-    return FitExamples.of(rng.normal(size=(n, 4)), own, rng.normal(size=(n, 3)))
+    return FitExamples.from_arrays(rng.normal(size=(n, 4)), own, rng.normal(size=(n, 3)))
 
 
 def test_the_loss_of_a_list_of_two_is_the_formula() -> None:
@@ -60,7 +60,7 @@ def test_the_loss_of_a_list_of_two_is_the_formula() -> None:
 def test_an_unknown_utility_is_in_no_loss() -> None:
     scores = torch.tensor([[0.3, 9.0, -0.4]], requires_grad=True)
     utility = torch.tensor([[2.0, NAN, 1.5]])
-    for losses, share in ((top_one_losses, 1.0), (squared_losses, 2.0 / 3.0)):
+    for losses, share in ((top_one_losses, 1.0), (compute_squared_losses, 2.0 / 3.0)):
         loss = losses(scores, utility)
         (slope,) = torch.autograd.grad(loss.sum(), scores)
         assert slope[0, 1] == 0.0
@@ -73,7 +73,7 @@ def test_the_loss_of_pairs_is_the_cross_entropy_of_both_directions() -> None:
     made, of = network(), examples(2)
     of.utility[0] = torch.tensor([1.0, 1.0, 0.0])  # two pairs and a tie
     of.utility[1] = torch.tensor([0.0, NAN, 2.0])  # one pair
-    arms, question = made.of_arms(of.own), made.of_question(of.question)
+    arms, question = made.project_arms(of.own), made.project_question(of.question)
 
     def loss_of(row: int, better: int, worse: int) -> float:
         won = made.rest(question[row] + arms[row, better] - arms[row, worse])
@@ -99,8 +99,8 @@ def test_some_pairs_are_as_many_as_there_may_be(most: int, seed: int) -> None:
 def test_numpy_and_torch_go_through_the_network_alike(n_columns: int) -> None:
     made, of = network(n_columns), examples(n_columns=n_columns)
     arrays = made.as_arrays()
-    question = arrays.of_question(of.question.numpy().astype(np.float64))
-    arms = arrays.of_arms(of.own.numpy().astype(np.float64), [0, 1, 2])
+    question = arrays.project_question(of.question.numpy().astype(np.float64))
+    arms = arrays.project_arms(of.own.numpy().astype(np.float64), [0, 1, 2])
     with torch.inference_mode():
         expected = made(of.question, of.own).numpy()
     np.testing.assert_allclose(arrays.rest(question[:, None] + arms), expected, atol=1e-6)
@@ -108,9 +108,13 @@ def test_numpy_and_torch_go_through_the_network_alike(n_columns: int) -> None:
 
 def test_the_score_of_pairs_is_the_mean_chance_of_being_better() -> None:
     router, seen = PairwiseFFN().fit(world(60, seed=1)), world(5, seed=2).features
-    alone = router.scores(seen.of(["dense"]))
+    alone = router.scores(seen.select_arms(["dense"]))
     assert alone.tolist() == [[0.5]] * 5
-    two = {arm: router.scores(seen.of(["dense", arm]))[:, 0] * 2.0 - 0.5 for arm in ARMS if arm != "dense"}
+    two = {
+        arm: router.scores(seen.select_arms(["dense", arm]))[:, 0] * 2.0 - 0.5
+        for arm in ARMS
+        if arm != "dense"
+    }
     expected = (0.5 + sum(two.values())) / 4.0
     np.testing.assert_allclose(router.scores(seen)[:, ARMS.index("dense")], expected, atol=1e-6)
 
@@ -156,7 +160,7 @@ def test_a_new_gap_is_taken_for_the_median(
 ) -> None:
     labels = world(60, seed=1)
     some = ("bm25", "dense", "graph")
-    known = RoutingDataset(labels.features.of(some), labels.utility[:, 1:])
+    known = RoutingDataset(labels.features.select_arms(some), labels.utility[:, 1:])
     router, seen = build().fit(known), known.features.retrieved
     assert seen is not None
     without, filled = seen.values.copy(), seen.values.copy()
@@ -186,7 +190,7 @@ def test_what_a_question_is_worth_on_average_does_not_matter(monkeypatch: pytest
 )
 def test_centred_utilities_are_as_far_apart_and_their_mean_is_zero(rows: list[list[float]]) -> None:
     utility = np.array(rows)
-    found = centred(utility)
+    found = subtract_mean(utility)
     several = (~np.isnan(utility)).sum(axis=1) > 1
     assert np.isnan(found[~several]).all()
     assert (np.isnan(found) == np.isnan(utility))[several].all()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, on_threads, seeded
+from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, on_threads, seed_torch
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,9 @@ def test_a_seed_draws_the_same_and_leaves_other_draws_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(2).tolist()
     torch.manual_seed(1)
-    with seeded(5):
+    with seed_torch(5):
         first = torch.rand(2).tolist()
-    with seeded(5):
+    with seed_torch(5):
         assert torch.rand(2).tolist() == first
     assert torch.rand(2).tolist() == expected
 

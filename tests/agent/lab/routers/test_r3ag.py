@@ -178,7 +178,7 @@ def test_the_head_in_numpy_is_the_head_in_torch() -> None:
     tower = HeadTower(16, len(ARMS), 8)
     with torch.no_grad():
         expected = tower(tower.inputs(labels.features)).numpy()
-    np.testing.assert_allclose(tower.fitted().encode(labels.features), expected, atol=1e-6)
+    np.testing.assert_allclose(tower.to_encoder().encode(labels.features), expected, atol=1e-6)
 
 
 def test_an_encoder_brings_a_question_near_to_its_positives() -> None:
@@ -324,7 +324,7 @@ def test_the_full_form_scores_each_question_alone_and_each_arm_as_any_other(full
     np.testing.assert_allclose(full.scores(seen), alone, atol=1e-5)
     few = ("graph", "none")
     np.testing.assert_array_equal(
-        full.scores(seen.of(few)), full.scores(seen)[:, [seen.arms.index(arm) for arm in few]]
+        full.scores(seen.select_arms(few)), full.scores(seen)[:, [seen.arms.index(arm) for arm in few]]
     )
 
 

@@ -97,7 +97,7 @@ def test_pointwise_svm_is_the_one_of_scikit_learn(stage: str) -> None:
 
     def rows(features: Features) -> Floats:
         features = schema.conform(features)
-        question, own = preparation.question(features), preparation.imputed(features)
+        question, own = preparation.question(features), preparation.impute(features)
         names = 3.0 * np.eye(4)
         return np.array(
             [np.concatenate([q, c, names[a]]) for q, of_arms in zip(question, own, strict=True)
@@ -148,8 +148,8 @@ def test_ties_teach_a_pairwise_svm_nothing() -> None:
     labels = world(80, seed=1)
     tied = labels.utility.copy()
     tied[:20] = 0.5
-    preparation = Preparation.of(labels.features, 4)
-    question, own = preparation.question(labels.features), preparation.imputed(labels.features)
+    preparation = Preparation.fit(labels.features, 4)
+    question, own = preparation.question(labels.features), preparation.impute(labels.features)
     with_ties = rank(question, own, tied, 3.0)
     without = rank(question[20:], own[20:], tied[20:], 3.0)
     np.testing.assert_allclose(with_ties.question, without.question, atol=1e-12)

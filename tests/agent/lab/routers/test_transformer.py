@@ -98,8 +98,12 @@ def test_a_transformer_keeps_its_promise(
 def test_a_pairwise_transformer_ranks_by_wins_over_the_others(model: str) -> None:
     """Alone, an arm ties with itself; its score among four is the mean over each, itself included."""
     router, seen = Transformer(model=model, loss="pairwise").fit(world(30, seed=1)), asked(5)
-    assert router.scores(seen.of(["dense"])).tolist() == [[0.5]] * 5
-    two = {arm: router.scores(seen.of(["dense", arm]))[:, 0] * 2.0 - 0.5 for arm in ARMS if arm != "dense"}
+    assert router.scores(seen.select_arms(["dense"])).tolist() == [[0.5]] * 5
+    two = {
+        arm: router.scores(seen.select_arms(["dense", arm]))[:, 0] * 2.0 - 0.5
+        for arm in ARMS
+        if arm != "dense"
+    }
     expected = (0.5 + sum(two.values())) / 4.0
     np.testing.assert_allclose(router.scores(seen)[:, ARMS.index("dense")], expected, atol=1e-6)
 

@@ -43,7 +43,7 @@ def test_the_sums_are_those_of_xgboost_to_the_last_bit(
     rng = np.random.default_rng(seed)
     booster = grow(objective, draw_rows(rng, 100, missing), rng, max_depth=depth)
     rows = draw_rows(rng, 60, 0.3)
-    trees = TreeEnsemble.restore(TreeEnsemble.of(booster).state())
+    trees = TreeEnsemble.restore(TreeEnsemble.from_booster(booster).state())
     expected = booster.inplace_predict(rows, predict_type="margin")
     np.testing.assert_array_equal(trees.sums(rows), expected)
 
@@ -51,7 +51,7 @@ def test_the_sums_are_those_of_xgboost_to_the_last_bit(
 def test_trees_without_a_split_sum_their_roots() -> None:
     rng = np.random.default_rng(0)
     booster = grow(OBJECTIVES[0], draw_rows(rng, 40, 0.0), rng, gamma=1e9)
-    trees, rows = TreeEnsemble.of(booster), draw_rows(rng, 3, 0.5)
+    trees, rows = TreeEnsemble.from_booster(booster), draw_rows(rng, 3, 0.5)
     assert trees.depth == 0
     np.testing.assert_array_equal(trees.sums(rows), booster.inplace_predict(rows, predict_type="margin"))
 
@@ -69,7 +69,7 @@ def test_trees_without_a_split_sum_their_roots() -> None:
 )
 def test_damaged_trees_are_refused(name: str, at: int, value: int | None) -> None:
     rng = np.random.default_rng(1)
-    state = TreeEnsemble.of(grow(OBJECTIVES[0], draw_rows(rng, 40, 0.1), rng)).state()
+    state = TreeEnsemble.from_booster(grow(OBJECTIVES[0], draw_rows(rng, 40, 0.1), rng)).state()
     state[f"trees.{name}"] = state[f"trees.{name}"].copy()
     state[f"trees.{name}"][at] = len(state["trees.columns"]) if value is None else value  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="trees"):
@@ -79,7 +79,7 @@ def test_damaged_trees_are_refused(name: str, at: int, value: int | None) -> Non
 @pytest.mark.parametrize("name", ["thresholds", "missing_left", "base", "columns"])
 def test_arrays_of_other_lengths_are_refused(name: str) -> None:
     rng = np.random.default_rng(1)
-    state = TreeEnsemble.of(grow(OBJECTIVES[0], draw_rows(rng, 40, 0.1), rng)).state()
+    state = TreeEnsemble.from_booster(grow(OBJECTIVES[0], draw_rows(rng, 40, 0.1), rng)).state()
     state[f"trees.{name}"] = state[f"trees.{name}"][:-1]
     with pytest.raises(ValueError, match="lengths"):
         TreeEnsemble.restore(state)

@@ -175,7 +175,7 @@ def test_the_same_bytes_come_of_any_number_of_threads(
 
 def test_a_pair_is_asked_in_both_directions_and_an_arm_against_itself_is_a_half() -> None:
     sums = np.log(np.array([[[1.0, 3.0], [1.0, 1.0]]]))  # the first wins 3 of 4, the second 1 of 2
-    ranked = PairwiseXGBoost()._ranked(sums)  # noqa: SLF001 - the rule by itself
+    ranked = PairwiseXGBoost()._to_scores(sums)  # noqa: SLF001 - the rule by itself
     np.testing.assert_allclose(ranked, [[(0.5 + 0.625) / 2.0, (0.5 + 0.375) / 2.0]])
 
 
@@ -191,7 +191,7 @@ def test_scores_of_pairs_are_probabilities_around_one_half(seed: int) -> None:
 
 
 def test_one_arm_alone_is_as_good_as_itself() -> None:
-    assert PAIRWISE.scores(world(3, seed=2).features.of(("dense",))).tolist() == [[0.5]] * 3
+    assert PAIRWISE.scores(world(3, seed=2).features.select_arms(("dense",))).tolist() == [[0.5]] * 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from armwise.agent.lab.routers.utilities import priced, routing_labels, utilities
+from armwise.agent.lab.routers.utilities import price_costs, routing_labels, utilities
 from armwise.agent.routers.dataset import Features, Floats, RouterError
 from armwise.agent.routers.utility import LTRR, R3AG, Utility
 from armwise.arms.lab.portfolio import Outcomes
@@ -71,13 +71,13 @@ def test_cost_is_priced_and_weighed() -> None:
     told = utilities(rows, Utility(measures={"acc": 1.0}, cost_weight=0.1))
     np.testing.assert_allclose(told, [[1.0, 0.9, 0.8]])
     with pytest.raises(RouterError, match=r"kilotokens have the price 1.*'completion_tokens'"):
-        priced(rows, Prices(kilotokens=1.0))
+        price_costs(rows, Prices(kilotokens=1.0))
 
 
 def test_an_unknown_cost_hides_its_own_arm_alone() -> None:
     rows = outcomes(f1=[[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]])
     rows.costs["steps"][0, 1] = np.nan
-    np.testing.assert_array_equal(priced(rows, Prices(steps=1.0)), [[0.0, np.nan, 2.0], [0.0, 1.0, 2.0]])
+    np.testing.assert_array_equal(price_costs(rows, Prices(steps=1.0)), [[0.0, np.nan, 2.0], [0.0, 1.0, 2.0]])
     told = utilities(rows, Utility(cost_weight=0.1, over="none", scale="minmax"))
     np.testing.assert_allclose(told, [[1.0, np.nan, 0.0], [1.0, 0.5, 0.0]])
 
@@ -85,7 +85,7 @@ def test_an_unknown_cost_hides_its_own_arm_alone() -> None:
 def test_an_unknown_price_in_dollars_counts_as_none() -> None:
     rows = outcomes(f1=[[0.5, 0.5, 0.5]])
     paid = replace(rows, costs={**rows.costs, "usd": np.array([[0.25, np.nan, 0.5]])})
-    np.testing.assert_array_equal(priced(paid, Prices(steps=0.0, usd=2.0)), [[0.5, 0.0, 1.0]])
+    np.testing.assert_array_equal(price_costs(paid, Prices(steps=0.0, usd=2.0)), [[0.5, 0.0, 1.0]])
 
 
 def test_of_two_arms_that_find_the_same_the_cheaper_one_has_the_higher_utility() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.lab.routers.validation import charged, validate_router
+from armwise.agent.lab.routers.validation import charge_stage, validate_router
 from armwise.agent.routers.dataset import Stage
 from armwise.agent.routers.utility import Utility
 from armwise.arms.lab.portfolio import Outcomes
@@ -70,17 +70,17 @@ def test_where_no_question_is_known_whole_there_is_nothing_to_report() -> None:
 
 def test_looking_at_all_arms_costs_their_sum_and_is_unknown_where_one_of_them_is() -> None:
     rows = outcomes([[0.0, 1.0, 0.5]] * 2, [[1.0, 2.0, 4.0], [1.0, NAN, 4.0]])
-    assert charged(rows, Stage.QUESTION).costs["steps"][0].tolist() == [1.0, 2.0, 4.0]
-    np.testing.assert_array_equal(charged(rows, Stage.RETRIEVED).costs["steps"], [[7.0] * 3, [NAN] * 3])
+    assert charge_stage(rows, Stage.QUESTION).costs["steps"][0].tolist() == [1.0, 2.0, 4.0]
+    np.testing.assert_array_equal(charge_stage(rows, Stage.RETRIEVED).costs["steps"], [[7.0] * 3, [NAN] * 3])
 
 
 def test_a_router_that_looks_at_all_arms_pays_for_the_searches_of_all_and_for_one_answer() -> None:
     rows = outcomes([[0.0, 1.0, 0.5]], [[0.0, 1.0, 2.0]])
     paid = {"usd": np.array([[NAN, 3.0, 5.0]]), "search_usd": np.array([[NAN, 1.0, 4.0]])}
     costs = replace(rows, costs={**rows.costs, **paid})
-    assert charged(costs, Stage.RETRIEVED).costs["usd"].tolist() == [[5.0, 7.0, 6.0]]
-    assert charged(costs, Stage.ANSWERED).costs["usd"].tolist() == [[8.0] * 3]
-    np.testing.assert_array_equal(charged(costs, Stage.QUESTION).costs["usd"], [[0.0, 3.0, 5.0]])
+    assert charge_stage(costs, Stage.RETRIEVED).costs["usd"].tolist() == [[5.0, 7.0, 6.0]]
+    assert charge_stage(costs, Stage.ANSWERED).costs["usd"].tolist() == [[8.0] * 3]
+    np.testing.assert_array_equal(charge_stage(costs, Stage.QUESTION).costs["usd"], [[0.0, 3.0, 5.0]])
     for name in paid:
         alone = replace(rows, costs={name: paid[name]})
-        assert charged(alone, Stage.RETRIEVED).costs.keys() == {name}
+        assert charge_stage(alone, Stage.RETRIEVED).costs.keys() == {name}

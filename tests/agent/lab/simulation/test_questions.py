@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffled
+from armwise.agent.lab.simulation.questions import QuestionsError, SimulatedQuestion, load_questions, shuffle
 
 GOOD = '{"id": "q1", "question": "Who?", "answers": ["Ada"], "gold_ids": ["p1"], "dataset": "nq", "level": 3}'
 
@@ -56,6 +56,6 @@ def test_a_file_that_is_missing_empty_or_not_compressed_is_refused(tmp_path: Pat
 
 def test_a_seed_stands_for_one_order_of_all_questions() -> None:
     questions = [SimulatedQuestion(id=str(i), question="?") for i in range(50)]
-    assert shuffled(questions, seed=1) == shuffled(questions, seed=1)
-    assert shuffled(questions, seed=1) != shuffled(questions, seed=2)
-    assert sorted(shuffled(questions, seed=1), key=lambda q: int(q.id)) == questions
+    assert shuffle(questions, seed=1) == shuffle(questions, seed=1)
+    assert shuffle(questions, seed=1) != shuffle(questions, seed=2)
+    assert sorted(shuffle(questions, seed=1), key=lambda q: int(q.id)) == questions

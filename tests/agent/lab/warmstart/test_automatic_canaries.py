@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.warmstart import AutomaticCanaries
-from armwise.agent.lab.warmstart.canary import CanaryAction, NextStep, first_share, grown_share, next_step
+from armwise.agent.lab.warmstart.canary import CanaryAction, NextStep, first_share, grow_share, next_step
 from armwise.agent.learning import Recipe, digest_configuration, publish_candidate
 from armwise.agent.policies import Exploration, PolicySpec
 from armwise.feedback.errors import QueueFullError
@@ -42,7 +42,7 @@ def held(share: float = 0.0, **figures: float) -> dict[str, Any]:
 @given(st.floats(0.02, 0.5), st.floats(-2.0, 1.0), st.sampled_from([1.0, 2.0]))
 def test_the_possible_loss_never_grows(first: float, low: float, width: float) -> None:
     low = max(low, -width)
-    share = grown_share(first, low, width)
+    share = grow_share(first, low, width)
     assert first <= share <= 0.5
     assert share * max(-low, 0.0) <= first * width * (1.0 + 1e-12)
 
@@ -179,7 +179,7 @@ class Beside:
     def __init__(self, store: Store, config: AppConfig) -> None:
         self.store, self.config = store, config
         self.now, self.asked = 1e6, 0
-        self.configured = Recipe.configured(config).digest
+        self.configured = Recipe.from_config(config).digest
         self.epoch = take_epoch(store, "test", 0.0)
         self.task = AutomaticCanaries(store, config, lambda: self.now)
         self.traffic(1)
@@ -371,7 +371,7 @@ def test_a_canary_that_cannot_be_judged_holds_up_no_other(beside: Beside) -> Non
 def test_a_share_follows_from_the_arms_that_are_live_now(beside: Beside) -> None:
     version = beside.canary(share=0.3)
     arms = dict(beside.config.arm_documents)
-    arm_sets.started(beside.store, arms)
+    arm_sets.start(beside.store, arms)
     arm_sets.replace(beside.store, [*arms, "more-1", "more-2", "more-3"], arms)
     beside.traffic(50)
     beside.look(held(0.3, low=-2.0))

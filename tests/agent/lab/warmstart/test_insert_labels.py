@@ -25,7 +25,7 @@ from armwise.agent.lab.offline import Scoring, score_arms
 from armwise.agent.lab.routers import utilities
 from armwise.agent.lab.warmstart import InsertSettings, WarmStartError, label_decisions, make_contexts
 from armwise.agent.lab.warmstart import insert_labels as run
-from armwise.agent.lab.warmstart.labels import choose_labels, compute_reward, seen_as, turns
+from armwise.agent.lab.warmstart.labels import choose_labels, compute_reward, describe_inputs, turns
 from armwise.agent.learning import Learner, Recipe
 from armwise.agent.policies import (
     FeatureSpec,
@@ -33,9 +33,9 @@ from armwise.agent.policies import (
     PolicySpec,
     build_policy,
     choose,
+    compute_served_distribution,
     describe,
     sampling,
-    served_distribution,
 )
 from armwise.agent.routers import RouterError
 from armwise.arms.lab.portfolio import MatrixArms, Outcomes, read_matrix, write_matrix
@@ -246,7 +246,7 @@ def test_a_label_costs_what_training_charges_for_it(costs: dict[str, float], cos
     outcomes = told({"em": [[1.0, 1.0, 1.0]]}, {name: np.full((1, 3), told) for name, told in costs.items()})
     (one, *_) = entered(outcomes, rule)
     assert one.execution.cost == cost
-    assert prices.total(one.execution.cost) == pytest.approx(utilities.priced(outcomes, prices)[0, 0])
+    assert prices.total(one.execution.cost) == pytest.approx(utilities.price_costs(outcomes, prices)[0, 0])
 
 
 def test_labels_of_one_arm_tell_what_it_earns_and_leave_no_choice() -> None:
@@ -291,7 +291,7 @@ def earned(policy: Policy, seed: int) -> float:
     """Return the mean reward of the first 300 decisions of a policy that learns as it goes."""
     outcomes, rewards = world(300, seed), []
     for row, context in enumerate(seen(outcomes)):
-        p = served_distribution(policy, context, ARMS, 0.01)
+        p = compute_served_distribution(policy, context, ARMS, 0.01)
         drawn = choose(p, sampling.uniform_from(f"{seed}-{row}", "salt"))
         rewards.append(float(outcomes.scores["em"][row, drawn]))
         decision = Decision(f"d-{row}", context, ARMS, tuple(p.tolist()), ARMS[drawn], policy.kind, 1)
@@ -355,7 +355,7 @@ def warmed(config: AppConfig, outcomes: Path, **fields: Any) -> str:
 
 
 def learner(store: Store, config: AppConfig, clock: Callable[[], float]) -> Learner:
-    return Learner(store, Recipe.configured(config), ARMS, take_epoch(store, "test", 0.0), clock)
+    return Learner(store, Recipe.from_config(config), ARMS, take_epoch(store, "test", 0.0), clock)
 
 
 def learned(store: Store, rule: RewardRule) -> list[str]:
@@ -425,18 +425,21 @@ def test_another_encoder_or_arm_makes_new_labels(
     changes: dict[str, Any],
 ) -> None:
     first = {**CONFIG, "features": {"embedding": {"backbone": "tiny", "dims": 4}}}
-    assert seen_as(parse(first)) == seen_as(parse(first))
+    assert describe_inputs(parse(first)) == describe_inputs(parse(first))
     profiles = {"bm25": Profile(np.eye(2, dtype=np.float32))} if "features" in changes else {}
-    assert seen_as(parse(first))["bm25"] != seen_as(parse({**first, **changes}), profiles)["bm25"]
+    assert (
+        describe_inputs(parse(first))["bm25"]
+        != describe_inputs(parse({**first, **changes}), profiles)["bm25"]
+    )
 
 
 def test_labels_of_an_arm_are_the_same_whatever_the_others_are() -> None:
-    before, fewer = seen_as(parse(CONFIG)), {**CONFIG["arms"]}
+    before, fewer = describe_inputs(parse(CONFIG)), {**CONFIG["arms"]}
     del fewer["dense"]
-    assert seen_as(parse({**CONFIG, "arms": fewer})) == {arm: before[arm] for arm in fewer}
+    assert describe_inputs(parse({**CONFIG, "arms": fewer})) == {arm: before[arm] for arm in fewer}
     profiles = {"dense": Profile(np.eye(2, dtype=np.float32))}
     near = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
-    assert seen_as(near)["bm25"] == seen_as(near, profiles)["bm25"]
+    assert describe_inputs(near)["bm25"] == describe_inputs(near, profiles)["bm25"]
 
 
 @pytest.mark.parametrize("run", [None, 2])
@@ -467,8 +470,8 @@ def test_an_outcome_that_took_another_time_is_the_same_label() -> None:
 def test_labels_are_anew_where_a_source_has_changed() -> None:
     config = parse({**CONFIG, "features": {"similarity": {"backbone": "tiny"}}})
     before, after = ({"bm25": Profile(k * np.eye(2, dtype=np.float32))} for k in (1, 2))
-    assert seen_as(config, before) == seen_as(config, {**before})
-    assert seen_as(config, before)["bm25"] != seen_as(config, after)["bm25"]
+    assert describe_inputs(config, before) == describe_inputs(config, {**before})
+    assert describe_inputs(config, before)["bm25"] != describe_inputs(config, after)["bm25"]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ EVERY_HOUR: dict[str, Any] = {"every": "PT1H"}
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    return configured(tmp_path, **EVERY_HOUR).settled()
+    return configured(tmp_path, **EVERY_HOUR).resolve_places()
 
 
 class Children:
@@ -87,7 +87,7 @@ def task(store: Store, config: AppConfig, children: Children, clock: Clock) -> W
 
 
 def ours(config: AppConfig) -> str:
-    return Recipe.configured(config).digest
+    return Recipe.from_config(config).digest
 
 
 def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: Task) -> None:
@@ -154,7 +154,7 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
             runs.finish(store, run, state, at)
         return run.trigger
 
-    learner = Recipe.configured(config)
+    learner = Recipe.from_config(config)
     epoch = take_epoch(store, "test", 0.0)
     versions.publish(store, learner.draft(b"state", 0, 0, None, epoch, 0.0), b"state")
     assert done(101.0, runs.RunState.HELD) is runs.Trigger.SCHEDULE

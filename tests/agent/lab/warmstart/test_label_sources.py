@@ -56,7 +56,8 @@ class World:
     def config(self, **changes: Any) -> AppConfig:
         corpus = {"name": "small", "source": str(self.folder / "corpus.jsonl")}
         document = {**CONFIG, "home": str(self.folder / "home"), "corpus": corpus}
-        return parse({**document, "log_url": f"sqlite:///{self.folder / 'log.db'}", **changes}).settled()
+        document["log_url"] = f"sqlite:///{self.folder / 'log.db'}"
+        return parse({**document, **changes}).resolve_places()
 
     def gathering(self, sources: Mapping[str, Any], *before: Run, **changes: Any) -> LabelSources:
         plan = {"warm_start": {"sources": sources, "portfolio": {"measure": "em"}}}

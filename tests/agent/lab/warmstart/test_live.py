@@ -25,7 +25,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.ope import GateSpec
 from armwise.feedback.registry import active_policy, arm_sets, promotions, routers, runs, versions
-from armwise.feedback.training_log import learned_examples, router_contexts
+from armwise.feedback.training_log import read_learned_examples, router_contexts
 from tests.agent.evaluation.test_evaluate import ARMS, evaluated, of, turn
 from tests.agent.fakes import CONFIG
 from tests.agent.lab.warmstart.test_run import (
@@ -65,18 +65,18 @@ def test_a_candidate_brings_the_router_and_learns_from_its_scores(world: World) 
     assert candidate.router == run.inputs["router"] == found_by(run, "learn")["router"] is not None
     recipe = active_recipe(world.store, world.config)
     assert recipe.router == candidate.router
-    assert recipe != Recipe.configured(world.config)
+    assert recipe != Recipe.from_config(world.config)
     assert said_by(run, "router").startswith("trained ridge on 12 questions: of those that")
     assert said_by(run, "router").endswith("; the candidate brings it")
     assert said_by(run, "learn").endswith(f"; its router is {candidate.router[:12]}"), "it searches nothing"
     about = open_router(world.store, candidate.router).trained.about
     assert (about.kind, set(about.arms)) == ("ridge", set(ARMS))
-    learned = list(learned_examples(world.store, recipe.reward, recipe.start, router=recipe.router))
+    learned = list(read_learned_examples(world.store, recipe.reward, recipe.start, router=recipe.router))
     assert len(learned) == 96, "labels and traffic"
     for one in learned:
         scores = [one.decision.context.arms[arm][ROUTER] for arm in ARMS]
         assert np.isfinite(scores).all()
-    plain = learned_examples(world.store, recipe.reward, recipe.start)
+    plain = read_learned_examples(world.store, recipe.reward, recipe.start)
     assert all(ROUTER not in one.decision.context.arms[arm] for one in plain for arm in ARMS)
     traffic = learned[-1].decision.context
     stored = open_router(world.store, candidate.router)
@@ -91,9 +91,11 @@ def test_labels_have_the_scores_of_routers_that_were_not_fitted_to_them(world: W
     assert candidate.router is not None
     stored = open_router(world.store, candidate.router)
     arms = stored.trained.about.arms
-    start = Recipe.of(candidate, world.config.reward).start
-    (first, *_) = learned_examples(world.store, world.config.reward, start, upto=0, router=candidate.router)
-    fitted, unseen = stored.unseen.of([first.decision.context.question], len(arms))
+    start = Recipe.from_version(candidate, world.config.reward).start
+    (first, *_) = read_learned_examples(
+        world.store, world.config.reward, start, upto=0, router=candidate.router
+    )
+    fitted, unseen = stored.unseen.look_up([first.decision.context.question], len(arms))
     assert fitted.all()
     assert [first.decision.context.arms[arm][ROUTER] for arm in arms] == unseen[0].tolist()
 
@@ -107,12 +109,12 @@ def test_a_rebuild_gives_the_scores_that_the_learner_gave(
     promoted = world.newest()
     assert promoted.router is not None
     world.store.append([fact for number in range(60, 70) for fact in turn(number, ARMS[number % 3])])
-    assert len(router_contexts.unscored(world.store, promoted.router, newest=1000)) == 10
+    assert len(router_contexts.list_unscored(world.store, promoted.router, newest=1000)) == 10
     world.learn()
     newest = world.newest()
     assert (newest.recipe, newest.router) == (promoted.recipe, promoted.router)
     assert newest.examples_seq == promoted.examples_seq + 36 + 10, "labels have a place in the training log"
-    assert router_contexts.unscored(world.store, promoted.router, newest=1000) == []
+    assert router_contexts.list_unscored(world.store, promoted.router, newest=1000) == []
     report = verify_states(world.store, world.config, lambda *_: None, every=True)
     assert report.sound
     assert {one.version for one in report.states} >= {promoted.version, newest.version}
@@ -125,10 +127,10 @@ def test_unscored_decisions_stay_without_scores(world: World, monkeypatch: pytes
     world.warmed(**live(world.folder))
     first = world.newest()
     assert first.router is not None
-    recipe = Recipe.of(first, world.config.reward)
+    recipe = Recipe.from_version(first, world.config.reward)
     other = replace(recipe, policy=PolicySpec(kind="epsilon_greedy"))
     publish_candidate(world.store, other, ARMS, backbones=world.config.backbones)
-    learned = learned_examples(world.store, recipe.reward, recipe.start, router=first.router)
+    learned = read_learned_examples(world.store, recipe.reward, recipe.start, router=first.router)
     assert sum(ROUTER in one.decision.context.arms["bm25"] for one in learned) == 10
     report = verify_states(world.store, world.config, lambda *_: None, number=first.version)
     assert report.sound, report.states
@@ -140,7 +142,7 @@ def test_scores_once_stored_stay_as_they_are(world: World) -> None:
     router = world.newest().router
     assert router is not None
     router_contexts.store_scores(world.store, router, {"0": {"bm25": 9.0}, "new": None})
-    decision = next(iter(learned_examples(world.store, world.config.reward, router=router))).decision
+    decision = next(iter(read_learned_examples(world.store, world.config.reward, router=router))).decision
     assert decision.context.arms["bm25"][ROUTER] != 9.0
     router_contexts.store_scores(world.store, router, {"new": {"bm25": 9.0}})
     assert (
@@ -156,7 +158,7 @@ def test_routers_that_were_never_promoted_are_removed_but_for_the_newest(world: 
     ]
     for digest in found:
         router_contexts.store_scores(world.store, digest, {"d-1": {"bm25": 1.0}})
-    recipe = replace(Recipe.configured(world.config), router=found[0])
+    recipe = replace(Recipe.from_config(world.config), router=found[0])
     state = recipe.build(ARMS).save()
     number = versions.publish_beside(world.store, recipe.draft(state, 0, 0, None, 0, 0.0), state)
     version = versions.find(world.store, number)
@@ -243,7 +245,7 @@ def test_a_candidate_that_brings_arms_is_no_canary_by_itself(world: World) -> No
 @pytest.mark.slow
 def test_a_candidate_of_labels_keeps_the_arms_that_a_version_brought(world: World) -> None:
     either_is_right(world.folder)
-    arm_sets.started(world.store, CONFIG["arms"])
+    arm_sets.start(world.store, CONFIG["arms"])
     world.gate = PROMOTE
     world.warmed(**live(world.folder, portfolio={"measure": "em", "k": 2, "live": True}))
     brought = world.newest().arms
@@ -278,7 +280,7 @@ def test_arms_never_drawn_hold_a_candidate(world: World, brought: set[str], held
     arms = {
         name: CONFIG["arms"].get(name, {"kind": "bm25", "params": {"k1": 2.0}}) for name in sorted(brought)
     }
-    recipe = replace(Recipe.configured(world.config), arms=arms)
+    recipe = replace(Recipe.from_config(world.config), arms=arms)
     version = publish_candidate(world.store, recipe, ARMS)
     judged = of(
         evaluated(world.config, world.store, f"recipe:{version.version}", gate=True),
@@ -335,7 +337,7 @@ def test_a_first_candidate_is_promoted_with_the_policy_of_the_warm_start_if_its_
     assert reasons_of(run)[0] == (
         "Its router gains nothing: on held-out questions it earns 1.0000, and dense for all of them 1.0000."
     )
-    assert recipe == Recipe.configured(config), "what served before still does"
+    assert recipe == Recipe.from_config(config), "what served before still does"
     assert candidate is not None
     assert candidate.router == run.inputs["router"], "and the candidate is there to be promoted by hand"
 

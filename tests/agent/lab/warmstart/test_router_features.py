@@ -14,14 +14,14 @@ from rich.console import Console
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.offline import (
     Training,
-    observed_features,
+    observe_features,
     read_labelled,
-    sampled_profiles,
+    sample_profiles,
     train_router,
 )
 from armwise.agent.lab.warmstart import InsertSettings, make_contexts
 from armwise.agent.lab.warmstart import insert_labels as enter_labels
-from armwise.agent.lab.warmstart.labels import RouterScores, charged, score_labelled
+from armwise.agent.lab.warmstart.labels import RouterScores, charge_searches, score_labelled
 from armwise.agent.routers import RouterError, Stage, Trained, out_of_fold, read_trained
 from armwise.arms import manifest
 from armwise.arms.lab.portfolio import Outcomes
@@ -72,7 +72,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     """A corpus of twelve passages, three arms, a backbone that hashes words, and no router."""
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
     source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
-    return parse({**CONFIG, "home": str(tmp_path / "home"), "corpus": source}).settled()
+    return parse({**CONFIG, "home": str(tmp_path / "home"), "corpus": source}).resolve_places()
 
 
 def trained(config: AppConfig, router: dict[str, Any], outcomes: Path, **fields: Any) -> AppConfig:
@@ -123,7 +123,7 @@ def entered(config: AppConfig) -> list[Example]:
 def test_labels_and_routers_see_the_profile_of_each_source(config: AppConfig, tmp_path: Path) -> None:
     features = {"similarity": {"backbone": "tiny", "passages": 5}}
     config = parse({**config.model_dump(mode="json"), "features": features})
-    profiles = sampled_profiles(config, silent)
+    profiles = sample_profiles(config, silent)
     assert {name: one.vectors.shape for name, one in profiles.items()} == {
         name: (5, DIM) for name in config.arms if name != "none"
     }
@@ -134,11 +134,11 @@ def test_labels_and_routers_see_the_profile_of_each_source(config: AppConfig, tm
     assert {name: own["similarity"] for name, own in context.arms.items() if name in near} == near
     assert "similarity" not in context.arms["none"]
     outcomes = read_labelled([file_of(tmp_path, rows(6, seed=1))])
-    seen = observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features.passages
+    seen = observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features.passages
     assert seen.keys() == profiles.keys()
     other = parse({**config.model_dump(mode="json"), "features": {}})
-    assert sampled_profiles(other, silent) == {}
-    assert sampled_profiles(config, silent, "other") == {}
+    assert sample_profiles(other, silent) == {}
+    assert sample_profiles(config, silent, "other") == {}
 
 
 # -- whose scores they are ---------------------------------------------------------------------------
@@ -172,9 +172,7 @@ def test_a_label_does_not_tell_what_the_router_knows_from_it(config: AppConfig, 
     by_heart = {**TREES, "params": {**TREES["params"], "dims": 8, "rounds": 300}}
     config = trained(config, by_heart, path, folds=4)
     advice, outcomes, router = asked(config, path)
-    fitted = router.router.scores(
-        observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features
-    )
+    fitted = router.router.scores(observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features)
     right = outcomes.scores["em"]
     assert advice.out_of_fold == 120
     assert np.corrcoef(fitted.ravel(), right.ravel())[0, 1] > 0.4
@@ -189,12 +187,12 @@ def test_training_questions_have_out_of_fold_scores(config: AppConfig, tmp_path:
     assert advice.summary() == (
         "the router scores 6 questions as in service, and 24 that it was trained on as routers that were not"
     )
-    plain = router.router.scores(observed_features(outcomes, config, "tiny", Stage.QUESTION, silent).features)
+    plain = router.router.scores(observe_features(outcomes, config, "tiny", Stage.QUESTION, silent).features)
     np.testing.assert_allclose(table(advice)[:6], plain[:6])
     assert config.router is not None
     unseen = out_of_fold.read_out_of_fold(config.router.path, router.about)
     texts = [question.text for question in outcomes.questions]
-    trained_on, said = unseen.of(texts, len(ARMS))
+    trained_on, said = unseen.look_up(texts, len(ARMS))
     assert trained_on.tolist() == [False] * 6 + [True] * 24
     np.testing.assert_array_equal(table(advice)[6:], said[6:])
     assert not np.allclose(table(advice)[6:], plain[6:])
@@ -207,7 +205,7 @@ def test_only_live_arms_that_the_router_knows_have_scores(config: AppConfig, tmp
     advice, outcomes, router = asked(parse({**config.model_dump(mode="json"), "arms": arms}), path)
     assert {tuple(told) for told in advice.scores} == {("dense", "bm25")}
     assert config.router is not None
-    _, said = out_of_fold.read_out_of_fold(config.router.path, router.about).of(
+    _, said = out_of_fold.read_out_of_fold(config.router.path, router.about).look_up(
         [outcomes.questions[5].text], 3
     )
     assert list(advice.scores[5].values()) == said[0, [2, 1]].tolist()
@@ -227,7 +225,7 @@ def test_what_was_said_of_held_out_questions_is_kept(
     assert config.router is not None
     texts = [question.text for question in read_labelled([path]).questions]
     unseen = out_of_fold.read_out_of_fold(config.router.path, read_trained(config.router.path).about)
-    trained_on, said = unseen.of([*texts, "another?"], 3)
+    trained_on, said = unseen.look_up([*texts, "another?"], 3)
     assert trained_on.tolist() == [True] * 20 + [False]
     assert (~np.isnan(said)).all(axis=1).sum() == known
 
@@ -270,7 +268,7 @@ def test_a_router_of_passages_sees_those_of_the_labels(config: AppConfig, tmp_pa
     config = trained(config, LOOKING, file_of(tmp_path, rows(20, seed=1)), folds=2)
     advice, outcomes, router = asked(config, new)
     expected = router.router.scores(
-        observed_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
+        observe_features(outcomes, config, "tiny", Stage.RETRIEVED, silent).features
     )
     for row, told in enumerate(advice.scores):
         known = [arm for arm in ARMS if (row, arm) != (3, "dense")]
@@ -281,7 +279,7 @@ def test_a_router_of_passages_sees_those_of_the_labels(config: AppConfig, tmp_pa
     cut = replace(
         outcomes, passages=tuple(tuple(ids and ids[:1] for ids in row) for row in outcomes.passages)
     )
-    expected = router.router.scores(observed_features(cut, config, "tiny", Stage.RETRIEVED, silent).features)
+    expected = router.router.scores(observe_features(cut, config, "tiny", Stage.RETRIEVED, silent).features)
     assert list(asked(shallow, new)[0].scores[0].values()) == pytest.approx(expected[0].tolist())
 
 
@@ -295,7 +293,7 @@ def test_a_label_costs_what_a_turn_does_in_which_all_arms_search_first() -> None
         (((),) * 4, ((), nothing, (), ())),
         ((nothing,) * 4,) * 2,
     )
-    costs = charged(outcomes, ["c", "a", "b"]).costs
+    costs = charge_searches(outcomes, ["c", "a", "b"]).costs
     np.testing.assert_array_equal(costs["steps"], [[7.0, 7.0, 7.0, 15.0], [5.0, np.nan, 5.0, np.nan]])
     np.testing.assert_array_equal(costs["usd"], 1.0)
 
@@ -313,7 +311,7 @@ def test_a_label_costs_the_priced_searches_of_all_arms_that_search_first() -> No
         (((),) * 3, ((), nothing, ())),
         ((nothing,) * 3,) * 2,
     )
-    costs = charged(outcomes, ["b", "a"]).costs
+    costs = charge_searches(outcomes, ["b", "a"]).costs
     assert costs["usd"].tolist() == [[7.0, 6.0, 14.0], [3.0, 1.0, 10.0]]
 
 
@@ -327,7 +325,7 @@ def test_an_arm_that_answered_at_unknown_cost_makes_the_cost_of_all_unknown() ->
         (((), ()),),
         ((nothing, nothing),),
     )
-    assert np.isnan(charged(outcomes, ["a", "b"]).costs["steps"]).all()
+    assert np.isnan(charge_searches(outcomes, ["a", "b"]).costs["steps"]).all()
 
 
 def test_labels_are_entered_at_the_cost_of_all_searches(config: AppConfig, tmp_path: Path) -> None:

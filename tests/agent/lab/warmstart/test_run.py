@@ -17,7 +17,7 @@ from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, ConfigError, parse
 from armwise.agent.evaluation import EvaluationFailedError
 from armwise.agent.evaluation.gate import FinishedEvaluation
-from armwise.agent.jobs import RunFailedError, failed_run, next_run
+from armwise.agent.jobs import RunFailedError, find_failed_run, next_run
 from armwise.agent.lab.routers import Capability
 from armwise.agent.lab.warmstart.canary import first_share
 from armwise.agent.lab.warmstart.labels import InsertSettings, insert_labels
@@ -143,17 +143,17 @@ class World:
         assert run.candidate is not None
         found = versions.find(self.store, run.candidate)
         assert found is not None
-        return StartingPoint.of(found.start)
+        return StartingPoint.from_document(found.start)
 
     @property
     def ours(self) -> str:
         """Digest of the configured recipe."""
-        return Recipe.configured(self.config).digest
+        return Recipe.from_config(self.config).digest
 
     @property
     def unchanged(self) -> bool:
         """Whether the configured recipe is active, as when nothing was promoted."""
-        return active_recipe(self.store, self.config) == Recipe.configured(self.config)
+        return active_recipe(self.store, self.config) == Recipe.from_config(self.config)
 
     def say(self, version: Version, action: promotions.Action, **fields: Any) -> None:
         """Have an operator say something."""
@@ -622,7 +622,7 @@ def test_a_failed_first_start_is_done_again(world: World, monkeypatch: pytest.Mo
         next_run(world.store, config.warm_start, world.ours, config.reward.join, Alarms(0, None, False), 0.0)
         is None
     )
-    assert failed_run(world.store, world.ours, lambda: None) is None
+    assert find_failed_run(world.store, world.ours, lambda: None) is None
 
 
 # -- failures ---------------------------------------------------------------------------------------------

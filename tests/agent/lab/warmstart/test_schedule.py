@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from armwise.agent.background import Work, WorkFailure
 from armwise.agent.config import warm_start
-from armwise.agent.jobs import RETRIES_S, RETRY_S, Planned, failed_run, next_run, planned
+from armwise.agent.jobs import RETRIES_S, RETRY_S, Planned, find_failed_run, next_run, plan_run
 from armwise.agent.run_folder import COLD
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.log import Store
@@ -53,26 +53,26 @@ def at(text: str) -> float:
 
 
 def test_without_a_schedule_and_an_alarm_nothing_comes_by_itself() -> None:
-    assert planned(warm_start.Schedule(), None, None, 0.0) is None
-    assert planned(warm_start.Schedule(), run(), None, 0.0) is None
+    assert plan_run(warm_start.Schedule(), None, None, 0.0) is None
+    assert plan_run(warm_start.Schedule(), run(), None, 0.0) is None
 
 
 def test_an_interval_runs_from_the_start_of_one_run_to_that_of_the_next() -> None:
     spec = warm_start.Schedule(every="PT6H")
-    assert planned(spec, None, None, 500.0) == Planned(500.0, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, None, None, 500.0) == Planned(500.0, runs.Trigger.SCHEDULE)
     for status in ENDS:
-        assert planned(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, runs.Trigger.SCHEDULE)
+        assert plan_run(spec, run(status), None, 500.0) == Planned(1000.0 + 6 * 3600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_cron_line_is_read_in_utc_and_what_was_missed_is_made_up_for_once() -> None:
     spec = warm_start.Schedule(cron="30 3 * * 1")
     friday, monday = at("2026-11-20T17:00"), at("2026-11-23T03:30")
-    assert planned(spec, None, None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, None, None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
     weeks_ago = run(started_at=friday - 30 * 86400.0)
-    found = planned(spec, weeks_ago, None, friday)
+    found = plan_run(spec, weeks_ago, None, friday)
     assert found is not None
     assert found.at <= friday, "it is due"
-    assert planned(spec, run(started_at=friday), None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, run(started_at=friday), None, friday) == Planned(monday, runs.Trigger.SCHEDULE)
 
 
 @pytest.fixture(params=["Asia/Kolkata", "America/New_York"])
@@ -112,22 +112,22 @@ def test_a_cron_line_of_every_day_comes_within_a_day_at_its_time(now: float, min
 
 def test_an_alarm_starts_a_run_however_long_before_the_newest_one_it_was_dated() -> None:
     spec = warm_start.Schedule()
-    assert planned(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
+    assert plan_run(spec, None, alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
     for started_at in (1999.0, 2001.0):
-        assert planned(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(
+        assert plan_run(spec, run(started_at=started_at), alarm(2000.0), 0.0) == Planned(
             2000.0, runs.Trigger.ALARM
         )
-    assert planned(warm_start.Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
+    assert plan_run(warm_start.Schedule(on_alarm=False), None, alarm(2000.0), 0.0) is None
 
 
 def test_an_alarm_that_a_run_failed_to_answer_waits_for_an_hour() -> None:
     failed = run(runs.RunState.FAILED, started_at=2001.0)
-    assert planned(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
+    assert plan_run(warm_start.Schedule(), failed, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM
     )
-    assert planned(warm_start.Schedule(), failed, alarm(9000.0), 0.0) == Planned(9000.0, runs.Trigger.ALARM)
+    assert plan_run(warm_start.Schedule(), failed, alarm(9000.0), 0.0) == Planned(9000.0, runs.Trigger.ALARM)
     died = run(runs.RunState.ABANDONED, started_at=2001.0, trigger=runs.Trigger.RESUMED)
-    assert planned(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
+    assert plan_run(warm_start.Schedule(), died, alarm(2000.0), 0.0) == Planned(
         2001.0 + 3600.0, runs.Trigger.ALARM
     )
 
@@ -155,13 +155,13 @@ def test_an_alarm_is_answered_by_a_run_that_named_it_and_came_to_its_end(store: 
 
 def test_what_comes_first_is_next() -> None:
     spec = warm_start.Schedule(every="PT1H")
-    assert planned(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
-    assert planned(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, runs.Trigger.SCHEDULE)
+    assert plan_run(spec, run(), alarm(2000.0), 0.0) == Planned(2000.0, runs.Trigger.ALARM)
+    assert plan_run(spec, run(), alarm(9000.0), 0.0) == Planned(4600.0, runs.Trigger.SCHEDULE)
 
 
 def test_a_request_is_due_at_once() -> None:
     asked = run(runs.RunState.ASKED, trigger=runs.Trigger.REQUEST)
-    assert planned(warm_start.Schedule(every="PT6H"), asked, None, 0.0) == Planned(
+    assert plan_run(warm_start.Schedule(every="PT6H"), asked, None, 0.0) == Planned(
         1000.0, runs.Trigger.REQUEST
     )
 
@@ -170,10 +170,10 @@ def test_a_request_is_due_at_once() -> None:
 def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.RunState) -> None:
     spec = warm_start.Schedule(every="P1D")
     begun = 1100.0 + runs.LEASE_S if status is runs.RunState.RUNNING else 1100.0
-    assert planned(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
+    assert plan_run(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
     again = run(status, trigger=runs.Trigger.RESUMED)
-    assert planned(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
-    assert planned(warm_start.Schedule(), again, None, 0.0) is None
+    assert plan_run(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
+    assert plan_run(warm_start.Schedule(), again, None, 0.0) is None
 
 
 # -- a run that failed ------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def test_a_service_told_to_stay_cold_does_no_first_run(store: Store, monkeypatch
 @pytest.mark.parametrize(("rated", "is_due"), [(2, False), (3, True), (7, True)])
 def test_a_run_is_due_after_so_many_new_ratings(rated: int, is_due: bool) -> None:
     spec = warm_start.Schedule(after_rated=3)
-    found = planned(spec, run(alive_at=1100.0), None, 500.0, rated=rated)
+    found = plan_run(spec, run(alive_at=1100.0), None, 500.0, rated=rated)
     assert found == (Planned(1100.0, runs.Trigger.RATED) if is_due else None)
-    assert planned(spec, None, None, 500.0, rated=rated) == (
+    assert plan_run(spec, None, None, 500.0, rated=rated) == (
         Planned(500.0, runs.Trigger.RATED) if is_due else None
     )
 
@@ -254,11 +254,11 @@ def test_ratings_count_from_what_the_last_run_has_seen(store: Store) -> None:
 
 def test_after_a_failed_run_ratings_wait_an_hour() -> None:
     spec, failed = warm_start.Schedule(after_rated=3), run(runs.RunState.FAILED, alive_at=1100.0)
-    assert planned(spec, failed, None, 0.0, rated=9) == Planned(1100.0 + RETRY_S, runs.Trigger.RATED)
+    assert plan_run(spec, failed, None, 0.0, rated=9) == Planned(1100.0 + RETRY_S, runs.Trigger.RATED)
 
 
 def test_no_ratings_start_a_run_unless_configured() -> None:
-    assert planned(warm_start.Schedule(), run(), None, 0.0, rated=10**6) is None
+    assert plan_run(warm_start.Schedule(), run(), None, 0.0, rated=10**6) is None
 
 
 def failure_of(store: Store) -> WorkFailure | None:
@@ -266,7 +266,7 @@ def failure_of(store: Store) -> WorkFailure | None:
         due = next_of(store)
         return None if due is None else due.at
 
-    return failed_run(store, OURS, next_at)
+    return find_failed_run(store, OURS, next_at)
 
 
 @pytest.mark.parametrize("trigger", [runs.Trigger.FIRST, runs.Trigger.SCHEDULE, runs.Trigger.REQUEST])
@@ -329,7 +329,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
 ) -> None:
     under_way = run(runs.RunState.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
-    found = planned(warm_start.Schedule(every=every), under_way, seen, started_at)
+    found = plan_run(warm_start.Schedule(every=every), under_way, seen, started_at)
     assert found is None or found.at >= under_way.alive_at + runs.LEASE_S
 
 
@@ -338,10 +338,10 @@ def test_the_schedule_never_goes_back_and_does_not_depend_on_who_looks(
     status: runs.RunState, started_at: float, since: float
 ) -> None:
     spec = warm_start.Schedule(every="PT1H")
-    found = planned(spec, run(status, started_at), None, since)
+    found = plan_run(spec, run(status, started_at), None, since)
     assert found is not None
     assert started_at < found.at <= started_at + 3600.0
-    assert found == planned(spec, run(status, started_at), None, since + 1.0)
+    assert found == plan_run(spec, run(status, started_at), None, since + 1.0)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppConfig:
     out_of_fold.write_out_of_fold(folder, read_trained(folder).about, TEXTS, np.full((len(TEXTS), 3), 0.25))
     source = {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))}
     document = {**CONFIG, "home": str(tmp_path / "home"), "corpus": source, "router": {"path": str(folder)}}
-    return parse({**document, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}).settled()
+    return parse({**document, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}).resolve_places()
 
 
 async def decided(config: AppConfig, store: Store, questions: list[str]) -> list[Decision]:
@@ -98,7 +98,7 @@ async def test_arms_that_are_not_light_are_not_asked_again(config: AppConfig, st
     assert said == (
         "earlier decisions are not searched again, which would ask dense: the router has no scores of them"
     )
-    assert len(router_contexts.unscored(store, digest, newest=10)) == 1
+    assert len(router_contexts.list_unscored(store, digest, newest=10)) == 1
 
 
 async def test_passages_of_some_groups_are_not_searched_again(config: AppConfig, store: Store) -> None:
@@ -110,4 +110,4 @@ async def test_passages_of_some_groups_are_not_searched_again(config: AppConfig,
     source.write_text(restricted)
     said = score_by_searching(store, digest, config, quietly)
     assert said.startswith("earlier decisions are not searched again: which passages they could find")
-    assert len(router_contexts.unscored(store, digest, newest=10)) == 1
+    assert len(router_contexts.list_unscored(store, digest, newest=10)) == 1

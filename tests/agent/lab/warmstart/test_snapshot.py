@@ -21,7 +21,7 @@ __all__ = ["cold", "world"]  # fixtures
 @pytest.mark.parametrize(("raised", "found"), [(TRAFFIC, TRAFFIC), (TRAFFIC + 1, None)])
 def test_an_alarm_counts_once_it_is_joined(world: World, raised: int, found: int | None) -> None:
     alarm(world, raised)
-    snapshot = RunSnapshot.of(world.config, world.store)
+    snapshot = RunSnapshot.take(world.config, world.store)
     assert snapshot.examples == 60
     assert (snapshot.alarm and snapshot.alarm.example_seq) == found
     assert snapshot.after == (found or 0)
@@ -33,14 +33,14 @@ def test_an_alarm_counts_once_it_is_joined(world: World, raised: int, found: int
 def test_a_candidate_learns_nothing_before_the_later_of_its_start_and_the_alarm(
     cold: World, started: int, raised: int | None, after: int
 ) -> None:
-    snapshot = RunSnapshot.of(cold.config, cold.store)
+    snapshot = RunSnapshot.take(cold.config, cold.store)
     live = replace(snapshot.live, start=StartingPoint((), started) if started else None)
     newest = None if raised is None else Alarm("recipe", "reward", "adwin", 0.8, 0.1, raised, LATE)
     assert replace(snapshot, live=live, alarm=newest).after == after
 
 
 def test_a_candidate_keeps_the_router_of_the_active_recipe_unless_it_brings_one(cold: World) -> None:
-    snapshot = RunSnapshot.of(cold.config, cold.store)
+    snapshot = RunSnapshot.take(cold.config, cold.store)
     routed = replace(snapshot, live=replace(snapshot.live, router="kept"))
     assert snapshot.candidate().router is None
     assert routed.candidate().router == "kept"
@@ -63,7 +63,7 @@ def labelled(tmp_path: Path, pool: list[str] | None, live: list[str] | None = No
     with closing(Store(config.database_url, config.reward.join)) as store:
         if live is not None:
             arm_sets.replace(store, live, config.arm_documents)
-        return sorted(RunSnapshot.of(config, store).with_pool().actions)
+        return sorted(RunSnapshot.take(config, store).with_pool().actions)
 
 
 def test_members_of_the_pool_are_labelled_as_well(tmp_path: Path) -> None:

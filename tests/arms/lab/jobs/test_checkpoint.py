@@ -15,11 +15,11 @@ FIRST, SECOND = b"\x00first", b"second\n"
 
 def test_a_block_comes_back_as_it_was_written(tmp_path: Path) -> None:
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.finished() == set()
+        assert blocks.list_finished() == set()
         blocks.write(12, FIRST)
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         blocks.write(3, SECOND)
-        assert blocks.finished() == {3, 12}
+        assert blocks.list_finished() == {3, 12}
         assert blocks.read(12) == FIRST
         assert blocks.read(3) == SECOND
 
@@ -29,7 +29,7 @@ def test_what_a_killed_writer_left_is_no_block(tmp_path: Path) -> None:
         blocks.write(0, FIRST)
         whole = (tmp_path / "b.blocks" / "000000.block").read_bytes()
         (tmp_path / "b.blocks" / "000001.block.part").write_bytes(whole[:100])
-        assert blocks.finished() == {0}
+        assert blocks.list_finished() == {0}
         blocks.write(1, SECOND)
         assert blocks.read(1) == SECOND
 
@@ -53,7 +53,7 @@ def test_a_write_that_is_interrupted_leaves_what_was_there(
             ):
                 with pytest.raises(OSError, match="no room"):
                     write()
-        assert blocks.finished() == {0}
+        assert blocks.list_finished() == {0}
         assert blocks.read(0) == FIRST
         assert blocks.read_notes() == {"a": 0.25}
 
@@ -77,7 +77,7 @@ def test_another_job_is_refused_and_told_what_differs(
     with pytest.raises(JobError, match=message), open_blocks(tmp_path / "b", identity):
         pass
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.finished() == {0}
+        assert blocks.list_finished() == {0}
 
 
 def test_a_job_without_a_block_leaves_the_folder_to_others(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_job_without_a_block_leaves_the_folder_to_others(tmp_path: Path) -> No
     ):
         pass
     with open_blocks(tmp_path / "b", other) as blocks:
-        assert blocks.finished() == {0}
+        assert blocks.list_finished() == {0}
 
 
 def test_two_processes_cannot_work_on_one_folder(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_deleted_blocks_are_gone_and_another_job_may_begin(tmp_path: Path) -> No
         blocks.delete()
     assert not (tmp_path / "b.blocks").exists()
     with open_blocks(tmp_path / "b", {"corpus": "other"}) as blocks:
-        assert blocks.finished() == set()
+        assert blocks.list_finished() == set()
 
 
 def test_a_folder_without_an_identity_is_no_output_of_ours(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_block_is_made_again_and_others_stay(
     }
     path.write_bytes(changed[how])
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
-        assert blocks.finished() == {1 - number}
+        assert blocks.list_finished() == {1 - number}
         assert blocks.read_notes() == {"a": 0.25}
         blocks.write(number, b"again")
         assert blocks.read(number) == b"again"
@@ -153,7 +153,7 @@ def test_damaged_notes_are_unknown_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"0.25", b"0.75"))
     with open_blocks(tmp_path / "b", IDENTITY) as blocks:
         assert blocks.read_notes() is None
-        assert blocks.finished() == {0}
+        assert blocks.list_finished() == {0}
 
 
 def test_a_block_that_is_damaged_while_the_job_runs_is_named(tmp_path: Path) -> None:

@@ -493,8 +493,8 @@ def test_other_words_are_another_job(corpus: Corpus, tmp_path: Path, monkeypatch
 
 def test_the_encoder_of_a_measure_is_loaded(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(corpus, tmp_path, specs={"none": SPECS["none"]}, arms=("none",))
-    assert dict(job.validated().backbones) == {}
-    assert dict(replace(job, of_answers=(by_claims("tiny"),)).validated().backbones) == TINY
+    assert dict(job.validate().backbones) == {}
+    assert dict(replace(job, of_answers=(by_claims("tiny"),)).validate().backbones) == TINY
 
 
 # -- the job --------------------------------------------------------------------------------------------

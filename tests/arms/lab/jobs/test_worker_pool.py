@@ -89,7 +89,7 @@ def test_a_block_that_kills_three_workers_ends_the_job(tmp_path: Path, blocks: B
     with pytest.raises(JobError, match="questions 'q2' to 'q2': a worker died: "):
         finish(job, blocks)
     assert job.begun() == {0: 1, 1: 1, 2: 3}
-    assert blocks.finished() == {0, 1}
+    assert blocks.list_finished() == {0, 1}
     assert finish(job, blocks) == [2, 3, 4], "what was finished is kept"
     assert job.begun() == {0: 1, 1: 1, 2: 4, 3: 1}
 
@@ -110,7 +110,7 @@ def test_failures_in_a_row_stop_the_job_and_fewer_are_kept(
     monkeypatch.setattr(pool, "MAX_FAILED_QUESTIONS", 2)
     with pytest.raises(JobError, match="2 questions in a row failed: q4 is away"):
         finish(job, blocks)
-    assert blocks.finished() == {0, 1, 2}
+    assert blocks.list_finished() == {0, 1, 2}
     monkeypatch.setattr(pool, "MAX_FAILED_QUESTIONS", 3)
     assert finish(job, blocks) == [3, 4, 5]
     assert job.begun() == {0: 1, 1: 1, 2: 1, 3: 2, 4: 2}
@@ -121,7 +121,7 @@ def test_failures_in_a_row_stop_the_job_and_fewer_are_kept(
 def test_a_job_of_which_every_question_fails_keeps_none(tmp_path: Path, blocks: BlockFolder) -> None:
     with pytest.raises(JobError, match="3 questions in a row failed: q2 is away"):
         finish(ScriptedJob(tmp_path, ("fail",) * 3), blocks)
-    assert blocks.finished() == set()
+    assert blocks.list_finished() == set()
 
 
 @pytest.mark.usefixtures("cluster")

@@ -19,7 +19,7 @@ from armwise.arms.lab.scoring.correctness import (
     CorrectnessError,
     claims_f1,
     cosines,
-    listed_claims,
+    parse_claims,
 )
 from armwise.arms.llm import Chunk, Prompt, structured_output
 from armwise.arms.models.embedding import HashingEmbedder
@@ -221,7 +221,7 @@ def test_weights_that_weigh_nothing_are_refused(weights: tuple[float, float]) ->
     ],
 )
 def test_claims_are_the_first_list_of_texts(text: str, claims: tuple[str, ...]) -> None:
-    assert listed_claims(text) == claims
+    assert parse_claims(text) == claims
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_claims_are_the_first_list_of_texts(text: str, claims: tuple[str, ...]) 
 )
 def test_what_is_no_list_of_texts_is_refused_with_its_words(text: str) -> None:
     with pytest.raises(ValueError, match="has no JSON list of strings") as refused:
-        listed_claims(text)
+        parse_claims(text)
     assert repr(text) in str(refused.value)
 
 

@@ -124,7 +124,7 @@ def test_a_title_that_two_passages_have_is_that_of_the_first(tmp_path: Path) -> 
     )
     corpus = keep(tmp_path, passages)
     extraction = Extraction(corpus, ("link",), 0, lambda *_: None)
-    assert list(extraction.linked(passages[2])) == [("wetzlar", passages[0])]
+    assert list(extraction.find_links(passages[2])) == [("wetzlar", passages[0])]
 
 
 def test_a_seed_makes_the_same_questions(library: Corpus) -> None:

@@ -19,11 +19,11 @@ from armwise.arms.lab.synthesis import (
     Maker,
     Prompting,
     SynthesisError,
-    estimated_tokens,
+    estimate_tokens,
     prompting,
     synthesize,
 )
-from armwise.arms.lab.synthesis.job import KeptQuestions, shuffled
+from armwise.arms.lab.synthesis.job import KeptQuestions, shuffle_positions
 from armwise.arms.lab.synthesis.prompting import agrees, usable
 from armwise.arms.llm import Chunk, GeneratorError, Prompt
 from tests.arms.conftest import keep
@@ -332,7 +332,7 @@ def test_a_link_is_asked_of_both_passages(tmp_path: Path) -> None:
 
 def test_the_estimate_is_of_passages_tasks_and_answers(tmp_path: Path) -> None:
     corpus = keep(tmp_path, (Passage("p", "", "word " * 100), Passage("q", "", "word " * 500)))
-    found = {style: estimated_tokens(corpus, (style,), 10) for style in prompting.TASKS}
+    found = {style: estimate_tokens(corpus, (style,), 10) for style in prompting.TASKS}
     assert found == {  # of 100 and 300 words, 200 on average; tasks have 58, 63 and 64 words
         "keywords": (10, round(10 * (200 + 58) * 1.4), 400),
         "natural": (20, round(10 * (2 * 200 + 63 + 40) * 1.4), 500),
@@ -343,7 +343,7 @@ def test_the_estimate_is_of_passages_tasks_and_answers(tmp_path: Path) -> None:
 def test_the_estimate_is_of_200_passages_of_the_corpus(tmp_path: Path) -> None:
     lengths = [1, *([201, 101] * 198), 201, 1]
     corpus = keep(tmp_path, tuple(Passage(f"p{n}", "", "word " * length) for n, length in enumerate(lengths)))
-    _, read, _ = estimated_tokens(corpus, ("keywords",), 10)
+    _, read, _ = estimate_tokens(corpus, ("keywords",), 10)
     assert read == round(10 * ((2 + 198 * 101) / 200 + 58) * 1.4), "every other one, from first to last"
 
 
@@ -351,17 +351,17 @@ def test_several_corpora_are_read_in_turn(tmp_path: Path) -> None:
     sizes = {"large": 40, "small": 4, "middle": 9}
     sources = [write(tmp_path, name, [f"{n}" for n in range(size)]) for name, size in sizes.items()]
     corpus = ingest_all(sources)
-    order = shuffled(corpus, 3)
+    order = shuffle_positions(corpus, 3)
     assert sorted(order.tolist()) == list(range(53))
     names = [passage.id.partition("/")[0] for passage in corpus.passages(order)]
     assert names[:12] == ["large", "small", "middle"] * 4, "until the smallest has no more"
     assert names[12:22] == ["large", "middle"] * 5
     assert set(names[22:]) == {"large"}
-    assert shuffled(corpus, 4).tolist() != order.tolist()
+    assert shuffle_positions(corpus, 4).tolist() != order.tolist()
     ids = [passage.id for passage in corpus.passages(order) if passage.id.startswith("large/")]
     assert ids != sorted(ids), "each of them is shuffled"
 
 
 def test_one_corpus_is_read_in_the_order_of_its_seed(people: Corpus) -> None:
     expected = np.random.default_rng(7).permutation(len(people))
-    np.testing.assert_array_equal(shuffled(people, 7), expected)
+    np.testing.assert_array_equal(shuffle_positions(people, 7), expected)

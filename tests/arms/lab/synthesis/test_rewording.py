@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.arms.lab.synthesis.extraction import SYNONYMS, VERSION, reworded
+from armwise.arms.lab.synthesis.extraction import SYNONYMS, VERSION, reword
 
 WORDS = st.lists(
     st.sampled_from(["film", "Faust", "of", "Goethe", "begin", "zwieback", "in"]), min_size=2, max_size=25
@@ -16,7 +16,7 @@ WORDS = st.lists(
 
 @given(WORDS, st.integers(0, 99))
 def test_no_name_is_added_or_changed(words: list[str], seed: int) -> None:
-    text = reworded(f"Is {' '.join(words)}?", lambda _: False, np.random.default_rng(seed), cut=False)
+    text = reword(f"Is {' '.join(words)}?", lambda _: False, np.random.default_rng(seed), cut=False)
     assert [word for word in text.rstrip("?").split()[1:] if word[0].isupper()] == [
         word for word in words if word[0].isupper()
     ]
@@ -25,7 +25,7 @@ def test_no_name_is_added_or_changed(words: list[str], seed: int) -> None:
 @given(WORDS, st.integers(0, 99))
 def test_a_question_is_cut(words: list[str], seed: int) -> None:
     plain = [word for word in words if word not in SYNONYMS]
-    text = reworded(f"Is {' '.join(plain)}?", lambda _: False, np.random.default_rng(seed))
+    text = reword(f"Is {' '.join(plain)}?", lambda _: False, np.random.default_rng(seed))
     assert text.endswith("?")
     assert len(text.split()) <= 12
 
@@ -33,7 +33,7 @@ def test_a_question_is_cut(words: list[str], seed: int) -> None:
 def test_half_of_the_rare_words_are_forgotten() -> None:
     kept = [
         "zwieback"
-        in reworded("Is Faust zwieback Goethe?", lambda word: word == "zwieback", np.random.default_rng(seed))
+        in reword("Is Faust zwieback Goethe?", lambda word: word == "zwieback", np.random.default_rng(seed))
         for seed in range(400)
     ]
     assert abs(np.mean(kept) - 0.5) < 0.1  # four standard deviations
@@ -41,7 +41,7 @@ def test_half_of_the_rare_words_are_forgotten() -> None:
 
 def test_the_same_draw_makes_the_same_question() -> None:
     text = "When did the film begin in Rome?"
-    one, two = (reworded(text, lambda _: False, np.random.default_rng(7)) for _ in range(2))
+    one, two = (reword(text, lambda _: False, np.random.default_rng(7)) for _ in range(2))
     assert one == two
 
 

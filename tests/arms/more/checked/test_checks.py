@@ -31,7 +31,7 @@ def never(prompt: Prompt) -> tuple[str, Chunk]:
 
 def run(check: SchemaCheck | CommandCheck, answer: str = "yes") -> CheckResult:
     assert check.llm is None
-    assert check.bound(100) == UNPROMPTED
+    assert check.compute_bound(100) == UNPROMPTED
     return check("?", (), answer, never)
 
 
@@ -290,8 +290,8 @@ def test_a_judge_grades_the_answer() -> None:
     assert check.llm == "default"
     assert check("Which river?", (), "The Danube.", write) == CheckResult(0.7, "a grade of 7")
     assert "The Danube." in prompts[0].messages[-1]["content"]
-    assert check.bound(100).written > 0
-    assert check.bound(200).read > check.bound(100).read
+    assert check.compute_bound(100).written > 0
+    assert check.compute_bound(200).read > check.compute_bound(100).read
 
     def mumbles(prompt: Prompt) -> tuple[str, Chunk]:
         del prompt

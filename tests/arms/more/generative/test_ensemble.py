@@ -38,7 +38,7 @@ from armwise.arms.retrievers.bm25 import BM25Params
 from armwise.arms.retrievers.catalog import ArmSpecError
 from armwise.arms.retrievers.dense import DenseParams
 from armwise.arms.retrievers.kind import AnswerSelector, ArmSpec, MemberRanker, Resources, SelectorSpec
-from armwise.arms.tokenizer import normalised
+from armwise.arms.tokenizer import normalise
 from armwise.feedback.answer_metrics import words
 from tests.arms.contract import DIM, QUESTIONS, ask, check_arm
 
@@ -107,16 +107,16 @@ def winner(retrieval: Retrieval) -> str:
 
 @given(st.lists(st.sampled_from(["", "Rome", "rome.", "Paris", "the Paris", "Oslo"]), min_size=1))
 def test_the_winner_is_the_first_with_most_votes(answers: list[str]) -> None:
-    votes = Counter(map(normalised, answers))
+    votes = Counter(map(normalise, answers))
     votes[""] = 0
-    counts = [votes[normalised(answer)] for answer in answers]
+    counts = [votes[normalise(answer)] for answer in answers]
     assert vote(answers) == counts.index(max(counts))
 
 
 @given(st.text(alphabet=string.printable))
 @example("The A.")
 def test_answers_are_compared_as_they_are_scored(answer: str) -> None:
-    assert normalised(answer) == " ".join(words(answer))
+    assert normalise(answer) == " ".join(words(answer))
 
 
 # The arm.
@@ -393,7 +393,7 @@ def test_a_router_is_asked_for_with_all_that_it_must_fit(resources: Resources, t
     assert read == [wanted, wanted]
     graph = ArmGraph(specs)
     assert graph.backbones("all") == graph.embeddings("all") == arm.backbones == {"hashed"}
-    assert PassageVectors(resources.corpus, tmp_path, encoder).of(["vienna"]).keys() == {"vienna"}
+    assert PassageVectors(resources.corpus, tmp_path, encoder).look_up(["vienna"]).keys() == {"vienna"}
 
 
 def test_without_routers_a_learned_arm_is_not_prepared(resources: Resources) -> None:

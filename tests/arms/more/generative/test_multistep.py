@@ -62,7 +62,7 @@ class Shelf:
         self.queries.append(query)
         start = ord(query.text[0]) - ord("a")
         ranked = (LETTERS + LETTERS)[start : start + min(k, len(LETTERS))]
-        return Retrieval(tuple(p.scored(-rank) for rank, p in enumerate(ranked)), self.steps, tokens=5)
+        return Retrieval(tuple(p.replace_score(-rank) for rank, p in enumerate(ranked)), self.steps, tokens=5)
 
 
 def over(base: Arm, reply: Callable[[Prompt], str], **params: int) -> MultistepArm:
@@ -144,7 +144,7 @@ def test_where_nothing_is_missing_the_base_is_followed(
 ) -> None:
     query = ask(question, base.backbones)
     found, plain = build(saying(done)).search(query, 4), base.search(query, 4)
-    assert [p.scored(0.0) for p in found.passages] == [p.scored(0.0) for p in plain.passages]
+    assert [p.replace_score(0.0) for p in found.passages] == [p.replace_score(0.0) for p in plain.passages]
     assert found.steps == 1
 
 

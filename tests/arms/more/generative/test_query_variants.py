@@ -50,7 +50,7 @@ class Shelf:
         self.queries.append(query)
         start = ord(query.text[0]) - ord("a")
         ranked = (LETTERS + LETTERS)[start : start + min(k, 3)]
-        return Retrieval(tuple(p.scored(-rank) for rank, p in enumerate(ranked)), steps=1, tokens=5)
+        return Retrieval(tuple(p.replace_score(-rank) for rank, p in enumerate(ranked)), steps=1, tokens=5)
 
 
 def over(

@@ -163,7 +163,7 @@ def test_the_lead_of_the_best_answer_is_over_the_second() -> None:
     assert going_on.retrieved is not None
     assert going_on.retrieved.names[-2:] == ("best score", "lead")
     assert going_on.retrieved.values[:, 0, -2:].tolist() == [[0.75, 0.5], [0.5, 0.0]]
-    alone = fitted._flat(features.of(("none",)), np.array([[0.25], [0.5]]))  # noqa: SLF001
+    alone = fitted._flat(features.select_arms(("none",)), np.array([[0.25], [0.5]]))  # noqa: SLF001
     assert alone.retrieved is not None
     assert alone.retrieved.values[:, 0, -2:].tolist() == [[0.25, 0.25], [0.5, 0.5]]
 
@@ -200,7 +200,7 @@ def test_the_calibration_is_isotonic_regression() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(size=500).round(2)
     right = (rng.uniform(size=500) < 1.0 / (1.0 + np.exp(-2.0 * scores))).astype(float)
-    model = fitted.StageModel(Any, *fitted._calibrated(scores, right))  # type: ignore[arg-type]  # noqa: SLF001
+    model = fitted.StageModel(Any, *fitted._fit_knots(scores, right))  # type: ignore[arg-type]  # noqa: SLF001
     reference = IsotonicRegression(out_of_bounds="clip").fit(scores, right)
     at = np.linspace(-4.0, 4.0, 200)
     np.testing.assert_allclose(model.probability(at), reference.predict(at), atol=1e-12)

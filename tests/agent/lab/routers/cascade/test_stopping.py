@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from armwise.agent.lab.routers.cascade.stopping import (
     StopRule,
-    certified_threshold,
+    certify_threshold,
     p_value,
     share_thresholds,
 )
@@ -83,7 +83,7 @@ def test_the_certified_loss_is_exceeded_no_more_often_than_delta(n: int) -> None
     for _ in range(times):
         gain = rng.uniform(size=n)
         lost = (rng.uniform(size=n) < LOSS * gain).astype(float)
-        found, p = certified_threshold(gain, lambda t, g=gain, x=lost: np.where(g <= t, x, 0.0), alpha, delta)
+        found, p = certify_threshold(gain, lambda t, g=gain, x=lost: np.where(g <= t, x, 0.0), alpha, delta)
         assert p <= delta
         thresholds.append(found)
         exceeded += true_loss(found) > alpha
@@ -94,7 +94,7 @@ def test_the_certified_loss_is_exceeded_no_more_often_than_delta(n: int) -> None
 
 def test_where_nothing_can_be_certified_all_stages_run() -> None:
     rng = np.random.default_rng(0)
-    found, p = certified_threshold(rng.uniform(size=20), lambda _: np.ones(20), 0.05, 0.1)
+    found, p = certify_threshold(rng.uniform(size=20), lambda _: np.ones(20), 0.05, 0.1)
     assert (found, p) == (-np.inf, 0.0)
 
 
@@ -121,7 +121,7 @@ def test_forty_thresholds_are_tested_from_the_lowest_gain_to_the_highest() -> No
         tested.append(threshold)
         return np.zeros(500)
 
-    found, p = certified_threshold(np.arange(1000.0), losses_at, 0.1, 0.1)
+    found, p = certify_threshold(np.arange(1000.0), losses_at, 0.1, 0.1)
     assert len(tested) == 40
     assert (tested[0], tested[-1], found) == (0.0, 999.0, 999.0)
     assert p < 1e-6
