@@ -33,7 +33,7 @@ from armwise.agent.learning import Learner, Recipe
 from armwise.feedback.log import Store, open_log
 from armwise.feedback.log import tables as t
 from armwise.feedback.sources import read_log
-from armwise.feedback.training_log import take_epoch
+from armwise.feedback.training_log import Joiner, delete_training_log, take_epoch
 from benchmarks.console import POLICY, turn
 from tests.agent.fakes import Service
 from tests.postgres import Server, running
@@ -43,7 +43,7 @@ FACTS = 3 * BLOCK
 SPAN_S = 7200.0
 """Seconds that a block takes: whole hours, so that the sums of hours can be copied, too."""
 
-NEW = 5_000
+NEW, STEPS = 5_000, 50
 """Turns that a learner finds when it starts."""
 
 REPLAYED = 1_000_000
@@ -80,7 +80,7 @@ def begin(service: Service, dims: int) -> None:
                 replace(feedback, id=decided.id, received_at=at + 0.2),
             ]
         store.append(some)
-    recipe, arms = Recipe.configured(service.config), list(service.config.actions)
+    recipe, arms = Recipe.from_config(service.config), list(service.config.actions)
     learner = Learner(store, recipe, arms, take_epoch(store, "growth", start), lambda: start + SPAN_S)
     learner.step()
     while learner.behind:
@@ -241,14 +241,42 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
             ]
         store.append(some)
     with timed(rows, "start of a learner"):
-        learner = Learner(store, Recipe.configured(service.config), list(service.config.actions), epoch)
+        learner = Learner(store, Recipe.from_config(service.config), list(service.config.actions), epoch)
     with timed(rows, "until it has learned 5,000 turns"):
         learner.step()
         while learner.behind:
             learner.step()
+    took, joiner = list[float](), Joiner(store, rule, epoch)
+    joiner.advance(now)
+    for i in range(STEPS):
+        decided, done, feedback = turn(i, 10 * NEW, rng)
+        name, at = f"step-{i}", now + 0.01 * (i + 1)
+        store.append(
+            [
+                replace(decided, id=name, decided_at=at, deadline=at + rule.wait_s),
+                replace(done, decision_id=name, finished_at=at),
+                replace(feedback, id=name, decision_id=name, received_at=at),
+            ]
+        )
+        began = time.perf_counter()
+        joiner.advance(at)
+        took.append(time.perf_counter() - began)
+    rows.setdefault("joining one new turn", []).append(f"{1000 * float(np.median(took)):.1f} ms")
     with timed(rows, f"reading {REPLAYED:,} for a replay"):
         read_log(store, rule, upto=min(n, REPLAYED))
     store.close()
+
+
+def join_again(store: Store, service: Service, rows: Rows) -> None:
+    """Delete the training log, and join all facts again, as a rebuild does."""
+    rule = service.config.reward
+    joiner = Joiner(store, rule, take_epoch(store, "growth", time.time()))
+    with timed(rows, "joining all of it again"):
+        with store.writing() as connection:
+            delete_training_log(connection, rule.join)
+        joiner.advance(time.time())
+        while joiner.left:
+            joiner.advance(time.time())
 
 
 def back_up(store: Store, server: Server | None, folder: Path, rows: Rows) -> None:
@@ -301,6 +329,8 @@ def main(
             rows.setdefault("bytes a decision", []).append(f"{size_of(store) / n:,.0f}")
             back_up(store, server, place, rows)
             learn(url, service, n, rows)
+            settle(store, n)
+            join_again(store, service, rows)
             settle(store, n)
             asyncio.run(serve(place, url, n, rows))
             settle(store, n)
