@@ -659,7 +659,7 @@ def _read_turn(record: LoggedDecision, rule: RewardRule) -> TurnFacts:
         decision.id,
         decision.decided_at,
         record.logged_at,
-        find_deadline(decision.decided_at, rule, decision.policy),
+        find_deadline(decision.decided_at, rule.wait_s, decision.policy),
         executed=0,
         status=execution.status if execution else Status.OK,
         feedback=[LoggedFeedback(seq, item) for seq, item in enumerate(record.feedback, start=1)],

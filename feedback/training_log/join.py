@@ -149,9 +149,9 @@ class TurnFacts:
         ]
 
 
-def find_deadline(decided_at: float, rule: RewardRule, policy: str) -> float:
-    """Return until when feedback counts under a rule; a label is complete when it is inserted."""
-    return decided_at if policy == LABELS else decided_at + rule.wait_s
+def find_deadline(decided_at: float, wait_s: float, policy: str) -> float:
+    """Return until when feedback counts, for a wait time; a label is complete when it is inserted."""
+    return decided_at if policy == LABELS else decided_at + wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +493,7 @@ def _read_turns(
     for row in _execute(connection, _ON_DECISIONS, [row.id for row in rows], window):
         items[row.decision_id].append(_read_feedback(row))
     of_episodes: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
-    made_first = min(row.decided_at for row in rows)
+    made_first, wait_s = min(row.decided_at for row in rows), rule.wait_s
     episodes = sorted({row.episode_id for row in rows if row.episode_id is not None})
     for row in _execute(connection, _ON_EPISODES, episodes, {**window, "made_first": made_first}):
         of_episodes[row.episode_id].append(_read_feedback(row))
@@ -511,7 +511,7 @@ def _read_turns(
             id=row.id,
             decided_at=row.decided_at,
             logged_at=row.logged_at,
-            deadline=find_deadline(row.decided_at, rule, row.policy),
+            deadline=find_deadline(row.decided_at, wait_s, row.policy),
             mode=Mode(row.mode),
             draw_id=row.draw_id,
             is_deferred=row.deferred,
@@ -537,7 +537,7 @@ def _execute(
 ) -> Iterator[Row]:
     """Yield the rows of a query about ids, some at a time."""
     for first in range(0, len(ids), LOOKED_UP):
-        yield from connection.execute(query, {**values, "ids": ids[first : first + LOOKED_UP]})
+        yield from connection.execute(query, {**values, "ids": ids[first : first + LOOKED_UP]}).all()
 
 
 def is_tick_due(connection: sa.Connection, rule: RewardRule, log_seq: int, log_at: float, now: float) -> bool:

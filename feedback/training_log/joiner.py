@@ -143,12 +143,13 @@ class Joiner:
         examples: Sequence[Mapping[str, Any]],
         rated: Sequence[Mapping[str, Any]],
     ) -> None:
+        join = self._rule.join
         with self._store.writing() as connection:
             confirm_epoch(connection, self._epoch)
             for add, rows in ((_ADD_EXAMPLES, examples), (_ADD_RATERS, rated)):
                 if rows:
-                    connection.execute(add, [{"join": self._rule.join, **row} for row in rows])
-            write_position(connection, self._rule.join, position)
+                    connection.execute(add, [{"join": join, **row} for row in rows])
+            write_position(connection, join, position)
 
 
 _ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
