@@ -234,7 +234,7 @@ def main(
             for column in zip(*widths, strict=True)
         )
         print(
-            f"| {share:.0%} | {sum(one.claim_port for one in found)} of {runs} | "
+            f"| {share:.0%} | {sum(one.claimed for one in found)} of {runs} | "
             f"{sum(one.quality for one in found)} of {runs} | {sum(one.saved for one in found)} of {runs} | "
             f"{quality:.3f} | ${1000.0 * saved:.2f} per 1,000 |"
         )

@@ -32,7 +32,7 @@ from armwise.feedback.events import Context, Decision, Execution
 from armwise.feedback.log import Receipt, Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
-from armwise.feedback.training_log import rollups, take_epoch
+from armwise.feedback.training_log import read_position, rollups, take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -341,6 +341,7 @@ class Service:
         self._store = Store(self.config.database_url, clock=self.clock)
         self._epoch = take_epoch(self._store, "test", 0.0)
         self.learner = self._learner(Recipe.from_config(self.config))
+        self._log_at: float | None = None
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://service")
         self.client.event_hooks["response"].append(self._checked)
         for store in (self._store, self.replica.store):
@@ -365,18 +366,25 @@ class Service:
             pass
 
     def settled(self) -> None:
-        """Read the log as if the wait time had passed: time itself cannot be moved."""
-        rule, store = self.config.reward, self.replica.store
-        with store.writing() as connection:
-            passed = t.progress.c.log_at + rule.wait_s + 60.0
-            moved = sa.update(t.progress).where(t.progress.c.join == rule.join)
-            connection.execute(moved.values(log_at=passed))
+        """Read the log as if the wait time had passed, until the next step: time itself cannot be moved."""
+        rule = self.config.reward
+        with self.replica.store.reading() as connection:
+            self._log_at = read_position(connection, rule.join).log_at
+        self._write_time(self._log_at + rule.wait_s + 60.0)
+
+    def _write_time(self, log_at: float) -> None:
+        move = sa.update(t.progress).where(t.progress.c.join == self.config.reward.join)
+        with self.replica.store.writing() as connection:
+            connection.execute(move.values(log_at=log_at))
 
     def step(self) -> None:
         """Learn what is new, as the recipe says that is active now; the replica follows by itself."""
         recipe = active_recipe(self._store, self.config)
         if recipe != self.learner.recipe:
             self.learner = self._learner(recipe)
+        if self._log_at is not None:
+            self._write_time(self._log_at)
+            self._log_at = None
         self.learner.step()
 
     async def refresh(self) -> None:

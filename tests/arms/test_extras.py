@@ -206,7 +206,7 @@ def test_the_small_installation_reads_a_log(tmp_path: Path) -> None:
             "serve",
         ),
         ("from armwise.agent.policies.serialization import pack; pack({}, {})", "serve"),
-        ("from armwise.agent.lab.routers.optimizer import seeded\nwith seeded(0): pass", "train"),
+        ("from armwise.agent.lab.routers.optimizer import seed_torch\nwith seed_torch(0): pass", "train"),
     ],
 )
 @pytest.mark.slow

@@ -384,7 +384,7 @@ def fortnights(share: float, loss: float, runs: int) -> list[Watched]:
 def test_over_fortnights_of_daily_looks_false_claims_are_rare_and_the_truth_is_held(share: float) -> None:
     """A policy that loses .02 is hardly ever said to lose less than .01; see docs/benchmarks/receipt.md."""
     watched = fortnights(share, LOSS, 40)
-    assert sum(one.claim_port for one in watched) <= 2
+    assert sum(one.claimed for one in watched) <= 2
     assert sum(one.quality for one in watched) >= 38
     assert sum(one.saved for one in watched) >= 38
 
