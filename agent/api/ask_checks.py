@@ -219,9 +219,7 @@ def check_question(question: str, replica: Replica, param: str) -> str:
     return replica.redact(question)
 
 
-def check_context(
-    context: Mapping[str, float | str | bool], replica: Replica, within: str
-) -> Mapping[str, float | str | bool]:
+def check_context(context: Context, replica: Replica, within: str) -> Context:
     """Check a context against the limits, and return it redacted; `within` is its field. Raises AskError."""
     if len(context) > CONTEXT_NAMES:
         message = f"the context has {len(context)} names; at most {CONTEXT_NAMES} are read"
@@ -245,9 +243,7 @@ def check_context(
     return redact_context(context, replica)
 
 
-def redact_context(
-    context: Mapping[str, float | str | bool], replica: Replica
-) -> Mapping[str, float | str | bool]:
+def redact_context(context: Context, replica: Replica) -> Context:
     """Return a context with its text values redacted."""
     return {key: replica.redact(value) if isinstance(value, str) else value for key, value in context.items()}
 

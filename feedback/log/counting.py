@@ -7,6 +7,8 @@
 The learner, the reply to feedback, the console and the evaluation ask these functions.
 """
 
+from math import inf
+
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
@@ -30,10 +32,13 @@ def counts(item: Feedback, decided_at: float, deadline: float) -> bool:
     A value on an episode from before the decision belongs to earlier ones. What is taken back, or shown, on
     an episode is so for every decision of it.
     """
-    is_on_earlier = (
-        item.decision_id is None and item.kind is FeedbackKind.VALUE and item.received_at < decided_at
-    )
-    return item.received_at <= deadline and not is_on_earlier
+    return item.received_at <= deadline and decided_at <= find_latest(item)
+
+
+def find_latest(item: Feedback) -> float:
+    """Return until when a decision was made that feedback may count for: as `counts`, for rows."""
+    is_value_of_episode = item.decision_id is None and item.kind is FeedbackKind.VALUE
+    return item.received_at if is_value_of_episode else inf
 
 
 def is_open(
@@ -52,7 +57,7 @@ FIRST_OPEN = sa.select(_D.seq).where(_D.logged_at >= LOGGED_SINCE).order_by(_D.l
 """The first decision that may be open: earlier ones were committed so long ago that all are closed."""
 
 
-def since(log_at: float, wait_s: float) -> dict[str, float]:
+def bind_since(log_at: float, wait_s: float) -> dict[str, float]:
     """Return the parameter of `FIRST_OPEN` at a time of the log, for a wait time in seconds.
 
     A decision is made before it is committed, so it is closed at most the wait time and the grace after its

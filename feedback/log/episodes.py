@@ -5,14 +5,13 @@ are settled for good, since facts are final and the log's time only grows. A pro
 position they are, and passes over a settled decision once.
 """
 
-import math
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import Feedback, FeedbackKind
+from armwise.feedback.events import Feedback
 from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import Database, Statement, compile_statements, dumps
@@ -68,7 +67,7 @@ class Episodes:
         return self._sql["awaiting"], {
             "episode": item.episode_id,
             "oldest": oldest,
-            "made_by": item.received_at if item.kind is FeedbackKind.VALUE else math.inf,
+            "made_by": counting.find_latest(item),
             "received_at": item.received_at,
             "at": at,
             "join": self._join,

@@ -1,7 +1,6 @@
 """Join the log: find the decisions that are ready to be learned, with their values, in order.
 
-    read_window   one query for the decisions that facts between two positions may make ready,
-                  one for all feedback on them
+    read_window   the decisions that facts between two positions may make ready, with all feedback on them
     find_ready    the first position at which each of them is complete, or at which its time is over
 
 What is learned, when, and with which values is a function of the facts and the rule. Nothing is kept between
@@ -34,9 +33,6 @@ from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log.raters import RaterShares
 
 Row = sa.Row[*tuple[Any, ...]]
-
-HasRoom = Callable[[str], bool]
-"""Returns whether a decision of a rater may be learned, see `RaterShares.has_room`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +156,14 @@ class DrawFacts:
 
     Attributes:
         turns: The draw itself, then the turns, in the order of the log.
-        closing: Time of the log after which it is closed: with its last turn.
     """
 
     turns: tuple[TurnFacts, ...]
-    closing: float
+
+    @property
+    def closing(self) -> float:
+        """Time of the log after which it is closed: with its last turn."""
+        return max(turn.closing for turn in self.turns)
 
     @classmethod
     def from_turns(cls, draw: TurnFacts, following: Iterable[TurnFacts]) -> "DrawFacts":
@@ -179,11 +178,11 @@ class DrawFacts:
             if turn.seq > draw.seq and closing >= turn.logged_at:
                 turns.append(turn)
                 closing = max(closing, turn.closing)
-        return cls(tuple(turns), closing)
+        return cls(tuple(turns))
 
 
 def find_ready(
-    draws: Iterable[DrawFacts], rule: RewardRule, shares: RaterShares, after: int, times: "Times"
+    draws: Iterable[DrawFacts], rule: RewardRule, shares: RaterShares, times: "Times"
 ) -> Iterator[Joined]:
     """Yield the draws that become ready between two positions of the log, in order.
 
@@ -195,21 +194,21 @@ def find_ready(
             have the turns and the feedback up to the last position.
         rule: Declares when feedback is complete, and how values are aggregated.
         shares: Raters of the decisions that were ready before; extended by the raters of these.
-        after: The first position.
-        times: Times of the facts after it.
+        times: Times of the facts between the positions.
     """
     events: list[tuple[int, float, int, DrawFacts]] = []
     for draw in draws:
         first = draw.turns[0]
-        ends = times.find_end(draw.closing)
+        closing = draw.closing
+        ends = times.find_end(closing)
         if first.executed >= ends:
             continue
         if ends < inf:
-            events.append((int(ends), draw.closing, first.seq, draw))
+            events.append((int(ends), closing, first.seq, draw))
         events += (
             (seq, inf, first.seq, draw)
             for seq in _list_changes(first, rule)
-            if after < seq <= times.last and seq < ends
+            if times.after < seq <= times.last and seq < ends
         )
     done = set[str]()
     for seq, closing, _, draw in sorted(events, key=lambda event: event[:3]):
@@ -421,14 +420,12 @@ def read_window(
         rule: How the log is joined.
         after: The first position. The examples up to there are stored.
         log_at: The log's time there.
-        upto: The last position.
+        upto: The last position, behind the first.
         shares: Returns the raters of the decisions that were ready before.
 
     Raises:
         LogGapError: Facts between the positions are missing.
     """
-    if upto <= after:
-        return [], log_at
     window = {"after": after, "upto": upto, "join": rule.join}
     rows = connection.execute(_TIMES, window).all()
     for seq, row in enumerate(rows, after + 1):
@@ -437,26 +434,26 @@ def read_window(
     if len(rows) < upto - after:
         raise LogGapError(f"the log ends at {upto}, but rows after {after + len(rows)} are missing")
     times = Times(after, [*accumulate((row.at for row in rows), max, initial=log_at)][1:])
-    ids = connection.scalars(_TOUCHED, window | _may_close(connection, rule, after, log_at, times.log_at[-1]))
+    first = connection.scalar(counting.FIRST_OPEN, counting.bind_since(log_at, rule.wait_s))
+    closing = _may_close(connection, rule, after, log_at, times.log_at[-1])
+    ids = connection.scalars(_TOUCHED, {**window, **closing, "first": first or 0})
     draws = [draw for draw in _read_draws(connection, ids.all(), rule, window) if draw.closing >= log_at]
-    ready = [*find_ready(draws, rule, shares(), after, times)] if draws else []
+    ready = [*find_ready(draws, rule, shares(), times)] if draws else []
     return ready, times.log_at[-1]
 
 
 def _may_close(
     connection: sa.Connection, rule: RewardRule, after: int, since: float, until: float
 ) -> dict[str, float]:
-    """Return the parameters of `_TOUCHED` and `_MAY_CLOSE` for decisions closed between two times."""
+    """Return the parameters of `_MAY_CLOSE` for decisions closed between two times."""
     since, until = since - GRACE_S - ROUNDING_S, until - GRACE_S + ROUNDING_S
     late_after = connection.scalar(_LATE_AFTER, {"after": after, "late_since": since})
-    first = connection.scalar(counting.FIRST_OPEN, counting.since(since, rule.wait_s))
     return {
         "made_since": since - rule.wait_s,
         "made_until": until - rule.wait_s,
         "late_after": late_after or 0,
         "late_until": until,
         "nearly_wait_s": rule.wait_s - ROUNDING_S,
-        "first": first or 0,
     }
 
 
@@ -467,10 +464,11 @@ def _read_draws(
     rows = {row.seq: row for row in _execute(connection, _TURNS_BY_ID, ids, window)}
     kept = {row.draw_id for row in rows.values() if row.draw_id is not None}
     rows |= {row.seq: row for row in _execute(connection, _TURNS_BY_DRAW, sorted(kept), window)}
+    statuses = rule.learned_statuses
     draws = [
         row
         for row in rows.values()
-        if row.mode == Mode.EXPLORE and row.example is None and row.status in rule.learned_statuses
+        if row.mode == Mode.EXPLORE and row.example is None and row.status in statuses
     ]
     wanted = {row.id for row in draws}
     rows = {seq: row for seq, row in rows.items() if row.id in wanted or row.draw_id in wanted}

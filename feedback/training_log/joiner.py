@@ -170,6 +170,8 @@ def join_facts(
     Raises:
         LogGapError: Facts are missing.
     """
+    if upto == start.log_seq:  # as at most steps of a learner without traffic
+        return start, [], []
     n_rated = raters.count_rated(connection, rule.join) if rated is None else rated
     ready, log_at = read_window(
         connection,

@@ -137,8 +137,8 @@ def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Selec
 
 def _open_at(position: Position, rule: RewardRule) -> dict[str, Any]:
     """Return the values of the conditions of `_is_open` as far as a join has read."""
-    at = {"at": position.log_at, "log_seq": position.log_seq, "wait_s": rule.wait_s}
-    return at | counting.since(position.log_at, rule.wait_s)
+    at = {"at": position.log_at, "wait_s": rule.wait_s}
+    return at | counting.bind_since(position.log_at, rule.wait_s)
 
 
 _AT, _WAIT_S = (sa.bindparam(name, type_=sa.Double) for name in ("at", "wait_s"))

@@ -5,7 +5,6 @@ Frozen: `test_join_agrees` compares the join with it on random histories.
 
 import heapq
 from bisect import insort
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +15,6 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log.join import Joined
 from armwise.feedback.training_log.raters import RaterShares
-
-TOGETHER, STRAGGLERS = 50, 0.01
 
 SPARE = 1000
 """Closed decisions that the heap of deadlines may hold beyond the number of open ones."""
@@ -155,39 +152,17 @@ class Fold:
 
     Args:
         rule: Declares when feedback is complete, and how values are aggregated.
-        seq: The position; 0 before the first fact.
-        at: The log's time there, seconds since the epoch.
-        idle_seq: The last position at which nearly all decisions within their wait time were closed: there
-            were at least `TOGETHER`, and the share of open ones was at most `STRAGGLERS`.
-        rated: Raters of the newest ready decisions, oldest first, each with whether it was learned.
-
-    Attributes:
-        in_time: Closing times of the decisions that are within their wait time, open or not.
     """
 
-    def __init__(
-        self,
-        rule: RewardRule,
-        seq: int = 0,
-        at: float = 0.0,
-        idle_seq: int = 0,
-        rated: Iterable[tuple[str, bool]] = (),
-    ) -> None:
-        self.seq = seq
-        self.at = at
-        self.idle_seq = idle_seq
-        self.in_time = deque[float]()
+    def __init__(self, rule: RewardRule) -> None:
+        self.seq = 0
         self._rule = rule
-        self._raters = RaterShares(rule.rater_share, rated)
+        self._raters = RaterShares(rule.rater_share)
         self._wait_s = rule.wait_s
         self._learned_statuses = rule.learned_statuses
         self._open: dict[str, PendingDecision] = {}
         self._episodes: dict[str, list[tuple[int, str]]] = {}
         self._closings: list[tuple[float, int, str]] = []
-
-    def __len__(self) -> int:
-        """Return the number of open decisions, including turns that continue one."""
-        return len(self._open)
 
     def apply(self, fact: JoinedFact) -> list[Joined]:
         """Apply the next fact and return the decisions that become ready, in order.
@@ -200,12 +175,10 @@ class Fold:
                 f"the log continues at {fact.seq} after {self.seq}: the rows between are missing"
             )
         joined = self._close(fact)
-        self.seq, self.at = fact.seq, max(self.at, fact.at)
+        self.seq = fact.seq
         match fact:
             case DecisionFact():
                 self.open_decision(fact, None)
-                if fact.mode in (Mode.EXPLORE, Mode.CONTINUED) and not fact.past:
-                    self.in_time.append(self.closing(fact))
             case Executed():
                 if pending := self._open.get(fact.decision_id):
                     pending.status = fact.status
@@ -216,15 +189,7 @@ class Fold:
                     pending.apply_feedback(fact.feedback)
                 if not fact.more:
                     joined += self._settle(affected)
-        self._note_nearly_all_closed()
         return joined
-
-    def _note_nearly_all_closed(self) -> None:
-        """Record this position as idle if at most `STRAGGLERS` of the decisions in time are open."""
-        while self.in_time and self.in_time[0] < self.at:
-            self.in_time.popleft()
-        if len(self.in_time) >= TOGETHER and len(self._open) <= STRAGGLERS * len(self.in_time):
-            self.idle_seq = self.seq
 
     def open_decision(self, fact: DecisionFact, status: Status | None) -> None:
         """Keep a decision until it is learned or its time is over; a turn joins the draw that it continues.

@@ -82,8 +82,8 @@ SABOTAGE = {
     ),
     "join: feedback after the deadline counts": Sabotage(
         COUNTING,
-        "return item.received_at <= deadline and not is_on_earlier",
-        "return not is_on_earlier",
+        "return item.received_at <= deadline and decided_at <= find_latest(item)",
+        "return decided_at <= find_latest(item)",
     ),
     "join: a retraction is ignored": Sabotage(
         JOIN, " and not (taken_back and pseudonym(item.id) in taken_back)", ""
@@ -92,7 +92,7 @@ SABOTAGE = {
         JOIN, "where(_f.decision_id.in_(_IDS))", "where(_f.decision_id.in_(_IDS), ~_f.early)"
     ),
     "join: what was never answered is learned": Sabotage(
-        JOIN, "and row.status in rule.learned_statuses", "and row.status is not None"
+        JOIN, "and row.status in statuses", "and row.status is not None"
     ),
     "join: closed a second too early": Sabotage(
         COUNTING, "return max(deadline, logged_at) + GRACE_S", "return max(deadline, logged_at) - 1.0"
