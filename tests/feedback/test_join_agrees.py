@@ -194,6 +194,14 @@ def test_random_histories_are_joined_as_one_by_one() -> None:
     assert sum(ready) > 2 * HISTORIES  # most of them have something to compare
 
 
+def test_histories_are_joined_alike_when_a_statement_takes_only_two_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("armwise.feedback.training_log.join.LOOKED_UP", 2)
+    log = FactLog()
+    assert sum(compare(seed, log) for seed in range(60)) > 60
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(7200)

@@ -97,6 +97,19 @@ def test_each_rule_has_a_training_log_of_its_own(store: Store, turn: Turn) -> No
     assert learned(store, all_) == [(1, "d2", {"thumb": 0.5, "right": 1.0}), (2, "d1", {"right": 1.0})]
 
 
+def test_what_one_rule_has_learned_is_open_for_another_that_reads_fact_by_fact(
+    store: Store, turn: Turn
+) -> None:
+    turn("d1"), turn("d2", at=101.0)
+    for said in (value("d2", "thumb", 0.5), value("d1"), value("d2", at=150.0)):
+        store.append([said])
+    joiner(store, rule()).advance(now=150.0)
+    both, all_ = joiner(store, rule(Complete.ALL), batch=1), rule(Complete.ALL)
+    while both.advance(now=150.0).log_seq < store.log_seq():
+        pass
+    assert learned(store, all_) == [(1, "d2", {"thumb": 0.5, "right": 1.0})]
+
+
 def test_only_the_newest_epoch_may_write(store: Store, turn: Turn) -> None:
     turn("d1")
     store.append([value("d1")])
