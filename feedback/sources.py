@@ -154,7 +154,8 @@ class LogSource(TrainingLog):
     @cached_property
     def _ends(self) -> tuple[int, Settled]:
         with self._store.reading() as connection:
-            return _length(connection, self._join), find_settled(connection, self._rule)
+            settled_part = find_settled(connection, self._rule, counted=True)
+            return _length(connection, self._join), settled_part
 
 
 class ExportSource(TrainingLog):

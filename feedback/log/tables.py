@@ -134,6 +134,13 @@ for _name, _of in (("decisions_by_draw_id", "draw_id"), ("decisions_kept_by_epis
     )
 
 Index(
+    "decisions_that_continue",
+    decisions.c.logged_at,
+    sqlite_where=text("mode = 'continued'"),
+    postgresql_where=text("mode = 'continued'"),
+)
+
+Index(
     "decisions_by_user_digest",
     decisions.c.user_digest,
     sqlite_where=text("user_digest IS NOT NULL"),
@@ -283,6 +290,7 @@ progress = Table(
     Column("log_seq", _SEQ, nullable=False),
     Column("log_at", Double, nullable=False),
     Column("examples_seq", _SEQ, nullable=False),
+    Column("settled_seq", _SEQ, nullable=False),
 )
 
 epochs = Table(

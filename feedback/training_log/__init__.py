@@ -19,14 +19,13 @@ from .join import LoggedFeedback, TurnFacts, find_deadline
 from .joiner import (
     REBUILD,
     Joiner,
-    Position,
     confirm_epoch,
     delete_training_log,
     newest_epoch,
     read_examples,
-    read_position,
     take_epoch,
 )
+from .position import Position, read_position
 from .refold import find_difference, require_gapless
 from .settled import Settled, WaitingDecisions, find_settled, waiting
 

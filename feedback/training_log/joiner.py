@@ -9,7 +9,7 @@ training log in between, and the write detects that.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +23,8 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import raters
 from armwise.feedback.training_log.join import LOOKED_UP, Joined, Row, is_tick_due, read_window
+from armwise.feedback.training_log.position import Position, read_head, read_position, write_position
+from armwise.feedback.training_log.settled import find_settled_together
 
 # -- epoch fencing: the one learner that may write -------------------------------------------------
 
@@ -65,21 +67,6 @@ _NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs
 
 
 _GONE = "rows or their facts are missing; run `armwise rebuild`"
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far a join has read.
-
-    Attributes:
-        log_seq: Facts up to this position are joined.
-        log_at: The log's time there, seconds since the epoch.
-        examples_seq: Length of the training log.
-    """
-
-    log_seq: int
-    log_at: float
-    examples_seq: int
 
 
 class Joiner:
@@ -149,7 +136,8 @@ class Joiner:
             for add, rows in ((_ADD_EXAMPLES, examples), (_ADD_RATERS, rated)):
                 if rows:
                     connection.execute(add, [{"join": join, **row} for row in rows])
-            write_position(connection, join, position)
+            settled_seq = find_settled_together(connection, self._rule, position)
+            write_position(connection, join, replace(position, settled_seq=settled_seq))
 
 
 _ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
@@ -202,7 +190,8 @@ def join_facts(
         }
         for seq, each in enumerate(known, start=n_rated + 1)
     ]
-    return Position(upto, log_at, start.examples_seq + len(examples)), examples, rows
+    position = Position(upto, log_at, start.examples_seq + len(examples), start.settled_seq)
+    return position, examples, rows
 
 
 def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
@@ -223,37 +212,10 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
     }
 
 
-def read_position(connection: sa.Connection, join: str) -> Position:
-    """Return how far a join has read."""
-    row = connection.execute(_PROGRESS, {"join": join}).first()
-    return Position(row.log_seq, row.log_at, row.examples_seq) if row else Position(0, 0.0, 0)
-
-
-def write_position(connection: sa.Connection, join: str, position: Position) -> None:
-    """Write how far a join has read."""
-    moved = asdict(position)
-    if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
-        connection.execute(_BEGIN, {"join": join, **moved})
-
-
 def delete_training_log(connection: sa.Connection, join: str) -> None:
     """Delete the training log of a join, within a write transaction; a `Joiner` makes it again."""
     for table in (t.examples, t.raters, t.progress):
         connection.execute(sa.delete(table).where(table.c.join == join))
-
-
-def read_head(connection: sa.Connection) -> int:
-    """Return the last position of the log; 0: it is empty."""
-    return int(connection.scalar(_HEAD) or 0)
-
-
-_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
-
-_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
-
-_BEGIN = sa.insert(t.progress)
-
-_HEAD = sa.select(t.log_head.c.seq)
 
 
 def require_length(connection: sa.Connection, join: str, position: Position) -> None:

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.training_log.joiner import newest_epoch, read_head, read_position
+from armwise.feedback.training_log.joiner import newest_epoch
+from armwise.feedback.training_log.position import read_head, read_position
 
 ABANDONED_S = 60.0
 """Time without progress after which a learner with unread facts counts as gone."""

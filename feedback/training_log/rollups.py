@@ -27,7 +27,7 @@ from armwise.feedback.log import Store, avoid_index, listing
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.joiner import read_head, read_position
+from armwise.feedback.training_log.position import read_head, read_position
 from armwise.feedback.training_log.settled import find_settled
 
 rollups, rollup_positions = t.rollups, t.rollup_positions

@@ -2,13 +2,14 @@
 
 An estimate must not depend on when it is made. Soon after a decision only quick feedback has arrived: if good
 feedback is quicker than bad, or silence is a reward, the decisions that have a reward are selected by what
-they earned. So estimates select decisions by age instead: those whose wait time has passed. Where of many
-decisions up to some position hardly any still waits, as after a simulation, these are settled at once.
+they earned. So estimates select decisions by age instead: those whose wait time has passed. Where hardly any
+of many consecutive decisions still waits, as after a simulation, these are settled together, at once; the
+join records how far.
 
 The gate assumes the worst of decisions that wait (`armwise.feedback.ope.gate`): it reads `waiting`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -16,17 +17,24 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.events import LABELS, Decision, Mode
-from armwise.feedback.log import Store, counting, rows
+from armwise.feedback.log import LARGEST, Store, avoid_index, counting, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.joiner import Position, read_head, read_position
+from armwise.feedback.training_log.position import Position, read_head, read_position
 
 TOGETHER, STRAGGLERS = 50, 0.01
-"""Decisions within one wait time that count as settled together, and the share of them that may be open.
+"""Consecutive open decisions that may be settled together, and the share of them that may wait.
 
-The minimum guards against a bias: a few decisions may all be closed because their feedback was quick, and
-quick feedback may be all good or all bad. Of many, the open ones move an estimate by at most their share.
+The minimum guards against a bias: a few decisions may all have been learned because their feedback was
+quick, and quick feedback may be all good or all bad. Of many, those that wait move an estimate by at most
+their share.
 """
+
+LOOK_BACK, LOOK_AHEAD = 2 * TOGETHER, 1000
+"""Open decisions before the next ones that count with them, and after them for whose feedback to hope."""
+
+PAGE = 200
+"""Decisions that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Settled:
     Attributes:
         before: Time before which all decisions are settled, seconds since the epoch; infinite: all are.
         position: Position of the log up to which all decisions are settled.
-        n_open: Number of explored decisions that are open.
+        n_open: Number of explored decisions that are open; 0 also where they were not counted.
     """
 
     before: float = inf
@@ -49,18 +57,49 @@ class Settled:
         return self.before == inf
 
 
-def read(store: Store, rule: RewardRule) -> Settled:
-    """Return the settled part of a log under a rule. Raises LogUnavailableError."""
+def read(store: Store, rule: RewardRule, *, counted: bool = False) -> Settled:
+    """Return the settled part of a log as `find_settled`. Raises LogUnavailableError."""
     with store.reading() as connection:
-        return find_settled(connection, rule)
+        return find_settled(connection, rule, counted=counted)
 
 
-def find_settled(connection: sa.Connection, rule: RewardRule) -> Settled:
-    """Return the settled part of a log under a rule, as far as its join has read."""
+def find_settled(connection: sa.Connection, rule: RewardRule, *, counted: bool = False) -> Settled:
+    """Return the settled part of a log under a rule, as far as its join has read.
+
+    Args:
+        connection: A snapshot.
+        rule: Defines the wait time.
+        counted: Whether to count the open decisions, which takes about a microsecond for each.
+    """
     position = read_position(connection, rule.join)
-    values = {**_open_at(position, rule), "join": rule.join, "statuses": rule.learned_statuses}
-    before, first, n_open = connection.execute(_EARLIEST, values).one()
-    return Settled(before, first - 1, n_open) if n_open else Settled(position=read_head(connection))
+    values = _bind_after(connection, _open_at(position, rule), position.settled_seq)
+    before, first = connection.execute(_FIRST, values).one()
+    if first is None:
+        return Settled(position=read_head(connection))
+    return Settled(before, first - 1, connection.scalar(_COUNT, values) or 0 if counted else 0)
+
+
+def find_settled_together(connection: sa.Connection, rule: RewardRule, position: Position) -> int:
+    """Return the position up to which decisions are settled together after a step of a join.
+
+    Args:
+        connection: The transaction of the step, which has written its examples.
+        rule: How the log is joined.
+        position: Where the join is, with the position up to which they were settled together before.
+    """
+    values = _open_at(position, rule) | {"join": rule.join, "statuses": rule.learned_statuses, "page": PAGE}
+    settled, n, n_waiting = position.settled_seq, 0, 0
+    before_last = connection.scalar(_LOOK_BACK, values | {"upto": settled})
+    after = settled if before_last is None else before_last
+    while page := connection.execute(_PAGE, _bind_after(connection, values, after)).all():
+        for seq, waits in page:
+            n, n_waiting = n + 1, n_waiting + waits
+            if n_waiting <= STRAGGLERS * n and n >= TOGETHER:
+                settled = max(settled, seq)
+        after = page[-1].seq
+        if n_waiting > STRAGGLERS * (n + LOOK_AHEAD):
+            break
+    return settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,39 +192,81 @@ def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
 def _is_continued() -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions that a decision is a draw of which a turn can still get feedback."""
     d, turn = t.decisions.c, t.decisions.alias("turn").c
-    draws = sa.select(turn.draw_id).where(turn.mode == Mode.CONTINUED, *_is_open(turn))
+    continues = turn.mode == sa.literal_column(f"'{Mode.CONTINUED.value}'")  # as its index says it
+    draws = sa.select(turn.draw_id).where(continues, *_is_open(turn))
     return d.draw_id == d.id, d.id.in_(draws)
 
 
 _CONTINUED = _is_continued()
 
 
-def _find_earliest() -> sa.Select[Any, Any, int]:
-    """Return the query of the earliest time and position of open decisions, and of their number.
+_PAGE_SIZE = sa.bindparam("page", type_=sa.Integer)
 
-    Decisions up to the last position at which at most `STRAGGLERS` of at least `TOGETHER` wait are left out.
+
+_EXPLORED = t.decisions.c.mode == Mode.EXPLORE, t.decisions.c.policy != LABELS
+
+
+def _bind_after(connection: sa.Connection, values: Mapping[str, Any], after: int) -> dict[str, Any]:
+    """Return the parameters of the queries of `_select_open` for a position."""
+    first = connection.scalar(counting.FIRST_OPEN, values) or LARGEST
+    return {**values, "after": max(after, first - 1), "continued_after": after}
+
+
+def _select_open(*columns: sa.ColumnElement[Any]) -> tuple[sa.Select[Any], sa.Select[Any]]:
+    """Return the explored decisions after a position that are open, and those that open turns continue."""
+    d, some = t.decisions.c, sa.select(*columns).where(*_EXPLORED)
+    after, continued_after = (
+        sa.bindparam(name, type_=sa.BigInteger) for name in ("after", "continued_after")
+    )
+    continued = some.where(*_CONTINUED, avoid_index(d.seq) > continued_after)
+    return some.where(d.seq > after, *_is_open(d)), continued
+
+
+def _unite(*parts: sa.Select[Any]) -> sa.CTE:
+    """Return the rows of queries that are each ordered and limited, so that none is read to its end."""
+    return sa.union(*(sa.select(part.subquery()) for part in parts)).cte()
+
+
+def _find_first() -> sa.Select[Any]:
+    """Return the query of the least time and of the first position of open decisions after a position.
+
+    The least time is found by its index, except among those that were committed in the last seconds: only
+    these may have been made long before.
     """
+    d = t.decisions.c
+    after = avoid_index(d.seq) > sa.bindparam("after", type_=sa.BigInteger)
+    some = sa.select(d.decided_at).where(*_EXPLORED, after)
+    some = some.where(counting.is_open(d.decided_at + _WAIT_S, avoid_index(d.logged_at), _AT))
+    by_time = some.where(d.decided_at >= counting.LOGGED_SINCE)
+    late = some.where(d.logged_at >= counting.LOGGED_SINCE + _WAIT_S)
+    _, continued = _select_open(d.decided_at)
+    late = late.order_by(avoid_index(d.decided_at)).limit(1)
+    times = _unite(late, *(part.order_by(d.decided_at).limit(1) for part in (by_time, continued)))
+    seqs = _unite(*(part.order_by(d.seq).limit(1) for part in _select_open(d.seq)))
+    return sa.select(*(sa.select(sa.func.min(found.c[0])).scalar_subquery() for found in (times, seqs)))
+
+
+def _find_page() -> sa.Select[Any, Any]:
+    """Return the query of the next open decisions, and whether each waits: 1, or 0."""
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    some = sa.select(d.decided_at, d.seq, d.id).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
-    first = counting.FIRST_OPEN.scalar_subquery()
-    within = sa.union(some.where(d.seq >= first, *_is_open(d)), some.where(*_CONTINUED)).subquery()
-    learned = sa.exists().where(x.decision_id == within.c.id, x.join == sa.bindparam("join"))
+    some = _unite(*(part.order_by(d.seq).limit(_PAGE_SIZE) for part in _select_open(d.seq, d.id)))
+    learned = sa.exists().where(x.decision_id == some.c.id, x.join == sa.bindparam("join"))
     failed = sa.exists().where(
-        e.decision_id == within.c.id, e.status.not_in(sa.bindparam("statuses", expanding=True))
+        e.decision_id == some.c.id, e.status.not_in(sa.bindparam("statuses", expanding=True))
     )
     waits = sa.case((learned | failed, 0), else_=1)
-    seq = within.c.seq
-    counted = sa.select(
-        within.c.decided_at,
-        seq,
-        sa.func.row_number().over(order_by=seq).label("n"),
-        sa.func.sum(waits).over(order_by=seq).label("n_waiting"),
-    ).cte()
-    together = (counted.c.n >= TOGETHER) & (counted.c.n_waiting <= STRAGGLERS * counted.c.n)
-    last = sa.select(sa.func.coalesce(sa.func.max(counted.c.seq), 0)).where(together).scalar_subquery()
-    return sa.select(sa.func.min(counted.c.decided_at), sa.func.min(counted.c.seq), sa.func.count()).where(
-        counted.c.seq > last
-    )
+    return sa.select(some.c.seq, waits).order_by(some.c.seq).limit(_PAGE_SIZE)
 
 
-_EARLIEST = _find_earliest()
+def _find_look_back() -> sa.Select[Any]:
+    """Return the query of the position before the last open decisions up to a position."""
+    d = t.decisions.c
+    upto = d.seq <= sa.bindparam("upto", type_=sa.BigInteger), d.seq >= counting.FIRST_OPEN.scalar_subquery()
+    some = sa.select(d.seq).where(*_EXPLORED, *upto, *_is_open(d))
+    last = some.order_by(d.seq.desc()).limit(LOOK_BACK).subquery()
+    return sa.select(sa.func.min(last.c.seq) - 1)
+
+
+_FIRST, _PAGE, _LOOK_BACK = _find_first(), _find_page(), _find_look_back()
+
+_COUNT = sa.select(sa.func.count()).select_from(sa.union(*_select_open(t.decisions.c.seq)).subquery())

@@ -227,7 +227,7 @@ def _drift(spec: DriftSpec, alarms: Alarms, floor: float, *, raised: bool) -> Dr
 def _feedback(replica: Replica) -> FeedbackState:
     """Return how long feedback takes, and what waits for it."""
     rule = replica.config.reward
-    found, taken = settled.read(replica.store, rule), delays.read(replica.store, rule)
+    found, taken = settled.read(replica.store, rule, counted=True), delays.read(replica.store, rule)
     return construct(
         FeedbackState,
         complete=rule.learned_at.value,

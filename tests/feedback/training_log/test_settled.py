@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,10 +28,18 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import Store, listing
+from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
-from armwise.feedback.training_log.settled import TOGETHER, Settled, find_settled, read
+from armwise.feedback.training_log.position import read_position
+from armwise.feedback.training_log.settled import (
+    TOGETHER,
+    Settled,
+    find_settled,
+    find_settled_together,
+    read,
+)
 
 WAIT_S, GRACE_S = 100.0, 2.0
 RULE = RewardRule(metrics={"click": Metric()}, cost_weight=0.0, wait_time="PT100S")
@@ -54,7 +63,7 @@ def looked(store: Store, facts: Sequence[Any], rule: RewardRule = RULE) -> Settl
     joiner.advance(0.0)
     while joiner.left:
         joiner.advance(0.0)
-    return read(store, rule)
+    return read(store, rule, counted=True)
 
 
 def test_a_decision_is_settled_once_its_wait_time_and_its_grace_are_over(store: Store) -> None:
@@ -252,5 +261,54 @@ def test_what_is_open_is_found_without_reading_the_decisions_before_it(tmp_path:
                 find_settled(connection, RULE)
                 driver.set_progress_handler(None, 0)
                 steps.append(len(done))
-            assert read(store, RULE).n_open == 11
+            assert read(store, RULE, counted=True).n_open == 11
+    assert steps[1] == pytest.approx(steps[0], rel=0.2, abs=3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    late=st.lists(st.integers(0, 219), max_size=6),
+    sizes=st.lists(st.integers(1, 120), min_size=2, max_size=4),
+)
+def test_decisions_are_settled_together_up_to_the_last_at_which_hardly_any_waits(
+    late: list[int], sizes: list[int]
+) -> None:
+    """As if all were counted one by one after each step."""
+    settled = n = 0
+    with closing(Store("sqlite://")) as store:
+        for size in sizes:
+            numbers = range(n, n + size)
+            n += size
+            facts = [fact for number in numbers for fact in asked(number, 10.0)]
+            looked(store, [*facts, *(clicked(number, 11.0) for number in numbers if number not in late)])
+            positions = decided_positions(store)
+            counted = range(max(0, settled - 2 * TOGETHER), n)
+            for end in counted[TOGETHER - 1 :]:
+                waiting = sum(number in late for number in range(counted.start, end + 1))
+                if 100 * waiting <= end + 1 - counted.start:
+                    settled = max(settled, end + 1)
+            found = read(store, RULE)
+            assert found.position == (positions[settled] - 1 if settled < n else store.log_seq()), (
+                f"{settled} of {n}"
+            )
+
+
+def decided_positions(store: Store) -> list[int]:
+    with store.reading() as connection:
+        return [*connection.scalars(sa.select(t.decisions.c.seq).order_by(t.decisions.c.seq))]
+
+
+def test_a_step_does_not_read_all_that_waits(tmp_path: Path) -> None:
+    """A step of the join takes as long with four times as many open decisions without feedback."""
+    steps = list[int]()
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}")) as store:
+        for first, last in ((0, 1000), (1000, 4000)):
+            looked(store, [fact for number in range(first, last) for fact in asked(number, 10.0)])
+            with store.reading() as connection:
+                driver: Any = connection.connection.driver_connection
+                done = list[None]()
+                driver.set_progress_handler(lambda done=done: done.append(None), 100)
+                find_settled_together(connection, RULE, read_position(connection, RULE.join))
+                driver.set_progress_handler(None, 0)
+                steps.append(len(done))
     assert steps[1] == pytest.approx(steps[0], rel=0.2, abs=3)

@@ -1,0 +1,54 @@
+"""How far a join has read the log, and how far the log reaches."""
+
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from armwise.feedback.log import tables as t
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a join has read.
+
+    Attributes:
+        log_seq: Facts up to this position are joined.
+        log_at: The log's time there, seconds since the epoch.
+        examples_seq: Length of the training log.
+        settled_seq: Decisions up to this position are settled together, before their time is over; see
+            `find_settled_together`.
+    """
+
+    log_seq: int
+    log_at: float
+    examples_seq: int
+    settled_seq: int = 0
+
+
+def read_position(connection: sa.Connection, join: str) -> Position:
+    """Return how far a join has read."""
+    row = connection.execute(_PROGRESS, {"join": join}).first()
+    return (
+        Position(row.log_seq, row.log_at, row.examples_seq, row.settled_seq) if row else Position(0, 0.0, 0)
+    )
+
+
+def write_position(connection: sa.Connection, join: str, position: Position) -> None:
+    """Write how far a join has read."""
+    moved = asdict(position)
+    if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
+        connection.execute(_BEGIN, {"join": join, **moved})
+
+
+def read_head(connection: sa.Connection) -> int:
+    """Return the last position of the log; 0: it is empty."""
+    return int(connection.scalar(_HEAD) or 0)
+
+
+_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
+
+_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
+
+_BEGIN = sa.insert(t.progress)
+
+_HEAD = sa.select(t.log_head.c.seq)
