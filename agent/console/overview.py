@@ -110,7 +110,8 @@ def _read(replica: Replica, comparison: BaselineComparison | None, *, marked: bo
     store, config = replica.store, replica.config
     course, marks = read_course(store, config.reward)
     marks, colours = marks if marked else (), number_colours(store)
-    found, n_open = comparison or BaselineComparison(), settled.read(store, config.reward, counted=True).n_open
+    found = comparison or BaselineComparison()
+    n_open = settled.read(store, config.reward, counted=True).n_open
     live = tuple(config.actions)
     any_rating = listing.has_rating(store)
     wait = write_duration(config.reward.wait_s)

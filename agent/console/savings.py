@@ -14,11 +14,17 @@ from math import ceil, inf
 import numpy as np
 
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_store
+from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_kept, read_store
 from armwise.agent.reporting import write_dollars, write_number
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, noninferiority
-from armwise.feedback.ope.noninferiority import ArmComparison, Ends, NothingComparableError, Sessions
+from armwise.feedback.ope.noninferiority import (
+    ArmComparison,
+    Ends,
+    NothingComparableError,
+    Sessions,
+    Unsaid,
+)
 
 WINDOW = 300_000
 """Positions of the log after which the comparison begins anew; it covers one to two times as many."""
@@ -80,6 +86,18 @@ class BaselineComparison:
         return value, low, high
 
 
+UNSAID = {
+    Unsaid.FEW_DECIDE: "A few very expensive answers are most of the difference.",
+    Unsaid.CACHE: (
+        "Arms take conversations over from each other, and then pay for what their caches lack. "
+        "Keep conversations on one arm."
+    ),
+    Unsaid.RATED_APART: "Answers as served are not rated as often as those of the baseline.",
+    Unsaid.ONE_USER: f"One user gave more than {noninferiority.LARGEST_RATER:.0%} of the ratings.",
+}
+"""Why nothing is said although there are figures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A statement of a page.
@@ -107,7 +125,7 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
         return BaselineComparison()
     sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
-    baseline = config.baseline or _choose(sessions)
+    baseline = config.baseline or _choose(sessions, config)
     arms = {}
     for arm in sessions.names:
         if drawn[arm] >= noninferiority.ENOUGH or arm == baseline:
@@ -125,9 +143,9 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
     )
 
 
-def _choose(sessions: Sessions) -> str | None:
+def _choose(sessions: Sessions, config: AppConfig) -> str | None:
     try:
-        return choose_reference(sessions)
+        return choose_reference(sessions, read_kept(config))
     except NothingComparableError:
         return None
 
@@ -144,6 +162,8 @@ def _find_begin(store: Store) -> float | None:
 def state_savings(found: BaselineComparison) -> Statement | None:
     """Return what was saved per 1,000 answers; None: no dollars are on record."""
     one = found.with_baseline
+    if one is not None and one.dollars_unsaid is not None:
+        return Statement("Savings are not compared", UNSAID[one.dollars_unsaid], "warn")
     if one is None or one.saved is None or one.spent is None:
         return None
     saved, low, high = (1000.0 * end for end in one.saved)
@@ -168,6 +188,9 @@ def state_quality(found: BaselineComparison) -> Statement | None:
     """Return how the answers are rated, compared with the baseline; None: no comparison is possible."""
     one = found.with_baseline
     lead = None if one is None else found.lead(one)
+    if one is not None and one.quality_unsaid is not None and one.served is not None:
+        rated = f"Rated {found.points(one.served):.1f} of 100"
+        return Statement(f"{rated}: not compared", UNSAID[one.quality_unsaid], "warn")
     if one is None or lead is None or one.served is None:
         return None
     value, low, high = lead

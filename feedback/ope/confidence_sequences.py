@@ -184,7 +184,7 @@ def difference(
 
 
 def unit_difference(
-    evidence: Evidence, starts: Integers, most: int, errors: tuple[float, float], *, squares: bool = False
+    evidence: Evidence, starts: Integers, most: int, errors: tuple[float, float]
 ) -> tuple[float, float, float]:
     """Bound the sum of the differences in a unit, on average over the units: target minus logging policy.
 
@@ -196,8 +196,6 @@ def unit_difference(
         starts: Index of the first row of each unit, shape (n_units,), rising from 0.
         most: Most rows that a unit may have, at least 1.
         errors: Probabilities that the lower bound ever fails, and the upper one, in (0, 1).
-        squares: Whether the control variate weighs earlier rewards by the squares of their weights: narrower
-            where rewards of the arms are far apart, and slower to start.
 
     Returns:
         The estimate, not cut to the possible range, the lower and the upper bound.
@@ -222,21 +220,18 @@ def unit_difference(
     apart = replace(evidence, learned=np.arange(1, n + 1), known=np.repeat(starts, sizes))
     least, highest = evidence.reward_range
     scale = most * (highest - least)
-    low, mean = _lower_of_units(apart, starts, most, errors[0], squares=squares)
-    mirrored, _ = _lower_of_units(apart.mirrored, starts, most, errors[1], squares=squares)
+    low, mean = _lower_of_units(apart, starts, most, errors[0])
+    mirrored, _ = _lower_of_units(apart.mirrored, starts, most, errors[1])
     return scale * mean, scale * low, -scale * mirrored
 
 
-def _lower_of_units(
-    evidence: Evidence, starts: Integers, most: int, error: float, *, squares: bool
-) -> tuple[float, float]:
+def _lower_of_units(evidence: Evidence, starts: Integers, most: int, error: float) -> tuple[float, float]:
     """Return the lower bound and the mean over units of `1 / most` of their sums, of scaled rewards."""
     weight, reward = evidence.weight, _scale_rewards(evidence)
     reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
     control = np.zeros(len(weight))
     if evidence.reach is not None:
-        pull = np.abs(weight - 1.0)
-        control = _control(evidence, reward, pull * pull if squares else pull)
+        control = _control(evidence, reward, np.abs(weight - 1.0))
     gain, tilt = (weight - 1.0) * reward, weight - evidence.overlap
     growth, total, n_units = np.zeros((len(BETS), 1)), 0.0, len(starts)
     edges = np.append(starts, len(weight))

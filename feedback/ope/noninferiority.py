@@ -11,20 +11,28 @@ half of it belongs to the lower end of quality, the one that says "no worse than
 A session is one observation: its decisions may depend on each other. It has the decisions of an episode
 within `SESSION_S` of the first; later ones begin another. It counts once all of it is settled, so that what
 counts at one look counts at all later ones, unchanged. What an answer costs is known before the next
-decision, so in the savings each decision is one observation, given all that was before it.
+decision, so in the savings each decision is one observation, given all that was before it. A question that is
+asked again in its session is no decision of its own there: what that costs belongs to the first answer.
 
 The first sessions set the scale, which must be known before a bet is placed, and are left out: how many
 decisions of a session count in quality, and the largest cost that counts in full.
 
-Only decisions that could have drawn the reference count, with a propensity above 0 on record. Quality is that
-of decisions with feedback. It has to come as often whichever arm answered: `ArmComparison.rated` tests that.
+Only decisions that could have drawn the reference count, with a propensity above 0 on record.
+
+    dollars   What was served cost what it cost: that is a sum, not an estimate. Only what the reference would
+              have cost is bounded, by its draws. Where a cost is unknown, each end takes the worse case.
+              Nothing is said where a few answers decide, or where an arm that takes a conversation over
+              pays for what its cache lacks: alone, it would not.
+    quality   That of decisions with feedback. Nothing is said where feedback does not come as often whichever
+              arm answered, or where one user gives too large a share of it.
 """
 
 import hashlib
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 
@@ -53,6 +61,35 @@ HEADROOM = 4.0
 
 ENOUGH = 20
 """Draws from which on an arm can be the reference by default."""
+
+FEW_DECIDE = 0.5
+"""Part of the savings that the dollars beyond the largest cost may be, on either side."""
+
+LARGEST_RATER, RATES_MORE = 1.0 / 3.0, 1.25
+"""Share of the feedback that one user may give, and the multiple of its share of the decisions, if more."""
+
+COLD_Z = 3.0
+"""Standard errors by which answers must be dearer after those of another arm to show that caches count."""
+
+COLD_ROWS = 500
+"""Consecutive decisions among which they are compared."""
+
+
+class Unsaid(StrEnum):
+    """Why nothing is said of dollars or quality although they are on record."""
+
+    FEW_DECIDE = "few_decide"
+    """A few very expensive answers are most of the difference."""
+
+    CACHE = "cache"
+    """Arms take conversations over from each other, and then pay for what their caches lack."""
+
+    RATED_APART = "rated_apart"
+    """Feedback comes more often, or less, on what was served than on the answers of the reference."""
+
+    ONE_USER = "one_user"
+    """One user gave more than `LARGEST_RATER` of the feedback, and rates more often than the others."""
+
 
 Ends = tuple[float, float, float]
 """An estimate, its lower and its upper end."""
@@ -96,12 +133,18 @@ class ArmComparison:
         sessions: Sessions of these; as many as decisions where the log has none.
         drawn: Decisions of these that drew the reference.
         served: Mean quality of these decisions; None: no feedback counts.
-        quality: Quality of a decision as served, minus that of the reference; None: no feedback counts.
+        quality: Quality of a decision as served, minus that of the reference; None: no feedback counts, or
+            `quality_unsaid` says why.
         priced: Decisions that count in the savings.
-        spent: Mean dollars of these decisions; None without savings.
-        saved: Dollars of a decision with the reference, minus those as served; None: not enough are known.
-        largest_cost: Dollars up to which an answer counts in full; None without savings.
-        cut: Decisions among `priced` that were dearer, and count as so much.
+        spent: Mean dollars of these decisions, as far as known; None without savings.
+        saved: Dollars of a decision with the reference, minus those as served; None: not enough are known, or
+            `dollars_unsaid` says why.
+        largest_cost: Dollars up to which an answer of the reference counts in full; None without savings.
+        cut: Decisions among `priced` that were dearer.
+        beyond_largest: Dollars of these beyond `largest_cost`, in all.
+        unpriced: Decisions among `priced` without a known cost.
+        dollars_unsaid: Why `saved` is missing although dollars are on record.
+        quality_unsaid: Why `quality` is missing although feedback is on record.
         rated: How much more often a decision as served has feedback than one of the reference; None: all have
             it, or those without are not on record.
         session_limit: Decisions of a session that count in quality.
@@ -123,6 +166,10 @@ class ArmComparison:
     saved: Ends | None
     largest_cost: float | None
     cut: int
+    beyond_largest: float
+    unpriced: int
+    dollars_unsaid: Unsaid | None
+    quality_unsaid: Unsaid | None
     rated: Ends | None
     session_limit: int
     beyond: int
@@ -141,8 +188,11 @@ class Sessions:
     Attributes:
         rows: The explored decisions.
         unit: Session of each row, shape (n,), numbered in the order in which they began.
-        usd: Dollars of each draw, of its rounds of tools and of the turns that kept its arm, shape (n,); NaN:
-            unknown.
+        usd: Dollars of each draw, of its rounds of tools, of the turns that kept its arm, and of asking
+            again, shape (n,); NaN: unknown.
+        again: Whether the question of a row was asked in its session before, shape (n,).
+        place: How many answers are before it in its session, shape (n,).
+        takes_over: Whether the answer before it in its session is from another arm, shape (n,).
         names: All arms that could be drawn, by name.
     """
 
@@ -152,7 +202,10 @@ class Sessions:
         decisions = decisions.take(np.lexsort((decisions.seq, decisions.at)))
         unit, first = find_sessions(decisions.episode, decisions.at)
         kept = decisions.explored & (first[unit] < settlement.begun_before)
-        self.rows, self.usd = decisions.where(kept), _with_later_turns(decisions, unit)[kept]
+        asked_first = find_first_asking(decisions, unit)
+        self.rows, self.usd = decisions.where(kept), _with_later_turns(decisions, unit, asked_first)[kept]
+        self.again = (asked_first != np.arange(len(decisions)))[kept]
+        self.place, self.takes_over = (column[kept] for column in _find_places(decisions, unit))
         self.unit = encode(unit[kept])
         arms = {arm for key in self.rows.draw.values for arm in key.arms}
         self.names = tuple(sorted(arm for arm in arms if self.could(arm).any()))
@@ -189,25 +242,53 @@ class Sessions:
         return chance
 
     def costs(self) -> dict[str, float]:
-        """Return the mean dollars of each arm that was drawn `ENOUGH` times at a known cost."""
-        return self._means(self.usd, weighted=False)
+        """Return the mean dollars of each arm that was drawn at a known cost."""
+        known = {arm: self.usd[self.drew(arm) & self.could(arm) & ~np.isnan(self.usd)] for arm in self.names}
+        return {arm: float(paid.mean()) for arm, paid in known.items() if len(paid)}
 
     def prices(self) -> dict[str, float]:
         """Return the estimated dollars of an answer if an arm always answered, like `qualities`."""
-        return self._means(self.usd, weighted=True)
+        return self._means(self.usd)
 
     def qualities(self) -> dict[str, float]:
         """Return the estimated quality of each arm that was drawn `ENOUGH` times with feedback (SNIPS)."""
-        return self._means(self.rows.reward, weighted=True)
+        return self._means(self.rows.reward)
 
-    def _means(self, values: Floats, *, weighted: bool) -> dict[str, float]:
+    def _means(self, values: Floats) -> dict[str, float]:
         means = {}
         for arm in self.names:
             some = self.drew(arm) & self.could(arm) & ~np.isnan(values)
             if some.sum() >= ENOUGH:
-                weight = 1.0 / self.rows.propensity[some] if weighted else np.ones(int(some.sum()))
+                weight = 1.0 / self.rows.propensity[some]
                 means[arm] = float(weight @ values[some] / weight.sum())
         return means
+
+    def pays_for_caches(self) -> bool:
+        """Return whether arms that take a conversation over cost more, or too little shows that they do not.
+
+        Logarithms of dollars are compared between answers after one of the same arm and after one of another,
+        by the same arm, at the same place of a session, and at about the same time.
+        """
+        some = np.flatnonzero((self.place > 0) & ~self.again & (self.usd > 0.0))
+        if not self.takes_over[some].any():
+            return False
+        keys = self.rows.draw.codes[some], self.place[some], some // COLD_ROWS
+        group = np.unique(np.column_stack(keys), axis=0, return_inverse=True)[1].ravel()
+        cold, cost = self.takes_over[some], np.log(self.usd[some])
+
+        def moments(kept: Flags) -> tuple[Floats, Floats, Floats]:
+            n = np.bincount(group[kept], minlength=group.max() + 1).astype(np.float64)
+            sums, squares = (np.bincount(group[kept], cost[kept] ** k, len(n)) for k in (1, 2))
+            mean = sums / np.maximum(n, 1.0)
+            return n, mean, np.maximum(squares - n * mean**2, 0.0) / np.maximum(n - 1.0, 1.0)
+
+        (n_cold, colder, v_cold), (n_warm, warmer, v_warm) = moments(cold), moments(~cold)
+        both = (n_cold >= 2.0) & (n_warm >= 2.0)
+        if n_cold[both].sum() < ENOUGH:
+            return bool(cold.sum() >= ENOUGH)
+        weight = n_cold[both] * n_warm[both] / (n_cold[both] + n_warm[both])
+        error = sqrt(float(weight**2 @ (v_cold[both] / n_cold[both] + v_warm[both] / n_warm[both])))
+        return bool(weight @ (colder - warmer)[both] > COLD_Z * error)
 
     def digest(self) -> str:
         """Return the SHA-256 of everything that a comparison reads of the rows, in hexadecimal."""
@@ -220,7 +301,7 @@ class Sessions:
             numbers.append(could.astype(np.float64))
             numbers += [] if chance is None else [chance]
         found = hashlib.sha256(json.dumps(self.names).encode())
-        for column in (drawn[rows.draw.codes], self.unit):
+        for column in (drawn[rows.draw.codes], self.unit, rows.user, self.place, self.takes_over, self.again):
             found.update(column.astype("<i8").tobytes())
         for values in numbers:
             found.update(np.where(np.isnan(values), np.nan, values).astype("<f8").tobytes())
@@ -276,20 +357,45 @@ def find_tool_rounds(decisions: Decisions, unit: Integers) -> Integers:
     return found
 
 
-def _with_later_turns(decisions: Decisions, unit: Integers) -> Floats:
-    """Return the dollars of each decision, shape (n,), with those of its rounds of tools and of kept turns.
+def find_first_asking(decisions: Decisions, unit: Integers) -> Integers:
+    """Return the row of the draw in whose session a question was first asked, shape (n,); itself if it is.
 
-    In the log of a service, each of these is a decision of its own. In an export the dollars of kept turns
-    are in the draw, and rounds of tools are missing.
+    Args:
+        decisions: The decisions, in the order in which they were made.
+        unit: Session of each, shape (n,).
+    """
+    first, found = dict[tuple[int, int], int](), np.arange(len(decisions))
+    rows = np.flatnonzero(decisions.explored)
+    columns = rows.tolist(), unit[rows].tolist(), decisions.question[rows].tolist()
+    for row, session, question in zip(*columns, strict=True):
+        found[row] = first.setdefault((session, question), row)
+    return found
+
+
+def _find_places(decisions: Decisions, unit: Integers) -> tuple[Integers, Flags]:
+    """Return how many answers are before each in its session, and if the last of them is of another arm."""
+    place, takes_over = np.zeros(len(decisions), dtype=np.int64), np.zeros(len(decisions), dtype=np.bool_)
+    last, keys = dict[int, tuple[int, str]](), decisions.draw.values
+    for row, (session, code) in enumerate(zip(unit.tolist(), decisions.draw.codes.tolist(), strict=True)):
+        place[row], arm = last.get(session, (0, keys[code].drawn))
+        takes_over[row] = arm != keys[code].drawn
+        last[session] = int(place[row]) + 1, keys[code].drawn
+    return place, takes_over
+
+
+def _with_later_turns(decisions: Decisions, unit: Integers, asked_first: Integers) -> Floats:
+    """Return the dollars of each decision, shape (n,), with those of what belongs to it.
+
+    These are rounds of tools, turns that kept the arm, and the same question asked again. In the log of a
+    service, each is a decision of its own. In an export the dollars of kept turns are in the draw, and rounds
+    of tools are missing.
     """
     usd, draws = decisions.usd.copy(), dict[int, int]()
     rounds = find_tool_rounds(decisions, unit)
     paid = np.flatnonzero((rounds >= 0) & ~np.isnan(decisions.usd))
     np.add.at(usd, rounds[paid], decisions.usd[paid])
     kept = decisions.draw.each(lambda key: key.mode == Mode.CONTINUED)
-    if not kept.any():
-        return usd
-    rows = np.flatnonzero(kept | decisions.explored)
+    rows = np.flatnonzero(kept | decisions.explored) if kept.any() else np.empty(0, dtype=np.int64)
     for row, episode, continued in zip(
         rows.tolist(), decisions.episode[rows].tolist(), kept[rows].tolist(), strict=True
     ):
@@ -297,6 +403,8 @@ def _with_later_turns(decisions: Decisions, unit: Integers) -> Floats:
             draws[episode] = row
         elif episode in draws and not np.isnan(decisions.usd[row]):
             usd[draws[episode]] += decisions.usd[row]
+    again = np.flatnonzero(asked_first != np.arange(len(decisions)))
+    np.add.at(usd, asked_first[again], usd[again])
     return usd
 
 
@@ -335,8 +443,6 @@ class Counted:
         kept: Flags,
         possible: tuple[float, float],
         errors: tuple[float, float],
-        *,
-        at_once: bool = False,
     ) -> Ends | None:
         """Return the value of a decision with the reference, minus that as served; None: none is kept.
 
@@ -345,22 +451,50 @@ class Counted:
             kept: The decisions that count, shape (n,).
             possible: Smallest and largest possible value.
             errors: Errors of the lower and the upper end.
-            at_once: Whether a value is known before the next decision, so that each is one observation.
         """
         rows = np.flatnonzero(kept)
         if not len(rows):
             return None
-        if at_once:
-            rows, limit = rows[np.argsort(self.row[rows])], 1
-            starts = np.arange(len(rows))
-        else:
-            starts, limit = np.unique(self.unit[rows], return_index=True)[1], self.limit
+        starts = np.unique(self.unit[rows], return_index=True)[1]
         reach = None if self.reach is None else self.reach[rows]
         evidence = confidence_sequences.Evidence(self.weight[rows], values[rows], possible, reach)
-        ends = confidence_sequences.unit_difference(evidence, starts, limit, errors, squares=at_once)
+        ends = confidence_sequences.unit_difference(evidence, starts, self.limit, errors)
         span, share = possible[1] - possible[0], len(starts) / len(rows)
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
+
+    def bound_saved(self, paid: Floats, error: float) -> tuple[Ends, float] | None:
+        """Return the dollars saved by a decision, and the part of the estimate that few answers are.
+
+        An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs;
+        the upper end, if none costs more. Where a cost is unknown, each end takes the worse case.
+
+        Args:
+            paid: Dollars of each decision, shape (n,); NaN: unknown.
+            error: Error of each end.
+        """
+        rows = np.flatnonzero(self.priced)
+        rows, largest = rows[np.argsort(self.row[rows])], self.largest_cost
+        if not largest or not len(rows):
+            return None
+        paid, weight = paid[rows], self.weight[rows]
+        reach, unknown = None if self.reach is None else self.reach[rows], np.isnan(paid)
+
+        def bound(missing: float) -> tuple[float, float, float]:
+            costs = np.where(unknown, missing, np.minimum(paid, largest))
+            evidence = confidence_sequences.Evidence(weight, costs, (0.0, largest), reach)
+            last = np.array([len(rows)])
+            found = confidence_sequences.value(evidence, 1.0 - 2.0 * error, rows=last)
+            return float(found.estimate[0]), float(found.low[0]), float(found.high[0])
+
+        least, low, _ = bound(0.0)
+        most, _, high = bound(largest) if unknown.any() else (least, low, bound(0.0)[2])
+        known = float(np.where(unknown, 0.0, paid).mean())
+        dear = np.maximum(np.where(unknown, 0.0, paid) - largest, 0.0)
+        few = max(float(dear.mean()), float(weight @ dear) / len(rows))
+        spent_at_most = known + largest * float(unknown.mean())
+        estimate = (least + most - known - spent_at_most) / 2.0 + float(weight @ dear) / len(rows)
+        return (estimate, low - spent_at_most, high - known), few
 
 
 def count(sessions: Sessions, reference: str) -> Counted:
@@ -399,7 +533,7 @@ def count(sessions: Sessions, reference: str) -> Counted:
         inside,
         late,
         inside & late & ~np.isnan(sessions.rows.reward[row]),
-        after & ~np.isnan(paid),
+        after & ~sessions.again[row],
         largest,
     )
 
@@ -434,19 +568,28 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     lower, other = _errors(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
-    saved = None
-    if largest > 0.0:
-        costs = np.minimum(paid, largest)
-        saved = counted.difference(costs, priced, (0.0, largest), (other, other), at_once=True)
-    if lead is None and saved is None:
+    found = counted.bound_saved(paid, other)
+    if lead is None and found is None:
         raise NothingComparableError(
             f"the log has neither feedback nor dollars for decisions that could draw {reference}"
         )
     answered, more = counted.inside & counted.late & (rated | ~np.isnan(paid)), None
     if not rated[answered].all():
         more = counted.difference(rated.astype(np.float64), answered, (0.0, 1.0), (other, other))
+    dollars_unsaid = quality_unsaid = None
+    if found is not None:
+        (saved, *_), few = found
+        if few > FEW_DECIDE * abs(saved):
+            dollars_unsaid = Unsaid.FEW_DECIDE
+        elif sessions.pays_for_caches():
+            dollars_unsaid = Unsaid.CACHE
+    if lead is not None:
+        if more is not None and not more[1] <= 0.0 <= more[2]:
+            quality_unsaid = Unsaid.RATED_APART
+        elif _is_mostly_of_one_user(sessions, counted.row[rated], counted.row[answered]):
+            quality_unsaid = Unsaid.ONE_USER
     some = priced if lead is None else rated
-    at = sessions.rows.at[counted.row[some]]
+    at, dear = sessions.rows.at[counted.row[some]], priced & (paid > largest)
     return ArmComparison(
         reference=reference,
         n_arms=len(sessions.names),
@@ -454,12 +597,16 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         sessions=len(np.unique(counted.unit[some])),
         drawn=int((counted.weight[some] > 0.0).sum()),
         served=None if lead is None else float(quality[rated].mean()),
-        quality=None if lead is None else _negate(lead),
-        priced=0 if saved is None else int(priced.sum()),
-        spent=None if saved is None else float(paid[priced].mean()),
-        saved=saved,
-        largest_cost=None if saved is None else largest,
-        cut=0 if saved is None else int((paid[priced] > largest).sum()),
+        quality=None if lead is None or quality_unsaid else _negate(lead),
+        priced=0 if found is None else int(priced.sum()),
+        spent=None if found is None or np.isnan(paid[priced]).all() else float(np.nanmean(paid[priced])),
+        saved=None if found is None or dollars_unsaid else found[0],
+        largest_cost=None if found is None else largest,
+        cut=0 if found is None else int(dear.sum()),
+        beyond_largest=0.0 if found is None else float((paid[dear] - largest).sum()),
+        unpriced=0 if found is None else int(np.isnan(paid[priced]).sum()),
+        dollars_unsaid=dollars_unsaid,
+        quality_unsaid=quality_unsaid,
         rated=None if more is None else _negate(more),
         session_limit=counted.limit,
         beyond=int((~counted.inside & counted.late).sum()),
@@ -467,6 +614,14 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         first_at=float(at.min()),
         last_at=float(at.max()),
     )
+
+
+def _is_mostly_of_one_user(sessions: Sessions, rated: Integers, answered: Integers) -> bool:
+    """Return whether one user rates much more than it asks, and gives a large share of the feedback."""
+    user, count = np.unique(sessions.rows.user[rated], return_counts=True)
+    share = float(count.max()) / len(rated)
+    asks = float((sessions.rows.user[answered] == user[count.argmax()]).mean())
+    return len(rated) >= ENOUGH and share > max(LARGEST_RATER, RATES_MORE * asks)
 
 
 def trace_quality(

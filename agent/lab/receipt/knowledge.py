@@ -198,25 +198,7 @@ def _prices(sessions: Sessions) -> list[Remark]:
         none = "The log has no dollars, so savings cannot be known. Set the prices of models and engines."
         return [Remark(False, none)]
     known = Remark(True, f"{charged:,} decisions were charged, tokens from a cache at their own price.")
-    if not (switched := _count_switches(sessions)):
-        return [known]
-    return [
-        known,
-        Remark(
-            False,
-            f"What a single arm would have had in its cache: {switched:,} decisions followed another arm in "
-            "their session. An arm that reads a conversation anew pays more than if it had answered all "
-            "of it, "
-            "so savings may be overstated.",
-        ),
-    ]
-
-
-def _count_switches(sessions: Sessions) -> int:
-    """Return the number of decisions that drew another arm than the one before in their session."""
-    order = np.argsort(sessions.unit, kind="stable")
-    drawn = np.array([key.drawn for key in sessions.rows.draw.values])[sessions.rows.draw.codes][order]
-    return int(((np.diff(sessions.unit[order]) == 0) & (drawn[1:] != drawn[:-1])).sum())
+    return [known]
 
 
 def _sessions(traffic: LoggedTraffic, settlement: Settlement) -> Remark:

@@ -23,15 +23,16 @@ from armwise.feedback.ope.noninferiority import (
     NothingComparableError,
     Sessions,
     Settlement,
+    Unsaid,
 )
 from armwise.feedback.reward import RewardRule
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
 
-METHOD = "betting confidence sequences on importance-weighted differences, by session"
+METHOD = "betting confidence sequences: importance-weighted, quality by session, beside dollars as paid"
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 """Rises when the same rows give other figures."""
 
 LARGEST_FILE = 1 << 20
@@ -71,6 +72,10 @@ class Figures(_Document):
     saved: Three | None
     largest_cost: Finite | None
     cut: Number
+    beyond_largest: Finite
+    unpriced: Number
+    dollars_unsaid: Unsaid | None
+    quality_unsaid: Unsaid | None
     rated: Three | None
     session_limit: Number
     beyond: Number
@@ -131,7 +136,7 @@ def make_receipt(
         traffic: The log.
         sessions: The explored decisions of its final part.
         settlement: That part.
-        beside: The arm; None: the dearest of those drawn often enough, or the best one without dollars.
+        beside: The arm; None: by `choose_reference`.
 
     Raises:
         NothingComparableError: There is nothing to compare with, or too little.
@@ -158,17 +163,27 @@ def make_receipt(
     )
 
 
-def choose_reference(sessions: Sessions) -> str:
-    """Return the dearest arm of those drawn often enough; without dollars, the one of the best quality.
+def choose_reference(sessions: Sessions, *earlier: SavingsReceipt | None) -> str:
+    """Return the reference of an earlier receipt, or else the dearest arm; without dollars, the best one.
+
+    A dear arm that was hardly drawn yet is chosen, too, so that the reference does not change as its draws
+    come in.
+
+    Args:
+        sessions: The decisions.
+        earlier: Receipts of the same log, the first that counts first.
 
     Raises:
-        NothingComparableError: No arm was drawn often enough.
+        NothingComparableError: No arm was drawn with dollars, or often enough with feedback.
     """
+    for receipt in earlier:
+        if receipt is not None and receipt.figures.reference in sessions.names:
+            return receipt.figures.reference
     costs = sessions.costs()
     found = costs if any(costs.values()) else sessions.qualities()
     if not found:
         raise NothingComparableError(
-            f"no arm was drawn {noninferiority.ENOUGH} times with dollars or feedback on record"
+            f"no arm was drawn with dollars on record, or {noninferiority.ENOUGH} times with feedback"
         )
     return max(found, key=lambda arm: (found[arm], arm))
 

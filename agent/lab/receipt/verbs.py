@@ -11,15 +11,17 @@ from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
     SavingsReceipt,
+    choose_reference,
     keep_receipt,
     make_receipt,
+    read_kept,
     read_receipt,
     verify,
     write_receipt,
 )
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
 from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
-from armwise.feedback.jsonl import appearing
+from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.ope.noninferiority import NothingComparableError
 
 if TYPE_CHECKING:
@@ -71,6 +73,9 @@ def prove(
         if beside is None and settings is not None and settings.baseline in sessions.names:
             beside = settings.baseline
         try:
+            if beside is None:
+                kept = None if settings is None else read_kept(settings)
+                beside = choose_reference(sessions, _read_earlier(output, traffic.source), kept)
             receipt = make_receipt(traffic, sessions, settlement, beside)
         except NothingComparableError as error:
             errors.print(f"Nothing can be stated: {error}", style="red", **PLAIN)
@@ -84,6 +89,17 @@ def prove(
         _write(receipt, output, badge)
         if settings is not None:
             keep_receipt(receipt, settings)
+
+
+def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
+    """Return the receipt that is about to be written again, if it is of the same log."""
+    if output is None or not output.is_file():
+        return None
+    try:
+        receipt = read_receipt(output)
+    except ExchangeError:
+        return None
+    return receipt if receipt.source == source else None
 
 
 def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import re
 
 from armwise.agent.lab.receipt.receipt import SavingsReceipt, StatedOutcomes
 from armwise.agent.reporting import moment, one_line, write_dollars
-from armwise.feedback.ope.noninferiority import ArmComparison, Ends
+from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid
 
 NAME_CHARS = 60
 """Longest name of an arm that is shown."""
@@ -26,7 +26,8 @@ def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in one or a few sentences."""
     figures = receipt.comparison
     savings, quality = _savings(figures), _quality(figures)
-    parts = f"{savings} at {quality}" if savings and quality else savings or f"had {quality}"
+    parts = f"{savings} at {quality}" if savings and quality else savings or (quality and f"had {quality}")
+    parts = parts or "cannot be compared"
     stated = (
         f"Compared with always using {_short(figures.reference)}, what was served {parts}, "
         f"on {_extent(figures)} from {moment(figures.first_at)} to {moment(figures.last_at)}."
@@ -44,11 +45,9 @@ def _savings(figures: ArmComparison) -> str:
     if low <= 0.0 <= high:
         less, more = write_dollars(high, most), write_dollars(-low, most)
         return f"cost between {less} less and {more} more per 1,000 decisions"
-    ends = sorted((abs(low), abs(high)))
-    verb = "saved" if low > 0.0 else "cost"
-    more = "" if low > 0.0 else " more"
-    size = write_dollars(abs(estimate), most)
-    return f"{verb} {size}{more} per 1,000 decisions ({' to '.join(write_dollars(e, most) for e in ends)})"
+    verb, more, least = ("saved", "", low) if low > 0.0 else ("cost", " more", -high)
+    size, at_least = write_dollars(abs(estimate), most), write_dollars(least, most)
+    return f"{verb} {size}{more} per 1,000 decisions (at least {at_least}{more})"
 
 
 def _quality(figures: ArmComparison) -> str:
@@ -83,19 +82,36 @@ def _extent(figures: ArmComparison) -> str:
 def _warnings(figures: ArmComparison) -> list[str]:
     """Return what limits the statement, a sentence each."""
     warnings = []
-    if figures.saved is None:
-        warnings.append("What was saved is not known: the log has no dollars, or too few draws have any.")
-    elif figures.cut:
-        most = write_dollars(figures.largest_cost or 0.0)
-        warnings.append(f"{figures.cut:,} answers cost more than {most}, and count as {most}.")
-    if figures.quality is None:
-        warnings.append("The quality is not known: the log has no feedback.")
-    if figures.rated is not None and not figures.rated[1] <= 0.0 <= figures.rated[2]:
-        more = "more" if figures.rated[0] > 0.0 else "less"
+    most = write_dollars(figures.largest_cost or 0.0)
+    excess = write_dollars(figures.beyond_largest)
+    beyond = f"{figures.cut:,} answers cost more than {most}, {excess} more in all"
+    match figures.dollars_unsaid:
+        case Unsaid.FEW_DECIDE:
+            warnings.append(f"Dollars are not compared, because few answers decide: {beyond}.")
+        case Unsaid.CACHE:
+            warnings.append(
+                "Dollars are not compared: arms take conversations over from each other, and then pay for "
+                "what their caches lack. An arm that answers alone does not. Keep each conversation on one "
+                "arm."
+            )
+        case None if figures.saved is None:
+            warnings.append("What was saved is not known: the log has no dollars, or too few draws have any.")
+        case None if figures.cut:
+            warnings.append(f"{beyond}, as was paid. An answer of the reference counts up to {most}.")
+    if figures.unpriced and figures.saved is not None:
         warnings.append(
-            f"What was served got feedback {more} often. The quality is measured on decisions with feedback, "
-            "and may differ on all decisions."
+            f"{figures.unpriced:,} decisions lack a cost. They count as the worse case, so less is known."
         )
+    match figures.quality_unsaid:
+        case Unsaid.RATED_APART:
+            more = "more" if figures.rated and figures.rated[0] > 0.0 else "less"
+            warnings.append(f"Quality is not compared: what was served got feedback {more} often.")
+        case Unsaid.ONE_USER:
+            warnings.append(
+                f"Quality is not compared: one user gave more than {LARGEST_RATER:.0%} of the feedback."
+            )
+        case None if figures.quality is None:
+            warnings.append("The quality is not known: the log has no feedback.")
     if figures.beyond:
         warnings.append(
             f"The first {figures.session_limit} decisions of each session count in quality; "

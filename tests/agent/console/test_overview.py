@@ -279,7 +279,7 @@ async def test_a_long_log_is_read_in_the_background(tmp_path: Path, monkeypatch:
 
 ONE = ArmComparison(
     *("dear", 2, 900, 900, 300, 0.8, (0.0, 0.0, 0.0), 900, 0.001, (0.0, 0.0, 0.0)),
-    *(0.01, 0, None, 1, 0, 100, 0.0, 1.0),
+    *(0.01, 0, 0.0, 0, None, None, None, 1, 0, 100, 0.0, 1.0),
 )
 
 

@@ -12,7 +12,7 @@ from armwise.feedback.decisions import Categorical, Decisions, DrawKey
 from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope import noninferiority
-from armwise.feedback.ope.confidence_sequences import Evidence, difference, unit_difference
+from armwise.feedback.ope.confidence_sequences import Evidence, difference, unit_difference, value
 from armwise.feedback.ope.noninferiority import (
     ERROR,
     SCALE_DRAWS,
@@ -21,6 +21,7 @@ from armwise.feedback.ope.noninferiority import (
     NothingComparableError,
     Sessions,
     Settlement,
+    Unsaid,
     compare,
     count,
     find_sessions,
@@ -86,12 +87,11 @@ def test_a_unit_of_one_row_is_bounded_as_a_row(seed: int) -> None:
     assert found == pytest.approx((low.estimate[-1], low.low[-1], -high.low[-1]))
 
 
-@pytest.mark.parametrize("squares", [True, False])
-def test_a_unit_bets_on_the_sum_of_its_rows(squares: bool) -> None:
+def test_a_unit_bets_on_the_sum_of_its_rows() -> None:
     """The bound is where twelve gamblers, who bet unit by unit, would have 1 / error together."""
     rows, starts, most = evidence(4, 200), np.arange(0, 200, 4), 5
     reward = (rows.reward + 0.2) / 1.2
-    pull = np.abs(rows.weight - 1.0) ** (2 if squares else 1)
+    pull = np.abs(rows.weight - 1.0)
 
     def wealth(mean: float) -> float:
         total = 0.0
@@ -107,7 +107,7 @@ def test_a_unit_bets_on_the_sum_of_its_rows(squares: bool) -> None:
             total += capital
         return total
 
-    _, low, _ = unit_difference(rows, starts, most, (0.02, 0.02), squares=squares)
+    _, low, _ = unit_difference(rows, starts, most, (0.02, 0.02))
     bound = optimize.brentq(lambda mean: wealth(mean) - 50.0, -1.0, 10.0, xtol=1e-12)
     assert low == pytest.approx(1.2 * most * bound, abs=1e-6)
 
@@ -194,18 +194,67 @@ def test_costs_count_from_the_draws_that_set_their_scale_on() -> None:
     assert counted.largest_cost == pytest.approx(noninferiority.HEADROOM * seen.max())
 
 
-def test_a_dearer_answer_counts_as_the_largest_cost() -> None:
-    made = table(400)
+def test_what_was_paid_counts_in_full_and_the_reference_up_to_the_largest_cost() -> None:
+    made = table(4000)
+    largest, drew_a = count(Sessions(made), "a").largest_cost, Sessions(made).drew("a")
+    for drawn in (drew_a, ~drew_a):
+        usd = made.usd.copy()
+        usd[np.flatnonzero(drawn)[-1]] = largest
+        before = compare(Sessions(replace(made, usd=usd)), "a").saved
+        usd[np.flatnonzero(drawn)[-1]] = 10.0 * largest
+        found = compare(Sessions(replace(made, usd=usd)), "a")
+        assert (found.cut, found.beyond_largest) == (1, pytest.approx(9.0 * largest))
+        assert before is not None
+        assert found.saved is not None
+        assert found.saved[1] == pytest.approx(before[1] - 9.0 * largest / found.priced)
+
+
+def test_nothing_is_said_of_dollars_where_few_answers_decide() -> None:
+    made = table(4000)
     usd = made.usd.copy()
-    row = int(np.flatnonzero(Sessions(made).drew("a"))[-1])
-    usd[row] = 1e6
-    largest = count(Sessions(made), "a").largest_cost
+    usd[-5] = 60.0
     found = compare(Sessions(replace(made, usd=usd)), "a")
-    assert found.cut == 1
-    usd[row] = largest
-    same = compare(Sessions(replace(made, usd=usd)), "a")
-    assert found.saved == same.saved
-    assert same.cut == 0
+    assert (found.saved, found.dollars_unsaid) == (None, Unsaid.FEW_DECIDE)
+    assert found.beyond_largest > 59.0
+
+
+def test_unknown_costs_count_as_the_worse_case_at_each_end() -> None:
+    made, rng = table(2000), np.random.default_rng(3)
+    lost = rng.random(2000) < 0.1
+    found = compare(Sessions(replace(made, usd=np.where(lost, np.nan, made.usd))), "a")
+    whole, counted = compare(Sessions(made), "a"), count(Sessions(made), "a")
+    assert found.unpriced == lost[counted.row[counted.priced]].sum()
+    assert found.saved is not None
+    assert whole.saved is not None
+    assert found.saved[1] < whole.saved[1] < whole.saved[2] < found.saved[2]
+
+
+def test_asking_again_costs_with_the_first_answer() -> None:
+    made = table(800, session=np.repeat(np.arange(400), 2) + 10**6)
+    again = replace(made, question=np.repeat(np.arange(400), 2))
+    sessions, alone = Sessions(again), Sessions(made)
+    assert sessions.again.tolist() == [False, True] * 400
+    assert sessions.usd[::2] == pytest.approx(made.usd[::2] + made.usd[1::2])
+    assert compare(sessions, "a").priced < 0.6 * compare(alone, "a").priced
+
+
+@pytest.mark.parametrize(("cold", "said"), [(1.0, None), (3.0, Unsaid.CACHE)])
+def test_dollars_are_compared_only_if_taking_over_costs_nothing(cold: float, said: Unsaid | None) -> None:
+    made = table(3000, session=np.repeat(np.arange(1000), 3) + 10**6)
+    takes_over = Sessions(made).takes_over
+    assert takes_over.any()
+    usd = made.usd * np.where(takes_over, cold, 1.0)
+    assert compare(Sessions(replace(made, usd=usd)), "a").dollars_unsaid is said
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_one_user_who_rates_far_more_than_it_asks_decides_nothing(asks: bool) -> None:
+    made, rng = table(3000), np.random.default_rng(7)
+    loud = rng.random(3000) < (0.5 if asks else 0.25)
+    rated = loud | (rng.random(3000) < (0.9 if asks else 0.2))
+    reward = np.where(rated, made.reward, np.nan)
+    found = compare(Sessions(replace(made, reward=reward, user=np.where(loud, -1, made.user))), "a")
+    assert found.quality_unsaid is (None if asks else Unsaid.ONE_USER)
 
 
 def test_turns_that_kept_an_arm_cost_with_the_draw_before_them() -> None:
@@ -284,6 +333,7 @@ def test_feedback_that_depends_on_the_arm_is_found() -> None:
     found = compare(Sessions(replace(made, reward=reward)), "a")
     assert found.rated is not None
     assert found.rated[1] > 0.0
+    assert (found.quality, found.quality_unsaid) == (None, Unsaid.RATED_APART)
 
 
 def test_the_ends_are_those_of_the_differences_on_what_counts() -> None:
@@ -297,8 +347,10 @@ def test_the_ends_are_those_of_the_differences_on_what_counts() -> None:
     assert found.quality == pytest.approx((-estimate, -high, -low))
     counted = count(Sessions(made), "a")
     paid = Evidence(weight[counted.priced], made.usd[counted.priced], (0.0, counted.largest_cost), 1.0 / 0.3)
-    n = int(counted.priced.sum())
-    assert found.saved == pytest.approx(unit_difference(paid, np.arange(n), 1, (other, other), squares=True))
+    n, spent = int(counted.priced.sum()), made.usd[counted.priced].mean()
+    would = value(paid, 1.0 - 2.0 * other, rows=np.array([n]))
+    ends = would.estimate[0], would.low[0], would.high[0]
+    assert found.saved == pytest.approx([end - spent for end in ends])
     assert (found.decisions, found.sessions, found.priced, found.scale) == (800, 800, n, SCALE_SESSIONS)
     assert found.served == pytest.approx(made.reward[late].mean())
     assert (found.first_at, found.last_at) == (60.0 * SCALE_SESSIONS, 60.0 * 899)

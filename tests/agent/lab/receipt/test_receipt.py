@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.ope.noninferiority import Settlement
+from armwise.feedback.ope.noninferiority import Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from tests.agent.cli.test_cli import Canned, said
 from tests.agent.console.test_period_file import BEGIN, USD, row
@@ -141,15 +140,40 @@ def test_a_conversation_is_one_observation(tmp_path: Path) -> None:
     assert "does not say who named another arm or gave up" in printed
 
 
-def test_decisions_after_another_arm_of_their_session_are_counted(tmp_path: Path) -> None:
-    rows = served(every=3)
-    decisions = [one.decision for one in rows]
-    switched = sum(
-        one.episode_id == other.episode_id and one.drawn != other.drawn for one, other in pairwise(decisions)
-    )
-    said_so = "decisions followed another arm in their session"
-    assert f"{switched:,} {said_so}" in run(write(tmp_path / "sessions.jsonl", rows))
+def test_dollars_are_not_compared_where_taking_a_conversation_over_costs_more(tmp_path: Path) -> None:
+    """The log has no tokens of caches: that it costs more is found in the dollars."""
+    rows, before = served(every=3), [None, *served(every=3)]
+    dearer = [
+        replace(one, cost=replace(one.cost, usd=3.0 * one.cost.usd))
+        if last is not None
+        and (last.decision.episode_id, last.decision.drawn != one.decision.drawn)
+        == (one.decision.episode_id, True)
+        else one
+        for one, last in zip(rows, before, strict=False)
+    ]
+    said_so = "Dollars are not compared: arms take conversations over from each other"
+    assert said_so in run(write(tmp_path / "dearer.jsonl", dearer))
+    assert said_so not in run(write(tmp_path / "alike.jsonl", rows))
     assert said_so not in run(write(tmp_path / "alone.jsonl", served()))
+
+
+def test_the_reference_of_a_receipt_stays_that_of_the_next_one(tmp_path: Path) -> None:
+    """The first look sees no draw of the dearest arm yet."""
+    path, receipt = tmp_path / "log.jsonl", tmp_path / "receipt.json"
+    write(path, served(600))
+    first = json.loads(run_json(path, receipt))["figures"]["reference"]
+    dear = [
+        replace(one, cost=replace(one.cost, usd=1.0)) if one.decision.drawn != first else one
+        for one in served()
+    ]
+    write(path, dear)
+    assert json.loads(run_json(path, receipt))["figures"]["reference"] == first
+    assert proven(path)["figures"]["reference"] != first, "without an earlier receipt it is the dearest"
+
+
+def run_json(log: Path, receipt: Path) -> str:
+    run(log, "-o", receipt)
+    return receipt.read_text()
 
 
 def test_decisions_beyond_the_limit_of_a_session_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -232,10 +256,10 @@ def test_a_statement_of_the_past_is_the_same_when_the_log_goes_on(tmp_path: Path
             "The logged propensities fail the audit",
         ),
         (served(90), "the first 100 only set the scale"),
-        (served(3), "no arm was drawn 20 times with dollars or feedback on record"),
+        (served(3), "which is too few"),
         (
             [replace(one, metrics={}, cost=replace(one.cost, usd=0.0)) for one in served(300)],
-            "no arm was drawn 20 times with dollars or feedback on record",
+            "no arm was drawn with dollars on record, or 20 times with feedback",
         ),
     ],
 )
@@ -371,7 +395,7 @@ def test_a_receipt_is_computed_again(log: Path, receipt: Path) -> None:
         ("rule", "0" * 64, "rule: quality is made of feedback by another rule"),
         ("rows", 1499, "rows: 1,499 on the receipt, 1,500 in the log"),
         ("error", 0.5, "error: 0.5 on the receipt, 0.05 here"),
-        ("method_version", 2, "method: it was made by version 2"),
+        ("method_version", 1, "method: it was made by version 1"),
         ("before", BEGIN + 60.0 * 900, "rows: 1,500 on the receipt, 899 in the log"),
         ("begun_before", BEGIN + 60.0 * 900, "rows: 1,500 on the receipt, 900 in the log"),
     ],
@@ -439,7 +463,8 @@ def figures(**fields: Any) -> Figures:
     known: dict[str, Any] = {
         "reference": "dear", "n_arms": 2, "decisions": 1000, "sessions": 400, "drawn": 50, "served": 0.7,
         "quality": (0.01, -0.02, 0.03), "priced": 1000, "spent": 0.002, "saved": (0.01, 0.008, 0.012),
-        "largest_cost": 0.5, "cut": 0, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
+        "largest_cost": 0.5, "cut": 0, "beyond_largest": 0.0, "unpriced": 0, "dollars_unsaid": None,
+        "quality_unsaid": None, "rated": None, "session_limit": 4, "beyond": 0, "scale": 100,
         "first_at": BEGIN, "last_at": BEGIN + 1.0,
     }  # fmt: skip
     return Figures(**known | fields)
@@ -452,15 +477,20 @@ def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsRece
     )  # fmt: skip
 
 
+NO_DOLLARS: dict[str, Any] = {"saved": None}
+
+UNRATED: dict[str, Any] = {"quality": None, "quality_unsaid": Unsaid.RATED_APART}
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
         (
             {},
-            "saved $10.00 per 1,000 decisions ($8.00 to $12.00) at a quality no worse than 2.0",
+            "saved $10.00 per 1,000 decisions (at least $8.00) at a quality no worse than 2.0",
         ),
         ({"saved": (0.0, -0.001, 0.002)}, "cost between $2.00 less and $1.00 more per 1,000 decisions at"),
-        ({"saved": (-0.01, -0.012, -0.008)}, "cost $10.00 more per 1,000 decisions ($8.00 to $12.00) at"),
+        ({"saved": (-0.01, -0.012, -0.008)}, "cost $10.00 more per 1,000 decisions (at least $8.00 more) at"),
         (
             {"quality": (0.03, 0.01, 0.05)},
             "a quality at least 1.0 points of 100 above (estimate +3.0, +1.0 to +5.0)",
@@ -471,9 +501,14 @@ def stated(outcomes: StatedOutcomes | None = None, **fields: Any) -> SavingsRece
             "no worse than 2.3 points of 100 below (estimate +0.0, -2.3 to +3.3",
         ),
         ({"saved": None}, "what was served had a quality no worse than 2.0 points of 100 below"),
-        ({"cut": 3}, "3 answers cost more than $0.50, and count as $0.50."),
-        ({"rated": (0.1, 0.05, 0.2)}, "What was served got feedback more often."),
-        ({"rated": (-0.1, -0.2, -0.05)}, "What was served got feedback less often."),
+        ({"cut": 3, "beyond_largest": 7.0}, "3 answers cost more than $0.50, $7.00 more in all, as was paid"),
+        ({"unpriced": 3}, "3 decisions lack a cost"),
+        (NO_DOLLARS | {"cut": 3, "dollars_unsaid": Unsaid.FEW_DECIDE}, "few answers decide: 3 answers"),
+        (NO_DOLLARS | {"dollars_unsaid": Unsaid.CACHE}, "take conversations over from each other"),
+        (UNRATED | {"rated": (0.1, 0.05, 0.2)}, "what was served got feedback more often."),
+        (UNRATED | {"rated": (-0.1, -0.2, -0.05)}, "what was served got feedback less often."),
+        (UNRATED | {"quality_unsaid": Unsaid.ONE_USER}, "one user gave more than 33% of the feedback"),
+        (UNRATED | NO_DOLLARS, "what was served cannot be compared, on"),
     ],
 )
 def test_the_sentence_says_what_the_ends_allow(fields: dict[str, Any], text: str) -> None:
