@@ -22,7 +22,7 @@ promotions, alarms or verdicts. Its least propensity replaces the exploration fl
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from math import ceil, inf, sqrt
 from pathlib import Path
 
@@ -76,6 +76,9 @@ KINDS_OF = 20_000
 EQUAL = 0.02
 """Loss up to which two rewards count as equal, as a share of the range of rewards."""
 
+FEW_RATED = 0.2
+"""Share of rated decisions below which a report says first that few are rated."""
+
 FIGURES = 4
 """Number of intervals of each alternative: its reward, its cost, and the lead in both."""
 
@@ -110,7 +113,7 @@ class ArmFigures:
 
 @dataclass(frozen=True, slots=True)
 class KindGain:
-    """The served policy on a kind of question, compared with the best single arm of the period.
+    """The served policy on a kind of question, compared with the arm of the best estimate.
 
     Attributes:
         name: Value of the feature that defines the kind.
@@ -258,7 +261,8 @@ class Period:
         source: The file that was read; empty: the log of a service.
         notes: Remarks on the log; a sentence each.
         doubt: Why the recorded propensities cannot be trusted; empty: they pass the audit.
-        gains: Comparison with the best single arm by kind of question, the largest lead first.
+        ratings: Why the rated decisions may not stand for all, in a sentence; empty: nothing shows it.
+        gains: Comparison with the arm of the best estimate by kind of question, the largest lead first.
         before: Comparison with what was served before, if anything was; without costs, nothing is saved.
         colours: Number of each arm's colour.
     """
@@ -280,13 +284,14 @@ class Period:
     source: str = ""
     notes: tuple[str, ...] = ()
     doubt: str = ""
+    ratings: str = ""
     gains: tuple[KindGain, ...] = ()
     before: AtEqualQuality | None = None
     colours: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def beside_best(self) -> AtEqualQuality | None:
-        """The comparison with the best single arm, if there are costs; its reward is that of `whole`."""
+        """The comparison with the arm of the best estimate, if there are costs; the reward is of `whole`."""
         best = self.whole.best
         if best is None:
             return None
@@ -446,10 +451,48 @@ def build_period(
         source,
         notes,
         propensity_doubt(turns.draws()) or "",
+        doubt_ratings(turns, whole, floor),
         () if best is None else turns.gains(kinds.positions, best, floor, rewards),
         before,
         colours,
     )
+
+
+def doubt_ratings(turns: "Turns", whole: ServedComparison, floor: float) -> str:
+    """Return why the rated decisions may not stand for all: few are, or those of a worse arm more often.
+
+    Where one arm is rated more often than another, whether an answer is rated depends on the answer, and the
+    mean rating is not that of all answers.
+
+    Args:
+        turns: The turns.
+        whole: The comparison, with the arms in the order of their estimates.
+        floor: Least probability of an eligible arm.
+    """
+    final = ~np.isnan(turns.rated)
+    n, rated = int(final.sum()), int(np.nansum(turns.rated))
+    if not rated:
+        return ""
+    ends, arms = {}, [str(arm.name) for arm in whole.arms if not arm.few]
+    for arm in arms:
+        sums = turns.sums(turns.having(arm), turns.always(arm), turns.rated)
+        errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / len(arms))
+        found = sums.estimate(reach=1.0 / floor, rewards=(0.0, 1.0), errors=errors)
+        if found is not None:
+            ends[arm] = found
+    for better, worse in combinations([arm for arm in arms if arm in ends], 2):
+        (one, (one_low, one_high)), (other, (other_low, other_high)) = ends[better], ends[worse]
+        if one_low > other_high or other_low > one_high:
+            often, seldom = (better, worse) if one > other else (worse, better)
+            rates = max(one, other), min(one, other)
+            return (
+                f"Answers of {often} are rated more often than those of {seldom} ({rates[0]:.0%} and "
+                f"{rates[1]:.0%}), so whether an answer is rated depends on it: rewards below are of the "
+                "rated answers alone."
+            )
+    if rated < FEW_RATED * n:
+        return f"Only {rated:,} of {n:,} decisions ({rated / n:.0%}) are rated: rewards below are of these."
+    return ""
 
 
 def _nothing(store: Store, since: float, until: float) -> str:
@@ -601,6 +644,7 @@ class Turns:
         usd: Dollars of each answer, NaN for turns without an answer, shape (n,).
         seconds: Seconds of each answer, NaN for turns without an answer, shape (n,).
         reward: Reward of each explored and settled turn, NaN if it has none, shape (n,).
+        rated: Whether each explored and settled turn has a reward, 1 or 0, NaN for the others, shape (n,).
         policies: Kinds of the policies that decided, in order.
     """
 
@@ -617,7 +661,9 @@ class Turns:
         self._could, self._seq, self._at = could, decisions.seq, decisions.at
         self._weight = 1.0 / decisions.propensity
         self._failed = decisions.draw.each(lambda key: key.status in UNRECOVERED)
-        self.reward = np.where(decisions.explored & decisions.settled, decisions.reward, np.nan)
+        final = decisions.explored & decisions.settled
+        self.reward = np.where(final, decisions.reward, np.nan)
+        self.rated = np.where(final, ~np.isnan(decisions.reward), np.nan)
         self.usd, self.seconds = decisions.usd, decisions.seconds
 
     def having(self, arm: str) -> Flags:

@@ -96,9 +96,7 @@ def write_page(period: Period, command: str) -> str:
     """
     pictures = {}
     if sum(stretch.lead is not None for stretch in period.stretches) > 1:
-        pictures["lead"] = draw_svg(
-            period, _draw_lead, "Reward per decision so far, compared with the best single arm"
-        )
+        pictures["lead"] = draw_svg(period, _draw_lead, "Reward per decision so far, compared with one arm")
     if len(period.curve) > 1:
         pictures["curve"] = draw_svg(
             period, _draw_curve, "Reward and cost of what was served and of each arm"
@@ -132,7 +130,7 @@ def write_page(period: Period, command: str) -> str:
 
 def summary_in_words(period: Period) -> str:
     """Return a summary of the served policy's rewards, in one or two sentences."""
-    doubt = f"{DOUBTFUL} " if period.doubt else ""
+    doubt = f"{DOUBTFUL} " if period.doubt else f"{period.ratings} " if period.ratings else ""
     if not period.without:
         return doubt + summarise_served(period.whole, SUBJECT)
     if period.without < period.whole.explored:
@@ -163,7 +161,7 @@ def equal_in_words(period: Period) -> str:
 
 
 def money_in_words(period: Period) -> str:
-    """Return what was spent, and what was saved and earned beside the best single arm and what was before.
+    """Return what was spent, and what was saved and earned beside the best estimate and what was before.
 
     Returns:
         Two sentences; without dollars only the second. Empty: there are neither costs nor anything that was
@@ -171,7 +169,7 @@ def money_in_words(period: Period) -> str:
     """
     parts = []
     if (best := period.beside_best) is not None:
-        which = f"{best.name}, the best single arm of those drawn often enough"
+        which = f"{best.name} ({period.whole.best_in_words})"
         parts.append(f"compared with {which}, it {_describe_savings(period, best)}")
     if (before := period.before) is not None:
         parts.append(f"compared with {before.name}, it {_describe_savings(period, before)}")
@@ -335,7 +333,7 @@ def _colours(period: Period) -> dict[str, str]:
 
 
 def _draw_lead(period: Period) -> "Figure":
-    """Draw what a decision has earned so far beyond the best single arm, with its band."""
+    """Draw what a decision has earned so far beyond the arm with the best estimate, with its band."""
     figure, axes = _figure()
     beside = period.whole.compared
     assert beside is not None

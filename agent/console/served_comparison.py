@@ -137,6 +137,19 @@ class ServedComparison:
         return self.arms[0] if self.arms else None
 
     @property
+    def best_in_words(self) -> str:
+        """What `best` is, in words: the best single arm only if its interval is above those of all others."""
+        if self.best is None:
+            return ""
+        near = [arm for arm in self.arms[1:] if arm.interval[1] >= self.best.interval[0]]
+        if len(self.arms) == 1:
+            return "the only arm that can be compared"
+        if not near:
+            return "the best single arm"
+        others = near[0].name if len(near) == 1 else f"{len(near)} other arms"
+        return f"the best estimate, but cannot be told apart from {others}"
+
+    @property
     def compared(self) -> Alternative | None:
         """What the learning curve is drawn beside: the best arm; where there is none, a uniform choice."""
         return self.best or self.uniform
@@ -149,9 +162,9 @@ class CurveStretch:
     Attributes:
         begin: Number of decisions before the stretch.
         end: Number of decisions up to its end.
-        lead: Reward per decision of what was served, minus that of the best single arm, over all decisions up
-            to the end of the stretch; None: too few have a reward to exclude anything that is possible, or
-            there is nothing to compare with.
+        lead: Reward per decision of what was served, minus that of `ServedComparison.compared`, over all
+            decisions up to the end of the stretch; None: too few have a reward to exclude anything that is
+            possible, or there is nothing to compare with.
         shares: Share of each arm in the explored decisions, in [0, 1].
     """
 

@@ -17,7 +17,9 @@ from armwise.agent.console.period import (
     NothingServedError,
     Period,
     Turns,
+    doubt_ratings,
     find_recipe_begin,
+    least_propensity,
     read_file_period,
     read_period,
 )
@@ -466,7 +468,7 @@ BESIDE = AtEqualQuality(
 def test_money_has_its_interval_and_quality_its_sign(
     fields: dict[str, float], cost: str, earned: str
 ) -> None:
-    """More is said where it is more, beside the best single arm and beside what decided before."""
+    """More is said where it is more, beside the best estimate and beside what decided before."""
     one = replace(BESIDE, **fields)
     best = Alternative("a", 90, 0.5, (0.4, 0.6), one.lead, one.low, one.high, None)
     other = replace(BESIDE, shares=(("b", 1.0),))
@@ -480,11 +482,11 @@ def test_money_has_its_interval_and_quality_its_sign(
         return [found[1] if (found := said.fullmatch(part)) else "" for part in parts]
 
     first, nothing = compared(made)
-    assert " always a, " in first
+    assert " always a (" in first
     assert nothing == ""
     both = replace(made, before=replace(one, name="what decided before", shares=()))
     best_arm, earlier = compared(both)
-    assert " always a, " in best_arm
+    assert " always a (" in best_arm
     assert earlier.endswith(" what decided before")
     (alone,) = compared(replace(both, equal=()))
     assert alone.endswith(" what decided before")
@@ -510,8 +512,8 @@ def test_what_was_spent_stands_beside_the_dearest_and_the_cheapest_arm() -> None
     ]
     for other in (replace(beside, spent_usd=0.0), replace(beside, curve=(served, arms[0]))):
         assert "always dear" not in money_in_words(other)
-        assert " always a, " in money_in_words(other)
-    assert " always a, " in compared
+        assert " always a (" in money_in_words(other)
+    assert " always a (" in compared
 
 
 @pytest.mark.parametrize(
@@ -592,3 +594,27 @@ def test_intervals_of_gains_hold_for_all_kinds_together(store: Store) -> None:
     widths = [one.beside.high - one.beside.low for one in (alone, beside)]
     assert widths[1] > 1.02 * widths[0]
     assert alone.beside.lead == beside.beside.lead
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ({"small": 0.9, "large": 0.4}, "Answers of small are rated more often than those of large"),
+        ({"small": 0.1, "large": 0.1, "free": 0.1}, "%) are rated: rewards below are of these"),
+        ({}, ""),
+    ],
+)
+def test_a_report_says_first_that_ratings_depend_on_the_answer_or_are_few(
+    store: Store, rates: dict[str, float], said: str
+) -> None:
+    began(store)
+    fill(store, replace(WORLD, rated=1.0), 1500, seed=5)
+    table, rng = read_served(store, RULE, BEGIN, BEGIN + 1e6), np.random.default_rng(9)
+    arm = np.array([key.drawn for key in table.draw.values])[table.draw.codes]
+    keeps = rng.random(len(table)) < np.array([rates.get(name, 1.0) for name in arm])
+    turns = Turns(replace(table, reward=np.where(keeps, table.reward, np.nan)))
+    floor = least_propensity(table)
+    whole = turns.comparison(tuple(turns.names), floor, (0.0, 1.0))
+    assert re.sub(r"[\d,]+ of [\d,]+ ", "", doubt_ratings(turns, whole, floor)).find(said) >= 0
+    if not said:
+        assert not doubt_ratings(turns, whole, floor)

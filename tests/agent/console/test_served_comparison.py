@@ -269,3 +269,23 @@ def test_an_arm_that_was_hardly_drawn_is_not_called_the_best_however_good_its_es
         return None if found is None else found.name
 
     assert [best(4), best(19), best(20)] == ["often", "often", "seldom"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ([(0.7, 0.9)], "the only arm that can be compared"),
+        ([(0.7, 0.9), (0.4, 0.6)], "the best single arm"),
+        ([(0.7, 0.9), (0.5, 0.7)], "the best estimate, but cannot be told apart from arm 1"),
+        ([(0.7, 0.9), (0.4, 0.6), (0.1, 0.8), (0.6, 0.8)], "cannot be told apart from 2 other arms"),
+        ([], ""),
+    ],
+)
+def test_an_arm_is_the_best_only_where_its_interval_says_so(
+    ends: list[tuple[float, float]], said: str
+) -> None:
+    arms = tuple(
+        Alternative(f"arm {number}", 90, sum(each) / 2.0, each, 0.0, -0.1, 0.1, None)
+        for number, each in enumerate(ends)
+    )
+    assert ServedComparison(90, 90, 90, None, None, arms).best_in_words.endswith(said)
