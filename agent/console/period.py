@@ -20,7 +20,7 @@ promotions, alarms or verdicts. Its least propensity replaces the exploration fl
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise, permutations
 from math import ceil, inf, sqrt
@@ -31,7 +31,6 @@ import numpy as np
 from armwise.agent.config import AppConfig
 from armwise.agent.console.served_comparison import (
     COLOURS,
-    ENOUGH,
     ERROR,
     LEAST,
     MOST_MORE,
@@ -41,6 +40,8 @@ from armwise.agent.console.served_comparison import (
     KindShares,
     ServedComparison,
     alternative,
+    bound_lead,
+    bound_value,
     compare,
     divide_error,
     least_floor,
@@ -58,7 +59,8 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
-from armwise.feedback.ope import Draws, Interval, Weighted, confidence_sequences, intervals
+from armwise.feedback.ope import Draws, Interval
+from armwise.feedback.ope.confidence_sequences import Evidence
 from armwise.feedback.registry import arm_sets, evaluations, promotions, runs, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
@@ -475,11 +477,9 @@ def doubt_ratings(turns: "Turns", whole: ServedComparison, floor: float) -> str:
         return ""
     ends, arms = {}, [str(arm.name) for arm in whole.arms if not arm.few]
     for arm in arms:
-        sums = turns.sums(turns.having(arm), turns.always(arm), turns.rated)
-        errors = confidence_sequences.asymptotic_errors(max(1, sums.n), 1.0 - ERROR / len(arms))
-        found = sums.estimate(reach=1.0 / floor, rewards=(0.0, 1.0), errors=errors)
-        if found is not None:
-            ends[arm] = found
+        some = turns.evidence(arm, turns.having(arm), floor, (0.0, 1.0), turns.rated)
+        if some is not None:
+            ends[arm] = bound_value(some, ERROR / len(arms))
     for better, worse in combinations([arm for arm in arms if arm in ends], 2):
         (one, (one_low, one_high)), (other, (other_low, other_high)) = ends[better], ends[worse]
         if one_low > other_high or other_low > one_high:
@@ -664,20 +664,47 @@ class Turns:
         final = decisions.explored & decisions.settled
         self.reward = np.where(final, decisions.reward, np.nan)
         self.rated = np.where(final, ~np.isnan(decisions.reward), np.nan)
-        self.usd, self.seconds = decisions.usd, decisions.seconds
+        self.usd, self.seconds, self._decisions = decisions.usd, decisions.seconds, decisions
 
     def having(self, arm: str) -> Flags:
         """Return the rows for which an arm could be drawn, shape (n,)."""
         return self._could.get(arm, np.zeros(self.n, dtype=np.bool_))
 
-    def sums(self, rows: Flags, target: Floats, values: Floats | None = None) -> Weighted:
-        """Return weighted sums of `values` (None: the rewards); turns without a value are left out."""
+    def evidence(
+        self,
+        name: str | None,
+        rows: Flags,
+        floor: float,
+        possible: Interval,
+        values: Floats | None = None,
+    ) -> Evidence | None:
+        """Return turns as evidence on an alternative, in order; None: its draws have no values.
+
+        Args:
+            name: An arm; None: a uniform choice.
+            rows: The turns that could draw it, shape (n,).
+            floor: Least probability of an eligible arm where the distribution is not on record.
+            possible: Smallest and largest possible value.
+            values: A value of each turn, NaN where it has none, shape (n,); None: the rewards.
+        """
         values = self.reward if values is None else values
         rows = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
-        r, w = values[rows], (self._weight * target)[rows]
-        served = len(r), float(r.sum()), float(r @ r)
-        ours = float(w.sum()), float(w @ r), float(w @ w), float((w * w) @ r), float((w * r) @ (w * r))
-        return Weighted(*served, *ours, float(w @ (r * r)))
+        weight = (self._weight * (self.alike if name is None else self.always(name)))[rows]
+        if not weight.any():
+            return None
+        d, some = self._decisions, np.flatnonzero(rows)
+        least = np.full(len(some), floor)
+        known = np.flatnonzero(d.whole[some])
+        at = d.start[some[known]]
+        if name is not None:
+            least[known] = d.p[at + d.place(name)[some[known]]]
+        elif len(known):
+            positive = np.where(d.p > 0.0, d.p, 1.0)
+            least[known] = np.minimum.reduceat(positive, d.start[d.whole])[
+                np.cumsum(d.whole)[some[known]] - 1
+            ]
+        reach = np.maximum(weight, (1.0 / self.n_arms[some] if name is None else 1.0) / least)
+        return Evidence(weight, np.clip(values[rows], *possible), possible, reach)
 
     @property
     def costs(self) -> Floats | None:
@@ -687,20 +714,11 @@ class Turns:
                 return values
         return None
 
-    def usual_costs(self, arm: str | None) -> Interval:
-        """Return the range in which the costs of an arm usually are, for two imaginary rows of an interval.
-
-        It is two standard deviations round the mean. An arm with fewer than `ENOUGH` draws, and the served
-        policy (None), may cost anything up to the observed maximum.
-        """
+    @property
+    def dearest(self) -> float:
+        """The largest of `costs`, which stands for the largest that is possible."""
         costs = self.costs
-        assert costs is not None
-        dearest = float(np.nanmax(costs))
-        paid = np.empty(0) if arm is None else costs[self.drew(arm) & ~np.isnan(costs)]
-        if len(paid) < ENOUGH:
-            return 0.0, dearest
-        mean, wide = float(paid.mean()), 2.0 * float(paid.std())
-        return max(0.0, mean - wide), min(dearest, mean + wide)
+        return 0.0 if costs is None else float(np.nanmax(costs))
 
     @property
     def without(self) -> int:
@@ -721,8 +739,8 @@ class Turns:
         gains, error = [], ERROR / max(1, len(kinds))
         for name, positions in kinds.items():
             rows = self.having(arm) & np.isin(self._seq, positions)
-            sums = self.sums(rows, self.always(arm))
-            beside = alternative(arm, sums, len(positions), 1.0 / floor, rewards, error)
+            evidence = self.evidence(arm, rows, floor, rewards)
+            beside = alternative(arm, evidence, len(positions), error)
             if beside is not None:
                 gains.append(KindGain(name, beside))
         return tuple(sorted(gains, key=lambda gain: (-gain.beside.lead, gain.name)))
@@ -734,13 +752,13 @@ class Turns:
             values: A value of each turn, NaN where it has none, shape (n,).
             possible: Smallest and largest possible value.
         """
+        found = self.as_served(values, possible)
+        return found and bound_value(found, ERROR / FIGURES)
+
+    def as_served(self, values: Floats, possible: Interval) -> Evidence | None:
+        """Return the explored turns that have a value, each with the weight 1; None: there is none."""
         r = values[(self.explored > 0) & ~np.isnan(values)]
-        if not len(r):
-            return None
-        n, total, squares = len(r), float(r.sum()), float(r @ r)
-        sums = Weighted(n, total, squares, n, total, n, total, squares, squares)
-        errors = confidence_sequences.asymptotic_errors(n, 1.0 - ERROR / FIGURES)
-        return sums.estimate(reach=1.0, rewards=possible, errors=errors)
+        return Evidence(np.ones(len(r)), np.clip(r, *possible), possible, 1.0) if len(r) else None
 
     def figures(self) -> tuple[ArmFigures, ...]:
         """Return the figures of each arm that was drawn, the most drawn first."""
@@ -818,19 +836,11 @@ class Turns:
             self.n,
             int(self.explored.sum()),
             int(self.n_arms.max(initial=0)),
-            self.sums(self.everything, self.alike),
-            {arm: self.sums(self.having(arm), self.always(arm)) for arm in names},
+            self.as_served(self.reward, rewards),
+            self.evidence(None, self.everything, floor, rewards),
+            {arm: self.evidence(arm, self.having(arm), floor, rewards) for arm in names},
             n_open=self.n_open,
-            fewest_arms=self.fewest_arms,
-            floor=floor,
-            rewards=rewards,
         )
-
-    @property
-    def fewest_arms(self) -> int:
-        """Smallest number of eligible arms above 1; 2 if there is none."""
-        several = self.n_arms[self.n_arms > 1]
-        return int(several.min()) if len(several) else 2
 
     def stretches(
         self, whole: ServedComparison, n_compared: int, floor: float, rewards: Interval
@@ -846,19 +856,20 @@ class Turns:
             floor: Least probability of an eligible arm.
             rewards: Smallest and largest possible reward.
         """
-        beside = whole.compared
-        so_far, target, reach = self.everything & False, self.alike, 1.0 / (self.fewest_arms * floor)
-        could, most = self.everything, rewards[1] - rewards[0]
-        if beside is not None and beside.name is not None:
-            could, target, reach = self.having(beside.name), self.always(beside.name), 1.0 / floor
+        beside, most = whole.compared, rewards[1] - rewards[0]
+        name = None if beside is None else beside.name
+        could = self.everything if name is None else self.having(name)
+        evidence = None if beside is None else self.evidence(name, could, floor, rewards)
+        counts = np.cumsum(could & (self.explored > 0) & ~np.isnan(self.reward) & ~np.isnan(self._weight))
         stretches = []
         for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
-            so_far, lead = so_far | rows, None
-            if beside is not None:
-                sums = self.sums(so_far & could, target)
-                found = alternative(beside.name, sums, end, reach, rewards, divide_error(n_compared))
-                if found is not None and found.n >= LEAST and (found.low, found.high) != (-most, most):
-                    lead = found.lead, (found.low, found.high)
+            lead, n = None, int(counts[end - 1]) if end else 0
+            if evidence is not None and n >= LEAST and evidence.weight[:n].any():
+                columns = evidence.weight, evidence.reward, np.asarray(evidence.reach)
+                weight, reward, reach = (column[:n] for column in columns)
+                some = replace(evidence, weight=weight, reward=reward, reach=reach)
+                found, (low, high) = bound_lead(some, divide_error(n_compared))
+                lead = None if (low, high) == (-most, most) else (found, (low, high))
             stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
         return tuple(stretches)
 
@@ -888,22 +899,19 @@ def trace_curve(
     costs = turns.costs
     if costs is None:
         return ()
-    level = 1.0 - ERROR / (FIGURES * (1 + len(names)))
-    points = []
+    error, points = ERROR / (FIGURES * (1 + len(names))), []
     for name in (None, *names):
         rows = turns.everything if name is None else turns.having(name)
-        target = turns.alike if name is None else turns.always(name)
-        reach = 1.0 if name is None else 1.0 / floor
-        both = []
-        for values, possible in ((turns.reward, rewards), (costs, turns.usual_costs(name))):
-            sums = turns.sums(rows, target, values)
-            sums = sums.unweighted if name is None else sums
-            errors = confidence_sequences.asymptotic_errors(max(1, sums.n), level)
-            both.append((sums.n, sums.estimate(reach=reach, rewards=possible, errors=errors)))
-        (n, reward), (_, cost) = both
-        if reward is not None and cost is not None:
-            points.append(CurvePoint(name, n, reward[0], reward[1], cost[0], cost[1]))
-    return tuple(points) if points and points[0].name is None else ()
+        earned, paid = (
+            turns.as_served(values, possible)
+            if name is None
+            else turns.evidence(name, rows, floor, possible, values)
+            for values, possible in ((turns.reward, rewards), (costs, (0.0, turns.dearest)))
+        )
+        if earned is not None and paid is not None:
+            figures = *bound_value(earned, error), *bound_value(paid, error)
+            points.append(CurvePoint(name, len(earned.reward), *figures))
+    return tuple(points) if len(points) > 1 and points[0].name is None else ()
 
 
 def at_equal_quality(
@@ -923,9 +931,9 @@ def at_equal_quality(
     alternatives: list[tuple[tuple[str, float], ...]] = [((str(arm.name), 1.0),) for arm in arms]
     if (mix := cheapest_mix(points[0], arms)) is not None:
         alternatives.append(mix)
-    level = 1.0 - ERROR / (FIGURES * (len(alternatives) + 1))
+    error = ERROR / (FIGURES * (len(alternatives) + 1))
     pairs = len(arms) * (len(arms) - 1)
-    comparisons = [_beside(turns, shares, floor, rewards, level, pairs) for shares in alternatives]
+    comparisons = [_beside(turns, shares, floor, rewards, error, pairs) for shares in alternatives]
     return tuple(comparison for comparison in comparisons if comparison is not None)
 
 
@@ -956,13 +964,13 @@ def _beside(
     shares: tuple[tuple[str, float], ...],
     floor: float,
     rewards: Interval,
-    level: float,
+    error: float,
     pairs: int,
 ) -> AtEqualQuality | None:
     """Compare the served policy with an arm, or a mix of two, on the turns for which these were eligible.
 
-    The interval of an arm on all its turns holds at `level`. The intervals on the fewer turns of a mix, for
-    each of the `pairs`, share the error probability of one interval.
+    The interval of an arm on all its turns misses with the probability `error`. The intervals on the fewer
+    turns of a mix, for each of the `pairs`, share it.
     """
     costs = turns.costs
     assert costs is not None
@@ -970,21 +978,19 @@ def _beside(
     for arm, _ in shares:
         rows = rows & turns.having(arm)
 
-    def leads(values: Floats, possible: Callable[[str], Interval]) -> tuple[int, list[float]] | None:
+    def leads(values: Floats, possible: Interval) -> tuple[int, list[float]] | None:
         """Return the number of compared turns, and the lead of the served policy with its interval."""
         n, parts = 0, list[Floats]()
         for arm, share in shares:
             is_whole = bool((rows == turns.having(arm)).all())
-            sums = turns.sums(rows, turns.always(arm), values)
-            chance = 1.0 - (1.0 - level) / (1 if is_whole else pairs)
-            errors = confidence_sequences.asymptotic_errors(max(1, sums.n), chance)
-            found = intervals.lead_from_sums(sums, reach=1.0 / floor, rewards=possible(arm), errors=errors)
-            if found is None:
+            evidence = turns.evidence(arm, rows, floor, possible, values)
+            if evidence is None:
                 return None
-            n, parts = sums.n, [*parts, share * np.array([found[0], *found[1]])]
+            found, ends = bound_lead(evidence, error / (1 if is_whole else pairs))
+            n, parts = len(evidence.reward), [*parts, share * np.array([found, *ends])]
         return n, np.sum(parts, axis=0).tolist()
 
-    reward, cost = leads(turns.reward, lambda _: rewards), leads(costs, turns.usual_costs)
+    reward, cost = leads(turns.reward, rewards), leads(costs, (0.0, turns.dearest))
     if reward is None or cost is None:
         return None
     n, (lead, low, high) = reward

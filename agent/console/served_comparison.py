@@ -3,24 +3,27 @@
 Every judgement follows from the interval of a lead: the reward of what was served minus that of the
 alternative, on the same decisions. All intervals of a comparison hold jointly and at every look, since a page
 is viewed repeatedly, and the best arm is selected afterwards. So the error probability of 5 % is divided by
-the number of intervals (Bonferroni), and each is an asymptotic confidence sequence.
+the number of intervals (Bonferroni), and each is a betting confidence sequence, as in the gate and a receipt.
 
 A single arm is compared on the explored decisions for which it was eligible.
 
-    sums of decisions --compare--> ServedComparison --summarise_served--> a sentence
+    evidence of decisions --compare--> ServedComparison --summarise_served--> a sentence
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+
+import numpy as np
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.reporting import PALETTE
 from armwise.feedback.drift import Alarm
 from armwise.feedback.log import Store
-from armwise.feedback.ope import Interval, Weighted, confidence_sequences, intervals
+from armwise.feedback.ope import Interval, confidence_sequences
+from armwise.feedback.ope.confidence_sequences import Evidence
 from armwise.feedback.registry import LiveArms, arm_sets, promotions
 
 ERROR = 0.05
@@ -178,13 +181,11 @@ def compare(
     decisions: int,
     explored: int,
     most_arms: int,
-    uniform: Weighted,
-    arms: Mapping[str, Weighted],
+    served: Evidence | None,
+    uniform: Evidence | None,
+    arms: Mapping[str, Evidence | None],
     *,
     n_open: int = 0,
-    fewest_arms: int = 2,
-    floor: float,
-    rewards: Interval,
 ) -> ServedComparison:
     """Compare what was served with a uniform choice and with each single arm.
 
@@ -192,27 +193,22 @@ def compare(
         decisions: Number of decisions served.
         explored: Decisions drawn from the policy's distribution.
         most_arms: Largest number of eligible arms.
-        uniform: Sums over all rewarded decisions, with the weights of a uniform choice.
-        arms: For each alternative arm, sums over the rewarded decisions for which it was eligible.
+        served: The rewarded decisions, each with the weight 1; None: there is none.
+        uniform: The rewarded decisions, with the weights of a uniform choice.
+        arms: For each alternative arm, the rewarded decisions for which it was eligible, with its weights.
         n_open: Explored decisions that may still get feedback.
-        fewest_arms: Smallest number of eligible arms above 1.
-        floor: Least probability of an eligible arm.
-        rewards: Smallest and largest possible reward.
     """
     several = most_arms > 1
     error = divide_error(len(arms)) if several else ERROR
-    rewarded = uniform.n
-    reach = 1.0 / (fewest_arms * floor)
-    chance = alternative(None, uniform, decisions, reach, rewards, error) if several else None
+    chance = alternative(None, uniform, decisions, error) if several else None
     alternatives = [
         arm
-        for name, sums in arms.items()
-        if several and (arm := alternative(name, sums, decisions, 1.0 / floor, rewards, error)) is not None
+        for name, evidence in arms.items()
+        if several and (arm := alternative(name, evidence, decisions, error)) is not None
     ]
     ranked = tuple(sorted(alternatives, key=lambda arm: (arm.few, -arm.value, arm.name or "")))
-    earned = None
-    if rewarded:
-        earned = uniform.r / rewarded, _interval(uniform.unweighted, 1.0, rewards, error)
+    rewarded = 0 if served is None else len(served.reward)
+    earned = None if served is None else bound_value(served, error)
     return ServedComparison(decisions, explored, rewarded, earned, chance, ranked, n_open)
 
 
@@ -226,35 +222,47 @@ def divide_error(n_arms: int) -> float:
 
 
 def alternative(
-    name: str | None, sums: Weighted, decisions: int, reach: float, rewards: Interval, error: float
+    name: str | None, evidence: Evidence | None, decisions: int, error: float
 ) -> Alternative | None:
     """Return the comparison with an alternative; None if no decision that drew it has a reward.
 
     Args:
         name: Name of the arm; None: a uniform choice.
-        sums: Sums over the rewarded decisions for which it was eligible, with its weights.
+        evidence: The rewarded decisions for which it was eligible, with its weights.
         decisions: Number of decisions so far.
-        reach: Largest weight that a decision could have had.
-        rewards: Smallest and largest possible reward.
         error: Probability that its interval misses.
     """
-    if sums.n < 1 or sums.w <= 0.0:
+    if evidence is None or not evidence.weight.any():
         return None
-    errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)
-    estimate = intervals.lead_from_sums(sums, reach=reach, rewards=rewards, errors=errors)
-    assert estimate is not None
-    lead, (low, high) = estimate
-    value, interval, most = sums.wr / sums.w, _interval(sums, reach, rewards, error), rewards[1] - rewards[0]
-    ends = max(-most, low), min(most, high)
-    few = sums.w**2 < ENOUGH * sums.w2
-    return Alternative(name, sums.n, value, interval, lead, *ends, _more(lead, low, high, decisions), few)
+    (value, interval), (lead, (low, high)) = bound_value(evidence, error), bound_lead(evidence, error)
+    few = float(evidence.weight.sum() ** 2) < ENOUGH * float(evidence.weight @ evidence.weight)
+    more = _more(lead, low, high, decisions)
+    return Alternative(name, len(evidence.reward), value, interval, lead, low, high, more, few)
 
 
-def _interval(sums: Weighted, reach: float, rewards: Interval, error: float) -> Interval:
-    errors = confidence_sequences.asymptotic_errors(sums.n, 1.0 - error)
-    estimate = sums.estimate(reach=reach, rewards=rewards, errors=errors)
-    assert estimate is not None
-    return estimate[1]
+def bound_value(evidence: Evidence, error: float) -> tuple[float, Interval]:
+    """Return the self-normalised mean of what a target earns, and its interval at every look."""
+    return _take_last(evidence, confidence_sequences.value, error, _average(evidence))
+
+
+def bound_lead(evidence: Evidence, error: float) -> tuple[float, Interval]:
+    """Return what was earned beyond a target, and its interval at every look."""
+    lead = float(evidence.reward.mean()) - _average(evidence)
+    found, (low, high) = _take_last(evidence, confidence_sequences.difference, error, -lead)
+    return -found, (-high, -low)
+
+
+def _average(evidence: Evidence) -> float:
+    return float(evidence.weight @ evidence.reward / evidence.weight.sum())
+
+
+def _take_last(
+    evidence: Evidence, bound: Callable[..., confidence_sequences.Bounds], error: float, estimate: float
+) -> tuple[float, Interval]:
+    """Return an estimate and its interval at the last row, which holds it."""
+    found = bound(evidence, 1.0 - error, rows=np.array([len(evidence.reward)]))
+    low, high = float(found.low[0]), float(found.high[0])
+    return estimate, (min(low, estimate), max(high, estimate))
 
 
 def _more(lead: float, low: float, high: float, decisions: int) -> int | None:

@@ -43,7 +43,7 @@ from .evaluation import (
 )
 from .from_arrays import evaluate_arrays
 from .gate import GateSpec, Verdict, judge
-from .intervals import Interval, Weighted
+from .intervals import Interval
 from .reward_model import Model, cross_fit
 from .sample import NeverDrawnError, Sample, Terms
 
@@ -72,7 +72,6 @@ __all__ = [
     "Sample",
     "Terms",
     "Verdict",
-    "Weighted",
     "audit",
     "clipped_ips",
     "confidence_sequences",

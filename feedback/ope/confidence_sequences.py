@@ -37,7 +37,6 @@ mixtures of constant bets.
 """
 
 from dataclasses import dataclass, replace
-from math import log, log1p, sqrt
 
 import numpy as np
 
@@ -244,40 +243,6 @@ def _lower_of_units(evidence: Evidence, starts: Integers, most: int, error: floa
         total += float(sums[-1].sum())
     bound = float(_solve(growth, np.array([n_units]), error)[0])
     return max(bound, -1.0), total / n_units
-
-
-NARROWEST = 1000
-"""Rows at which an asymptotic confidence sequence is narrowest, relative to an interval for a single look."""
-
-
-def asymptotic_errors(rows: int, level: float = 0.95) -> float:
-    """Return the half-width, in standard errors, of an asymptotic confidence sequence of a mean.
-
-    The interval may be looked at after every row: asymptotically, it holds the mean at all looks together. It
-    takes only sums, while `value` and `difference` take every row; it is valid from a few dozen rows of
-    bounded weight on, they are from the first.
-
-    Args:
-        rows: Number of rows of the mean, at least 1.
-        level: Least probability that the mean is inside at every look, in (0, 1).
-
-    Raises:
-        ValueError: The level or the number of rows is out of its range.
-
-    Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2024), "Time-uniform central limit theory and
-    asymptotic confidence sequences", theorem 2.2, with the mixture tuned to `NARROWEST` rows as in their
-    appendix B.2.
-
-    >>> [round(asymptotic_errors(rows), 2) for rows in (10, 100, 1_000, 100_000)]
-    [9.08, 3.86, 3.04, 3.56]
-    """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must be in (0, 1), got {level:.6g}")
-    if rows < 1:
-        raise ValueError(f"a mean needs at least 1 row, got {rows}")
-    error = 1.0 - level
-    scale = rows * (log1p(-2.0 * log(error)) - 2.0 * log(error)) / NARROWEST
-    return sqrt(2.0 * (scale + 1.0) / scale * log(sqrt(scale + 1.0) / error))
 
 
 def _bounds(

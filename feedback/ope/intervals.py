@@ -14,7 +14,7 @@ rows; the first two intervals are meant for hedged terms.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite, isinf, sqrt
 from statistics import NormalDist
 
@@ -200,7 +200,6 @@ def from_sums(
     reach: float,
     rewards: Interval,
     level: float = LEVEL,
-    errors: float | None = None,
 ) -> tuple[float, Interval] | None:
     """Return the `snips` estimate of a log and an interval of it, from sums over the rows.
 
@@ -217,7 +216,6 @@ def from_sums(
         reach: Largest weight that a row could have had; 1 for a mean.
         rewards: Smallest and largest possible reward.
         level: Coverage of the interval.
-        errors: Half of the width in standard errors; None: by the level, for a single look.
 
     Returns:
         The value and its interval, which holds the value; None if there are no rows or weights, or a sum is
@@ -238,102 +236,9 @@ def from_sums(
     w2r, w2r2 = w2r + square * total, w2r2 + square * (low * low + high * high)
     centre = wr / w
     squares = max(0.0, w2r2 - 2.0 * centre * w2r + centre * centre * w2)
-    if errors is None:
-        errors = NormalDist().inv_cdf(1.0 - split_tail(level))
+    errors = NormalDist().inv_cdf(1.0 - split_tail(level))
     half = errors * sqrt(squares / (n * (n - 1))) * n / w
     return present(value, (centre - half, centre + half), rewards, n=effective, level=level)
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """Sums over the rows of a log on which a target policy is compared with the logging policy.
-
-    Attributes:
-        n: Number of rows.
-        r: Sum of the rewards.
-        r2: Sum of the squared rewards.
-        w: Sum of the weights of the target.
-        wr: Sum of the weighted rewards.
-        w2: Sum of the squared weights.
-        w2r: Sum of the squared weights times the rewards.
-        w2r2: Sum of the squared weighted rewards.
-        wr2: Sum of the weights times the squared rewards.
-    """
-
-    n: int
-    r: float
-    r2: float
-    w: float
-    wr: float
-    w2: float
-    w2r: float
-    w2r2: float
-    wr2: float
-
-    def estimate(
-        self, *, reach: float, rewards: Interval, level: float = LEVEL, errors: float | None = None
-    ) -> tuple[float, Interval] | None:
-        """Return the `snips` estimate of the target and an interval of it; see `from_sums`."""
-        sums = self.n, self.w, self.wr, self.w2, self.w2r, self.w2r2
-        return from_sums(*sums, reach=reach, rewards=rewards, level=level, errors=errors)
-
-    @property
-    def unweighted(self) -> "Weighted":
-        """The sums of the logging policy, in which each row has the weight 1."""
-        return Weighted(self.n, self.r, self.r2, self.n, self.r, self.n, self.r, self.r2, self.r2)
-
-    def hedge(self, reach: float, rewards: Interval) -> "Weighted":
-        """Return the sums with two imaginary rows of the largest weight, as `hedge` adds them to terms."""
-        total, squares = sum(rewards), sum(end * end for end in rewards)
-        return Weighted(
-            self.n + 2,
-            self.r + total,
-            self.r2 + squares,
-            self.w + 2.0 * reach,
-            self.wr + reach * total,
-            self.w2 + 2.0 * reach * reach,
-            self.w2r + reach * reach * total,
-            self.w2r2 + reach * reach * squares,
-            self.wr2 + reach * squares,
-        )
-
-
-def lead_from_sums(
-    sums: Weighted, *, reach: float, rewards: Interval, errors: float
-) -> tuple[float, Interval] | None:
-    """Return the mean reward of the log minus the `snips` estimate of a target, with an interval, from sums.
-
-    Common variation cancels, as in `difference`. The interval is that of hedged terms, not cut to the
-    possible range, so that its width shows how much evidence there is.
-
-    Args:
-        sums: Sums over rows, with the weights of the target.
-        reach: Largest weight that a row could have had.
-        rewards: Smallest and largest possible reward.
-        errors: Half of the width in standard errors: 1.96 for one look at 95 %, or
-            `confidence_sequences.asymptotic_errors` for any number of looks.
-
-    Returns:
-        The lead and its interval, which holds it; None if there are no rows or weights.
-
-    >>> same = Weighted(100, 50.0, 50.0, 100.0, 50.0, 100.0, 50.0, 50.0, 50.0)  # the target was served
-    >>> lead_from_sums(same, reach=1.0, rewards=(0.0, 1.0), errors=1.96)
-    (0.0, (0.0, 0.0))
-    >>> half = Weighted(100, 75.0, 75.0, 100.0, 50.0, 200.0, 100.0, 100.0, 50.0)  # one arm of two
-    >>> lead, (low, high) = lead_from_sums(half, reach=2.0, rewards=(0.0, 1.0), errors=1.96)
-    >>> lead, round(low, 2), round(high, 2)
-    (0.25, 0.16, 0.33)
-    """
-    if sums.n < 1 or sums.w <= 0.0:
-        return None
-    lead = sums.r / sums.n - sums.wr / sums.w
-    s = sums.hedge(reach, rewards)
-    served, target, scale = s.r / s.n, s.wr / s.w, s.n / s.w
-    squares = s.r2 - s.n * served * served
-    squares -= 2.0 * scale * (s.wr2 - (served + target) * s.wr + served * target * s.w)
-    squares += scale * scale * (s.w2r2 - 2.0 * target * s.w2r + target * target * s.w2)
-    centre, half = served - target, errors * sqrt(max(0.0, squares) / (s.n * (s.n - 1)))
-    return lead, (min(lead, centre - half), max(lead, centre + half))
 
 
 def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:

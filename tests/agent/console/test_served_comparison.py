@@ -18,7 +18,7 @@ from armwise.agent.console.served_comparison import (
 )
 from armwise.agent.learning import Recipe, publish_candidate
 from armwise.feedback.log import Store
-from armwise.feedback.ope.intervals import Weighted
+from armwise.feedback.ope.confidence_sequences import Evidence
 from armwise.feedback.registry import arm_sets, promotions
 from tests.agent.lab.warmstart.test_run import configured
 
@@ -27,38 +27,35 @@ LOOKS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 RUNS = 60
 
 
-def sums_of(weight: np.ndarray, reward: np.ndarray) -> Weighted:
-    """Sums over rows with these weights of a target."""
-    w, r = weight, reward
-    sums = (w.sum(), (w * r).sum(), (w * w).sum(), (w * w * r).sum(), ((w * r) ** 2).sum(), (w * r * r).sum())
-    return Weighted(len(r), r.sum(), (r * r).sum(), *sums)
-
-
 def looked_at(seed: int, right: tuple[float, ...], rewards: tuple[float, float]) -> list[tuple[bool, str]]:
     """Return for each look at a learning policy whether all intervals hold the truth, and the sentence."""
     rng, k, floor, n = np.random.default_rng(seed), len(right), 0.02, LOOKS[-1]
     means, drawn, counts = np.array(right), np.empty(n, int), np.ones(k)
-    p, reward, earned = np.empty((n, k)), np.empty(n), np.full(k, 0.5)
+    p, reward, total = np.empty((n, k)), np.empty(n), np.full(k, 0.5)
     for i in range(n):
         if i % 50 == 0:
             now = np.full(k, floor if i else 1.0 / k)
             if i:
-                now[np.argmax(earned / counts)] += 1.0 - k * floor
+                now[np.argmax(total / counts)] += 1.0 - k * floor
         p[i], drawn[i] = now, rng.choice(k, p=now)
         reward[i] = float(rng.random() < means[drawn[i]])
         counts[drawn[i]] += 1
-        earned[drawn[i]] += reward[i]
+        total[drawn[i]] += reward[i]
     found = []
     for look in LOOKS:
         a, r, w = drawn[:look], reward[:look], 1.0 / p[np.arange(look), drawn[:look]]
-        arms = {str(arm): sums_of((a == arm) * w, r) for arm in range(k)}
-        one = compare(look, look, k, sums_of(w / k, r), arms, fewest_arms=k, floor=floor, rewards=rewards)
-        served = float((p[:look] @ means).mean())
-        truth = {None: served - means.mean(), **{str(arm): served - means[arm] for arm in range(k)}}
+        arms = {str(arm): Evidence((a == arm) * w, r, rewards, 1.0 / floor) for arm in range(k)}
+        served, alike = (
+            Evidence(np.ones(look), r, rewards, 1.0),
+            Evidence(w / k, r, rewards, 1.0 / (k * floor)),
+        )
+        one = compare(look, look, k, served, alike, arms)
+        earned = float((p[:look] @ means).mean())
+        truth = {None: earned - means.mean(), **{str(arm): earned - means[arm] for arm in range(k)}}
         assert one.uniform is not None
         assert one.earned is not None
         holds = all(other.low <= truth[other.name] <= other.high for other in (one.uniform, *one.arms))
-        found.append((holds and one.earned[1][0] <= served <= one.earned[1][1], summarise_served(one)))
+        found.append((holds and one.earned[1][0] <= earned <= one.earned[1][1], summarise_served(one)))
     return found
 
 
@@ -73,17 +70,15 @@ def test_all_intervals_of_all_looks_hold_the_truth_in_95_of_100_logs(
     missed = sum(not all(holds for holds, _ in one) for one in looks)
     assert missed <= 5
     if max(right) - min(right) > 0.5:
-        told = sum("more than a uniform choice" in one[-1][1] for one in looks if "So far" not in one[-1][1])
+        certain = [one[-1][1] for one in looks if "So far" not in one[-1][1]]
+        told = sum("more than a uniform choice" in said or "less than always" in said for said in certain)
         assert told > RUNS / 2, "2,000 decisions show it, mostly"
 
 
 def test_two_equal_rewards_prove_nothing() -> None:
     """Intervals of few rewards are as wide as rewards allow, and not wider."""
-    found = compare(
-        *(2, 2, 2, sums_of(np.ones(2), np.ones(2)), {"a": sums_of(np.full(2, 2.0), np.ones(2))}),
-        floor=0.01,
-        rewards=(0.0, 1.0),
-    )
+    one, two = (Evidence(np.full(2, weight), np.ones(2), (0.0, 1.0), 100.0) for weight in (1.0, 2.0))
+    found = compare(2, 2, 2, one, one, {"a": two})
     assert found.uniform is not None
     assert (found.uniform.lead, found.uniform.low, found.uniform.high) == (0.0, -1.0, 1.0)
     assert found.earned == (1.0, (0.0, 1.0))
@@ -100,9 +95,8 @@ def test_more_arms_make_each_interval_wider() -> None:
     r, w = rng.random(500), np.full(500, 2.0)
     one, many = (
         compare(
-            *(500, 500, 2, sums_of(np.ones(500), r), dict.fromkeys(names, sums_of(w, r))),
-            floor=0.5,
-            rewards=(0.0, 1.0),
+            *(500, 500, 2, None, Evidence(np.ones(500), r, (0.0, 1.0), 2.0)),
+            dict.fromkeys(names, Evidence(w, r, (0.0, 1.0), 2.0)),
         )
         for names in ("a", "abcdefgh")
     )
@@ -193,8 +187,8 @@ def test_so_many_decisions_later_the_lead_is_told_apart() -> None:
 
     def after(times: int) -> ServedComparison:
         r, w = np.tile(reward, times), np.tile(np.where(first, 0.5 / 0.6, 0.5 / 0.4), times)
-        arms = {"b": sums_of(np.tile(~first / 0.4, times), r)}
-        return compare(n * times, n * times, 2, sums_of(w, r), arms, floor=0.4, rewards=(0.0, 1.0))
+        arms = {"b": Evidence(np.tile(~first / 0.4, times), r, (0.0, 1.0), 2.5)}
+        return compare(n * times, n * times, 2, None, Evidence(w, r, (0.0, 1.0), 2.5), arms)
 
     now = after(1)
     (arm,) = now.arms
@@ -207,9 +201,9 @@ def test_so_many_decisions_later_the_lead_is_told_apart() -> None:
 @pytest.mark.parametrize(("gap", "foreseen"), [(0.1, True), (0.001, False)])
 def test_a_lead_that_is_out_of_sight_names_no_number(gap: float, foreseen: bool) -> None:
     """More than twenty times the decisions at hand is no forecast."""
-    weight, noise = np.tile([0.5, 1.5], 50), np.tile([0.2, 0.2, 0.8, 0.8], 25)
+    weight, noise = np.tile([0.5, 1.5], 200), np.tile([0.2, 0.2, 0.8, 0.8], 100)
     reward = noise + np.where(weight < 1.0, gap, 0.0)
-    found = compare(100, 100, 2, sums_of(weight, reward), {}, floor=0.25, rewards=(0.0, 1.0)).uniform
+    found = compare(400, 400, 2, None, Evidence(weight, reward, (0.0, 1.0), 2.0), {}).uniform
     assert found is not None
     assert found.lead == pytest.approx(gap / 4)
     assert (found.more is not None) is foreseen
@@ -262,10 +256,11 @@ def test_an_arm_that_was_hardly_drawn_is_not_called_the_best_however_good_its_es
     def best(times: int) -> str | None:
         weight, earned = seldom.copy(), reward.copy()
         weight[drawn[:times]], earned[drawn[:times]] = 100.0, 1.0
-        arms = {"often": sums_of(often, earned), "seldom": sums_of(weight, earned)}
-        found = compare(
-            n, n, 2, sums_of((often + weight) / 2, earned), arms, floor=0.01, rewards=(0.0, 1.0)
-        ).best
+        arms, alike = (
+            {name: Evidence(each, earned, (0.0, 1.0), 100.0) for name, each in some.items()}
+            for some in ({"often": often, "seldom": weight}, {"alike": (often + weight) / 2})
+        )
+        found = compare(n, n, 2, None, alike["alike"], arms).best
         return None if found is None else found.name
 
     assert [best(4), best(19), best(20)] == ["often", "often", "seldom"]

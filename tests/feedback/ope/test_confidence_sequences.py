@@ -10,7 +10,7 @@ from scipy import optimize, stats
 
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.ope import confidence_sequences as sequences
-from armwise.feedback.ope.confidence_sequences import BETS, Evidence, asymptotic_errors, difference, value
+from armwise.feedback.ope.confidence_sequences import BETS, Evidence, difference, value
 
 
 def drawn_evidence(seed: int, n: int = 300, *, reach: bool = True) -> Evidence:
@@ -321,27 +321,8 @@ SECOND: Integers = np.array([2])
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND + 2), "from 1 to 3, got 4"),
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=SECOND - 2), "from 1 to 3, got 0"),
         (lambda: value(Evidence(ONE, ONE, (0.0, 1.0)), rows=np.array([2, 2])), "above the one before"),
-        (lambda: asymptotic_errors(10, 1.0), r"level must be in \(0, 1\), got 1"),
-        (lambda: asymptotic_errors(0), "at least 1 row, got 0"),
     ],
 )
 def test_what_cannot_be_bounded_is_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_mean_is_within_its_asymptotic_sequence_at_every_look() -> None:
-    """400 series of 3,000 coin flips, looked at after every flip from the 30th on: one in twenty may miss."""
-    rng = np.random.default_rng(8)
-    flips = (rng.random((400, 3000)) < 0.3).astype(float)
-    n = np.arange(1, 3001)
-    mean = flips.cumsum(axis=1) / n
-    errors = np.array([asymptotic_errors(int(rows)) for rows in n])
-    off = np.abs(mean - 0.3) > errors * np.sqrt(np.maximum(mean * (1 - mean), 1e-9) / n)
-    assert off[:, 29:].any(axis=1).mean() <= 0.05
-    single = np.abs(mean - 0.3) > 1.96 * np.sqrt(np.maximum(mean * (1 - mean), 1e-9) / n)
-    assert single[:, 29:].any(axis=1).mean() > 0.3, "an interval of one look misses at many"
-
-
-def test_an_asymptotic_sequence_is_wider_at_a_higher_level() -> None:
-    assert asymptotic_errors(100, 0.99) > asymptotic_errors(100, 0.95)

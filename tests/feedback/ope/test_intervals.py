@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -13,13 +12,11 @@ from hypothesis.extra import numpy as hnp
 from armwise.feedback.arrays import Floats
 from armwise.feedback.ope.estimators import ESTIMATORS, dr, ips, snips
 from armwise.feedback.ope.intervals import (
-    Weighted,
     bootstrap,
     by_group,
     difference,
     hedge,
     influence,
-    lead_from_sums,
     normal,
     percentiles,
     replicates,
@@ -256,32 +253,3 @@ def test_a_higher_level_has_a_wider_interval(reward: Floats, levels: tuple[float
 def test_what_cannot_have_an_interval_is_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(terms_of(np.ones(4)))
-
-
-@given(REWARDS, st.floats(0.0, 1.0), st.sampled_from([(0.0, 1.0), (-1.0, 2.0)]))
-def test_a_lead_from_sums_is_the_difference_of_hedged_terms(
-    reward: Floats, p_target: float, rewards: tuple[float, float]
-) -> None:
-    """Sums lose nothing: the interval is that of the rows, with the same imaginary ones."""
-    n = len(reward)
-    propensity = np.where(np.arange(n) % 2, 0.1, 0.5)
-    drawn = (np.arange(n) // 2 % 2).astype(np.int64)
-    target = np.tile([p_target, 1.0 - p_target], (n, 1))
-    one, reach = np.ones(n), 10.0
-    w = target[np.arange(n), drawn] / propensity
-    sums = Weighted(
-        *(n, reward.sum(), reward @ reward, w.sum(), w @ reward, w @ w, (w * w) @ reward),
-        *((w * reward) @ (w * reward), w @ (reward * reward)),
-    )
-    found = lead_from_sums(sums, reach=reach, rewards=rewards, errors=NormalDist().inv_cdf(0.975))
-    assert lead_from_sums(replace(sums, n=0), reach=reach, rewards=rewards, errors=2.0) is None
-    if w.sum() == 0.0:
-        assert found is None
-        return
-    assert found is not None
-    served = hedge(Terms("ips", reward, one, one), 1.0, *rewards)
-    other = hedge(snips(Sample(propensity, drawn, reward, target)), reach, *rewards)
-    low, high = normal(difference(served, other))
-    assert np.isclose(found[0], reward.mean() - w @ reward / w.sum())
-    assert np.allclose(found[1], (min(low, found[0]), max(high, found[0])), atol=1e-7)
-    assert found[1][1] - found[1][0] > 0.0
