@@ -85,8 +85,9 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
     for i in range(14):
         arm_sets.switch(store, "b", i % 2 == 1, BEGIN + 10.0 * (i + 1))
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN} + 10.0 * seq")
-        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN} - 1000")
+        # the first operation is the set of arms
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN} + 10.0 * (seq - 1)")
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN} - 1000 WHERE seq = 1")
     _, marks = read_course(store, RULE)
     assert [one.at for one in marks] == [BEGIN + 10.0 * (i + 1) for i in range(2, 14)]
     for one in marks:

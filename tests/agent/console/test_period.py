@@ -85,7 +85,7 @@ def began(store: Store, world: World = WORLD) -> None:
     """Make the arms of a world live before the log begins."""
     arm_sets.start(store, {arm: {"kind": "none"} for arm in world.right})
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN - 1} WHERE kind = 'arm_set'")
 
 
 @pytest.mark.parametrize("wide", [1.0, 0.1])
@@ -204,8 +204,8 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
     for arm in ("free", "small"):
         arm_sets.switch(store, arm, False, BEGIN)
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 80.0} WHERE arm = 'free'")
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 500.0} WHERE arm = 'small'")
+        for arm, at in (("free", 80.0), ("small", 500.0)):
+            connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN + at} WHERE subject = '{arm}'")
     found = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, quietly)
     assert {one.name for one in found.whole.arms} == {"large", "small"}
     assert [what for _, what in found.changes] == ["Switch: free can no longer be drawn."]
@@ -248,7 +248,6 @@ def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -
 def publish(store: Store, recipes: Mapping[int, str]) -> None:
     """Write versions, each of a recipe."""
     with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
         for version, recipe in recipes.items():
             connection.exec_driver_sql(
                 'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
@@ -293,7 +292,7 @@ def test_a_first_recipe_is_compared_with_the_earlier_period(
     publish(store, {7: "r"})
     promotions.record(store, "recipe", promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0))
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN - 1}")
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN - 1}")
     found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, quietly)
     now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
     assert found.before is not None

@@ -59,7 +59,7 @@ async def deciding(service: Service) -> int:
 
 def prune(service: Service, version: int) -> None:
     with service.replica.store.writing() as connection:
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
+        connection.execute(sa.update(t.versions).where(t.versions.c.version == version).values(state=None))
 
 
 # -- which version is served -------------------------------------------------------------------------
