@@ -1,7 +1,7 @@
 """Operations: rows of the log that say what operators and the service decided, numbered in their order.
 
-The modules that write a kind say what its documents hold. The rows of a kind are few, but for prices, and are
-folded in Python.
+The newest row about a subject counts; those before it are history. Rows are few, but for prices: who asks for
+more than the newest folds them in Python.
 """
 
 from collections.abc import Mapping, Sequence

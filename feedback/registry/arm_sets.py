@@ -206,14 +206,7 @@ def _read_set(row: sa.Row[Any]) -> ArmSet:
 def _insert(
     connection: sa.Connection, names: Sequence[str], configured: str, version: int | None = None
 ) -> ArmSet:
-    """Add a set.
-
-    Args:
-        connection: Connection of a write transaction.
-        names: Names of its arms.
-        configured: Digest of the arms in the configuration file.
-        version: The version that brings it; None: an operator or the configuration does.
-    """
+    """Add a set, within a write transaction, under the digest of the arms in the configuration file."""
     at, document = row_time(connection, time.time()), {"arms": list(names), "configured": configured}
     seq = operations.record(connection, Operation.ARM_SET, at, document, version=version)
     return ArmSet(seq, tuple(names), version)

@@ -6,7 +6,7 @@ can begin near it. Lists of versions leave the bytes out, which are most of a ro
 """
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,15 +181,13 @@ def is_kept(version: int, newest: int) -> bool:
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
     """Return the newest version of a recipe, or of any, if it is newer than `after`."""
-    query = _NEWEST if recipe is None else _NEWEST_OF_RECIPE
+    query = _VERSION.where(_v.version > after).order_by(_v.version.desc()).limit(1)
+    return next(_read(store, query if recipe is None else query.where(_v.recipe == recipe)), None)
+
+
+def _read(store: Store, query: sa.Select[Any]) -> Iterator[Version]:
     with store.reading() as connection:
-        row = connection.execute(query, {"after": after, "of_recipe": recipe}).mappings().first()
-    return None if row is None else Version(**row)
-
-
-_NEWEST = _VERSION.where(_v.version > sa.bindparam("after")).order_by(_v.version.desc()).limit(1)
-
-_NEWEST_OF_RECIPE = _NEWEST.where(_v.recipe == sa.bindparam("of_recipe"))
+        return iter([Version(*row) for row in connection.execute(query)])
 
 
 def is_computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
@@ -222,18 +220,16 @@ def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, in
 def list_kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
     """Return the versions of a recipe with a checkpoint at or before a position of the log, newest first."""
     query = _VERSION.where(_KEPT, _v.recipe == recipe, _v.examples_seq <= examples_seq)
-    query = query.order_by(_v.examples_seq.desc(), _v.version.desc())
-    with store.reading() as connection:
-        return [Version(**row) for row in connection.execute(query).mappings()]
+    return list(_read(store, query.order_by(_v.examples_seq.desc(), _v.version.desc())))
 
 
 def list_kept(store: Store, recipe: str) -> list[Version]:
     """Return the versions of a recipe whose checkpoints are stored, or kept at their age, oldest first."""
     with store.reading() as connection:
         newest = connection.scalar(sa.select(sa.func.max(_v.version))) or 0
-        round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
-        query = _VERSION.where(_v.recipe == recipe, _v.version.in_(round_ones) | _KEPT)
-        return [Version(**row) for row in connection.execute(query.order_by(_v.version)).mappings()]
+    round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
+    query = _VERSION.where(_v.recipe == recipe, _v.version.in_(round_ones) | _KEPT)
+    return list(_read(store, query.order_by(_v.version)))
 
 
 def counts(store: Store) -> dict[str, int]:
@@ -245,12 +241,7 @@ def counts(store: Store) -> dict[str, int]:
 
 def find(store: Store, number: int) -> Version | None:
     """Return the version with a number, if any."""
-    with store.reading() as connection:
-        row = connection.execute(_NUMBERED, {"number": number}).mappings().first()
-    return None if row is None else Version(**row)
-
-
-_NUMBERED = _VERSION.where(_v.version == sa.bindparam("number"))
+    return next(_read(store, _VERSION.where(_v.version == number)), None)
 
 
 def recipes(
@@ -301,8 +292,5 @@ def page(
 def checkpoint(store: Store, version: int) -> bytes | None:
     """Return the bytes of a version's checkpoint; None if it was pruned."""
     with store.reading() as connection:
-        state = connection.scalar(_STATE, {"number": version})
+        state = connection.scalar(sa.select(_v.state).where(_v.version == version))
     return None if state is None else bytes(state)
-
-
-_STATE = sa.select(_v.state).where(_v.version == sa.bindparam("number"))

@@ -174,7 +174,7 @@ COLUMNS: Mapping[str, Place] = {
     "operations.subject": Place("a name of the configuration, or a digest of it", Fate.NONE),
     "operations.once": Place("the public id of a key, or what an alarm is about", Fate.NONE),
     "operations.document": Place(
-        "what operators and the service decided, with reasons, and raters behind alarms",
+        "what operators and the service decided, with reasons and suspected raters",
         Fate.KEPT,
         "No user wrote it",
     ),

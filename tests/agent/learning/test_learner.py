@@ -580,13 +580,13 @@ def test_a_host_that_was_superseded_asks_to_be_replaced_once_nobody_learns(
     store = a_store("log")
     host = LearnerHost(parse({**CONFIG, "log_url": f"sqlite:///{tmp_path / 'log.db'}"}))
     host._learner().step()  # noqa: SLF001
-    take_epoch(store, "a trial that ended at once", NOW)
+    epoch = take_epoch(store, "a trial that ended at once", NOW)
     host._thread._thread.join(30)  # noqa: SLF001
     host.check_health()
     store.append(facts(0))
     host.check_health()
     with pytest.raises(
-        SupersededError, match="3 facts are waiting for epoch 2 of a trial that ended at once"
+        SupersededError, match=f"3 facts are waiting for epoch {epoch} of a trial that ended at once"
     ):
         host.check_health()
     host._store.close()  # noqa: SLF001

@@ -128,11 +128,11 @@ def test_what_a_learner_made_of_the_log_is_what_the_log_gives(any_store: Store, 
     assert report.notes == ()
     assert all_rows(any_store) == before
     assert rebuilt(any_store, configured(spec)) is None
-    assert without_epochs(any_store) == {name: rows for name, rows in before.items() if name != "epochs"}
+    assert without_epochs(any_store) == {name: rows for name, rows in before.items() if name != "operations"}
 
 
 def without_epochs(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: rows for name, rows in all_rows(store).items() if name != "epochs"}
+    return {name: rows for name, rows in all_rows(store).items() if name != "operations"}
 
 
 def test_facts_that_nobody_has_joined_yet_are_no_difference(store: Store) -> None:
