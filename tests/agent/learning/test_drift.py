@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.drift import Alarm, DriftSpec, monitor, read_alarms
+from armwise.feedback.drift import Alarm, DriftSpec, monitor, newest_alarms, read_alarms
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.log import Operation, Store, operations
@@ -229,9 +230,7 @@ def learner(store: Store, spec: DriftSpec | None, policy: PolicySpec = SPEC) -> 
 
 
 def alarms_of(store: Store) -> list[tuple[Any, ...]]:
-    with store.reading() as connection:
-        rows = operations.read_all(connection, Operation.ALARM)
-    return [(row.subject, row.at, row.document) for row in rows]
+    return [astuple(alarm) for alarm in reversed(newest_alarms(store, 99))]
 
 
 @pytest.mark.slow
