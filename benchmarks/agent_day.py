@@ -356,7 +356,7 @@ async def running(config: AppConfig, world: World, clock: SteadyClock) -> AsyncI
     """Run the application; the draws of its log are those of the seed."""
     with closing(Store(config.database_url, config.reward.join, clock=clock)) as store:
         with store.writing() as connection:
-            connection.execute(sa.update(t.draw_secret).values(secret=f"day {world.seed}"))
+            connection.execute(sa.update(t.log).values(secret=f"day {world.seed}"))
         encoders = Embedders(config.backbones)
         prices = TokenPrices.model_validate(config.llm.model_dump(include=set(TokenPrices.model_fields)))
         small: Generator = PricedGenerator(SmallModel(world), prices)

@@ -122,7 +122,7 @@ def fill(url: str, n: int, join: str) -> None:
                 )
             database.commit()
         end = START + DAYS * 86400.0
-        database.execute("UPDATE log_head SET seq = ?, at = ?", (3 * n, end))
+        database.execute("UPDATE log SET seq = ?, at = ?", (3 * n, end))
         database.execute("INSERT INTO progress VALUES (?, ?, ?, ?, 0)", (join, 3 * n, end, n))
 
 

@@ -276,7 +276,7 @@ def helping(folder: Path) -> Iterator[tuple[Service, str, int]]:
     """Serve the help desk after a day; yield it, its address, and the number of its canary."""
     clock = DayClock()
     with closing(Store(f"sqlite:///{folder / 'log.db'}")) as store, store.writing() as connection:
-        connection.execute(sa.update(t.draw_secret).values(secret="the same in each run"))
+        connection.execute(sa.update(t.log).values(secret="the same in each run"))
     service = Service(
         folder,
         ScriptedGenerator(reply),

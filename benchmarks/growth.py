@@ -66,7 +66,7 @@ def begin(service: Service, dims: int) -> None:
     store, rule, rng = service.replica.store, service.config.reward, np.random.default_rng(0)
     start = 3600.0 * ((time.time() - 1000 * SPAN_S) // 3600)
     with store.writing() as connection:
-        connection.execute(sa.update(t.log_head).values(at=start))
+        connection.execute(sa.update(t.log).values(at=start))
     turns = [turn(i, 90 * 86400 * BLOCK // 7200, rng) for i in range(BLOCK)]
     early = turns[0][0].decided_at
     for first in range(0, BLOCK, 500):
@@ -144,7 +144,7 @@ def settle(store: Store, n: int) -> None:
         for table in facts:
             connection.execute(sa.delete(table).where(table.c.seq > 3 * n))
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
-        connection.execute(sa.update(t.log_head).values(seq=3 * n, at=at))
+        connection.execute(sa.update(t.log).values(seq=3 * n, at=at))
         connection.execute(
             sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n, settled_seq=0)
         )

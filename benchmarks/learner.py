@@ -91,7 +91,7 @@ def history(n: int) -> Iterator[list[Fact]]:
 def emptied(store: Store) -> int:
     """Forget all that was made from the facts, and return a new epoch."""
     with store.writing() as connection:
-        for table in (t.examples, t.progress, t.checkpoints, t.versions):
+        for table in (t.examples, t.progress, t.versions):
             connection.execute(sa.delete(table))
     return take_epoch(store, "benchmark", BEGAN)
 

@@ -30,7 +30,7 @@ EXAMPLE = Path("~/.armwise/example/serve_config.yaml")
 """Configuration of what `armwise serve` serves without one."""
 
 PARTS = {
-    "checkpoints of versions": ("checkpoints",),
+    "versions, with checkpoints": ("versions",),
     "routers": ("routers",),
     "decisions": ("decisions",),
     "answers, ids of their passages": ("executions",),

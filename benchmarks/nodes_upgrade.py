@@ -22,7 +22,7 @@ import sqlalchemy as sa
 import yaml
 
 from armwise.agent.config import parse
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from benchmarks.crash_children import PATIENCE_S, CrashError
 from benchmarks.nodes_cluster import GATE, program
@@ -212,9 +212,8 @@ def learners_of(document: dict[str, Any]) -> Learners:
     store = Store(config.database_url, config.reward.join)
     try:
         with store.reading() as connection:
-            holders: Sequence[str] = connection.scalars(
-                sa.select(t.epochs.c.holder).order_by(t.epochs.c.epoch)
-            ).all()
+            taken = operations.read_all(connection, Operation.EPOCH)
+            holders: Sequence[str] = [row.document["holder"] for row in taken]
             epochs: Sequence[int] = connection.scalars(
                 sa.select(t.versions.c.epoch).order_by(t.versions.c.version)
             ).all()

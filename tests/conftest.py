@@ -258,13 +258,12 @@ def empty(url: str) -> None:
     Whatever is still connected is cut off first. Numbers begin with 1 again.
     """
     numbered = [table for table in t.metadata.tables.values() if table.autoincrement_column is not None]
-    kept = (t.draw_secret, t.log_schema)
-    emptied = [table for table in reversed(t.metadata.sorted_tables) if table not in kept]
+    emptied = [table for table in reversed(t.metadata.sorted_tables) if table is not t.log]
     statements = [_CUT_OFF, *(f"DELETE FROM {table.name}" for table in emptied)]
     for table in numbered:
         (key,) = table.primary_key
         statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
-    statements.append("INSERT INTO log_head VALUES (1, 0, 0)")
+    statements.append("UPDATE log SET seq = 0, at = 0")
     engine = open_database(url).engine
     with engine.begin() as connection:
         connection.exec_driver_sql("; ".join(statements))

@@ -7,12 +7,13 @@ is read.
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from armwise.feedback.drift.monitor import Change, DriftSpec, Monitor, find_start
 from armwise.feedback.events import Example
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
 from armwise.feedback.reward import RewardRule
@@ -32,7 +33,7 @@ class Alarm:
     Attributes:
         recipe: Digest of the recipe whose learner detected it.
         subject: What has changed, such as `reward of bm25`.
-        detector: Kind of the detector.
+        detector: Operation of the detector.
         before: The expected value without the change.
         after: The observed value.
         example_seq: Position of the training log at which it was detected.
@@ -86,25 +87,27 @@ def raise_alarms(store: Store, epoch: int, alarms: Sequence[Alarm], join: str | 
     """
     with store.writing() as connection:
         confirm_epoch(connection, epoch)
-        recorded = {
-            tuple(row)
-            for row in connection.execute(
-                sa.select(_a.subject, _a.example_seq).where(
-                    _a.recipe.in_({alarm.recipe for alarm in alarms}) | _OF_JOIN,
-                    _a.example_seq >= min((alarm.example_seq for alarm in alarms), default=0),
-                ),
-                {"of_join": join},
-            )
-        }
-        new = [asdict(alarm) for alarm in alarms if (alarm.subject, alarm.example_seq) not in recorded]
-        if new:
-            connection.execute(sa.insert(t.alarms), new)
+        ours = _o.subject.in_({alarm.recipe for alarm in alarms}) | _OF_JOIN
+        before = [_read_alarm(row) for row in connection.execute(_ALARMS.where(ours), {"of_join": join})]
+        recorded = {(alarm.subject, alarm.example_seq) for alarm in before}
+        new = [alarm for alarm in alarms if (alarm.subject, alarm.example_seq) not in recorded]
+        for alarm in new:
+            document = asdict(alarm)
+            recipe, at = document.pop("recipe"), document.pop("at")
+            once = f"{recipe} {alarm.example_seq} {alarm.subject}"
+            operations.record(connection, Operation.ALARM, at, document, subject=recipe, once=once)
     return len(new)
 
 
-_a, _v = t.alarms.c, t.versions.c
+_o, _v = t.operations.c, t.versions.c
 
-_OF_JOIN = sa.exists().where(_v.recipe == _a.recipe, _v.join == sa.bindparam("of_join"))
+_OF_JOIN = sa.exists().where(_v.recipe == _o.subject, _v.join == sa.bindparam("of_join"))
+
+_ALARMS = sa.select(t.operations).where(_o.kind == Operation.ALARM)
+
+
+def _read_alarm(row: sa.Row[Any]) -> Alarm:
+    return Alarm(row.subject, at=row.at, **row.document)
 
 
 def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | None = None) -> Alarms:
@@ -125,18 +128,14 @@ def read_alarms(store: Store, join: str | None = None, active: ActivePolicy | No
         if row is None:
             return Alarms()
         start = StartingPoint.from_document(connection.scalar(_START, {"number": promoted}))
-    *alarm, count, warm_at = row
-    last = Alarm(*alarm)
-    begins = 0 if start is None else start.after
-    return Alarms(count, last, begins < last.example_seq and (warm_at is None or warm_at < last.at))
+        warm = operations.find_newest(connection, Operation.WARM_START)
+    last, begins = _read_alarm(row), 0 if start is None else start.after
+    return Alarms(row.alarms, last, begins < last.example_seq and (warm is None or warm.at < last.at))
 
 
-_NEWEST = sa.select(*(_a[name] for name in Alarm.__slots__)).order_by(_a.at.desc(), _a.seq.desc())
+_NEWEST = _ALARMS.order_by(_o.at.desc(), _o.seq.desc())
 
-_SUMMARY = _NEWEST.add_columns(
-    sa.func.count().over().label("alarms"),
-    sa.select(sa.func.max(t.warm_starts.c.at)).scalar_subquery().label("warm_at"),
-).limit(1)
+_SUMMARY = _NEWEST.add_columns(sa.func.count().over().label("alarms")).limit(1)
 
 _SUMMARY_OF_JOIN = _SUMMARY.where(_OF_JOIN)
 
@@ -156,14 +155,14 @@ def newest_alarms(store: Store, limit: int, join: str | None = None) -> list[Ala
     """
     query = _NEWEST if join is None else _NEWEST.where(_OF_JOIN)
     with store.reading() as connection:
-        rows = connection.execute(query.limit(limit), {"of_join": join}).all()
-    return [Alarm(*row) for row in rows]
+        rows = connection.execute(query.limit(limit), {"of_join": join})
+        return [_read_alarm(row) for row in rows]
 
 
 def record_warm_start(store: Store, labels: int, now: float) -> None:
     """Record that labels were inserted, which closes earlier alarms."""
     with store.writing() as connection:
-        connection.execute(sa.insert(t.warm_starts), {"labels": labels, "at": now})
+        operations.record(connection, Operation.WARM_START, now, {"labels": labels})
 
 
 class Watch:

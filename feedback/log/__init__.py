@@ -1,6 +1,6 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import conversations, counting, erasures, listing, rows, schema, tables
+from . import conversations, counting, erasures, listing, operations, rows, schema, tables
 from .backend import avoid_index, dumps, storable
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
@@ -9,6 +9,7 @@ from .facts import Fact
 from .group_commit import SLOW_S, GroupCommit
 from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
+from .operations import Operation
 from .sqlite import COPIED_IN_USE, lacks_wal
 from .store import DrawSecret, LoggedDecision, Store, insert, row_time
 
@@ -24,6 +25,7 @@ __all__ = [
     "GroupCommit",
     "Limited",
     "LoggedDecision",
+    "Operation",
     "Receipt",
     "Store",
     "avoid_index",
@@ -36,6 +38,7 @@ __all__ = [
     "listing",
     "locate_url",
     "open_log",
+    "operations",
     "row_time",
     "rows",
     "schema",

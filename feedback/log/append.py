@@ -20,7 +20,7 @@ from armwise.feedback.log.backend import Database, ResultRows, Statement, compil
 from armwise.feedback.log.batch import CommitBatch, Receipt, StoredFacts
 from armwise.feedback.log.episodes import Episodes
 from armwise.feedback.log.facts import Fact, execution_row
-from armwise.feedback.log.schema import require_head
+from armwise.feedback.log.schema import require_row
 from armwise.feedback.log.under_way import UNDER_WAY_S
 from armwise.feedback.texts import pseudonym
 
@@ -90,7 +90,7 @@ class Appender:
     def _lock_head(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
         """Lock the head; return its position and time, then the rows of each lookup."""
         head, *results = self._database.exchange(driver, [(self._sql["head"], {}), *lookups])
-        require_head(len(head))
+        require_row(len(head))
         check_behind(now, head[0][1])
         return [head[0], *results]
 
@@ -116,8 +116,8 @@ class Appender:
 def _head_statements(_: Database) -> dict[str, sa.ClauseElement]:
     """Return the statements on the head, and the one that removes a probe."""
     return {
-        "head": sa.select(t.log_head.c.seq, t.log_head.c.at).with_for_update(),
-        "move": sa.update(t.log_head).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
+        "head": sa.select(t.log.c.seq, t.log.c.at).with_for_update(),
+        "move": sa.update(t.log).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
         "under_way": sa.select(t.erasures.c.subject, t.erasures.c.seq).where(
             t.erasures.c.subject.is_not(None), t.erasures.c.at > sa.bindparam("since", type_=sa.Double)
         ),

@@ -92,7 +92,7 @@ def _oldest(
     pairs: sa.FromClause, name: sa.ColumnElement[str], settled: sa.ColumnElement[int]
 ) -> sa.Select[Any]:
     d = t.decisions.c
-    head, at = (sa.select(column).scalar_subquery() for column in (t.log_head.c.seq, t.log_head.c.at))
+    head, at = (sa.select(column).scalar_subquery() for column in (t.log.c.seq, t.log.c.at))
     of_episode = d.episode_id == name
     after = sa.case((settled <= head, settled), else_=_ZERO)  # an older log was restored
     any_decision = _first(sa.select(_ONE).where(of_episode))

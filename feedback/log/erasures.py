@@ -248,7 +248,7 @@ _NEWEST_OLD_FEEDBACK = sa.select(sa.func.max(_f.seq)).where(
 
 def _lock(connection: sa.Connection) -> None:
     """Block appends until the transaction ends: they have to see what it erases."""
-    connection.execute(sa.select(t.log_head.c.seq).with_for_update())
+    connection.execute(sa.select(t.log.c.seq).with_for_update())
 
 
 def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[bool]) -> dict[str, int]:

@@ -183,7 +183,7 @@ def decisions(
     if not criteria.by_reward:
         query = query.limit(limit)
     with store.reading() as connection:
-        head = connection.scalar(sa.select(t.log_head.c.seq)) or 0
+        head = connection.scalar(sa.select(t.log.c.seq)) or 0
         last = head if criteria.logged_until is None else position_at(connection, criteria.logged_until)
         first = 1
         if criteria.logged_since is not None:

@@ -10,6 +10,7 @@ from armwise.feedback.errors import MetricRedefinedError
 from armwise.feedback.events import FeedbackKind
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ANSWER_S
+from armwise.feedback.log.operations import Operation, find_newest_of_each, record
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
 
@@ -75,20 +76,13 @@ def declare(store: Store, rule: RewardRule, now: float) -> None:
         changed = {name: new for name, new in declared.items() if before.get(name) != new}
         for name, new in changed.items():
             _check(connection, name, before.get(name), new)
-        rows = [
-            {"name": name, "at": now, **asdict(definition), "labels": dict(definition.labels) or None}
-            for name, definition in changed.items()
-        ]
-        if rows:
-            connection.execute(sa.insert(t.metrics), rows)
+            record(connection, Operation.METRIC, now, asdict(new), subject=name)
 
 
 def _newest(connection: sa.Connection) -> Mapping[str, MetricDefinition]:
     """Return the newest definition of each metric."""
-    m = t.metrics.c
-    newest = sa.select(sa.func.max(m.seq)).group_by(m.name)
-    rows = connection.execute(sa.select(m.name, m.type, m.low, m.high, m.labels).where(m.seq.in_(newest)))
-    return {name: MetricDefinition(kind, low, high, labels or {}) for name, kind, low, high, labels in rows}
+    rows = find_newest_of_each(connection, Operation.METRIC)
+    return {row.subject: MetricDefinition(**row.document) for row in rows}
 
 
 def _check(

@@ -1,6 +1,6 @@
 """A log in PostgreSQL 15 or later, through psycopg 3: many processes on many machines may write at once.
 
-Appending facts locks the row of `log_head`; other writes take an advisory lock, so neither blocks the other.
+Appending facts locks the row of `log`; other writes take an advisory lock, so neither blocks the other.
 A commit returns once it is on disk, whatever the user's settings.
 """
 

@@ -1,4 +1,4 @@
-"""Create and check the tables of a log; their number is in its table `log_schema`."""
+"""Create and check the tables of a log; their number is in its table `log`."""
 
 import secrets
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from armwise.feedback.log.database import open_database, translate_errors
 _LOCK = 2
 """PostgreSQL's advisory lock that is held while tables are created."""
 
-_NUMBER = sa.select(t.log_schema.c.number)
+_NUMBER = sa.select(t.log.c.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +96,16 @@ def prepare(engine: sa.Engine, *, create: bool = True) -> None:
 
 
 def check(connection: sa.Connection) -> None:
-    """Check that a database still has the tables that `prepare` found, and the head of the log.
+    """Check that a database still has the tables that `prepare` found.
 
     Raises:
         SchemaError: The tables are those of another Armwise.
-        LogGapError: The head of the log is missing.
+        LogGapError: The row of `log` is missing.
         DBAPIError: A table is missing.
     """
     if (number := _read_number(connection)) != t.SCHEMA:
         raise _make_error(number)
     connection.execute(_A_ROW_OF_EACH)
-    require_head(connection.scalar(_HEADS))
 
 
 _A_ROW_OF_EACH = sa.select(
@@ -116,13 +115,11 @@ _A_ROW_OF_EACH = sa.select(
     )
 )
 
-_HEADS = sa.select(sa.func.count()).select_from(t.log_head)
 
-
-def require_head(rows: int | None) -> None:
-    """Check that `log_head` has one row. Raises LogGapError."""
+def require_row(rows: int) -> None:
+    """Check that `log` has one row. Raises LogGapError."""
     if rows != 1:
-        raise LogGapError(f"`log_head` has {rows} rows: it must have one")
+        raise LogGapError(f"`log` has {rows} rows: it must have one")
 
 
 def read_schema(connection: sa.Connection) -> int:
@@ -130,9 +127,12 @@ def read_schema(connection: sa.Connection) -> int:
 
     Raises:
         SchemaError: The tables belong to another program.
+        LogGapError: The row of `log` is missing.
     """
-    existing = set(sa.inspect(connection).get_table_names())
-    if t.log_schema.name in existing:
+    inspector = sa.inspect(connection)
+    existing = set(inspector.get_table_names())
+    ours = t.log.name in existing and [one["name"] for one in inspector.get_columns(t.log.name)]
+    if ours and t.log.c.schema.name in ours:
         return _read_number(connection)
     if foreign := sorted(existing & t.metadata.tables.keys()):
         raise SchemaError(
@@ -143,7 +143,9 @@ def read_schema(connection: sa.Connection) -> int:
 
 
 def _read_number(connection: sa.Connection) -> int:
-    return connection.scalar(_NUMBER) or 0
+    numbers = connection.scalars(_NUMBER).all()
+    require_row(len(numbers))
+    return int(numbers[0])
 
 
 @contextmanager
@@ -158,9 +160,8 @@ def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
 def _create(connection: sa.Connection) -> None:
     for statement in _statements(f"{connection.dialect.name}+{connection.dialect.driver}"):
         connection.exec_driver_sql(statement)
-    connection.execute(sa.insert(t.log_head), {"id": 1, "seq": 0, "at": 0.0})
-    connection.execute(sa.insert(t.draw_secret), {"id": 1, "secret": new_secret()})
-    connection.execute(sa.insert(t.log_schema), {"number": t.SCHEMA})
+    first = {"schema": t.SCHEMA, "seq": 0, "at": 0.0, "secret": new_secret()}
+    connection.execute(sa.insert(t.log), first)
 
 
 @cache

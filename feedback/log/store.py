@@ -114,7 +114,7 @@ def row_time(connection: sa.Connection, now: float) -> float:
     return max(now, float(connection.scalar(_HEAD_AT) or 0.0))
 
 
-_HEAD_AT, _HEAD_SEQ = sa.select(t.log_head.c.at), sa.select(t.log_head.c.seq)
+_HEAD_AT, _HEAD_SEQ = sa.select(t.log.c.at), sa.select(t.log.c.seq)
 
 
 def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> int:
@@ -340,9 +340,9 @@ class Store:
             LogUnavailableError: The database cannot be reached.
         """
         with self.reading() as connection:
-            secret = connection.scalar(sa.select(t.draw_secret.c.secret))
+            secret = connection.scalar(sa.select(t.log.c.secret))
         if secret is None:
-            raise LogGapError("`draw_secret` has 0 rows: it must have one")
+            raise LogGapError("`log` has 0 rows: it must have one")
         return DrawSecret(secret)
 
     def decisions(self, ids: Sequence[str]) -> dict[str, tuple[Decision, int]]:

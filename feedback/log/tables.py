@@ -8,9 +8,8 @@ answer_marks index of the marks of executions, by caller and digest: which answe
 feedback     values, retractions of values, and activations: the answer was shown
 observations second answers and grades of a judge, apart from the reward
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
-log_head     last position and latest time of the facts: locked by every transaction that appends
-log_schema   number of the tables: one row, made with the log
-draw_secret  the secret that makes draws unpredictable: one row, made with the log
+log          one row: number of the tables, last position and latest time of the facts, and the secret that
+             makes draws unpredictable. Every transaction that appends locks it
 erasures     records that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
 
 Derived from the facts alone:
@@ -19,17 +18,14 @@ raters       raters of ready decisions, in the same order; learned, or left out:
 progress     how far each join has read
 rollups      sums by time or position, and arm, for the console; rollup_positions: how far they reach
 The registry; each table has its own numbers:
-epochs       learners that took over; only the newest may write
-versions     policy states at positions of a training log
-checkpoints  bytes of some versions: a cache, rebuilt from `examples` when lost
-prices       price of a unit of cost under a budget, at positions of the log
-promotions   promotions, rollbacks and canaries
+operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
+             promotions, prices, alarms, which learner may write, and more
+versions     policy states at positions of a training log; the bytes of some, a cache: a replay of `examples`
+             gives the others
 routers, router_scores          trained routers; their scores of decisions that were made without them
-metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
-alarms, warm_starts             drift alarms; insertions of labels
 evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
-keys, disabled_keys  API keys, with a hash of the secret; those that were disabled
-usage                usage of each key
+keys         API keys, with a hash of the secret
+usage        usage of each key
 """
 
 from sqlalchemy import (
@@ -53,7 +49,7 @@ from sqlalchemy import (
 from armwise.feedback.log.limits import LARGEST, LATEST, Amount, Count, Propensity, Setting, Time
 
 SCHEMA = 1
-"""Number of these tables, in `log_schema`. Count it up when one of them changes after the first release."""
+"""Number of these tables, in `log`. Count it up when one of them changes after the first release."""
 
 # Named, so that a later schema finds them on both databases.
 metadata = MetaData(
@@ -69,7 +65,7 @@ _SEQ = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows only 
 
 
 def _position() -> Column[int]:
-    """The position of a fact, assigned under the lock of `log_head`."""
+    """The position of a fact, assigned under the lock of `log`."""
     return Column("seq", _SEQ, primary_key=True, autoincrement=False)
 
 
@@ -78,20 +74,12 @@ def _number(name: str = "seq") -> Column[int]:
     return Column(name, _SEQ, primary_key=True, autoincrement=True)
 
 
-log_schema = Table("log_schema", metadata, Column("number", Integer, primary_key=True, autoincrement=False))
-
-log_head = Table(
-    "log_head",
+log = Table(
+    "log",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("schema", Integer, primary_key=True, autoincrement=False),
     Column("seq", _SEQ, nullable=False),
     Column("at", Double, nullable=False),
-)
-
-draw_secret = Table(
-    "draw_secret",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
     Column("secret", String(64), nullable=False),
 )
 
@@ -293,15 +281,6 @@ progress = Table(
     Column("settled_seq", _SEQ, nullable=False),
 )
 
-epochs = Table(
-    "epochs",
-    metadata,
-    _number("epoch"),
-    Column("holder", String(256), nullable=False),
-    Column("taken_at", Double, nullable=False),
-    sqlite_autoincrement=True,
-)
-
 versions = Table(
     "versions",
     metadata,
@@ -313,51 +292,36 @@ versions = Table(
     Column("examples_seq", _SEQ, nullable=False),
     Column("applied_seq", _SEQ, nullable=False),
     Column("digest", String(64), nullable=False),
-    Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
+    Column("epoch", _SEQ, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("start", JSON),
     Column("router", String(64)),
     Column("arms", JSON),
     Column("arithmetic", Text),
+    Column("state", LargeBinary),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )
 
-checkpoints = Table(
-    "checkpoints",
-    metadata,
-    Column("version", _SEQ, ForeignKey("versions.version"), primary_key=True, autoincrement=False),
-    Column("state", LargeBinary, nullable=False),
+Index(
+    "versions_with_state",
+    versions.c.version,
+    sqlite_where=text("state IS NOT NULL"),
+    postgresql_where=text("state IS NOT NULL"),
 )
 
-prices = Table(
-    "prices",
+operations = Table(
+    "operations",
     metadata,
     _number(),
-    Column("budget", String(64), nullable=False),
-    Column("log_seq", _SEQ, nullable=False),
-    Column("price", Double, nullable=False),
-    Column("debt", Double, nullable=False),
-    Column("arms", JSON, nullable=False),
-    Column("epoch", _SEQ, ForeignKey("epochs.epoch"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("subject", String(256), nullable=False),
+    Column("version", _SEQ, ForeignKey("versions.version")),
     Column("at", Double, nullable=False),
-    sqlite_autoincrement=True,
-)
-
-promotions = Table(
-    "promotions",
-    metadata,
-    _number(),
-    Column("version", _SEQ, ForeignKey("versions.version"), nullable=False),
-    Column("action", String(16), nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("configured", String(64)),
-    Column("forced", Boolean, nullable=False),
-    Column("share", Double, nullable=False),
-    Column("evaluation", _SEQ),
-    Column("arm_set", _SEQ),
-    Column("automatic", Boolean, nullable=False),
+    Column("document", JSON, nullable=False),
+    Column("once", String(384)),
+    Index(None, "kind", "subject", "seq"),
+    UniqueConstraint("kind", "once"),
     sqlite_autoincrement=True,
 )
 
@@ -377,65 +341,6 @@ router_scores = Table(
     Column("router", String(64), primary_key=True),
     Column("decision_id", String(128), primary_key=True),
     Column("scores", JSON),
-)
-
-metrics = Table(
-    "metrics",
-    metadata,
-    _number(),
-    Column("name", String(128), nullable=False),
-    Column("type", String(16), nullable=False),
-    Column("low", Double, nullable=False),
-    Column("high", Double, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("labels", JSON),
-    sqlite_autoincrement=True,
-)
-
-switches = Table(
-    "switches",
-    metadata,
-    _number(),
-    Column("arm", String(128), nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("at", Double, nullable=False),
-    sqlite_autoincrement=True,
-)
-
-arm_sets = Table(
-    "arm_sets",
-    metadata,
-    _number(),
-    Column("arms", JSON, nullable=False),
-    Column("configured", String(64), nullable=False),
-    Column("at", Double, nullable=False),
-    Column("version", _SEQ),
-    sqlite_autoincrement=True,
-)
-
-alarms = Table(
-    "alarms",
-    metadata,
-    _number(),
-    Column("recipe", String(64), nullable=False),
-    Column("subject", String(256), nullable=False),
-    Column("detector", String(32), nullable=False),
-    Column("before", Double, nullable=False),
-    Column("after", Double, nullable=False),
-    Column("example_seq", _SEQ, nullable=False),
-    Column("at", Double, nullable=False),
-    Column("rater", String(128)),
-    UniqueConstraint("recipe", "subject", "example_seq"),
-    sqlite_autoincrement=True,
-)
-
-warm_starts = Table(
-    "warm_starts",
-    metadata,
-    _number(),
-    Column("labels", Integer, nullable=False),
-    Column("at", Double, nullable=False),
-    sqlite_autoincrement=True,
 )
 
 evaluations = Table(
@@ -496,15 +401,6 @@ keys = Table(
     Column("tags", JSON, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("groups", JSON),
-    sqlite_autoincrement=True,
-)
-
-disabled_keys = Table(
-    "disabled_keys",
-    metadata,
-    _number(),
-    Column("public_id", String(128), nullable=False, unique=True),
-    Column("at", Double, nullable=False),
     sqlite_autoincrement=True,
 )
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import Operation, Store, operations, row_time
 from armwise.feedback.log import tables as t
 
 Declared = Mapping[str, Mapping[str, Any]]
@@ -41,26 +41,22 @@ class ArmSet:
 def start(store: Store, configured: Declared) -> ArmSet:
     """Return the live arms after a start: the configured ones if these changed since the last start."""
     with store.writing() as connection:
-        row = connection.execute(_NEWEST).first()
-        if row is None or row.configured != _digest(configured):
-            _insert(connection, actions(configured), _digest(configured))
-            row = connection.execute(_NEWEST).one()
+        if (row := _find_started(connection, configured)) is None:
+            return _insert(connection, actions(configured), _digest(configured))
         return _read_set(row)
 
 
 def live(store: Store, after: int = 0) -> ArmSet | None:
     """Return the newest set of arms, if its position is above `after`."""
     with store.reading() as connection:
-        row = connection.execute(_NEWER, {"after": after}).first()
-        return None if row is None else _read_set(row)
+        row = operations.find_newest(connection, Operation.ARM_SET)
+        return None if row is None or row.seq <= after else _read_set(row)
 
 
 def every(store: Store) -> list[ArmSet]:
     """Return all sets that were ever live, the oldest first."""
     with store.reading() as connection:
-        return [
-            _read_set(row) for row in connection.execute(sa.select(t.arm_sets).order_by(t.arm_sets.c.seq))
-        ]
+        return [_read_set(row) for row in operations.read_all(connection, Operation.ARM_SET)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,53 +91,44 @@ def actions(arms: Declared) -> list[str]:
 
 def history(store: Store) -> list[LiveArms]:
     """Return the periods in which the same arms were live and switched on, the oldest first."""
-    s, w = t.arm_sets.c, t.switches.c
     with store.reading() as connection:
-        sets = connection.execute(sa.select(s.at, s.arms, s.version).order_by(s.seq)).all()
-        switches = connection.execute(sa.select(w.at, w.arm, w.enabled).order_by(w.seq)).all()
-    # sorted by time alone: a set comes before a switch of the same time
-    changes = sorted(
-        [*((row, False) for row in sets), *((row, True) for row in switches)], key=lambda c: c[0].at
-    )
+        sets = operations.read_all(connection, Operation.ARM_SET)
+        switches = operations.read_all(connection, Operation.SWITCH)
     periods: list[LiveArms] = []
     live: frozenset[str] = frozenset()
     off: set[str] = set()
-    for row, switched in changes:
+    # sorted by time alone: a set comes before a switch of the same time
+    for row in sorted([*sets, *switches], key=lambda row: row.at):
+        switched = row.kind == Operation.SWITCH
         if switched:
-            (off.discard if row.enabled else off.add)(row.arm)
+            (off.discard if row.document["enabled"] else off.add)(row.subject)
         else:
-            live = frozenset(row.arms)
+            live = frozenset(row.document["arms"])
         before, after = periods[-1].arms if periods else frozenset[str](), live - off
         if after != before:
             moved = tuple(sorted(after - before)), tuple(sorted(before - after))
-            periods.append(LiveArms(row.at, after, *moved, switched, None if switched else row.version))
+            periods.append(LiveArms(row.at, after, *moved, switched, row.version))
     return periods
 
 
 def at_start(store: Store, configured: Declared) -> tuple[str, ...]:
     """Return the arms that `start` would return; only reads."""
     with store.reading() as connection:
-        row = connection.execute(_NEWEST).first()
-        if row is None or row.configured != _digest(configured):
-            return tuple(actions(configured))
-        return tuple(row.arms)
+        row = _find_started(connection, configured)
+        return tuple(actions(configured)) if row is None else _read_set(row).arms
 
 
 def without_versions(store: Store, configured: Declared) -> ArmSet:
     """Return the live arms for a version that brings none, after a start with `configured` arms."""
     with store.reading() as connection:
-        newest = connection.execute(_NEWEST).first()
-        if newest is None or newest.configured != _digest(configured):
+        if (newest := _find_started(connection, configured)) is None:
             return ArmSet(0, tuple(actions(configured)))
-        base = connection.execute(_NEWEST_BASE).first()
-        return _read_set(newest if base is None else base)
+        return _read_set(_find_base(connection) or newest)
 
 
 def list_defined(store: Store) -> list[str]:
     """Return the names of all arms that were ever live, in the order in which they entered."""
-    with store.reading() as connection:
-        sets = connection.scalars(sa.select(t.arm_sets.c.arms).order_by(t.arm_sets.c.seq))
-        return list(dict.fromkeys(chain.from_iterable(sets)))
+    return list(dict.fromkeys(chain.from_iterable(made.arms for made in every(store))))
 
 
 def replace(store: Store, names: Sequence[str], configured: Declared) -> ArmSet:
@@ -153,8 +140,7 @@ def replace(store: Store, names: Sequence[str], configured: Declared) -> ArmSet:
         configured: The arms in the configuration file; a start after these changed replaces this set.
     """
     with store.writing() as connection:
-        _insert(connection, names, _digest(configured))
-        return _read_set(connection.execute(_NEWEST).one())
+        return _insert(connection, names, _digest(configured))
 
 
 def bring(connection: sa.Connection, version: int) -> int | None:
@@ -169,12 +155,13 @@ def bring(connection: sa.Connection, version: int) -> int | None:
     Returns:
         The position of the live set; None before the first set.
     """
-    brought, newest = _find_brought(connection, version), connection.execute(_NEWEST).first()
+    brought = _find_brought(connection, version)
+    newest = operations.find_newest(connection, Operation.ARM_SET)
     if brought is None:
         return None if newest is None else int(newest.seq)
     bringing, arms = brought
-    _insert(connection, arms, _digest({}) if newest is None else newest.configured, bringing)
-    return int(connection.execute(_NEWEST).one().seq)
+    configured = _digest({}) if newest is None else newest.document["configured"]
+    return _insert(connection, arms, configured, bringing).seq
 
 
 def find_brought(store: Store, version: int) -> tuple[str, ...] | None:
@@ -193,37 +180,36 @@ def _find_brought(connection: sa.Connection, version: int) -> tuple[int | None, 
     brought: list[str] | None = connection.scalar(sa.select(v.arms).where(v.version == version))
     if brought is not None:
         return version, brought
-    newest = connection.execute(_NEWEST).first()
+    newest = operations.find_newest(connection, Operation.ARM_SET)
     if newest is None or newest.version is None:
         return None
-    base = connection.execute(_NEWEST_BASE).first()
-    return None if base is None else (None, base.arms)
+    base = _find_base(connection)
+    return None if base is None else (None, base.document["arms"])
 
 
-_NEWEST = sa.select(t.arm_sets).order_by(t.arm_sets.c.seq.desc()).limit(1)
+def _find_started(connection: sa.Connection, configured: Declared) -> sa.Row[Any] | None:
+    """Return the newest set, unless a start with these arms would replace it."""
+    row = operations.find_newest(connection, Operation.ARM_SET)
+    return None if row is None or row.document["configured"] != _digest(configured) else row
 
-_NEWER = _NEWEST.where(t.arm_sets.c.seq > sa.bindparam("after"))
 
-_NEWEST_BASE = _NEWEST.where(t.arm_sets.c.version.is_(None))  # an operator or the configuration wrote it
+def _find_base(connection: sa.Connection) -> sa.Row[Any] | None:
+    """Return the newest set that an operator or the configuration wrote."""
+    sets = operations.read_all(connection, Operation.ARM_SET)
+    return next((row for row in reversed(sets) if row.version is None), None)
 
 
-def _read_set(row: Any) -> ArmSet:
-    return ArmSet(row.seq, tuple(row.arms), row.version)
+def _read_set(row: sa.Row[Any]) -> ArmSet:
+    return ArmSet(row.seq, tuple(row.document["arms"]), row.version)
 
 
 def _insert(
     connection: sa.Connection, names: Sequence[str], configured: str, version: int | None = None
-) -> None:
-    """Add a set.
-
-    Args:
-        connection: Connection of a write transaction.
-        names: Names of its arms.
-        configured: Digest of the arms in the configuration file.
-        version: The version that brings it; None: an operator or the configuration does.
-    """
-    row = {"arms": list(names), "configured": configured, "version": version}
-    connection.execute(sa.insert(t.arm_sets), {**row, "at": row_time(connection, time.time())})
+) -> ArmSet:
+    """Add a set, within a write transaction, under the digest of the arms in the configuration file."""
+    at, document = row_time(connection, time.time()), {"arms": list(names), "configured": configured}
+    seq = operations.record(connection, Operation.ARM_SET, at, document, version=version)
+    return ArmSet(seq, tuple(names), version)
 
 
 def _digest(arms: Declared) -> str:
@@ -233,17 +219,12 @@ def _digest(arms: Declared) -> str:
 def switch(store: Store, arm: str, enabled: bool, now: float) -> None:
     """Record that an arm is switched on or off from now on."""
     with store.writing() as connection:
-        row = {"arm": arm, "enabled": enabled, "at": row_time(connection, now)}
-        connection.execute(sa.insert(t.switches), row)
+        at = row_time(connection, now)
+        operations.record(connection, Operation.SWITCH, at, {"enabled": enabled}, subject=arm)
 
 
 def list_disabled(store: Store) -> frozenset[str]:
     """Return the arms whose newest switch is off."""
     with store.reading() as connection:
-        return frozenset(connection.scalars(_DISABLED))
-
-
-_DISABLED = sa.select(t.switches.c.arm).where(
-    t.switches.c.seq.in_(sa.select(sa.func.max(t.switches.c.seq)).group_by(t.switches.c.arm)),
-    ~t.switches.c.enabled,
-)
+        switches = operations.find_newest_of_each(connection, Operation.SWITCH)
+    return frozenset(row.subject for row in switches if not row.document["enabled"])

@@ -8,12 +8,12 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import sqlalchemy as sa
 
 from armwise.feedback.errors import ProjectTakenError
-from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import Operation, Store, operations, row_time
 from armwise.feedback.log import tables as t
 
 TOKEN = re.compile(r"sk-aw-([0-9a-f]{12})-([0-9a-f]{48})")
@@ -174,8 +174,8 @@ def disable(store: Store, public_id: str, now: float) -> ApiKey | None:
         disabled = {key.public_id: key for key in _read(connection)}.get(public_id)
         if disabled is not None and disabled.disabled_at is None:
             at = max(row_time(connection, now), disabled.created_at)
-            connection.execute(sa.insert(t.disabled_keys), {"public_id": public_id, "at": at})
-            disabled = {key.public_id: key for key in _read(connection)}[public_id]
+            operations.record(connection, Operation.DISABLED_KEY, at, {}, once=public_id)
+            disabled = replace(disabled, disabled_at=at)
         return disabled
 
 
@@ -188,27 +188,20 @@ def read(store: Store) -> Sequence[ApiKey]:
 def head(store: Store) -> tuple[int, int]:
     """Return the positions of the newest key and of the newest disabling; 0 before the first."""
     with store.reading() as connection:
-        made, disabled = connection.execute(_HEAD).one()
-    return made or 0, disabled or 0
-
-
-_HEAD = sa.select(
-    *(sa.select(sa.func.max(table.c.seq)).scalar_subquery() for table in (t.keys, t.disabled_keys))
-)
+        made = connection.scalar(sa.select(sa.func.max(t.keys.c.seq)))
+        disabled = operations.find_newest(connection, Operation.DISABLED_KEY)
+    return made or 0, 0 if disabled is None else disabled.seq
 
 
 def _read(connection: sa.Connection) -> list[ApiKey]:
-    off = t.disabled_keys.c
-    query = sa.select(t.keys, off.at.label("disabled_at")).outerjoin(
-        t.disabled_keys, off.public_id == t.keys.c.public_id
-    )
-    rows = connection.execute(query.order_by(t.keys.c.seq)).mappings()
-    return [_read_key(row) for row in rows]
+    disabled_at = {row.once: row.at for row in operations.read_all(connection, Operation.DISABLED_KEY)}
+    rows = connection.execute(sa.select(t.keys).order_by(t.keys.c.seq)).mappings()
+    return [_read_key(row, disabled_at.get(row["public_id"])) for row in rows]
 
 
-def _read_key(row: sa.RowMapping) -> ApiKey:
+def _read_key(row: sa.RowMapping, disabled_at: float | None) -> ApiKey:
     chosen = {column.name: row[column.name] for column in fields(KeySettings) if column.name in row}
     limits = KeyLimits(**{column.name: row[column.name] for column in fields(KeyLimits)})
     lists = {"scopes": tuple(row["scopes"]), "groups": tuple(row["groups"] or ())}
     settings = KeySettings(**{**chosen, **lists, "limits": limits})
-    return ApiKey(row["public_id"], row["secret_hash"], settings, row["created_at"], row["disabled_at"])
+    return ApiKey(row["public_id"], row["secret_hash"], settings, row["created_at"], disabled_at)

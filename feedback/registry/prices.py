@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.budget import Budget, Price, Unit, mean_costs
 from armwise.feedback.events import ELSEWHERE, LABELS, Mode
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import TokenPrices, usd_today
@@ -24,18 +24,11 @@ RECENT = 5000
 def latest(store: Store, budget: Budget) -> Price | None:
     """Return the newest price of a budget, if any."""
     with store.reading() as connection:
-        row = connection.execute(_LATEST, {"name": budget.name}).first()
+        row = operations.find_newest(connection, Operation.PRICE, budget.name)
     if row is None:
         return None
-    return replace(Price(*row), arms={arm: (n, mean) for arm, (n, mean) in row.arms.items()})
-
-
-_LATEST = (
-    sa.select(*(t.prices.c[name] for name in Price.__slots__))
-    .where(t.prices.c.budget == sa.bindparam("name"))
-    .order_by(t.prices.c.seq.desc())
-    .limit(1)
-)
+    price = Price(budget=budget.name, at=row.at, **row.document)
+    return replace(price, arms={arm: (n, mean) for arm, (n, mean) in price.arms.items()})
 
 
 def publish(store: Store, price: Price) -> None:
@@ -44,14 +37,11 @@ def publish(store: Store, price: Price) -> None:
     Raises:
         SupersededError: Another learner has taken over.
     """
-    p, row = t.prices.c, {name: getattr(price, name) for name in Price.__slots__}
-    old = sa.select(p.seq).where(p.budget == price.budget).order_by(p.seq.desc()).offset(KEPT).limit(1)
+    document = {name: getattr(price, name) for name in ("log_seq", "price", "debt", "arms", "epoch")}
     with store.writing() as connection:
         confirm_epoch(connection, price.epoch)
-        connection.execute(sa.insert(t.prices), row)
-        oldest = connection.scalar(old)
-        if oldest is not None:
-            connection.execute(sa.delete(t.prices).where(p.budget == price.budget, p.seq <= oldest))
+        operations.record(connection, Operation.PRICE, price.at, document, subject=price.budget)
+        operations.prune(connection, Operation.PRICE, price.budget, KEPT)
 
 
 def read_spending(store: Store, budget: Budget, after: int, limit: int) -> list[tuple[int, str, float]]:

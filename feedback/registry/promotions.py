@@ -8,7 +8,7 @@
 A promotion holds for one configuration, which learns and serves its own recipe until the first.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,11 +16,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.errors import ChangedMeanwhileError
-from armwise.feedback.log import Store, row_time
+from armwise.feedback.log import Operation, Store, operations, row_time
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import arm_sets
 from armwise.feedback.registry.runs import Run, RunState, update
-from armwise.feedback.registry.versions import digest_state, store_checkpoint
+from armwise.feedback.registry.versions import restore_state
 
 LARGEST_SHARE = 0.5
 """Most of the traffic that a candidate may take."""
@@ -32,9 +32,9 @@ MOST_CANARIES = 4
 class Action(StrEnum):
     """What to do with a version."""
 
-    PROMOTE = "promote"
-    ROLLBACK = "rollback"
-    CANARY = "canary"
+    PROMOTE = Operation.PROMOTE
+    ROLLBACK = Operation.ROLLBACK
+    CANARY = Operation.CANARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +140,30 @@ def record(
         SupersededError: The run is no longer under way.
         LogUnavailableError: Try again later. With all other errors, nothing was written.
     """
-    row = {name: getattr(promotion, name) for name in Promotion.__slots__ if name != "seq"}
-    digest = sa.select(t.versions.c.digest).where(t.versions.c.version == promotion.version)
-    p = t.promotions.c
+    arm_set = promotion.arm_set
     with store.writing() as connection:
         if after is not None:
-            last = connection.scalar(sa.select(sa.func.max(p.seq)).where(p.configured == configured)) or 0
-            if last != after:
-                raise ChangedMeanwhileError(f"promotion {last} changed the active policy in the meantime")
+            newer = operations.read_all(connection, *operations.PROMOTIONS, subject=configured, after=after)
+            for row in newer:
+                raise ChangedMeanwhileError(f"promotion {row.seq} changed the active policy in the meantime")
         if promotion.action is not Action.CANARY:
-            row["arm_set"] = arm_sets.bring(connection, promotion.version)
-        row["at"] = row_time(connection, promotion.at)
-        connection.execute(sa.insert(t.promotions), {**row, "configured": configured})
+            arm_set = arm_sets.bring(connection, promotion.version)
+        operations.record(
+            connection,
+            Operation(promotion.action),
+            row_time(connection, promotion.at),
+            {**{name: getattr(promotion, name) for name in _DOCUMENT}, "arm_set": arm_set},
+            subject=configured,
+            version=promotion.version,
+        )
         if finished is not None:
             ended = {"status": RunState.PROMOTED.value, "alive_at": promotion.at, "finished_at": promotion.at}
             update(connection, finished.run, **finished.columns, **ended)
-        if state is not None and digest_state(state) == connection.scalar(digest):
-            store_checkpoint(connection, promotion.version, state)
+        if state is not None:
+            restore_state(connection, promotion.version, state)
+
+
+_DOCUMENT = ("reason", "forced", "share", "evaluation", "automatic")
 
 
 def active_policy(store: Store, configured: str) -> ActivePolicy:
@@ -166,10 +173,10 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
         LogUnavailableError: Try again later.
     """
     active = ActivePolicy(configured)
-    with store.reading() as connection:
-        rows = connection.execute(_LAST, {"of_recipe": configured}).all()
-    for *values, recipe in rows:  # later rows override earlier ones
-        row = _read_promotion(values)
+    # the newest promotion, rollback, and row of each canary
+    of_canary = sa.case((_o.kind == Operation.CANARY, _o.version), else_=0)
+    last = sa.select(sa.func.max(_o.seq)).where(_IS_PROMOTION, _o.subject == configured)
+    for row, recipe in _read(store, _o.seq.in_(last.group_by(_o.kind, of_canary))):  # later rows override
         match row.action:
             case Action.PROMOTE:
                 active = ActivePolicy(recipe, row, newest=row)
@@ -186,22 +193,14 @@ def active_policy(store: Store, configured: str) -> ActivePolicy:
 
 def was_active(store: Store, configured: str, recipe: str) -> bool:
     """Return whether a recipe is or was ever the active one of a configuration."""
-    p, v = t.promotions.c, t.versions.c
-    promoted = (
-        sa.select(p.seq)
-        .join_from(t.promotions, t.versions)
-        .where(p.configured == configured, p.action == Action.PROMOTE.value, v.recipe == recipe)
-    )
-    with store.reading() as connection:
-        return recipe == configured or connection.scalar(promoted.limit(1)) is not None
+    promoted = _read(store, _o.subject == configured, _o.kind == Operation.PROMOTE)
+    return recipe == configured or any(of_row == recipe for _, of_row in promoted)
 
 
 def had_automatic_canary(store: Store) -> bool:
     """Return whether an automatic canary ever had a share of the traffic."""
-    p = t.promotions.c
-    canary = sa.select(p.seq).where(p.action == Action.CANARY.value, p.automatic, p.share > 0.0)
-    with store.reading() as connection:
-        return connection.scalar(canary.limit(1)) is not None
+    canaries = _read(store, _o.kind == Operation.CANARY)
+    return any(canary.automatic and canary.share > 0.0 for canary, _ in canaries)
 
 
 def newest(store: Store, limit: int, before: int | None = None) -> list[Promotion]:
@@ -212,25 +211,16 @@ def newest(store: Store, limit: int, before: int | None = None) -> list[Promotio
         limit: Largest length of the list.
         before: Number that all must be below.
     """
-    query = sa.select(*_COLUMNS).order_by(t.promotions.c.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(t.promotions.c.seq < before)
+    upto = [] if before is None else [_o.seq < before]
     with store.reading() as connection:
-        return [_read_promotion(row) for row in connection.execute(query)]
+        rows = connection.execute(_QUERY.where(*upto).order_by(_o.seq.desc()).limit(limit))
+        return [_read_promotion(row) for row in rows]
 
 
 def find_by_recipe(store: Store, configured: str, recipes: Collection[str]) -> dict[str, Promotion]:
     """Return the newest promotion of each recipe under a configuration, by digest, where it has one."""
-    p, v = t.promotions.c, t.versions.c
-    last = (
-        sa.select(sa.func.max(p.seq))
-        .join_from(t.promotions, t.versions)
-        .where(p.configured == configured, p.action == Action.PROMOTE.value, v.recipe.in_(recipes))
-        .group_by(v.recipe)
-    )
-    query = sa.select(*_COLUMNS, v.recipe).join_from(t.promotions, t.versions).where(p.seq.in_(last))
-    with store.reading() as connection:
-        return {recipe: _read_promotion(row) for *row, recipe in connection.execute(query)}
+    promoted = _read(store, _o.subject == configured, _o.kind == Operation.PROMOTE)
+    return {recipe: promotion for promotion, recipe in promoted if recipe in recipes}
 
 
 def first_starts(store: Store, versions: Collection[int]) -> set[int]:
@@ -239,36 +229,27 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
     Such a promotion lacks a verdict: there was too little traffic to compare the candidate with. It is the
     first promotion of the candidate; a later one that lacks a verdict is an operator's.
     """
-    p, r = t.promotions.c, t.runs.c
+    r = t.runs.c
     candidates = sa.select(r.candidate).where(r.status == RunState.PROMOTED.value, r.candidate.in_(versions))
-    firsts = (
-        sa.select(sa.func.min(p.seq))
-        .where(p.action == Action.PROMOTE.value, p.version.in_(candidates))
-        .group_by(p.version)
-    )
-    query = sa.select(p.seq).where(p.seq.in_(firsts), p.forced, p.evaluation.is_(None))
+    firsts: dict[int, Promotion] = {}
+    for promotion, _ in _read(store, _o.kind == Operation.PROMOTE, _o.version.in_(candidates)):
+        firsts.setdefault(promotion.version, promotion)
+    return {first.seq for first in firsts.values() if first.forced and first.evaluation is None}
+
+
+_o = t.operations.c
+
+_IS_PROMOTION = _o.kind.in_(operations.PROMOTIONS)
+
+_QUERY = sa.select(t.operations, t.versions.c.recipe).join(t.versions).where(_IS_PROMOTION)
+
+
+def _read(store: Store, *which: sa.ColumnElement[bool]) -> list[tuple[Promotion, str]]:
+    """Return promotions, rollbacks and canaries, each with the recipe of its version, the oldest first."""
     with store.reading() as connection:
-        return set(connection.scalars(query))
+        rows = connection.execute(_QUERY.where(*which).order_by(_o.seq))
+        return [(_read_promotion(row), row.recipe) for row in rows]
 
 
-_p = t.promotions.c
-
-_COLUMNS = tuple(_p[name] for name in Promotion.__slots__)
-
-_LAST = (  # promotion, rollback, and row of each canary
-    sa.select(*_COLUMNS, t.versions.c.recipe)
-    .join_from(t.promotions, t.versions)
-    .where(
-        _p.seq.in_(
-            sa.select(sa.func.max(_p.seq))
-            .where(_p.configured == sa.bindparam("of_recipe"))
-            .group_by(_p.action, sa.case((_p.action == Action.CANARY.value, _p.version), else_=0))
-        )
-    )
-    .order_by(_p.seq)
-)
-
-
-def _read_promotion(row: Sequence[Any]) -> Promotion:
-    seq, version, action, *rest = row
-    return Promotion(seq, version, Action(action), *rest)
+def _read_promotion(row: sa.Row[Any]) -> Promotion:
+    return Promotion(row.seq, row.version, Action(row.kind), at=row.at, **row.document)

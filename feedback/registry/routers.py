@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
+from armwise.feedback.registry.versions import PROMOTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def prune(store: Store, kept: int) -> None:
         kept: Number of the newest routers to keep.
     """
     r, s, v = t.routers.c, t.router_scores.c, t.versions.c
-    chosen = sa.select(v.router).join(t.promotions, t.promotions.c.version == v.version)
+    chosen = sa.select(v.router).where(v.version.in_(PROMOTED))
     with store.writing() as connection:
         newest = connection.scalars(sa.select(r.digest).order_by(r.at.desc(), r.digest).limit(kept)).all()
         old = sa.select(r.digest).where(

@@ -1,19 +1,19 @@
 """The model registry: a version is a policy's state at a position of the training log.
 
-A version's row is a fact; its checkpoint, the bytes of the state, is a cache: a replay of the training log up
+A version's row is a fact; its checkpoint, the bytes in `state`, is a cache: a replay of the training log up
 to `examples_seq` gives the same bytes. Checkpoints are thinned out with age, so that a replay of any version
-can begin near it.
+can begin near it. Lists of versions leave the bytes out, which are most of a row.
 """
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from armwise.feedback.errors import RebuiltError
-from armwise.feedback.log import Store, insert
+from armwise.feedback.log import Operation, Store, insert, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch
 
@@ -106,58 +106,64 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
     Raises:
         RebuiltError: The training log was rebuilt since that epoch.
     """
-    v, e = t.versions.c, t.epochs.c
     with store.writing() as connection:
-        rebuilt = sa.select(e.epoch).where(e.epoch > version.epoch, e.holder == REBUILD).limit(1)
-        if (rebuild := connection.scalar(rebuilt)) is not None:
-            raise RebuiltError(
-                f"epoch {rebuild} rebuilt the training log, so this version must be learned again"
-            )
-        as_much = sa.select(sa.func.max(v.version)).where(
-            v.recipe == version.recipe, v.examples_seq >= version.examples_seq
+        for epoch in operations.read_all(connection, Operation.EPOCH, after=version.epoch):
+            if epoch.document["holder"] == REBUILD:
+                raise RebuiltError(
+                    f"epoch {epoch.seq} rebuilt the training log, so this version must be learned again"
+                )
+        as_much = sa.select(sa.func.max(_v.version)).where(
+            _v.recipe == version.recipe, _v.examples_seq >= version.examples_seq
         )
         there: int | None = connection.scalar(as_much)
         if there is not None:
             return there
-        if not newest_epoch(connection)[0]:  # no learner ever ran, and a version needs an epoch
-            connection.execute(sa.insert(t.epochs), {"holder": BESIDE, "taken_at": version.created_at})
-        epoch, _ = newest_epoch(connection)
-        return add(connection, replace(version, epoch=version.epoch or epoch), state)
+        newest, _ = newest_epoch(connection)
+        if not newest:  # no learner ever ran, and a version needs an epoch
+            document = {"holder": BESIDE}
+            newest = operations.record(connection, Operation.EPOCH, version.created_at, document)
+        return add(connection, replace(version, epoch=version.epoch or newest), state)
 
 
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     """Write a version and prune checkpoints, within a write transaction."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
-    number = insert(connection, t.versions, row)
-    connection.execute(sa.insert(t.checkpoints), {"version": number, "state": state})
-    pruned = [kept for kept in connection.scalars(_PRUNABLE) if not is_kept(kept, number)]
-    if pruned:
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version.in_(pruned)))
+    number = insert(connection, t.versions, {**row, "state": state})
+    _drop(connection, [kept for kept in connection.scalars(_PRUNABLE) if not is_kept(kept, number)])
     return number
 
 
-_PRUNABLE = sa.select(t.checkpoints.c.version).where(
-    t.checkpoints.c.version.not_in(sa.select(t.promotions.c.version)),
-    t.checkpoints.c.version.not_in(
-        sa.select(sa.func.max(t.versions.c.version)).group_by(t.versions.c.recipe)
-    ),
+_v, _o = t.versions.c, t.operations.c
+
+_KEPT = _v.state.is_not(None)
+
+_VERSION = sa.select(*(_v[name] for name in Version.__slots__))
+
+PROMOTED = sa.select(_o.version).where(_o.kind.in_(operations.PROMOTIONS))
+"""Query of the versions that were promoted, rolled back to or made a canary."""
+
+_PRUNABLE = sa.select(_v.version).where(
+    _KEPT,
+    _v.version.not_in(PROMOTED),
+    _v.version.not_in(sa.select(sa.func.max(_v.version)).group_by(_v.recipe)),
 )
 
 
-def store_checkpoint(connection: sa.Connection, version: int, state: bytes) -> None:
-    """Write the checkpoint of a version, replacing an earlier one."""
-    connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == version))
-    connection.execute(sa.insert(t.checkpoints), {"version": version, "state": state})
+def restore_state(connection: sa.Connection, version: int, state: bytes) -> None:
+    """Write the checkpoint of a version again; bytes with another digest than the version's are ignored."""
+    its = (_v.version == version) & (_v.digest == digest_state(state))
+    connection.execute(sa.update(t.versions).where(its).values(state=state))
 
 
 def drop_damaged(connection: sa.Connection) -> None:
-    """Delete the checkpoints whose bytes are not those of their version, which nobody loads."""
-    c = t.checkpoints.c
-    stored = sa.select(c.version, c.state, t.versions.c.digest).join(
-        t.versions, t.versions.c.version == c.version
-    )
-    damaged = [row.version for row in connection.execute(stored) if digest_state(row.state) != row.digest]
-    connection.execute(sa.delete(t.checkpoints).where(c.version.in_(damaged)))
+    """Drop the checkpoints whose bytes are not those of their version, which nobody loads."""
+    stored = connection.execute(sa.select(_v.version, _v.state, _v.digest).where(_KEPT))
+    _drop(connection, [row.version for row in stored if digest_state(row.state) != row.digest])
+
+
+def _drop(connection: sa.Connection, numbers: Sequence[int]) -> None:
+    if numbers:
+        connection.execute(sa.update(t.versions).where(_v.version.in_(numbers)).values(state=None))
 
 
 def is_kept(version: int, newest: int) -> bool:
@@ -175,20 +181,13 @@ def is_kept(version: int, newest: int) -> bool:
 
 def latest(store: Store, recipe: str | None = None, after: int = 0) -> Version | None:
     """Return the newest version of a recipe, or of any, if it is newer than `after`."""
-    query = _NEWEST if recipe is None else _NEWEST_OF_RECIPE
+    query = _VERSION.where(_v.version > after).order_by(_v.version.desc()).limit(1)
+    return next(_read(store, query if recipe is None else query.where(_v.recipe == recipe)), None)
+
+
+def _read(store: Store, query: sa.Select[Any]) -> Iterator[Version]:
     with store.reading() as connection:
-        row = connection.execute(query, {"after": after, "of_recipe": recipe}).mappings().first()
-    return None if row is None else Version(**row)
-
-
-_NEWEST = (
-    sa.select(t.versions)
-    .where(t.versions.c.version > sa.bindparam("after"))
-    .order_by(t.versions.c.version.desc())
-    .limit(1)
-)
-
-_NEWEST_OF_RECIPE = _NEWEST.where(t.versions.c.recipe == sa.bindparam("of_recipe"))
+        return iter([Version(*row) for row in connection.execute(query)])
 
 
 def is_computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
@@ -196,11 +195,10 @@ def is_computed_alike(store: Store, version: Version, arithmetic: str) -> bool:
 
     If so, learning again gives the same bytes; otherwise the same numbers up to rounding.
     """
-    v = t.versions.c
     others = sa.select(sa.func.count()).where(
-        v.recipe == version.recipe,
-        v.version <= version.version,
-        v.arithmetic.is_distinct_from(arithmetic),
+        _v.recipe == version.recipe,
+        _v.version <= version.version,
+        _v.arithmetic.is_distinct_from(arithmetic),
     )
     with store.reading() as connection:
         return connection.scalar(others) == 0
@@ -214,53 +212,36 @@ def positions(store: Store, join: str, numbers: Collection[int]) -> dict[int, in
         join: Digest of the rule by which the training log is joined.
         numbers: Numbers of versions; only versions that learned from this training log are returned.
     """
-    v = t.versions.c
-    query = sa.select(v.version, v.examples_seq).where(v.join == join)
+    query = sa.select(_v.version, _v.examples_seq).where(_v.join == join)
     with store.reading() as connection:
         return {row.version: row.examples_seq for row in connection.execute(query) if row.version in numbers}
 
 
 def list_kept_upto(store: Store, recipe: str, examples_seq: int) -> list[Version]:
     """Return the versions of a recipe with a checkpoint at or before a position of the log, newest first."""
-    v = t.versions.c
-    query = (
-        sa.select(t.versions)
-        .join(t.checkpoints, t.checkpoints.c.version == v.version)
-        .where(v.recipe == recipe, v.examples_seq <= examples_seq)
-        .order_by(v.examples_seq.desc(), v.version.desc())
-    )
-    with store.reading() as connection:
-        return [Version(**row) for row in connection.execute(query).mappings()]
+    query = _VERSION.where(_KEPT, _v.recipe == recipe, _v.examples_seq <= examples_seq)
+    return list(_read(store, query.order_by(_v.examples_seq.desc(), _v.version.desc())))
 
 
 def list_kept(store: Store, recipe: str) -> list[Version]:
     """Return the versions of a recipe whose checkpoints are stored, or kept at their age, oldest first."""
-    v, kept = t.versions.c, sa.select(t.checkpoints.c.version)
     with store.reading() as connection:
-        newest = connection.scalar(sa.select(sa.func.max(v.version))) or 0
-        round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
-        query = sa.select(t.versions).where(
-            v.recipe == recipe, v.version.in_(round_ones) | v.version.in_(kept)
-        )
-        return [Version(**row) for row in connection.execute(query.order_by(v.version)).mappings()]
+        newest = connection.scalar(sa.select(sa.func.max(_v.version))) or 0
+    round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
+    query = _VERSION.where(_v.recipe == recipe, _v.version.in_(round_ones) | _KEPT)
+    return list(_read(store, query.order_by(_v.version)))
 
 
 def counts(store: Store) -> dict[str, int]:
     """Return the number of versions of each recipe."""
-    v = t.versions.c
     with store.reading() as connection:
-        rows = connection.execute(sa.select(v.recipe, sa.func.count()).group_by(v.recipe))
+        rows = connection.execute(sa.select(_v.recipe, sa.func.count()).group_by(_v.recipe))
         return {row[0]: row[1] for row in rows}
 
 
 def find(store: Store, number: int) -> Version | None:
     """Return the version with a number, if any."""
-    with store.reading() as connection:
-        row = connection.execute(_NUMBERED, {"number": number}).mappings().first()
-    return None if row is None else Version(**row)
-
-
-_NUMBERED = sa.select(t.versions).where(t.versions.c.version == sa.bindparam("number"))
+    return next(_read(store, _VERSION.where(_v.version == number)), None)
 
 
 def recipes(
@@ -274,21 +255,17 @@ def recipes(
         before: Number that every newest version must be below.
         recipe: Digest of the only recipe to list.
     """
-    v = t.versions.c
-    newest = sa.func.max(v.version)
-    groups = sa.select(newest.label("newest"), sa.func.count().label("count")).group_by(v.recipe)
+    newest = sa.func.max(_v.version)
+    groups = sa.select(newest.label("newest"), sa.func.count().label("count")).group_by(_v.recipe)
     if before is not None:
         groups = groups.having(newest < before)
     if recipe is not None:
-        groups = groups.where(v.recipe == recipe)
+        groups = groups.where(_v.recipe == recipe)
     listed = groups.order_by(newest.desc()).limit(limit).subquery()
-    query = sa.select(t.versions, listed.c.count).join(listed, listed.c.newest == v.version)
+    query = _VERSION.add_columns(listed.c.count).join(listed, listed.c.newest == _v.version)
     with store.reading() as connection:
-        rows = connection.execute(query.order_by(v.version.desc())).mappings()
-        return [
-            RecipeVersions(Version(**{name: row[name] for name in Version.__slots__}), row["count"])
-            for row in rows
-        ]
+        rows = connection.execute(query.order_by(_v.version.desc()))
+        return [RecipeVersions(Version(*row), count) for *row, count in rows]
 
 
 def page(
@@ -302,24 +279,18 @@ def page(
         before: Number that all must be below.
         recipe: Digest of the only recipe whose versions are listed.
     """
-    v, kept = t.versions.c, t.checkpoints.c.version
-    query = sa.select(t.versions, kept.is_not(None).label("kept")).outerjoin(t.checkpoints, kept == v.version)
+    query = _VERSION.add_columns(_KEPT.label("kept"))
     if before is not None:
-        query = query.where(v.version < before)
+        query = query.where(_v.version < before)
     if recipe is not None:
-        query = query.where(v.recipe == recipe)
+        query = query.where(_v.recipe == recipe)
     with store.reading() as connection:
-        rows = connection.execute(query.order_by(v.version.desc()).limit(limit)).mappings()
-        return [
-            (Version(**{name: row[name] for name in Version.__slots__}), bool(row["kept"])) for row in rows
-        ]
+        rows = connection.execute(query.order_by(_v.version.desc()).limit(limit))
+        return [(Version(*row), kept) for *row, kept in rows]
 
 
 def checkpoint(store: Store, version: int) -> bytes | None:
     """Return the bytes of a version's checkpoint; None if it was pruned."""
     with store.reading() as connection:
-        state = connection.scalar(_STATE, {"number": version})
+        state = connection.scalar(sa.select(_v.state).where(_v.version == version))
     return None if state is None else bytes(state)
-
-
-_STATE = sa.select(t.checkpoints.c.state).where(t.checkpoints.c.version == sa.bindparam("number"))

@@ -17,7 +17,7 @@ from orjson import loads
 
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import ARM_FAILURES, Example, Execution, Tick
-from armwise.feedback.log import LARGEST, Store, insert
+from armwise.feedback.log import LARGEST, Operation, Store, operations
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -36,7 +36,7 @@ REBUILD = "armwise rebuild"
 def take_epoch(store: Store, holder: str, now: float) -> int:
     """Supersede every other learner and return the new epoch, the only one that may write."""
     with store.writing() as connection:
-        return insert(connection, t.epochs, {"holder": holder, "taken_at": now})
+        return operations.record(connection, Operation.EPOCH, now, {"holder": holder})
 
 
 def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
@@ -56,11 +56,8 @@ def confirm_epoch(connection: sa.Connection, epoch: int) -> None:
 
 def newest_epoch(connection: sa.Connection) -> tuple[int, str]:
     """Return the epoch that may write and its holder; 0 and `nobody` before the first."""
-    row = connection.execute(_NEWEST_EPOCH).first()
-    return (row.epoch, row.holder) if row else (0, "nobody")
-
-
-_NEWEST_EPOCH = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
+    row = operations.find_newest(connection, Operation.EPOCH)
+    return (row.seq, row.document["holder"]) if row else (0, "nobody")
 
 
 # -- the join, and its training log ----------------------------------------------------------------

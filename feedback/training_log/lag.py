@@ -172,6 +172,6 @@ _UNDECIDED = sa.select(sa.func.count()).where(
 
 _COUNTS_UNTIL = t.feedback.c.received_at + sa.bindparam("wait_s", type_=sa.Double)
 
-_DANGLING = _UNDECIDED.where(t.log_head.c.at > _COUNTS_UNTIL)
+_DANGLING = _UNDECIDED.where(t.log.c.at > _COUNTS_UNTIL)
 
-_WAITING = _UNDECIDED.where(t.log_head.c.at <= _COUNTS_UNTIL)
+_WAITING = _UNDECIDED.where(t.log.c.at <= _COUNTS_UNTIL)

@@ -51,4 +51,4 @@ _MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
 
 _BEGIN = sa.insert(t.progress)
 
-_HEAD = sa.select(t.log_head.c.seq)
+_HEAD = sa.select(t.log.c.seq)

@@ -408,7 +408,7 @@ _DROP_MINUTES = sa.delete(rollups).where(
     rollups.c.width == MINUTE, rollups.c.start < sa.bindparam("oldest", type_=sa.Double)
 )
 
-_AT = sa.select(t.log_head.c.at)
+_AT = sa.select(t.log.c.at)
 
 
 def _name_position(when: str, position: Positions) -> dict[str, int]:

@@ -220,5 +220,5 @@ def test_old_stamps_and_far_deadlines_are_taken_and_the_time_of_the_log_only_ris
     for stamp in (100.0, 50.0, 300.0, 200.0):
         store.append([decision(f"d{stamp}", at=stamp, wait_s=1e12)])
         with store.reading() as connection:
-            at.append(connection.scalar(sa.select(t.log_head.c.at)))
+            at.append(connection.scalar(sa.select(t.log.c.at)))
     assert at == [100.0, 100.0, 300.0, 300.0]

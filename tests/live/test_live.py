@@ -31,7 +31,7 @@ from armwise.feedback.log import Store
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import versions
-from armwise.feedback.training_log import REBUILD
+from armwise.feedback.training_log import REBUILD, newest_epoch
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
@@ -326,10 +326,8 @@ def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live
 
 def find_learner(store: Store) -> tuple[int, str]:
     """Return the epoch and the name of whoever has the right to write what is learned."""
-    newest = sa.select(t.epochs.c.epoch, t.epochs.c.holder).order_by(t.epochs.c.epoch.desc()).limit(1)
     with store.reading() as connection:
-        epoch, holder = connection.execute(newest).one()
-    return int(epoch), str(holder)
+        return newest_epoch(connection)
 
 
 @pytest.mark.slow

@@ -62,4 +62,4 @@ def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> 
 def move_head(log: Path, ahead_s: float) -> None:
     """Set the log's time, relative to the clock of this machine: as if that was set the other way."""
     with closing(sqlite3.connect(log, timeout=30.0)) as connection, connection:
-        connection.execute("UPDATE log_head SET at = ?", (time.time() + ahead_s,))
+        connection.execute("UPDATE log SET at = ?", (time.time() + ahead_s,))

@@ -50,12 +50,12 @@ DOCUMENTS = {
     "observations": {"passages"},
     "examples": {"metrics", "turns"},
     "evaluations": {"request", "result"},
-    "prices": {"arms"},
+    "operations": {"document"},
     "versions": {"policy", "start"},
 }
 """Columns that hold JSON, by table."""
 
-TABLES = ("log_head", *FACTS, "examples", "versions")
+TABLES = ("log", *FACTS, "examples", "versions")
 """What a history is compared with."""
 
 
@@ -250,7 +250,7 @@ def _find_lost_feedback(history: History, tables: Tables) -> Iterator[Fault]:
 def find_gaps(tables: Tables) -> Iterator[Fault]:
     """Yield positions that are missing or double, and rows that stand twice."""
     given = Counter(row["seq"] for name in FACTS for row in tables[name])
-    (head,) = (row["seq"] for row in tables["log_head"])
+    (head,) = (row["seq"] for row in tables["log"])
     if given != Counter(range(1, head + 1)):
         missing = sorted(set(range(1, head + 1)) - given.keys())
         double = sorted(seq for seq, times in given.items() if times > 1)

@@ -16,16 +16,12 @@ KEPT = {
     "ticks": "seq, at",
     "examples": '"join", seq, decision_id, metrics, joined_by',
     "versions": "version, recipe, policy, examples_seq, digest, epoch, arms",
-    "epochs": "epoch, holder, taken_at",
-    "prices": "seq, budget, log_seq, price, debt, epoch",
-    "promotions": "seq, version, action, configured, share",
-    "switches": "seq, arm, enabled",
-    "alarms": "seq, recipe, subject, example_seq",
+    "operations": "seq, kind, subject, version, at, document, once",
 }
 """Columns that a row keeps, by table, and no row of these goes; what an erasure removes is not among them."""
 
 GROWS = {
-    "log_head": ("seq", "at"),
+    "log": ("seq", "at"),
     "progress": ("log_seq", "log_at", "examples_seq"),
     "rollup_positions": ("log_seq", "examples_seq"),
     "usage": ("requests", "tokens", "usd"),
@@ -33,7 +29,7 @@ GROWS = {
 """Columns of a row that never become smaller, by table."""
 
 HOLDS = (
-    ("epochs", "epochs grow", "NOT EXISTS (SELECT 1 FROM epochs WHERE epoch > NEW.epoch)"),
+    ("operations", "operations grow", "NOT EXISTS (SELECT 1 FROM operations WHERE seq > NEW.seq)"),
     ("versions", "versions grow", "NOT EXISTS (SELECT 1 FROM versions WHERE version > NEW.version)"),
     (
         "examples",
@@ -43,7 +39,7 @@ HOLDS = (
     (
         "versions",
         "a version of the configured recipe, as the first one is, is of the newest epoch",
-        "NEW.epoch = (SELECT max(epoch) FROM epochs) "
+        "NEW.epoch = (SELECT max(seq) FROM operations WHERE kind = 'epoch') "
         "OR NEW.recipe IS NOT (SELECT recipe FROM versions ORDER BY version LIMIT 1)",
     ),
     (
@@ -52,10 +48,11 @@ HOLDS = (
         'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
     ),
     (
-        "prices",
+        "operations",
         "a price is of the newest epoch, and after the one before it",
-        "NEW.epoch = (SELECT max(epoch) FROM epochs) AND NEW.log_seq > (SELECT coalesce(max(log_seq), -1) "
-        "FROM prices WHERE budget = NEW.budget AND seq < NEW.seq)",
+        "NEW.kind <> 'price' OR NEW.document ->> 'epoch' = (SELECT max(seq) FROM operations WHERE "
+        "kind = 'epoch') AND NEW.document ->> 'log_seq' > (SELECT coalesce(max(document ->> 'log_seq'), -1) "
+        "FROM operations WHERE kind = 'price' AND subject = NEW.subject AND seq < NEW.seq)",
     ),
     (
         "examples",

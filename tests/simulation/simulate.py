@@ -391,10 +391,10 @@ class Simulation:
 
     def _all_is_read(self) -> bool:
         """Whether the learners have read all facts, and all costs since the first price."""
-        facts = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
+        facts = "SELECT (SELECT seq FROM log) = coalesce((SELECT log_seq FROM progress), 0)"
         costs = (
-            "SELECT (SELECT max(seq) FROM executions) <= (SELECT max(log_seq) FROM prices) "
-            "OR NOT EXISTS (SELECT 1 FROM prices)"
+            "SELECT count(*) = 0 OR (SELECT max(seq) FROM executions) <= max(document ->> 'log_seq') "
+            "FROM operations WHERE kind = 'price'"
         )
         return all(self._ask(sql)[0] for sql in (facts, costs))
 
@@ -488,9 +488,11 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in (*TABLES, "evaluations", "prices", "alarms"):
+    for name in (*TABLES, "evaluations", "operations"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
+    for name, kind in (("prices", "price"), ("alarms", "alarm")):
+        tables[name] = [{**row, **row["document"]} for row in tables["operations"] if row["kind"] == kind]
     return tables
 
 

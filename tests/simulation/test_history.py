@@ -68,7 +68,7 @@ def make_log() -> dict[str, Any]:
         "feedback": [],
         "observations": [],
         "ticks": [{"seq": 7, "at": 130.0}],
-        "log_head": [{"seq": 7}],
+        "log": [{"seq": 7}],
         "examples": [
             {"seq": 1, "decision_id": "a", "metrics": {"thumb": -1.0, "right": 0.5}, "joined_by": 5}
         ],
@@ -85,7 +85,7 @@ def make_log() -> dict[str, Any]:
     tables["executions"][1]["seq"] = 8
     tables["ticks"][0]["seq"] = 9
     tables["feedback"] += [make_feedback(5, "h", "right", 1.0), make_feedback(6, "i", "right", 0.0)]
-    tables["log_head"][0]["seq"] = 9
+    tables["log"][0]["seq"] = 9
     tables["examples"][0]["joined_by"] = 7
     return tables
 
@@ -181,7 +181,7 @@ def told(**changes: Any) -> Breakage:
         (told(pmf={"bm25": 1.0}), "changed"),
         (told(reward_deadline=111.0), "changed"),
         (told(policy_version=2), "changed"),
-        (swap("log_head", 0, seq=10), "gap"),
+        (swap("log", 0, seq=10), "gap"),
         (swap("ticks", 0, seq=8), "gap"),
         (again("decisions", 0), "gap"),
         (again("executions", 0), "gap"),
@@ -241,7 +241,7 @@ def test_a_deferred_decision_is_learned_once_it_is_activated() -> None:
     tables = make_log()
     tables["decisions"][0]["deferred"] = True
     tables["decisions"][1]["seq"], tables["executions"][1]["seq"] = 8, 9
-    tables["ticks"][0]["seq"] = tables["log_head"][0]["seq"] = 10
+    tables["ticks"][0]["seq"] = tables["log"][0]["seq"] = 10
     tables["feedback"].append(make_feedback(7, "a", "", None, kind="activation"))
     tables["examples"][0]["joined_by"] = 8
     assert kinds(History(), tables) == set()
@@ -293,7 +293,7 @@ def test_an_answer_that_broke_off_needs_no_execution() -> None:
     history, tables = make_history(), make_log()
     history.answered.append(Answered("b", {**TOLD, "reward_deadline": 123.0}, done=False))
     tables["executions"].pop()
-    tables["ticks"][0]["seq"] = tables["log_head"][0]["seq"] = 8
+    tables["ticks"][0]["seq"] = tables["log"][0]["seq"] = 8
     assert kinds(history, tables) == set()
 
 

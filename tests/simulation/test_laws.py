@@ -12,24 +12,34 @@ from tests.simulation.laws import enact, read_broken
 
 MINUTE = "2026-01-01T00:00"
 
+
+def price(seq: int, budget: str, log_seq: int, epoch: int) -> str:
+    """Return the statement that adds a price."""
+    document = f'{{"log_seq":{log_seq},"epoch":{epoch}}}'
+    return (
+        "INSERT INTO operations (seq, kind, subject, document) "
+        f"VALUES ({seq}, 'price', '{budget}', '{document}')"
+    )
+
+
 SOUND = (
-    "INSERT INTO log_head (id, seq, at) VALUES (1, 0, 0.0)",
+    "INSERT INTO log (schema, seq, at) VALUES (1, 0, 0.0)",
     "INSERT INTO decisions (seq, id, question, drawn) VALUES (1, 'd', 'which river?', 'bm25')",
     "INSERT INTO executions (seq, decision_id, status, answer) VALUES (2, 'd', 'ok', 'the Danube')",
     "INSERT INTO feedback (seq, id, decision_id, value) VALUES (3, 'f', 'd', 1.0)",
-    "UPDATE log_head SET seq = 3, at = 5.0",
+    "UPDATE log SET seq = 3, at = 5.0",
     "INSERT INTO executions (seq, decision_id, status) VALUES (0, 'probe', 'ok')",
     "DELETE FROM executions WHERE seq = 0",
-    "INSERT INTO epochs (epoch, holder) VALUES (2, 'a')",
+    "INSERT INTO operations (seq, kind) VALUES (2, 'epoch')",
     "INSERT INTO progress (\"join\", log_seq, examples_seq) VALUES ('j', 3, 1)",
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('j', 1, 'd')",
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('of another join', 1, 'd')",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (2, 'r', 'j', 1, 2)",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (3, 'r', 'j', 1, 2)",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (4, 'another', 'j', 1, 1)",
-    "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (1, 'b', 2, 0.1, 2)",
-    "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (2, 'b', 3, 0.2, 2)",
-    "INSERT INTO prices (seq, budget, log_seq, price, epoch) VALUES (3, 'another', 1, 0.2, 2)",
+    price(3, "b", 2, 2),
+    price(4, "b", 3, 2),
+    price(5, "another", 1, 2),
     f"INSERT INTO usage (key, period, requests) VALUES ('k', '{MINUTE}', 3)",
     "UPDATE usage SET requests = 4",
 )
@@ -43,13 +53,15 @@ BROKEN = {
     "UPDATE feedback SET value = NULL": "a row of feedback was changed: row 3",
     "DELETE FROM feedback": "a row of feedback was removed: row 3",
     "DELETE FROM examples WHERE \"join\" = 'j'": "a row of examples was removed: row 1",
-    "UPDATE log_head SET seq = 2": "seq or at of log_head became smaller: row 1",
-    "UPDATE log_head SET at = 4.9": "seq or at of log_head became smaller: row 1",
+    "UPDATE log SET seq = 2": "seq or at of log became smaller: row 1",
+    "UPDATE log SET at = 4.9": "seq or at of log became smaller: row 1",
     "UPDATE progress SET examples_seq = 0": (
         "log_seq or log_at or examples_seq of progress became smaller: row 1"
     ),
     "UPDATE usage SET requests = 3": "requests or tokens or usd of usage became smaller: row 1",
-    "INSERT INTO epochs (epoch) VALUES (1)": "not so: epochs grow: row 1",
+    "INSERT INTO operations (seq, kind) VALUES (1, 'epoch')": "not so: operations grow: row 1",
+    "UPDATE operations SET document = '{}' WHERE seq = 3": "a row of operations was changed: row 3",
+    "DELETE FROM operations WHERE seq = 5": "a row of operations was removed: row 5",
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('j', 3, 'd')": (
         "not so: examples are numbered one by one: row 3"
     ),
@@ -68,12 +80,8 @@ BROKEN = {
     "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (1, 'j', 1, 2)": (
         "not so: versions grow: row 1"
     ),
-    "INSERT INTO prices (seq, budget, log_seq, epoch) VALUES (4, 'b', 3, 2)": (
-        "not so: a price is of the newest epoch, and after the one before it: row 4"
-    ),
-    "INSERT INTO prices (seq, budget, log_seq, epoch) VALUES (4, 'b', 4, 1)": (
-        "not so: a price is of the newest epoch, and after the one before it: row 4"
-    ),
+    price(6, "b", 3, 2): "not so: a price is of the newest epoch, and after the one before it: row 6",
+    price(6, "b", 4, 1): "not so: a price is of the newest epoch, and after the one before it: row 6",
     "INSERT INTO versions (version, \"join\", examples_seq, epoch) VALUES (5, 'nowhere', 1, 2)": (
         "not so: a version has learned no more than was joined: row 5"
     ),

@@ -71,7 +71,7 @@ async def test_decisions_feedback_and_keys_go_on_in_order_over_a_jump(
     assert stamps(clocked) == sorted(stamps(clocked))
     assert after["reward_deadline"] - before["reward_deadline"] == pytest.approx(2.0, abs=0.5)
     with clocked.replica.store.reading() as connection:
-        head = connection.scalar(sa.select(t.log_head.c.at))
+        head = connection.scalar(sa.select(t.log.c.at))
     assert head == pytest.approx(hands.wall_at - jump_s, abs=1.0), "elapsed time, and not the wall clock"
     row = next(one for one in (await clocked.client.get("/v1/keys")).json()["keys"] if one["name"] == "app")
     assert row["created_at"] >= head
@@ -135,7 +135,7 @@ async def test_after_a_long_jump_the_next_replica_waits_for_the_log(clocked: Ser
 async def test_a_replica_behind_the_log_of_others_writes_nothing(clocked: Service) -> None:
     decision_id = (await look_up(clocked)).json()["agent"]["decision_id"]
     with clocked.replica.store.writing() as connection:  # as another machine has moved it
-        connection.execute(sa.update(t.log_head).values(at=time.time() + 3600.0))
+        connection.execute(sa.update(t.log).values(at=time.time() + 3600.0))
     seq = clocked.replica.store.log_seq()
     message = refused(await look_up(clocked), 503, "log_unavailable")
     assert "a clock is or was wrong" in message

@@ -81,7 +81,7 @@ def away(*_: object) -> None:
     raise LogUnavailableError("gone")
 
 
-NUMBERED = "UPDATE log_schema SET number = {}"
+NUMBERED = "UPDATE log SET schema = {}"
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ async def test_a_log_of_another_schema_is_a_503_whether_it_is_read_or_written(
 
 
 async def test_a_log_without_its_head_is_not_ready(on_each: Service) -> None:
-    await execute(on_each, "DELETE FROM log_head")
+    await execute(on_each, "DELETE FROM log")
     message = refused(await on_each.client.get("/ready"), 503, "log_unavailable")
-    assert message == "`log_head` has 0 rows: it must have one"
+    assert message == "`log` has 0 rows: it must have one"
 
 
 async def execute(service: Service, *statements: str) -> None:

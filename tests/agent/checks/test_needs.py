@@ -380,7 +380,7 @@ def test_a_log_that_this_user_cannot_write_is_a_problem(
 
 
 def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, database_url: str) -> None:
-    changed(database_url, "UPDATE log_schema SET number = 99")
+    changed(database_url, "UPDATE log SET schema = 99")
     said = "use the version that wrote it"
     assert [one for one in of_log(tmp_path, database_url) if said in one and one.startswith("problem")]
 
@@ -388,9 +388,9 @@ def test_a_log_of_another_schema_is_a_problem(tmp_path: Path, database_url: str)
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE log_head SET at = 1e11", "synchronise the clocks"),
-        ("DROP TABLE metrics", "restore it from a backup"),
-        ("DELETE FROM log_head", "log_head"),
+        ("UPDATE log SET at = 1e11", "synchronise the clocks"),
+        ("DROP TABLE operations", "restore it from a backup"),
+        ("DELETE FROM log", "`log` has 0 rows"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_a_problem(

@@ -423,7 +423,7 @@ print("after", file=sys.stderr)
 def test_serve_does_not_start_on_the_log_of_another_armwise(config: Path, tmp_path: Path) -> None:
     said(run("serve", "-c", config, "--prepare-only"), 0)
     with sqlite3.connect(tmp_path / "home" / "log.db") as log:
-        log.execute("UPDATE log_schema SET number = 99")
+        log.execute("UPDATE log SET schema = 99")
     log.close()
     output = said(run("serve", "-c", config, "--prepare-only"), 2)
     assert "the log has schema 99" in output

@@ -10,7 +10,7 @@ from armwise.agent.console.course import Course, read_course
 from armwise.agent.console.served_comparison import list_changes
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.registry import LiveArms, arm_sets
 from armwise.feedback.registry.promotions import Action, Promotion
 from armwise.feedback.training_log import rollups
@@ -85,8 +85,9 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
     for i in range(14):
         arm_sets.switch(store, "b", i % 2 == 1, BEGIN + 10.0 * (i + 1))
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN} + 10.0 * seq")
-        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN} - 1000")
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN} - 1000 WHERE kind = 'arm_set'")
+        for i, row in enumerate(operations.read_all(connection, Operation.SWITCH), start=1):
+            connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN + 10.0 * i} WHERE seq = {row.seq}")
     _, marks = read_course(store, RULE)
     assert [one.at for one in marks] == [BEGIN + 10.0 * (i + 1) for i in range(2, 14)]
     for one in marks:

@@ -87,7 +87,7 @@ def began(store: Store, world: World = WORLD) -> None:
     """Make the arms of a world live before the log begins."""
     arm_sets.start(store, {arm: {"kind": "none"} for arm in world.right})
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
+        connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN - 1} WHERE kind = 'arm_set'")
 
 
 @pytest.mark.parametrize("wide", [1.0, 0.1])
@@ -193,8 +193,8 @@ def test_alternatives_are_the_arms_that_were_live_at_the_end_of_the_period(store
     for arm in ("free", "small"):
         arm_sets.switch(store, arm, False, BEGIN)
     with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 80.0} WHERE arm = 'free'")
-        connection.exec_driver_sql(f"UPDATE switches SET at = {BEGIN + 500.0} WHERE arm = 'small'")
+        for arm, at in (("free", 80.0), ("small", 500.0)):
+            connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN + at} WHERE subject = '{arm}'")
     found = read_period(store, CONFIG, BEGIN, BEGIN + 100.0, quietly)
     assert {one.name for one in found.whole.arms} == {"large", "small"}
     assert [what for _, what in found.changes] == ["Switch: free can no longer be drawn."]
@@ -237,7 +237,6 @@ def test_what_decided_before_the_period_is_compared_by_its_means(store: Store) -
 def publish(store: Store, recipes: Mapping[int, str]) -> None:
     """Write versions, each of a recipe."""
     with store.writing() as connection:
-        connection.exec_driver_sql("INSERT INTO epochs (epoch, holder, taken_at) VALUES (900, 'x', 0.0)")
         for version, recipe in recipes.items():
             connection.exec_driver_sql(
                 'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
@@ -246,18 +245,24 @@ def publish(store: Store, recipes: Mapping[int, str]) -> None:
             )
 
 
+def record(store: Store, promotion: promotions.Promotion, at: float) -> None:
+    """Record a promotion as if it had been at another time than that of the newest fact."""
+    promotions.record(store, "recipe", promotion)
+    newest = promotions.newest(store, 1)[0].seq
+    with store.writing() as connection:
+        connection.exec_driver_sql(f"UPDATE operations SET at = {at} WHERE seq = {newest}")
+
+
 def test_what_the_recipe_before_the_active_one_served_is_compared_with_what_came_after(store: Store) -> None:
     """A rollback to a version of the same recipe and a canary change no recipe; a promotion does."""
     began(store)
     fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
     publish(store, {7: "r", 8: "s", 9: "s"})
     acts = [(7, "promote", 20.0), (8, "promote", 150.0), (9, "rollback", 180.0), (7, "canary", 190.0)]
-    for seq, (version, action, at) in enumerate([*acts, (7, "promote", 290.2)], start=1):
+    for version, action, at in [*acts, (7, "promote", 290.2)]:
         share = 0.1 if action == "canary" else 0.0
         act = promotions.Promotion(0, version, promotions.Action(action), "why", 0.0, share=share)
-        promotions.record(store, "recipe", act)
-        with store.writing() as connection:
-            connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN + at} WHERE seq = {seq}")
+        record(store, act, BEGIN + at)
     assert find_recipe_begin(store, BEGIN + 280.0) == BEGIN + 150.0
     assert find_recipe_begin(store, BEGIN + 290.2) == BEGIN + 150.0, "the end is exclusive"
     assert find_recipe_begin(store, BEGIN + 291.0) == BEGIN + 290.2
@@ -280,9 +285,8 @@ def test_a_first_recipe_is_compared_with_the_earlier_period(
     began(store)
     fill(store, replace(WORLD, forced=0.0, rated=1.0, masked=0.0), 600, seed=3)
     publish(store, {7: "r"})
-    promotions.record(store, "recipe", promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0))
-    with store.writing() as connection:
-        connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN - 1}")
+    first = promotions.Promotion(0, 7, promotions.Action.PROMOTE, "first", 0.0)
+    record(store, first, BEGIN - 1)
     found = read_period(store, CONFIG, BEGIN + 200.0, BEGIN + 300.0, quietly)
     now, before = (read_served(store, RULE, BEGIN + at, BEGIN + at + 100.0) for at in (200.0, 100.0))
     assert found.before is not None
@@ -350,12 +354,8 @@ def test_what_changed_and_what_was_held_in_the_period_stands_in_order(store: Sto
     began(store)
     fill(store, WORLD, 100, seed=1)
     publish(store, {7: "r"})
-    for at, reason in ((BEGIN + 10.0, "before"), (BEGIN + 30.0, HARM), (BEGIN + 49.0, "after")):
-        one = promotions.Promotion(0, 7, promotions.Action.PROMOTE, reason, at)
-        promotions.record(store, "recipe", one)
-    with store.writing() as connection:
-        for seq, at in enumerate((10.0, 30.0, 49.0), start=1):
-            connection.exec_driver_sql(f"UPDATE promotions SET at = {BEGIN + at} WHERE seq = {seq}")
+    for at, reason in ((10.0, "before"), (30.0, HARM), (49.0, "after")):
+        record(store, promotions.Promotion(0, 7, promotions.Action.PROMOTE, reason, 0.0), BEGIN + at)
     early = runs.claim(store, "recipe", runs.Trigger.REQUEST, "w", BEGIN)
     runs.finish(store, early, runs.RunState.HELD, BEGIN + 19.0)
     run = runs.claim(store, "recipe", runs.Trigger.REQUEST, "w", BEGIN)

@@ -37,7 +37,7 @@ def filled(config: Path) -> Path:
     with closing(Store(settings.database_url, settings.reward.join)) as store:
         arm_sets.start(store, {name: {"kind": "none"} for name in WORLD.right})
         with store.writing() as connection:
-            connection.exec_driver_sql(f"UPDATE arm_sets SET at = {BEGIN - 1}")
+            connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN - 1}")
         fill(store, WORLD, 600, seed=3)
     return config
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.drift import Alarm, DriftSpec, monitor, read_alarms
+from armwise.feedback.drift import Alarm, DriftSpec, monitor, newest_alarms, read_alarms
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import take_epoch
@@ -171,7 +172,8 @@ async def test_labels_that_are_entered_close_what_an_alarm_has_opened(service: S
     assert not read_alarms(store).warm_start_open
     await asyncio.to_thread(warmed, service.config, outcomes)
     with store.reading() as connection:
-        assert connection.scalars(sa.select(t.warm_starts.c.labels)).all() == [15], "entered once"
+        warmed_up = operations.read_all(connection, Operation.WARM_START)
+    assert [row.document["labels"] for row in warmed_up] == [15], "entered once"
 
 
 def test_a_setting_of_drift_that_is_not_known_is_named() -> None:
@@ -228,9 +230,7 @@ def learner(store: Store, spec: DriftSpec | None, policy: PolicySpec = SPEC) -> 
 
 
 def alarms_of(store: Store) -> list[tuple[Any, ...]]:
-    columns = [t.alarms.c[name] for name in Alarm.__slots__]
-    with store.reading() as connection:
-        return [tuple(row) for row in connection.execute(sa.select(*columns).order_by(t.alarms.c.seq))]
+    return [astuple(alarm) for alarm in reversed(newest_alarms(store, 99))]
 
 
 @pytest.mark.slow

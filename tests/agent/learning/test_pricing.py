@@ -14,7 +14,7 @@ from armwise.arms.base import Passage, Query, Retrieval
 from armwise.feedback.budget import Budget
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.events import Cost, Decision
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import prices
 from armwise.feedback.training_log import read_examples, take_epoch
@@ -44,8 +44,8 @@ def a_service(folder: Path, **changes: Any) -> Service:
 
 def published(service: Service) -> list[tuple[int, float]]:
     with service.replica.store.reading() as connection:
-        query = sa.select(t.prices.c.log_seq, t.prices.c.price).order_by(t.prices.c.seq)
-        return [(seq, price) for seq, price in connection.execute(query)]
+        rows = operations.read_all(connection, Operation.PRICE)
+    return [(row.document["log_seq"], row.document["price"]) for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_the_oldest_prices_of_a_budget_go(log_url: str, monkeypatch: pytest.Monk
         assert prices.latest(store, first) == newest
         assert prices.latest(store, other) is not None
         with store.reading() as connection:
-            kept = connection.scalars(sa.select(t.prices.c.budget).order_by(t.prices.c.seq)).all()
-        assert kept == [other.name] + [first.name] * 3
+            kept = operations.read_all(connection, Operation.PRICE)
+        assert [row.subject for row in kept] == [other.name] + [first.name] * 3
 
 
 def test_a_keeper_that_was_superseded_publishes_nothing(log_url: str) -> None:

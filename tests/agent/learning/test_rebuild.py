@@ -95,7 +95,7 @@ def all_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     with store.reading() as connection:
         return {
             table.name: sorted(map(tuple, connection.execute(sa.select(table))), key=str)
-            for table in (t.examples, t.progress, t.epochs, t.versions, t.checkpoints)
+            for table in (t.examples, t.progress, t.operations, t.versions)
         }
 
 
@@ -109,7 +109,7 @@ def row(seq: int) -> sa.ColumnElement[bool]:
 
 
 def of(version: int) -> sa.ColumnElement[bool]:
-    return t.checkpoints.c.version == version
+    return t.versions.c.version == version
 
 
 # -- what is sound ---------------------------------------------------------------------------------------
@@ -128,11 +128,11 @@ def test_what_a_learner_made_of_the_log_is_what_the_log_gives(any_store: Store, 
     assert report.notes == ()
     assert all_rows(any_store) == before
     assert rebuilt(any_store, configured(spec)) is None
-    assert without_epochs(any_store) == {name: rows for name, rows in before.items() if name != "epochs"}
+    assert without_epochs(any_store) == {name: rows for name, rows in before.items() if name != "operations"}
 
 
 def without_epochs(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    return {name: rows for name, rows in all_rows(store).items() if name != "epochs"}
+    return {name: rows for name, rows in all_rows(store).items() if name != "operations"}
 
 
 def test_facts_that_nobody_has_joined_yet_are_no_difference(store: Store) -> None:
@@ -295,9 +295,9 @@ def test_lost_bytes_are_found_and_learned_again(store: Store, state: bytes | Non
     with store.writing() as connection:
         for number in (2, version.version):
             if state is None:
-                connection.execute(sa.delete(t.checkpoints).where(of(number)))
+                connection.execute(sa.update(t.versions).where(of(number)).values(state=None))
             else:
-                connection.execute(sa.update(t.checkpoints).where(of(number)).values(state=state))
+                connection.execute(sa.update(t.versions).where(of(number)).values(state=state))
     kept = [f"version {n}" for n in (2, 4)]
     found = told(verified(store, every=True))
     assert {found[what] for what in kept} == {"equal" if state is None else "different"}
@@ -349,7 +349,7 @@ def test_a_version_of_another_kernel_that_differs_is_no_fault(store: Store) -> N
     with store.writing() as connection:
         v = t.versions
         newest = v.c.version == version.version
-        connection.execute(sa.delete(t.checkpoints).where(of(version.version)))
+        connection.execute(sa.update(t.versions).where(of(version.version)).values(state=None))
         connection.execute(sa.update(v).where(newest).values(digest="0" * 64))
     assert not verified(store).sound
     with store.writing() as connection:
@@ -427,7 +427,7 @@ def again(store: Store, number: int, rule: RewardRule = RULE) -> bytes:
 
 def lose(store: Store, *versions: int) -> None:
     with store.writing() as connection:
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version.in_(versions)))
+        connection.execute(sa.update(t.versions).where(t.versions.c.version.in_(versions)).values(state=None))
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_a_replay_does_not_begin_from_bytes_that_were_changed(store: Store) -> N
     lose(store, 3)
     with store.writing() as connection:
         connection.execute(
-            sa.update(t.checkpoints).where(of(2)).values(state=registry_versions.checkpoint(store, 1))
+            sa.update(t.versions).where(of(2)).values(state=registry_versions.checkpoint(store, 1))
         )
     assert again(store, 3) == expected
 
@@ -543,7 +543,7 @@ def test_the_verb_exits_with_1_until_it_has_learned_again(store: Store, file: Pa
     assert (code, "Version 5 holds what the log gives" in text) == (0, True)
     assert said(file, "--verify")[0] == 0
     assert said(file, "--verify", "--all")[0] == 1
-    newest = sa.select(sa.func.max(t.epochs.c.epoch))
+    newest = sa.select(sa.func.max(t.operations.c.seq))
     with store.reading() as connection:
         before = connection.scalar(newest)
     assert said(file, "--version", "77")[0] == 2

@@ -69,8 +69,8 @@ def record(store: Store, config: AppConfig, action: Action, version: Version, sh
 def damage(store: Store, *damaged: Version) -> None:
     numbers = [version.version for version in damaged]
     with store.writing() as connection:
-        named = t.checkpoints.c.version.in_(numbers)
-        connection.execute(sa.update(t.checkpoints).where(named).values(state=b"damaged"))
+        named = t.versions.c.version.in_(numbers)
+        connection.execute(sa.update(t.versions).where(named).values(state=b"damaged"))
 
 
 def versions_of(store: Store, config: AppConfig) -> Versions:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
 from armwise.feedback.drift import monitor
 from armwise.feedback.drift.alarms import (
@@ -19,8 +18,7 @@ from armwise.feedback.drift.alarms import (
 from armwise.feedback.drift.monitor import DriftSpec
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.events import Decision, Execution, Feedback
-from armwise.feedback.log import Store
-from armwise.feedback.log import tables as t
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.registry import Version, active_policy, promotions, versions
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, StartingPoint, read_examples, take_epoch
@@ -34,10 +32,8 @@ TURNS = 400
 
 def rows(store: Store) -> list[tuple[str, int]]:
     with store.reading() as connection:
-        found = connection.execute(
-            sa.select(t.alarms.c.subject, t.alarms.c.example_seq).order_by(t.alarms.c.seq)
-        )
-        return [(row.subject, row.example_seq) for row in found]
+        found = operations.read_all(connection, Operation.ALARM)
+    return [(row.document["subject"], row.document["example_seq"]) for row in found]
 
 
 def test_without_an_alarm_no_warm_start_is_open(store: Store) -> None:
@@ -199,7 +195,7 @@ def test_a_learner_that_takes_up_the_log_finds_the_same_alarms(fallen: Store, le
     assert rows(fallen) == before
 
     with fallen.writing() as connection:
-        connection.execute(sa.delete(t.alarms))
+        operations.prune(connection, Operation.ALARM, "recipe", 0)
     read(fallen, watch(fallen, epoch, learned), learned, TURNS)
     assert rows(fallen) == before
 

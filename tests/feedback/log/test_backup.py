@@ -34,7 +34,7 @@ def learned(store: Store) -> Joiner:
 
 def facts(url: str) -> list[list[object]]:
     with closing(Store(url, RULE.join)) as store, store.reading() as connection:
-        tables = (t.decisions, t.executions, t.feedback, t.examples, t.draw_secret, t.log_head)
+        tables = (t.decisions, t.executions, t.feedback, t.examples, t.log)
         return [
             [tuple(row) for row in connection.execute(sa.select(one).order_by(*one.primary_key))]
             for one in tables

@@ -250,7 +250,7 @@ def test_a_connection_in_use_when_its_log_is_closed_is_closed_when_it_comes_back
     with store.reading() as connection:
         driver = connection.connection.driver_connection
         store.close()
-        assert connection.scalar(sa.select(t.log_head.c.seq)) == 0
+        assert connection.scalar(sa.select(t.log.c.seq)) == 0
     assert driver is not None
     assert driver.closed
     with store.reading() as again:  # a closed log opens again
@@ -277,7 +277,7 @@ def test_a_reader_sees_one_moment_of_the_log(store: Store, url: str) -> None:
         assert connection.scalar(count) == 1
         other.append([decision("d2")])
         assert connection.scalar(count) == 1
-        assert connection.scalar(sa.select(t.log_head.c.seq)) == 1
+        assert connection.scalar(sa.select(t.log.c.seq)) == 1
     assert store.log_seq() == 2
 
 
@@ -285,7 +285,7 @@ def test_a_reader_cannot_write_to_a_server(postgres_url: str) -> None:
     with opened(postgres_url) as store:
         refused = pytest.raises(LogUnavailableError, match="read-only")
         with refused, store.reading() as connection:
-            connection.execute(sa.update(t.log_head).values(seq=7))
+            connection.execute(sa.update(t.log).values(seq=7))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -308,7 +308,7 @@ def test_who_is_in_control_of_a_server_does_not_hold_up_facts(postgres_url: str)
 def test_facts_wait_for_each_other_up_to_a_limit(url: str) -> None:
     with opened(url) as one, opened(url) as other:
         with one.engine.begin() as connection:
-            connection.execute(sa.update(t.log_head).values(at=0.0))
+            connection.execute(sa.update(t.log).values(at=0.0))
             with pytest.raises(LogUnavailableError, match="lock"):
                 other.append([decision("d1")])
         other.append([decision("d1")])
@@ -349,7 +349,7 @@ def test_a_connection_that_is_lost_during_a_commit_fails_this_one_only(server: S
     url = server.fresh()
     with opened(url) as store:
         with store.engine.connect() as blocker:
-            blocker.execute(sa.update(t.log_head).values(at=0.0))
+            blocker.execute(sa.update(t.log).values(at=0.0))
             with ThreadPoolExecutor(1) as pool, server.connect() as connection:
                 appended = pool.submit(store.append, [decision("d1")])
                 ours = "SELECT pid FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock'"

@@ -92,7 +92,7 @@ def test_what_was_settled_is_forgotten_when_an_older_log_was_restored(joined: St
     with joined.writing() as connection:
         for table in (t.decisions, t.feedback, t.examples):
             connection.execute(sa.delete(table))
-        connection.execute(sa.update(t.log_head).values(seq=0, at=0.0))
+        connection.execute(sa.update(t.log).values(seq=0, at=0.0))
     joined.append([part("d3")])
     assert status(joined, said()) == "accepted"
 

@@ -225,8 +225,8 @@ async def test_after_a_failed_commit_the_log_is_in_trouble_until_a_commit_works(
 @pytest.mark.parametrize(
     ("damage", "undo"),
     [
-        ("UPDATE log_head SET at = 1e11", "UPDATE log_head SET at = 100.0"),
-        ("DELETE FROM log_head", "INSERT INTO log_head (id, seq, at) VALUES (1, 1, 100.0)"),
+        ("UPDATE log SET at = 1e11", "UPDATE log SET at = 100.0"),
+        ("DELETE FROM log", "INSERT INTO log VALUES (1, 1, 100.0, 'secret')"),
         ("ALTER TABLE ticks RENAME TO gone", "ALTER TABLE gone RENAME TO ticks"),
         ("ALTER TABLE feedback RENAME TO gone", "ALTER TABLE gone RENAME TO feedback"),
     ],

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, MetricRedefinedError
 from armwise.feedback.events import FeedbackKind
-from armwise.feedback.log import tables as t
+from armwise.feedback.log import Operation, operations
 from armwise.feedback.log.open import declare, open_log
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import Aggregation, Metric, RewardRule
@@ -23,10 +22,9 @@ def rule(**metrics: Metric) -> RewardRule:
 
 
 def written(store: Store) -> list[tuple[Any, ...]]:
-    m = t.metrics.c
     with store.reading() as connection:
-        rows = connection.execute(sa.select(m.name, m.type, m.low, m.high, m.at).order_by(m.seq))
-        return [tuple(row) for row in rows]
+        rows = operations.read_all(connection, Operation.METRIC)
+    return [(row.subject, *(row.document[name] for name in ("type", "low", "high")), row.at) for row in rows]
 
 
 def test_what_is_new_is_written_once(store: Store) -> None:

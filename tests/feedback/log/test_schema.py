@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from armwise.feedback.errors import SchemaError
+from armwise.feedback.errors import LogGapError, SchemaError
 from armwise.feedback.log import Store
 from armwise.feedback.log import schema as log_schema
 from armwise.feedback.log import tables as t
@@ -49,9 +49,7 @@ def test_an_empty_database_gets_the_tables_and_an_empty_log(engine: sa.Engine) -
     assert schema(engine) == t.SCHEMA
     assert rows_of(engine) == {
         **{table: [] for table in t.metadata.tables},
-        "log_head": [{"id": 1, "seq": 0, "at": 0.0}],
-        "draw_secret": [{"id": 1, "secret": log_schema.new_secret()}],
-        "log_schema": [{"number": 1}],
+        "log": [{"schema": 1, "seq": 0, "at": 0.0, "secret": log_schema.new_secret()}],
     }
 
 
@@ -73,7 +71,7 @@ def test_a_prepared_database_is_checked_with_one_query_and_keeps_its_rows(engine
     sa.event.listen(engine, "before_cursor_execute", lambda *call: executed.append(call[2]))
     prepare(engine)
     assert [statement for statement in executed if not statement.startswith(("BEGIN", "SET"))] == [
-        "SELECT log_schema.number \nFROM log_schema"
+        "SELECT log.schema \nFROM log"
     ]
     assert len(rows_of(engine)["ticks"]) == 1
 
@@ -102,7 +100,7 @@ def test_services_that_start_together_create_the_tables_once(database_url: str) 
     engines = [open_database(database_url).engine for _ in range(6)]
     at_once(*(partial(prepare, engine) for engine in engines))
     with engines[0].connect() as connection:
-        assert connection.execute(sa.select(t.log_head)).all() == [(1, 0, 0.0)]
+        assert connection.execute(sa.select(t.log.c.seq, t.log.c.at)).all() == [(0, 0.0)]
     for engine in engines:
         engine.dispose()
 
@@ -110,16 +108,25 @@ def test_services_that_start_together_create_the_tables_once(database_url: str) 
 def test_tables_of_another_armwise_are_refused(engine: sa.Engine) -> None:
     prepare(engine)
     with engine.begin() as connection:
-        connection.execute(sa.update(t.log_schema).values(number=7))
+        connection.execute(sa.update(t.log).values(schema=7))
     with pytest.raises(SchemaError, match="has schema 7, and this Armwise reads schema 1: run the version"):
         prepare(engine)
     with engine.connect() as connection, pytest.raises(SchemaError, match="has schema 7, and"):
         check(connection)
 
 
-def test_tables_without_a_schema_number_are_refused_and_left_alone(engine: sa.Engine) -> None:
+def test_a_log_without_its_row_is_refused(engine: sa.Engine) -> None:
+    prepare(engine)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE versions (id int)")
-    with pytest.raises(SchemaError, match=r"table 'versions' .*no schema number"):
+        connection.execute(sa.delete(t.log))
+    with pytest.raises(LogGapError, match="`log` has 0 rows: it must have one"):
         prepare(engine)
-    assert sa.inspect(engine).get_table_names() == ["versions"]
+
+
+@pytest.mark.parametrize("name", ["versions", "log"])
+def test_tables_without_a_schema_number_are_refused_and_left_alone(engine: sa.Engine, name: str) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {name} (id int)")
+    with pytest.raises(SchemaError, match=rf"table '{name}' .*no schema number"):
+        prepare(engine)
+    assert sa.inspect(engine).get_table_names() == [name]

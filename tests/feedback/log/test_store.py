@@ -30,7 +30,7 @@ from armwise.feedback.events import (
     Status,
     Tick,
 )
-from armwise.feedback.log import append
+from armwise.feedback.log import Operation, append, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.batch import FeedbackStatus, Receipt
 from armwise.feedback.log.facts import Fact, decision_row
@@ -303,7 +303,7 @@ def test_positions_are_without_gaps_whatever_is_refused_or_said_twice(
         with store.writing() as connection:  # or else what was said in the example before is said again
             for table in (t.decisions, t.executions, t.feedback, t.ticks):
                 connection.execute(sa.delete(table))
-            connection.execute(sa.update(t.log_head).values(seq=0, at=0.0))
+            connection.execute(sa.update(t.log).values(seq=0, at=0.0))
     receipts: list[tuple[Fact, Receipt]] = []
     for batch in batches:
         before = placed(store)
@@ -321,7 +321,7 @@ def test_positions_are_without_gaps_whatever_is_refused_or_said_twice(
         at[fact.seq] for fact in found if fact.logged_at is not None
     ]
     with store.reading() as connection:
-        assert connection.execute(sa.select(t.log_head)).one() == (1, len(found), at[-1])
+        assert connection.execute(sa.select(t.log.c.seq, t.log.c.at)).one() == (len(found), at[-1])
 
 
 # -- several at once -----------------------------------------------------------------------------
@@ -516,7 +516,7 @@ def test_a_record_and_the_counts_are_of_the_training_log_of_the_store(url: str) 
 @pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, GeneratorExit, ValueError])
 def test_what_is_interrupted_writes_nothing(store: Store, stopped_by: type[BaseException]) -> None:
     def stop(connection: sa.Connection) -> None:
-        connection.execute(sa.insert(t.switches), {"arm": "a", "enabled": False, "at": 1.0})
+        operations.record(connection, Operation.SWITCH, 1.0, {"enabled": False}, subject="a")
         raise stopped_by
 
     for _ in range(9):  # more than there are connections
@@ -525,7 +525,7 @@ def test_what_is_interrupted_writes_nothing(store: Store, stopped_by: type[BaseE
         with pytest.raises(stopped_by), store.reading():
             raise stopped_by
     with store.reading() as connection:
-        assert connection.execute(sa.select(t.switches)).all() == []
+        assert operations.read_all(connection, Operation.SWITCH) == []
 
 
 SAID = replace(value("d1", key="k"), content={"comment": "no"})

@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 
 from armwise.feedback.budget import Budget, Price
 from armwise.feedback.errors import SupersededError
 from armwise.feedback.events import LABELS, Cost, Decision, Execution, Mode
-from armwise.feedback.log import Store
-from armwise.feedback.log import tables as t
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.registry import prices
 from armwise.feedback.training_log import take_epoch
 from tests.feedback.conftest import decision, execution
@@ -33,8 +31,8 @@ def test_the_newest_price_is_found_and_older_ones_go(store: Store, monkeypatch: 
     assert prices.latest(store, STEPS) == price(STEPS, 5, epoch)
     assert prices.latest(store, DOLLARS) == price(DOLLARS, 20, epoch)
     with store.reading() as connection:
-        kept = connection.scalars(sa.select(t.prices.c.log_seq).order_by(t.prices.c.log_seq)).all()
-    assert kept == [4, 5, 10, 20]
+        kept = operations.read_all(connection, Operation.PRICE)
+    assert sorted(row.document["log_seq"] for row in kept) == [4, 5, 10, 20]
 
 
 def test_a_superseded_learner_publishes_no_price(store: Store) -> None:

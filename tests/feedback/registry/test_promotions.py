@@ -62,10 +62,16 @@ def promote(
     after: int | None = None,
     finished: FinishedRun | None = None,
     **more: Any,
-) -> None:
-    """Record an action of the configuration `ours`."""
+) -> Promotion:
+    """Record an action of the configuration `ours`, and return it with its number."""
     promotion = Promotion(0, version.version, action, reason, 9.0, **more)
-    record(store, "ours", promotion, after=after, finished=finished)
+    return recorded(store, "ours", promotion, after=after, finished=finished)
+
+
+def recorded(store: Store, configured: str, promotion: Promotion, **more: Any) -> Promotion:
+    """Record an action, and return it with its number."""
+    record(store, configured, promotion, **more)
+    return replace(promotion, seq=newest(store, 1)[0].seq)
 
 
 def test_the_recipe_of_the_configuration_is_active_before_any_promotion(store: Store) -> None:
@@ -77,18 +83,15 @@ def test_the_recipe_of_the_configuration_is_active_before_any_promotion(store: S
 def test_the_newest_promotion_counts_by_the_order_of_the_log_and_not_of_clocks(store: Store) -> None:
     first, second = published(store), published(store)
     record(store, "ours", Promotion(0, second.version, Action.ROLLBACK, "worse answers", 9.0))
-    record(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
-    pin = Promotion(2, first.version, Action.ROLLBACK, "worse still", 8.0)
+    pin = recorded(store, "ours", Promotion(0, first.version, Action.ROLLBACK, "worse still", 8.0))
     assert active_policy(store, "ours") == ActivePolicy("ours", pin=pin, newest=pin)
-    record(store, "ours", Promotion(0, second.version, Action.PROMOTE, "mended", 7.0))
-    promotion = Promotion(3, second.version, Action.PROMOTE, "mended", 7.0)
+    promotion = recorded(store, "ours", Promotion(0, second.version, Action.PROMOTE, "mended", 7.0))
     assert active_policy(store, "ours") == ActivePolicy("ours", promotion, newest=promotion)
 
 
 def test_a_promotion_makes_its_recipe_active_a_rollback_keeps_it(store: Store) -> None:
     ours, other = published(store), published(store, "other")
-    promote(store, other, Action.PROMOTE, forced=True, evaluation=4)
-    promotion = Promotion(1, other.version, Action.PROMOTE, "why not", 9.0, True, 0.0, 4)
+    promotion = promote(store, other, Action.PROMOTE, forced=True, evaluation=4)
     assert active_policy(store, "ours") == ActivePolicy("other", promotion, newest=promotion)
     promote(store, ours, Action.ROLLBACK)
     active = active_policy(store, "ours")
@@ -128,10 +131,9 @@ def test_a_canary_gets_its_share_until_the_next_promotion(store: Store, end: Act
     ours, other = published(store), published(store, "other")
     promote(store, ours, Action.ROLLBACK)
     pin = active_policy(store, "ours").pin
-    promote(store, other, Action.CANARY, share=0.25)
+    first = promote(store, other, Action.CANARY, share=0.25)
     active = active_policy(store, "ours")
     assert (active.recipe, active.pin) == ("ours", pin), "a canary ends nothing"
-    first = Promotion(2, other.version, Action.CANARY, "why not", 9.0, share=0.25)
     assert active.canaries == (first,)
     assert active.canary(other.version) == first
     assert active.canary(ours.version) is None
@@ -172,11 +174,10 @@ def test_the_active_policy_follows_from_the_actions_in_order(
     configured = f"configuration {next(numbers)}"
     versions = {True: published(shared, configured), False: published(shared, "other")}
     expected = ActivePolicy(configured)
-    last = newest(shared, 1)
-    for seq, (action, own, share) in enumerate(actions, last[0].seq + 1 if last else 1):
+    for action, own, share in actions:
         version = versions[own]
-        promotion = Promotion(seq, version.version, action, "why not", 9.0, share=share)
-        record(shared, configured, promotion)
+        promotion = Promotion(0, version.version, action, "why not", 9.0, share=share)
+        promotion = recorded(shared, configured, promotion)
         if action is Action.PROMOTE:
             expected = ActivePolicy(version.recipe, promotion, newest=promotion)
         elif action is Action.ROLLBACK:
@@ -186,7 +187,7 @@ def test_the_active_policy_follows_from_the_actions_in_order(
             canaries = tuple(by_version[number] for number in sorted(by_version) if by_version[number].share)
             expected = replace(expected, canaries=canaries, newest=promotion)
         found = active_policy(shared, configured)
-        assert (found, found.seq) == (expected, seq)
+        assert (found, found.seq) == (expected, promotion.seq)
 
 
 # -- concurrent promotions -----------------------------------------------------------------
@@ -194,11 +195,11 @@ def test_the_active_policy_follows_from_the_actions_in_order(
 
 def test_a_promotion_that_rests_on_an_older_one_than_the_newest_is_refused(store: Store) -> None:
     ours, other = published(store), published(store, "other")
-    promote(store, other, Action.PROMOTE, after=0)
-    with pytest.raises(ChangedMeanwhileError, match="promotion 1 changed the active policy"):
+    first = promote(store, other, Action.PROMOTE, after=0).seq
+    with pytest.raises(ChangedMeanwhileError, match=f"promotion {first} changed the active policy"):
         promote(store, ours, Action.PROMOTE, after=0)
     record(store, "others", Promotion(0, ours.version, Action.ROLLBACK, "elsewhere", 9.0))
-    promote(store, ours, Action.PROMOTE, after=1)
+    promote(store, ours, Action.PROMOTE, after=first)
     assert [one.version for one in newest(store, 5)] == [ours.version, ours.version, other.version]
 
 
@@ -232,7 +233,7 @@ def begun(store: Store) -> Run:
 def rows(store: Store) -> list[object]:
     """All that a promotion by a run writes."""
     with store.reading() as connection:
-        return [connection.execute(table.select()).all() for table in (t.promotions, t.runs)]
+        return [connection.execute(table.select()).all() for table in (t.operations, t.runs)]
 
 
 def test_a_run_ends_with_its_promotion(store: Store) -> None:
@@ -395,11 +396,10 @@ def test_the_live_arms_are_those_of_a_pin_and_else_those_of_the_promotion() -> N
 def test_the_timeline_goes_on_before_a_row(store: Store) -> None:
     """Each page of the promotions begins before the last row of the page above it."""
     version = published(store)
-    for reason in "abcde":
-        promote(store, version, Action.ROLLBACK, reason)
+    _, second, _, fourth, _ = (promote(store, version, Action.ROLLBACK, reason).seq for reason in "abcde")
     assert [row.reason for row in newest(store, 2)] == ["e", "d"]
-    assert [row.reason for row in newest(store, 2, 4)] == ["c", "b"]
-    assert [row.reason for row in newest(store, 2, 2)] == ["a"]
+    assert [row.reason for row in newest(store, 2, fourth)] == ["c", "b"]
+    assert [row.reason for row in newest(store, 2, second)] == ["a"]
 
 
 def test_the_newest_promotion_of_each_recipe_is_found_under_one_configuration(store: Store) -> None:
@@ -428,9 +428,8 @@ def test_the_promotion_of_a_first_start_is_told_from_one_that_was_forced(store: 
     promote(store, unjudged, Action.CANARY, share=0.1)
     promote(store, unjudged, Action.PROMOTE, "forced once more", forced=True)
     numbers = [chosen.version, unjudged.version, judged.version]
-    reasons = {row.seq: row.reason for row in newest(store, 9)}
-    assert [reasons[seq] for seq in first_starts(store, numbers)] == ["a run"]
-    assert first_starts(store, numbers) == {2}
+    reasons = {row.seq: (row.version, row.reason) for row in newest(store, 9)}
+    assert [reasons[seq] for seq in first_starts(store, numbers)] == [(unjudged.version, "a run")]
     assert first_starts(store, [chosen.version]) == set()
 
 

@@ -2,9 +2,11 @@
 
 import sqlalchemy as sa
 
-from armwise.feedback.log import Store
+from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry.arm_sets import LiveArms, history, list_disabled, replace, start, switch
+from armwise.feedback.registry.versions import publish
+from tests.feedback.registry.test_versions import draft
 
 
 def test_the_newest_switch_of_each_arm_counts(store: Store) -> None:
@@ -35,13 +37,16 @@ def test_the_history_has_every_change_of_what_could_be_drawn(store: Store) -> No
     replace(store, ["a", "b", "c"], {})
     switch(store, "b", True, 30.0)
     replace(store, ["b", "c"], {})
+    version = publish(store, draft(store), b"state")
     with store.writing() as connection:
-        connection.execute(sa.update(t.arm_sets).values(at=t.arm_sets.c.seq * 20.0 - 19.0))
-        connection.execute(sa.update(t.arm_sets).where(t.arm_sets.c.seq == 3).values(version=5))
+        sets = operations.read_all(connection, Operation.ARM_SET)
+        for row, at, of_version in zip(sets, (1.0, 21.0, 41.0), (None, None, version), strict=True):
+            its = sa.update(t.operations).where(t.operations.c.seq == row.seq)
+            connection.execute(its.values(at=at, version=of_version))
     assert history(store) == [
         LiveArms(1.0, frozenset("ab"), ("a", "b"), (), False, None),
         LiveArms(10.0, frozenset("a"), (), ("b",), True, None),
         LiveArms(21.0, frozenset("ac"), ("c",), (), False, None),
         LiveArms(30.0, frozenset("abc"), ("b",), (), True, None),
-        LiveArms(41.0, frozenset("bc"), (), ("a",), False, 5),
+        LiveArms(41.0, frozenset("bc"), (), ("a",), False, version),
     ]

@@ -17,6 +17,7 @@ from armwise.feedback.registry.versions import (
     checkpoint,
     counts,
     digest_state,
+    find,
     is_kept,
     latest,
     list_kept,
@@ -24,7 +25,7 @@ from armwise.feedback.registry.versions import (
     page,
     publish,
     recipes,
-    store_checkpoint,
+    restore_state,
 )
 from armwise.feedback.training_log import take_epoch
 
@@ -85,7 +86,8 @@ def test_versions_of_another_recipe_are_not_taken_for_ours(store: Store) -> None
 
 def bytes_kept(store: Store) -> list[int]:
     with store.reading() as connection:
-        return list(connection.scalars(sa.select(t.checkpoints.c.version).order_by(t.checkpoints.c.version)))
+        v = t.versions.c
+        return list(connection.scalars(sa.select(v.version).where(v.state.is_not(None)).order_by(v.version)))
 
 
 def test_old_bytes_are_thinned_out_and_their_rows_stay(store: Store) -> None:
@@ -115,11 +117,11 @@ def test_bytes_that_are_put_back_are_there_whether_they_were_changed_or_gone(sto
     changed, gone = (publish(store, version, b"state") for _ in range(2))
     with store.writing() as connection:
         connection.execute(
-            sa.update(t.checkpoints).where(t.checkpoints.c.version == changed).values(state=b"other")
+            sa.update(t.versions).where(t.versions.c.version == changed).values(state=b"other")
         )
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == gone))
+        connection.execute(sa.update(t.versions).where(t.versions.c.version == gone).values(state=None))
         for number in (changed, gone):
-            store_checkpoint(connection, number, b"state")
+            restore_state(connection, number, b"state")
     assert [checkpoint(store, number) for number in (changed, gone)] == [b"state", b"state"]
 
 
@@ -131,7 +133,7 @@ def test_what_a_replay_can_begin_from_is_found_nearest_first(store: Store) -> No
     publish(store, replace(version, recipe="other", examples_seq=20), b"state")
     assert [one.version for one in list_kept_upto(store, "r", 29)] == [second, late, first]
     with store.writing() as connection:
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == second))
+        connection.execute(sa.update(t.versions).where(t.versions.c.version == second).values(state=None))
     assert [one.version for one in list_kept_upto(store, "r", 30)] == [third, late, first]
 
 
@@ -139,10 +141,26 @@ def test_bytes_that_ought_to_be_there_are_known_though_they_are_gone(store: Stor
     version = draft(store)
     numbers = [publish(store, version, b"state") for _ in range(KEPT_CHECKPOINTS + 4)]
     with store.writing() as connection:
-        connection.execute(sa.delete(t.checkpoints).where(t.checkpoints.c.version == numbers[-1]))
+        connection.execute(
+            sa.update(t.versions).where(t.versions.c.version == numbers[-1]).values(state=None)
+        )
     assert [one.version for one in list_kept(store, "r")] == [2, 4, *numbers[4:]]
     assert list_kept(store, "other") == []
     assert counts(store) == {"r": len(numbers)}
+
+
+def test_lists_of_versions_leave_the_bytes_out(store: Store) -> None:
+    number = publish(store, draft(store), b"state")
+    executed: list[str] = []
+    sa.event.listen(store.engine, "before_cursor_execute", lambda *call: executed.append(call[2]))
+    listed = [
+        *(latest(store), latest(store, "r"), find(store, number), list_kept(store, "r")[0]),
+        *(list_kept_upto(store, "r", 9)[0], page(store, 1)[0][0], recipes(store, 1)[0].newest),
+    ]
+    assert {one.version for one in listed if one} == {number}
+    read = [sql.replace("state IS NOT NULL", "") for sql in executed]
+    assert [sql for sql in read if "state" in sql] == []
+    assert len(read) >= len(listed)
 
 
 def test_a_superseded_learner_publishes_nothing(store: Store) -> None:

@@ -395,7 +395,7 @@ def test_a_log_that_became_shorter_is_noticed(judged: Store, *, restart: bool) -
         with judged.writing() as connection:
             connection.execute(sa.delete(table).where(table.c.seq > 5))
     with judged.writing() as connection:
-        connection.execute(sa.update(t.log_head).values(seq=5))
+        connection.execute(sa.update(t.log).values(seq=5))
     if restart:
         join = joiner(judged)
     with pytest.raises(LogGapError, match="the log ends at 5, but was read up to 9 before"):

@@ -141,6 +141,6 @@ def test_a_missing_fact_is_a_gap(judged: Store, monkeypatch: pytest.MonkeyPatch)
         require_gapless(judged)
     with pytest.raises(LogGapError, match="the log ends at 6, but rows after 5 are missing"):
         find_difference(judged, SMALL)
-    write(judged, sa.update(t.log_head).values(seq=8))
+    write(judged, sa.update(t.log).values(seq=8))
     with pytest.raises(LogGapError, match="the log ends at 8, but was read up to 9 before"):
         find_difference(judged, SMALL)
