@@ -40,8 +40,8 @@ from armwise.agent.console.served_comparison import (
     KindShares,
     ServedComparison,
     alternative,
-    bound_lead,
-    bound_value,
+    estimate_lead,
+    estimate_value,
     compare,
     divide_error,
     least_floor,
@@ -479,7 +479,7 @@ def doubt_ratings(turns: "Turns", whole: ServedComparison, floor: float) -> str:
     for arm in arms:
         some = turns.evidence(arm, turns.having(arm), floor, (0.0, 1.0), turns.rated)
         if some is not None:
-            ends[arm] = bound_value(some, ERROR / len(arms))
+            ends[arm] = estimate_value(some, ERROR / len(arms))
     for better, worse in combinations([arm for arm in arms if arm in ends], 2):
         (one, (one_low, one_high)), (other, (other_low, other_high)) = ends[better], ends[worse]
         if one_low > other_high or other_low > one_high:
@@ -753,7 +753,7 @@ class Turns:
             possible: Smallest and largest possible value.
         """
         found = self.as_served(values, possible)
-        return found and bound_value(found, ERROR / FIGURES)
+        return found and estimate_value(found, ERROR / FIGURES)
 
     def as_served(self, values: Floats, possible: Interval) -> Evidence | None:
         """Return the explored turns that have a value, each with the weight 1; None: there is none."""
@@ -868,7 +868,7 @@ class Turns:
                 columns = evidence.weight, evidence.reward, np.asarray(evidence.reach)
                 weight, reward, reach = (column[:n] for column in columns)
                 some = replace(evidence, weight=weight, reward=reward, reach=reach)
-                found, (low, high) = bound_lead(some, divide_error(n_compared))
+                found, (low, high) = estimate_lead(some, divide_error(n_compared))
                 lead = None if (low, high) == (-most, most) else (found, (low, high))
             stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
         return tuple(stretches)
@@ -909,7 +909,7 @@ def trace_curve(
             for values, possible in ((turns.reward, rewards), (costs, (0.0, turns.dearest)))
         )
         if earned is not None and paid is not None:
-            figures = *bound_value(earned, error), *bound_value(paid, error)
+            figures = *estimate_value(earned, error), *estimate_value(paid, error)
             points.append(CurvePoint(name, len(earned.reward), *figures))
     return tuple(points) if len(points) > 1 and points[0].name is None else ()
 
@@ -986,7 +986,7 @@ def _beside(
             evidence = turns.evidence(arm, rows, floor, possible, values)
             if evidence is None:
                 return None
-            found, ends = bound_lead(evidence, error / (1 if is_whole else pairs))
+            found, ends = estimate_lead(evidence, error / (1 if is_whole else pairs))
             n, parts = len(evidence.reward), [*parts, share * np.array([found, *ends])]
         return n, np.sum(parts, axis=0).tolist()
 

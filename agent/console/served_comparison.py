@@ -208,7 +208,7 @@ def compare(
     ]
     ranked = tuple(sorted(alternatives, key=lambda arm: (arm.few, -arm.value, arm.name or "")))
     rewarded = 0 if served is None else len(served.reward)
-    earned = None if served is None else bound_value(served, error)
+    earned = None if served is None else estimate_value(served, error)
     return ServedComparison(decisions, explored, rewarded, earned, chance, ranked, n_open)
 
 
@@ -234,18 +234,18 @@ def alternative(
     """
     if evidence is None or not evidence.weight.any():
         return None
-    (value, interval), (lead, (low, high)) = bound_value(evidence, error), bound_lead(evidence, error)
+    (value, interval), (lead, (low, high)) = estimate_value(evidence, error), estimate_lead(evidence, error)
     few = float(evidence.weight.sum() ** 2) < ENOUGH * float(evidence.weight @ evidence.weight)
     more = _more(lead, low, high, decisions)
     return Alternative(name, len(evidence.reward), value, interval, lead, low, high, more, few)
 
 
-def bound_value(evidence: Evidence, error: float) -> tuple[float, Interval]:
+def estimate_value(evidence: Evidence, error: float) -> tuple[float, Interval]:
     """Return the self-normalised mean of what a target earns, and its interval at every look."""
     return _take_last(evidence, confidence_sequences.value, error, _average(evidence))
 
 
-def bound_lead(evidence: Evidence, error: float) -> tuple[float, Interval]:
+def estimate_lead(evidence: Evidence, error: float) -> tuple[float, Interval]:
     """Return what was earned beyond a target, and its interval at every look."""
     lead = float(evidence.reward.mean()) - _average(evidence)
     found, (low, high) = _take_last(evidence, confidence_sequences.difference, error, -lead)

@@ -463,7 +463,7 @@ class Counted:
         estimate, low, high = (float(np.clip(share * end, -span, span)) for end in ends)
         return estimate, low, high
 
-    def bound_saved(self, paid: Floats, error: float) -> tuple[Ends, float] | None:
+    def estimate_saved(self, paid: Floats, error: float) -> tuple[Ends, float] | None:
         """Return the dollars saved by a decision, and the part of the estimate that few answers are.
 
         An answer of the reference counts up to the largest cost, so the lower end holds whatever it costs;
@@ -480,15 +480,15 @@ class Counted:
         paid, weight = paid[rows], self.weight[rows]
         reach, unknown = None if self.reach is None else self.reach[rows], np.isnan(paid)
 
-        def bound(missing: float) -> tuple[float, float, float]:
+        def estimate(missing: float) -> tuple[float, float, float]:
             costs = np.where(unknown, missing, np.minimum(paid, largest))
             evidence = confidence_sequences.Evidence(weight, costs, (0.0, largest), reach)
             last = np.array([len(rows)])
             found = confidence_sequences.value(evidence, 1.0 - 2.0 * error, rows=last)
             return float(found.estimate[0]), float(found.low[0]), float(found.high[0])
 
-        least, low, _ = bound(0.0)
-        most, _, high = bound(largest) if unknown.any() else (least, low, bound(0.0)[2])
+        least, low, _ = estimate(0.0)
+        most, _, high = estimate(largest) if unknown.any() else (least, low, estimate(0.0)[2])
         known = float(np.where(unknown, 0.0, paid).mean())
         dear = np.maximum(np.where(unknown, 0.0, paid) - largest, 0.0)
         few = max(float(dear.mean()), float(weight @ dear) / len(rows))
@@ -568,7 +568,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
     lower, other = _errors(sessions)
     rated, priced, largest = counted.rated, counted.priced, counted.largest_cost
     lead = counted.difference(quality, rated, rewards, (other, lower))
-    found = counted.bound_saved(paid, other)
+    found = counted.estimate_saved(paid, other)
     if lead is None and found is None:
         raise NothingComparableError(
             f"the log has neither feedback nor dollars for decisions that could draw {reference}"
