@@ -1,7 +1,8 @@
-"""Change the texts of a fact: redact them, or clear them after an erasure."""
+"""The texts of a fact: which they are, how to redact them, and the fact without them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from armwise.feedback.events import (
@@ -13,12 +14,46 @@ from armwise.feedback.events import (
     Feedback,
     Observation,
 )
-from armwise.feedback.texts import by_pseudonym, pseudonym
+from armwise.feedback.log.limits import limit_marks
+from armwise.feedback.texts import OURS, by_pseudonym, pseudonym
 
 F = TypeVar("F")
 
 WRITTEN = (COMMENT, DEMONSTRATION)
 """Keys of the content of feedback that hold free text; the others hold labels, ids and arms."""
+
+
+def list_texts(fact: object) -> dict[str, Any]:
+    """Return the texts of a fact as the document of its row in `texts`; empty parts are left out.
+
+    >>> list_texts(Feedback("f", "d", content={"comment": "Ada left", "label": "bad"}))
+    {'content': {'comment': 'Ada left'}}
+    """
+    found: dict[str, Any] = {}
+    match fact:
+        case Decision(context=context):
+            named = dict.fromkeys(chain(context.features, *context.arms.values()))
+            names = [name for name in named if name not in OURS and pseudonym(name) != name]
+            found = {"question": context.question, "names": names}
+        case Execution():
+            found = {
+                "answer": fact.answer,
+                "error": fact.error,
+                "passages": fact.passages,
+                "stages": fact.stages,
+                "marks": limit_marks(fact.marks),
+            }
+        case Observation():
+            found = {"answer": fact.answer, "error": fact.error, "passages": fact.passages}
+        case Feedback():
+            content = {key: text for key, text in fact.content.items() if key in WRITTEN}
+            found = {"content": content, "tags": dict(fact.tags)}
+    return {name: part for name, part in found.items() if part}
+
+
+def list_labels(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of feedback without its texts."""
+    return {key: label for key, label in content.items() if key not in WRITTEN}
 
 
 def with_texts(fact: F, change: Callable[[str], str]) -> F:
@@ -71,8 +106,7 @@ def without_texts(fact: F) -> F:
             answer = None if fact.answer is None else ""
             changed = replace(fact, answer=answer, error="", passages=())
         case Feedback():
-            content = {key: label for key, label in fact.content.items() if key not in WRITTEN}
-            changed = replace(fact, id=pseudonym(fact.id), content=content, tags={})
+            changed = replace(fact, id=pseudonym(fact.id), content=list_labels(fact.content), tags={})
     return changed  # type: ignore[no-any-return]
 
 

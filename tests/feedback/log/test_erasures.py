@@ -59,9 +59,10 @@ def write(store: Store, name: str, user: str, **fields: str | None) -> None:
 
 def dump(store: Store) -> str:
     """Everything in the tables of facts, as text."""
-    tables = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.erasures)
+    tables = (t.texts, t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.erasures)
     with store.reading() as connection:
-        return repr([connection.execute(sa.select(table)).all() for table in tables])
+        # as tuples: the text of a row is cut short
+        return repr([[*map(tuple, connection.execute(sa.select(table)))] for table in tables])
 
 
 def learned(store: Store) -> list[tuple[object, ...]]:
@@ -329,7 +330,7 @@ def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
     query = "SELECT relname FROM pg_stat_user_tables WHERE vacuum_count > 0"
     with store.reading() as connection:
         vacuumed = {*connection.exec_driver_sql(query).scalars()}
-    assert vacuumed == {"answer_marks", "decisions", "executions", "feedback", "observations"}
+    assert vacuumed == {"answer_marks", "decisions", "feedback", "texts"}
     store.close()
 
 
