@@ -394,7 +394,7 @@ def read_decisions(
             f.decision_id == d.id, f.kind == FeedbackKind.VALUE
         )
         wanted += [
-            *(_text(d.features).label("features"), log_rows.texts_of(t.decisions)),
+            *(_text(d.features).label("features"), log_rows.select_texts(t.decisions)),
             sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
             sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")).label("share"),
             d.deadline,
@@ -637,7 +637,7 @@ def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> 
     return build({name: values[kept] for name, values in columns.items()})
 
 
-_DOCUMENTS = ("metrics", "probabilities", "features", "tokens_by_model")
+_DOCUMENTS = ("metrics", "probabilities", "features", "texts", "tokens_by_model")
 """Columns of JSON that are read as texts."""
 
 

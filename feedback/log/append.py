@@ -20,7 +20,7 @@ from armwise.feedback.log.backend import Database, ResultRows, Statement, compil
 from armwise.feedback.log.batch import CommitBatch, Receipt, StoredFacts
 from armwise.feedback.log.episodes import Episodes
 from armwise.feedback.log.facts import Fact, execution_row
-from armwise.feedback.log.rows import texts_of
+from armwise.feedback.log.rows import select_texts
 from armwise.feedback.log.schema import require_head
 from armwise.feedback.log.under_way import UNDER_WAY_S
 from armwise.feedback.texts import pseudonym
@@ -136,7 +136,7 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
     learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
     about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
     about = about.outerjoin(t.examples, learned)
-    said = sa.cast(f.labels, sa.Text), texts_of(t.feedback)
+    said = sa.cast(f.labels, sa.Text), select_texts(t.feedback)
     items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, *said, f.seq)
     among = database.among
     return {

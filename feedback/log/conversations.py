@@ -19,7 +19,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import Database, compile_statements, dumps
 from armwise.feedback.log.facts import mark_digest
 from armwise.feedback.log.limits import LONGEST_MARK
-from armwise.feedback.log.rows import read_tokens, text_of
+from armwise.feedback.log.rows import read_tokens, select_text
 from armwise.feedback.log.store import Store
 
 
@@ -135,7 +135,7 @@ def _conversation(decision: Decision) -> dict[str, str | None]:
 
 _IN_CONVERSATION = _IN_EPISODE & _d.asked_by.is_not_distinct_from(sa.bindparam("asked_by"))
 
-_QUESTION = text_of(t.decisions, "question").label("question")
+_QUESTION = select_text(t.decisions, "question").label("question")
 
 _POSITION = sa.select(_d.seq).where(_d.id == sa.bindparam("named"), _IN_EPISODE)
 

@@ -23,7 +23,7 @@ from armwise.feedback.log.rows import (
     read_decision,
     read_tokens,
     readable,
-    text_of,
+    select_text,
 )
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
@@ -94,7 +94,7 @@ class DecisionFilter:
             "metric": lambda name: fed.where(f.metric == name),
             "episode": lambda name: d.episode_id == name,
             "key": lambda key: fed.where(f.key == key),
-            "text": lambda text: sa.func.lower(text_of(t.decisions, "question")).contains(
+            "text": lambda text: sa.func.lower(select_text(t.decisions, "question")).contains(
                 text.lower(), autoescape=True
             ),
             "prefix": lambda prefix: d.id.startswith(prefix, autoescape=True),
@@ -207,7 +207,7 @@ def decisions(
             low = min(outcomes)
         rows = connection.execute(
             sa.select(
-                *WITHOUT_FEATURES, d.seq, sa.func.substr(text_of(t.executions, "answer"), 1, ANSWER_CHARS)
+                *WITHOUT_FEATURES, d.seq, sa.func.substr(select_text(t.executions, "answer"), 1, ANSWER_CHARS)
             )
             .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == d.id)
             .where(d.seq.in_(outcomes))

@@ -37,21 +37,21 @@ def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     return sa.cast(column, sa.Text)
 
 
-def texts_of(table: sa.Table) -> sa.ColumnElement[str]:
+def select_texts(table: sa.Table) -> sa.ColumnElement[str]:
     """Return the texts of a fact, as JSON; NULL: it has none, or they were erased."""
-    return _of(table, _text(t.texts.c.document)).label("texts")
+    return _select_part(table, _text(t.texts.c.document)).label("texts")
 
 
-def text_of(table: sa.Table, name: str) -> sa.ColumnElement[str]:
+def select_text(table: sa.Table, name: str) -> sa.ColumnElement[str]:
     """Return one text of a fact; NULL: it has none, or it was erased."""
-    return _of(table, t.texts.c.document[name].as_string())
+    return _select_part(table, t.texts.c.document[name].as_string())
 
 
-def _of(table: sa.Table, part: sa.ColumnElement[str]) -> sa.ScalarSelect[str]:
+def _select_part(table: sa.Table, part: sa.ColumnElement[str]) -> sa.ScalarSelect[str]:
     return sa.select(part).where(t.texts.c.seq == table.c.seq).correlate(table).scalar_subquery()
 
 
-OBSERVATIONS, FEEDBACK = (sa.select(table, texts_of(table)) for table in (t.observations, t.feedback))
+OBSERVATIONS, FEEDBACK = (sa.select(table, select_texts(table)) for table in (t.observations, t.feedback))
 """Queries of the rows that `read_observation` and `read_feedback` read."""
 
 
@@ -126,7 +126,7 @@ CANDIDATE = StepNumber("canary", "version")
 
 DECISION = (
     t.decisions.c.id,
-    texts_of(t.decisions),
+    select_texts(t.decisions),
     _text(t.decisions.c.features),
     _text(t.decisions.c.arms),
     _text(t.decisions.c.probabilities),
@@ -193,11 +193,11 @@ def read_context(texts: str | None, features: Mapping[str, Any]) -> Context:
     read = loads(texts or "{}")
     names = {pseudonym(name): name for name in read.get("names", ())}
 
-    def named(values: Mapping[str, float]) -> dict[str, float]:
+    def rename(values: Mapping[str, float]) -> dict[str, float]:
         return {names.get(name, name): value for name, value in values.items()}
 
-    arms = {arm: named(values) for arm, values in features["arms"].items()}
-    return Context(read.get("question", ""), named(features["sparse"]), tuple(features["embedding"]), arms)
+    arms = {arm: rename(values) for arm, values in features["arms"].items()}
+    return Context(read.get("question", ""), rename(features["sparse"]), tuple(features["embedding"]), arms)
 
 
 Row = TypeVar("Row")
@@ -268,30 +268,29 @@ def read_tokens(stored: Mapping[str, Sequence[float]] | None) -> dict[str, Model
 def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, Execution]:
     """Return the executions that exist among the decisions `ids`."""
     rows = connection.execute(_EXECUTIONS, {"ids": ids})
-    return {row.decision_id: _read_execution(row) for row in rows}
+    return {
+        row.decision_id: Execution(
+            row.decision_id,
+            row.served,
+            Status(row.status),
+            read_cost(row),
+            tuple(texts.get("passages", ())),
+            texts.get("answer", "" if row.answered else None),
+            texts.get("error", ""),
+            row.finished_at,
+            tuple(texts.get("stages", ())),
+            row.index_version or "",
+            row.cached,
+            read_tokens(row.tokens_by_model),
+            row.finish_reason,
+            tuple(texts.get("marks", ())),
+        )
+        for row in rows
+        for texts in [loads(row.texts or "{}")]
+    }
 
 
-def _read_execution(row: sa.Row[Any]) -> Execution:
-    texts = loads(row.texts or "{}")
-    return Execution(
-        row.decision_id,
-        row.served,
-        Status(row.status),
-        read_cost(row),
-        tuple(texts.get("passages", ())),
-        texts.get("answer", "" if row.answered else None),
-        texts.get("error", ""),
-        row.finished_at,
-        tuple(texts.get("stages", ())),
-        row.index_version or "",
-        row.cached,
-        read_tokens(row.tokens_by_model),
-        row.finish_reason,
-        tuple(texts.get("marks", ())),
-    )
-
-
-_EXECUTIONS = sa.select(t.executions, texts_of(t.executions)).where(
+_EXECUTIONS = sa.select(t.executions, select_texts(t.executions)).where(
     t.executions.c.decision_id.in_(sa.bindparam("ids", expanding=True))
 )
 

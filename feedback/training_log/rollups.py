@@ -291,7 +291,7 @@ def newest_rewards(
     Raises:
         LogUnavailableError: Try again later.
     """
-    about = sa.cast(t.decisions.c.features, sa.Text), log_rows.texts_of(t.decisions)
+    about = sa.cast(t.decisions.c.features, sa.Text), log_rows.select_texts(t.decisions)
     query = _with_reward(*about).where(*criteria.conditions())
     with store.reading() as connection:
         query = query.where(
@@ -349,7 +349,7 @@ def newest_draws(
     d = t.decisions.c
     query = (
         sa.select(d.id, d.seq, d.drawn, sa.cast(d.features, sa.Text).label("features"))
-        .add_columns(log_rows.texts_of(t.decisions))
+        .add_columns(log_rows.select_texts(t.decisions))
         .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
         .order_by(d.seq if oldest else d.seq.desc())
         .limit(limit)

@@ -109,7 +109,9 @@ def list_unscored(
         after: Position in it of the example before the first.
         upto: Position in it of the last example.
     """
-    query = _without_scores(sa.select(_d.id, rows.text_of(t.decisions, "question").label("question")), router)
+    query = _without_scores(
+        sa.select(_d.id, rows.select_text(t.decisions, "question").label("question")), router
+    )
     if newest is None:
         x = t.examples.c
         query = query.join(t.examples, x.decision_id == _d.id)

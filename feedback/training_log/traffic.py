@@ -7,8 +7,8 @@ from orjson import loads
 
 from armwise.feedback.events import LABELS
 from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.rows import text_of
 from armwise.feedback.training_log.examples import name_episode
 
 _d = t.decisions.c
@@ -70,7 +70,7 @@ def list_asked_since(store: Store, since: float) -> list[str]:
         since: Seconds since the epoch, UTC.
     """
     query = (
-        sa.select(text_of(t.decisions, "question"))
+        sa.select(log_rows.select_text(t.decisions, "question"))
         .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None))
         .order_by(_d.seq)
     )
@@ -94,7 +94,7 @@ def find_confirmed_since(
     e, x = t.executions.c, t.examples.c
     query = (
         sa.select(
-            *(text_of(t.decisions, "question"), text_of(t.executions, "answer")),
+            *(log_rows.select_text(t.decisions, "question"), log_rows.select_text(t.executions, "answer")),
             sa.cast(x.metrics, sa.Text),
         )
         .join(t.examples, (x.decision_id == _d.id) & (x.join == join))

@@ -89,10 +89,10 @@ _ERROR = Place(
 
 COLUMNS: Mapping[str, Place] = {
     "texts.document": Place(
-        "of a decision, the question, and the names of features, which contain words of the question and "
-        "names and texts of the context. Of an answer or second answer, its text, the ids of its passages, "
-        "the steps of the arm, its errors, the provider's ids, and hashes of reasoning. Of feedback, the "
-        "comment, the correct answer (demonstration) and your tags",
+        "the question, and the names of features, which contain words of the question and names and texts "
+        "of the context; the answer or second answer, the ids of its passages, the steps of the arm, errors, "
+        "the provider's ids, and hashes of reasoning; the comment, the correct answer (demonstration) and the "
+        "tags of feedback",
         _WRITTEN,
     ),
     "decisions.question_digest": Place("a 64-bit digest of the question", _WRITTEN),
