@@ -34,7 +34,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
         "features": {
             "sparse": by_pseudonym(d.context.features),
             "embedding": d.context.embedding,
-            "arms": {arm: by_pseudonym(features) for arm, features in d.context.arms.items()},
+            "arms": d.context.arms,
             **({"masked": d.masked} if d.masked else {}),
             **({"trace": d.trace} if d.trace else {}),
         },

@@ -27,7 +27,6 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import NUMBERS, RewardRule
-from armwise.feedback.texts import pseudonym
 
 logger = logging.getLogger(__name__)
 
@@ -190,14 +189,10 @@ def read_decision(row: Sequence[Any]) -> Decision:
 
 def read_context(texts: str | None, features: Mapping[str, Any]) -> Context:
     """Return what a policy saw, from the texts of a decision, as JSON, and its features."""
-    read = loads(texts or "{}")
-    names = {pseudonym(name): name for name in read.get("names", ())}
-
-    def rename(values: Mapping[str, float]) -> dict[str, float]:
-        return {names.get(name, name): value for name, value in values.items()}
-
-    arms = {arm: rename(values) for arm, values in features["arms"].items()}
-    return Context(read.get("question", ""), rename(features["sparse"]), tuple(features["embedding"]), arms)
+    read, sparse = loads(texts or "{}"), features["sparse"]
+    if names := read.get("names"):
+        sparse = dict(zip(names, sparse.values(), strict=False))  # a list leaves features out
+    return Context(read.get("question", ""), sparse, tuple(features["embedding"]), features["arms"])
 
 
 Row = TypeVar("Row")

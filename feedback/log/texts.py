@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any, TypeVar
 
 from armwise.feedback.events import (
     COMMENT,
     DEMONSTRATION,
-    Context,
     Decision,
     Execution,
     Feedback,
     Observation,
 )
 from armwise.feedback.log.limits import limit_marks
-from armwise.feedback.texts import OURS, by_pseudonym, pseudonym
+from armwise.feedback.texts import by_pseudonym, pseudonym
 
 F = TypeVar("F")
 
@@ -32,9 +30,10 @@ def list_texts(fact: object) -> dict[str, Any]:
     found: dict[str, Any] = {}
     match fact:
         case Decision(context=context):
-            named = dict.fromkeys(chain(context.features, *context.arms.values()))
-            names = [name for name in named if name not in OURS and pseudonym(name) != name]
-            found = {"question": context.question, "names": names}
+            names, hidden = [*context.features], [*by_pseudonym(context.features)]
+            # of two with one pseudonym, the row has one value: it keeps the pseudonym
+            hides = names != hidden and len(names) == len(hidden)
+            found = {"question": context.question, "names": names if hides else ()}
         case Execution():
             found = {
                 "answer": fact.answer,
@@ -92,12 +91,7 @@ def without_texts(fact: F) -> F:
     changed: Any = fact
     match fact:
         case Decision():
-            context = Context(
-                "",
-                by_pseudonym(fact.context.features),
-                fact.context.embedding,
-                {arm: by_pseudonym(features) for arm, features in fact.context.arms.items()},
-            )
+            context = replace(fact.context, question="", features=by_pseudonym(fact.context.features))
             changed = replace(fact, context=context, request_digest="", user_digest=None, erased=True)
         case Execution():
             answer = None if fact.answer is None else ""

@@ -89,9 +89,9 @@ _ERROR = Place(
 
 COLUMNS: Mapping[str, Place] = {
     "texts.document": Place(
-        "the question, and the names of features, which contain words of the question and names and texts "
-        "of the context; the answer or second answer, the ids of its passages, the steps of the arm, errors, "
-        "the provider's ids, and hashes of reasoning; the comment, the correct answer (demonstration) and the "
+        "the question, and the names of its features, which contain words of it and names and texts of the "
+        "context; the answer or second answer, the ids of its passages, the steps of the arm, errors, the "
+        "provider's ids, and hashes of reasoning; the comment, the correct answer (demonstration) and the "
         "tags of feedback",
         _WRITTEN,
     ),

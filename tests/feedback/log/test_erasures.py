@@ -172,13 +172,14 @@ def test_a_decision_is_erased_by_its_id_and_no_other(store: Store) -> None:
 
 def test_names_of_features_become_pseudonyms_but_for_our_own(store: Store) -> None:
     ours = {"router": 0.5, "similarity": 0.25}
-    seen = Context("?", {"tier=Ada": 1.0, "length": 0.5}, (0.25,), {"a": {"id=Ada": 1.0, **ours}, "b": {}})
+    seen = Context(
+        "?", {"tier=Ada": 1.0, "length": 0.5}, (0.25,), {"a": {"kind=dense": 1.0, **ours}, "b": {}}
+    )
     store.append([replace(of_user(store, "d1", "ada"), context=seen)])
     erasures.erase_user(store, "default", "ada", "k1", NOW)
     found = store.record("d1")
     assert found is not None
-    hidden = {pseudonym("id=Ada"): 1.0, **ours}
-    expected = Context("", {pseudonym("tier=Ada"): 1.0, "length": 0.5}, (0.25,), {"a": hidden, "b": {}})
+    expected = replace(seen, question="", features={pseudonym("tier=Ada"): 1.0, "length": 0.5})
     assert found.decision.context == expected
     assert "Ada" not in dump(store)
 

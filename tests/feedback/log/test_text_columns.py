@@ -84,7 +84,7 @@ def at_noon(log_url: str) -> Iterator[Store]:
 
 def ada(store: Store) -> list[Fact]:
     """One fact of each kind, with a text of Ada in every column that may hold one."""
-    context = Context("Ada asks", {"w=Ada": 1.0}, (0.5,), {"a": {"id=Ada": 1.0}, "b": {}})
+    context = Context("Ada asks", {"w=Ada": 1.0}, (0.5,), {"a": {}, "b": {}})
     said = {"comment": "Ada says", "demonstration": "Ada writes", "label": "good"}
     item = Feedback(*("Ada's value", "d1", "right", 1.0, 105.0, None, {"page": "Ada's page"}), content=said)
     shown = ("Ada's passage",), "Ada's answer", "Ada's error"
@@ -185,7 +185,7 @@ def test_feedback_that_is_sent_again_after_an_erasure_is_what_the_log_has(
 # -- everywhere, and all the time -------------------------------------------------------------------
 
 PLACES = (
-    *("asks", "feature", "armed", "answer", "error", "passage", "stage", "mark", "second", "failed", "read"),
+    *("asks", "feature", "answer", "error", "passage", "stage", "mark", "second", "failed", "read"),
     *("page", "comment", "correction", "spoken", "titled"),
 )
 """What the texts of a turn are about."""
@@ -195,7 +195,7 @@ def talk(store: Store, user: str, n: int, rng: np.random.Generator) -> tuple[lis
     """Return the facts of a turn, with a text of any length in each place, and the markers in these texts."""
     name, said = f"d{n}", {place: f"{place}-{user}-{n}-" for place in PLACES}
     long = {place: text * int(rng.integers(1, 40)) for place, text in said.items()}
-    context = Context(long["asks"], {long["feature"]: 1.0}, (), {"a": {long["armed"]: 1.0}, "b": {}})
+    context = Context(long["asks"], {long["feature"]: 1.0}, (), {"a": {}, "b": {}})
     digest = erasures.user_digest(store, "default", user)
     asked = replace(decision(name), context=context, user_digest=digest, asked_by="app")
     stages, content = ({"query": long["stage"]},), {"comment": long["comment"], "label": "good"}
