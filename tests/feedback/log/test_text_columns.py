@@ -269,3 +269,21 @@ def test_texts_that_go_by_age_leave_nothing_and_hardly_a_row(
     with at_noon.reading() as connection:
         n_rows = connection.scalar(sa.select(sa.func.count()).select_from(t.texts))
     assert n_rows == (erasures.EMPTY if at_noon.engine.dialect.name == "sqlite" else 0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_erased_later_has_not_moved_in_the_file_before(tmp_path: Path, seed: int) -> None:
+    """Were rows deleted, SQLite would merge the pages around them, and leave copies of the rows that stay."""
+    rng, users = np.random.default_rng(seed), [f"u{n}" for n in range(20)]
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}", clock=lambda: NOW)
+    digests = {user: erasures.user_digest(store, "default", user) for user in users}
+    facts: list[Fact] = []
+    for n in range(600):
+        user = users[rng.integers(20)]
+        asked = Context(f"asks-{user}-{n}-" * int(rng.integers(1, 110)))
+        facts.append(replace(decision(f"d{n}"), context=asked, user_digest=digests[user]))
+    store.append(facts)
+    for user in users:
+        erasures.erase_user(store, "default", user, "k1", NOW)
+        assert {text for text in find_markers(store) if f"-{user}-" in text} == set()
+    store.close()
