@@ -282,7 +282,10 @@ def _erase_texts(
     seqs = [sa.select(table.c.seq).where(some) for table, some in zip(_FACTS, which, strict=True)]
     _remove(connection, sa.or_(t.texts.c.seq.in_(sa.union_all(*seqs)), *also))
     connection.execute(sa.delete(t.answer_marks).where(t.answer_marks.c.decision_seq.in_(seqs[0])))
-    counts = [connection.scalar(sa.select(sa.func.count()).select_from(some.subquery())) for some in seqs]
+    counts = [
+        connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
+        for some in seqs
+    ]
     found = {**dict(zip(_COUNTS, counts, strict=True)), "n_feedback": _hide_ids(connection, which[2])}
     gone = {"question_digest": None, "request_digest": "", "user_digest": None, "erased": number}
     connection.execute(sa.update(t.decisions).where(which[0]).values(gone))
