@@ -39,6 +39,7 @@ from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback
 from armwise.feedback.log import facts
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
+from armwise.feedback.log.texts import list_texts
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import rollups
 from benchmarks.http_load import connect, request
@@ -102,6 +103,7 @@ def fill(url: str, n: int, join: str) -> None:
                 "decisions": [],
                 "executions": [],
                 "feedback": [],
+                "texts": [],
                 "examples": [],
             }
             for i in range(start, min(n, start + CHUNK)):
@@ -109,6 +111,11 @@ def fill(url: str, n: int, join: str) -> None:
                 made["decisions"].append(facts.decision_row(decision, 3 * i + 1, decision.decided_at))
                 made["executions"].append(facts.execution_row(execution, 3 * i + 2))
                 made["feedback"].append(facts.feedback_row(value, 3 * i + 3, early=False))
+                made["texts"] += [
+                    {"seq": 3 * i + n, "document": document}
+                    for n, fact in enumerate((decision, execution), 1)
+                    if (document := list_texts(fact))
+                ]
                 row = {"join": join, "seq": i + 1, "decision_id": decision.id, "joined_by": 3 * i + 3}
                 made["examples"].append({**row, "metrics": {"right": value.value}})
             for name, some in made.items():

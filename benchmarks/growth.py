@@ -122,7 +122,9 @@ def grow(store: Store, have: int, want: int) -> None:
         )
 
     rollup = t.rollups
-    statements = [copied(table) for table in (t.decisions, t.executions, t.feedback, t.examples, rollup)]
+    statements = [
+        copied(table) for table in (t.decisions, t.executions, t.feedback, t.texts, t.examples, rollup)
+    ]
     with store.reading() as connection:
         start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
     for block in range(have // BLOCK, want // BLOCK):
@@ -138,7 +140,7 @@ def grow(store: Store, have: int, want: int) -> None:
 
 def settle(store: Store, n: int) -> None:
     """Say how long the log is, and remove what is after its end."""
-    facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
+    facts = (t.decisions, t.executions, t.feedback, t.observations, t.ticks, t.texts)
     with store.writing() as connection:
         at = connection.scalar(sa.select(t.decisions.c.logged_at).where(t.decisions.c.seq == 3 * n - 2))
         for table in facts:

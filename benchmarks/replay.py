@@ -50,7 +50,7 @@ COMMIT = 2000
 SEED = 5
 
 QUERY = """
-SELECT x.seq, x.metrics, e.status, e.steps, d.question, d.arms, d.probabilities, d.drawn, d.propensity,
+SELECT x.seq, x.metrics, e.status, e.steps, d.question_digest, d.arms, d.probabilities, d.drawn, d.propensity,
        d.policy, d.version, d.mode, d.decided_at
 FROM examples x
 JOIN decisions d ON d.id = x.decision_id

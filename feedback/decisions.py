@@ -21,7 +21,7 @@ import numpy as np
 from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.events import FAILURES, Context, Cost, Example, Mode, Status
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
-from armwise.feedback.texts import find_value
+from armwise.feedback.texts import digest_question, find_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +365,9 @@ def tabulate(
                 ]
             ),
             id=name,
-            question=np.array([hash(d.id if d.erased else d.context.question) for d in decisions]),
+            question=np.array(
+                [hash(d.id if d.erased else digest_question(d.context.question)) for d in decisions]
+            ),
             episode=np.array([hash(d.id if d.episode_id is None else d.episode_id) for d in decisions]),
             user=np.array([hash(d.id if d.user_digest is None else d.user_digest) for d in decisions]),
             propensity=np.array([_propensity(d.arms, d.probabilities, d.drawn) for d in decisions]),

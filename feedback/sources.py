@@ -34,7 +34,7 @@ from armwise.feedback.decisions import (
     rewards,
 )
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import ELSEWHERE, LABELS, Context, Cost, Example, FeedbackKind
+from armwise.feedback.events import ELSEWHERE, LABELS, Cost, Example, FeedbackKind
 from armwise.feedback.jsonl import ExchangeError, Header, read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import rows as log_rows
@@ -395,7 +395,7 @@ def read_decisions(
             f.decision_id == d.id, f.kind == FeedbackKind.VALUE
         )
         wanted += [
-            *(_text(d.features).label("features"), d.question.label("text")),
+            *(_text(d.features).label("features"), log_rows.select_texts(t.decisions)),
             sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
             sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")).label("share"),
             d.deadline,
@@ -473,8 +473,8 @@ def _read_audited(columns: Columns) -> dict[str, Any]:
         "deadline": np.where(columns["deadline"] > columns["decided_at"], columns["deadline"], nan),
         "rewarded_at": columns["rewarded_at"].astype(np.float64),
         "context": [
-            Context(question, features["sparse"], tuple(features["embedding"]), features["arms"])
-            for question, features in zip(columns["text"], stored, strict=True)
+            log_rows.read_context(texts, features)
+            for texts, features in zip(columns["texts"], stored, strict=True)
         ],
     }
 
@@ -512,7 +512,7 @@ def _about_decisions() -> list[sa.ColumnElement[Any]]:
     return [
         few.label("few"),
         # rows that were erased are taken for different questions
-        sa.case((d.erased.is_(None), d.question), else_=d.id).label("question"),
+        sa.func.coalesce(d.question_digest, d.id).label("question"),
         sa.func.coalesce(d.episode_id, d.id).label("episode"),
         sa.func.coalesce(d.user_digest, d.id).label("user"),
         *(d.decided_at, d.version, d.propensity, d.cost_weight),
@@ -638,7 +638,7 @@ def _build_readable(columns: Columns, build: Callable[[Columns], Decisions]) -> 
     return build({name: values[kept] for name, values in columns.items()})
 
 
-_DOCUMENTS = ("metrics", "probabilities", "features", "tokens_by_model")
+_DOCUMENTS = ("metrics", "probabilities", "features", "texts", "tokens_by_model")
 """Columns of JSON that are read as texts."""
 
 

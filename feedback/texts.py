@@ -1,8 +1,8 @@
 """Names of features, which are texts: `w=lovelace`, `tier=free`.
 
-Policies learn by their pseudonyms (`pseudonym`), so that a name can be overwritten while all that was learned
-from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a caller become features
-through `compress`.
+The log and the policies have them by their pseudonyms (`pseudonym`), so that a name can be erased while all
+that was learned from it stays. `armwise.feedback.log.texts` has the other texts of a fact. Numbers of a
+caller become features through `compress`.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from armwise.feedback.events import (
     ROUTER,
@@ -48,6 +48,11 @@ def pseudonym(text: str) -> str:
     return "#" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def digest_question(question: str) -> str:
+    """Return a digest of 64 bits by which decisions on the same question are found: 16 hexadecimal digits."""
+    return hashlib.blake2b(question.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
 def by_pseudonym(features: Mapping[str, float]) -> dict[str, float]:
     """Return features by the pseudonyms of their names; the names `OURS` stay.
 
@@ -55,16 +60,6 @@ def by_pseudonym(features: Mapping[str, float]) -> dict[str, float]:
     {'#6b7ba71074dfcea9': 1.0, 'length': 0.25}
     """
     return {name if name in OURS else pseudonym(name): value for name, value in features.items()}
-
-
-def bare_features(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of a row of the log, with names replaced by pseudonyms.
-
-    >>> bare_features({"sparse": {"tier=free": 1.0}, "embedding": [0.5], "arms": {"a": {"router": 0.1}}})
-    {'sparse': {'#6b7ba71074dfcea9': 1.0}, 'embedding': [0.5], 'arms': {'a': {'router': 0.1}}}
-    """
-    arms = {arm: by_pseudonym(features) for arm, features in stored["arms"].items()}
-    return {**stored, "sparse": by_pseudonym(stored["sparse"]), "arms": arms}
 
 
 def find_value(features: Mapping[str, float], name: str, otherwise: Otherwise) -> float | Otherwise:

@@ -20,6 +20,7 @@ from armwise.feedback.log.backend import Database, ResultRows, Statement, compil
 from armwise.feedback.log.batch import CommitBatch, Receipt, StoredFacts
 from armwise.feedback.log.episodes import Episodes
 from armwise.feedback.log.facts import Fact, execution_row
+from armwise.feedback.log.rows import select_texts
 from armwise.feedback.log.schema import require_row
 from armwise.feedback.log.under_way import UNDER_WAY_S
 from armwise.feedback.texts import pseudonym
@@ -58,7 +59,7 @@ class Appender:
             compile_statements(database, _head_statements),
             compile_statements(database, _lookups),
         )
-        written = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.ticks)
+        written = (t.decisions, t.executions, t.answer_marks, t.feedback, t.observations, t.ticks, t.texts)
         self._add = database.addition(written, self._sql["move"])
 
     def begin(self, driver: Any, facts: Sequence[Fact], now: float) -> CommitBatch:
@@ -107,7 +108,10 @@ class Appender:
 
     def probe(self, driver: Any, now: float) -> None:
         """Insert and delete a row under the lock of the head, and commit, to show that writes succeed."""
-        filling = Execution("", None, Status.CANCELLED, Cost(), answer=secrets.token_hex(PROBE_BYTES // 2))
+        # not in `texts`, whose rows must not move: `armwise.feedback.log.erasures`
+        filling = Execution(
+            "", None, Status.CANCELLED, Cost(), index_version=secrets.token_hex(PROBE_BYTES // 2)
+        )
         ((seq, at),) = self._lock_head(driver, [], now)
         added = self._add({t.executions: [execution_row(filling, 0)]}, {"to_seq": seq, "to_at": at})
         self._database.exchange(driver, [*added, (self._sql["clear"], {}), _COMMIT])
@@ -132,8 +136,8 @@ def _lookups(database: Database) -> dict[str, sa.ClauseElement]:
     learned = (x.decision_id == d.id) & (x.join == sa.bindparam("join", type_=sa.String))
     about = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq)
     about = about.outerjoin(t.examples, learned)
-    content = sa.cast(f.content, sa.Text)
-    items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, content, f.seq)
+    said = sa.cast(f.labels, sa.Text), select_texts(t.feedback)
+    items = sa.select(f.id, f.kind, f.decision_id, f.episode_id, f.metric, f.value, *said, f.seq)
     among = database.among
     return {
         "executions": sa.select(e.decision_id).where(among(e.decision_id)),

@@ -187,6 +187,8 @@ def limit_numbers(value: Any) -> Any:
     {'tokens': [9007199254740992, 5], 'usd': -9007199254740992}
     """
     match value:
+        case None | str():  # most are, and to find that they are no documents takes longest
+            return value
         case int() | float():
             return max(-LARGEST, min(LARGEST, value)) if value == value else 0.0
         case Mapping() if not _is_plain(value.values()):

@@ -13,8 +13,8 @@ from enum import StrEnum
 from reprlib import repr as _shortened
 from typing import Any
 
-import orjson
 import sqlalchemy as sa
+from orjson import loads
 
 from armwise.feedback.clock import check_stamp
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
@@ -31,11 +31,18 @@ from armwise.feedback.log.facts import (
     observation_row,
 )
 from armwise.feedback.log.limits import Limited
-from armwise.feedback.log.texts import with_texts, without_texts
+from armwise.feedback.log.texts import list_texts, with_texts, without_texts
 from armwise.feedback.log.under_way import UnderWay
 from armwise.feedback.texts import pseudonym
 
 logger = logging.getLogger(__name__)
+
+_LIMITS = {
+    (table, column.name): column.type
+    for table in (t.decisions, t.executions, t.observations)
+    for column in table.c
+    if isinstance(column.type, Limited)
+}
 
 
 class FeedbackStatus(StrEnum):
@@ -168,9 +175,11 @@ class StoredFacts:
         """Build it from the rows of the lookups; `append` and `Episodes.oldest` have their columns."""
         observed = {(name, source, arm) for name, source, arm in observations}
         state = cls({name for (name,) in executions}, observed, {}, {}, defaultdict(_Episode))
-        for name, kind, decision_id, episode_id, metric, value, content, seq in feedback:
+        for name, kind, decision_id, episode_id, metric, value, labels, texts, seq in feedback:
             item = Feedback(name, decision_id, metric, value, episode_id=episode_id, kind=FeedbackKind(kind))
-            item = replace(item, content=orjson.loads(content or "null") or {})
+            item = replace(
+                item, content={**(loads(labels or "null") or {}), **loads(texts or "{}").get("content", {})}
+            )
             state.feedback[pseudonym(name), item.kind] = item, seq
         for name, *target in decisions:
             state.decisions[name] = _target(*target)
@@ -274,7 +283,7 @@ class CommitBatch:
                     raise ConflictError(f"decision id {fact.id!r} is already taken", fact)
                 self._next(fact.decided_at)
                 erased = self.erased_by.get(fact.id)
-                self._insert(t.decisions, decision_row(fact, self.seq, self.at, erased))
+                self._insert(t.decisions, decision_row(fact, self.seq, self.at, erased), fact)
                 self.stored.askers[fact.id] = fact.asked_by, self.seq
                 target = _target(fact.decided_at, fact.deadline, self.at)
                 self.stored.decisions[fact.id] = target
@@ -288,7 +297,7 @@ class CommitBatch:
                     return Receipt()
                 self.stored.observations.add(key)
                 self._next(fact.observed_at)
-                self._insert(t.observations, observation_row(fact, self.seq))
+                self._insert(t.observations, observation_row(fact, self.seq), fact)
             case Feedback():
                 return self._add_feedback(fact)
             case Tick():
@@ -302,23 +311,31 @@ class CommitBatch:
             return Receipt()
         self.stored.executions.add(name)
         self._next(execution.finished_at)
-        self._insert(t.executions, execution_row(execution, self.seq))
+        self._insert(t.executions, execution_row(execution, self.seq), execution)
         asked_by, decision_seq = self.stored.askers.get(name, (None, 0))
         if asked_by is not None and (marks := mark_rows(execution, decision_seq, asked_by)):
             self.rows[t.answer_marks].extend(marks)
         return Receipt(self.seq)
 
-    def _insert(self, table: sa.Table, row: dict[str, Any]) -> None:
-        """Add a row; values beyond the limits of their columns are replaced, with a warning."""
-        for column in table.c:
-            value = row[column.name]
-            within = column.type.within(value) if isinstance(column.type, Limited) else limit_numbers(value)
-            if within is not value and within != value:
-                about = row["id" if table is t.decisions else "decision_id"]
-                shown = _shortened(within), table.name, column.name, about, _shortened(value)
-                logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
-                row[column.name] = within
+    def _insert(self, table: sa.Table, row: dict[str, Any], fact: Fact) -> None:
+        """Add a row and the texts of its fact; values beyond the limits are replaced, with a warning."""
+        texts = list_texts(fact)
+        for part in (row, texts):
+            for name, value in part.items():
+                limits = _LIMITS.get((table, name))
+                within = limit_numbers(value) if limits is None else limits.within(value)
+                if within is not value and within != value:
+                    about = row.get("decision_id") or row["id"]
+                    shown = _shortened(within), table.name, name, about, _shortened(value)
+                    logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
+                    part[name] = within
         self.rows[table].append(row)
+        self._insert_texts(texts)
+
+    def _insert_texts(self, texts: Mapping[str, Any]) -> None:
+        """Add the texts of the newest fact, if it has any."""
+        if texts:
+            self.rows[t.texts].append({"seq": self.seq, "document": texts})
 
     def _next(self, at: float) -> None:
         check_stamp(at, self.now)
@@ -343,6 +360,7 @@ class CommitBatch:
         if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
             rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
         rows.append(row)
+        self._insert_texts(list_texts(item))
         return Receipt(self.seq, self._status(item))
 
     def _count(self, item: Feedback, most: int) -> None:

@@ -19,7 +19,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import Database, compile_statements, dumps
 from armwise.feedback.log.facts import mark_digest
 from armwise.feedback.log.limits import LONGEST_MARK
-from armwise.feedback.log.rows import read_tokens
+from armwise.feedback.log.rows import read_tokens, select_text
 from armwise.feedback.log.store import Store
 
 
@@ -91,14 +91,14 @@ def list_answered_turns(store: Store, episode: str) -> list[AnsweredTurn]:
         if len(rows) == ROUND:
             rows += connection.execute(_FIRST_TURN, {"episode": episode, "before": rows[-1].seq})
     return [
-        AnsweredTurn(tokens, row.decided_at, bool(row.passages))
+        AnsweredTurn(tokens, row.decided_at, row.n_passages > 0)
         for row in reversed(rows)
         if (tokens := read_tokens(row.tokens_by_model))
     ]
 
 
 _ANSWERED = (
-    sa.select(_d.seq, _d.decided_at, _e.passages, _e.tokens_by_model)
+    sa.select(_d.seq, _d.decided_at, _e.n_passages, _e.tokens_by_model)
     .join_from(t.decisions, t.executions, _e.decision_id == _d.id)
     .where(_IN_EPISODE, _d.policy != LABELS)
 )
@@ -123,10 +123,10 @@ def previous_turn(store: Store, decision: Decision) -> EarlierTurn | None:
     newest = rows[0]
     began = newest
     for row in rows[1:]:
-        if began.mode != Mode.FORCED or row.question != newest.question:
+        if began.mode != Mode.FORCED or row.question_digest != newest.question_digest:
             break
         began = row
-    return EarlierTurn(began.id, newest.question, newest.served or newest.drawn, newest.decided_at)
+    return EarlierTurn(began.id, newest.question or "", newest.served or newest.drawn, newest.decided_at)
 
 
 def _conversation(decision: Decision) -> dict[str, str | None]:
@@ -135,10 +135,12 @@ def _conversation(decision: Decision) -> dict[str, str | None]:
 
 _IN_CONVERSATION = _IN_EPISODE & _d.asked_by.is_not_distinct_from(sa.bindparam("asked_by"))
 
+_QUESTION = select_text(t.decisions, "question").label("question")
+
 _POSITION = sa.select(_d.seq).where(_d.id == sa.bindparam("named"), _IN_EPISODE)
 
 _TURNS_BEFORE = (
-    sa.select(_d.id, _d.mode, _d.question, _d.drawn, _e.served, _d.decided_at)
+    sa.select(_d.id, _d.mode, _d.question_digest, _d.drawn, _e.served, _d.decided_at, _QUESTION)
     .outerjoin_from(t.decisions, t.executions, _e.decision_id == _d.id)
     .where(_IN_CONVERSATION, _d.seq < _POSITION.scalar_subquery(), _d.policy != LABELS)
     .order_by(_d.seq.desc())
@@ -205,8 +207,10 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
         seqs, answers = [*dict.fromkeys(newest.values())], dict[int, MarkedAnswer]()
         for first in range(0, len(seqs), _AT_ONCE):
             for row in connection.execute(_MARKED, {"seqs": seqs[first : first + _AT_ONCE]}):
-                upstream_id = row.marks[0] if row.marks else ""
-                answers[row.seq] = MarkedAnswer(row.id, row.served, upstream_id, row.episode_id, row.question)
+                upstream_id = row.document["marks"][0]
+                answers[row.seq] = MarkedAnswer(
+                    row.id, row.served, upstream_id, row.episode_id, row.question or ""
+                )
     return {mark: answers[newest[digest]] for mark, digest in named.items() if newest.get(digest) in answers}
 
 
@@ -219,8 +223,9 @@ def _newest_of_each(database: Database) -> dict[str, sa.ClauseElement]:
 
 
 _MARKED = (
-    sa.select(_d.seq, _d.id, _e.served, _e.marks, _d.episode_id, _d.question)
+    sa.select(_d.seq, _d.id, _e.served, t.texts.c.document, _d.episode_id, _QUESTION)
     .join_from(t.decisions, t.executions, _e.decision_id == _d.id)
+    .join(t.texts, t.texts.c.seq == _e.seq)
     .where(_d.seq.in_(sa.bindparam("seqs", expanding=True)))
 )
 

@@ -1,9 +1,9 @@
 """Erase texts that people wrote and read, keep the numbers that are learned from, and record the erasure.
 
-Questions, answers, passages shown, stages, errors, comments, corrections and tags are overwritten in place.
-Names of features and ids of feedback become pseudonyms, by which they are still learned and looked up. Arms,
-probabilities, values of features, costs and values stay, so that a training log, its digests and the
-evaluations are the same afterwards. A later fact on an erased decision is stored without its texts, and so is
+Texts have a table of their own, so to erase them is to remove its rows; `armwise.feedback.log.texts` lists
+them. The facts stay, with arms, probabilities, values of features, costs and values, so that a training log,
+its digests and the evaluations are the same afterwards. Ids of feedback become pseudonyms, by which they are
+still looked up. A later fact on an erased decision is stored without its texts, and so is
 a decision of an erased user or episode that was under way. `docs/reference/texts.md` lists what an erasure
 does to each column.
 """
@@ -11,19 +11,16 @@ does to each column.
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.rows import read_feedback
 from armwise.feedback.log.store import Store, insert, row_time
-from armwise.feedback.log.texts import without_texts
 from armwise.feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
 from armwise.feedback.log.under_way import Scope as Scope
 from armwise.feedback.log.under_way import subject_digest
-from armwise.feedback.texts import bare_features
+from armwise.feedback.texts import pseudonym
 
 DAY_S = 86_400.0
 
@@ -33,7 +30,12 @@ AT_ONCE = 1000
 PAUSE_S = 3600.0
 """Seconds between erasures by age while fewer than `AT_ONCE` positions are due."""
 
-_d, _e, _f, _o = t.decisions.c, t.executions.c, t.feedback.c, t.observations.c
+EMPTY = 1000
+"""Emptied rows that stay before the texts that are left, and fill more pages than rows move between."""
+
+_FACTS = (t.decisions, t.executions, t.feedback, t.observations)
+
+_d, _e, _f, _o = (table.c for table in _FACTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,8 @@ def _erase(
         row = {"at": at, "scope": subject[0].value, "by": by, "subject": digest, **dict.fromkeys(_COUNTS, 0)}
         number = insert(connection, t.erasures, row)
         feedback = _f.decision_id.in_(ids) | named
-        counts = _overwrite(
-            connection, number, which, _e.decision_id.in_(new), feedback, _o.decision_id.in_(new)
-        )
+        of_these = _e.decision_id.in_(new), feedback, _o.decision_id.in_(new)
+        counts = _erase_texts(connection, number, (which & _d.erased.is_(None), *of_these))
         connection.execute(sa.update(t.erasures).where(t.erasures.c.seq == number).values(counts))
     store.forget()
     return next(record for record in erasures(store) if record.number == number)
@@ -196,7 +197,9 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         ids = sa.select(_d.id).where(between(_d.seq))
         feedback = _f.decision_id.in_(ids) | between(_f.seq)  # the latter on episodes
         of_these = _e.decision_id.in_(ids), feedback, _o.decision_id.in_(ids)
-        counts = _overwrite(connection, number, between(_d.seq), *of_these)
+        which = between(_d.seq) & _d.erased.is_(None), *of_these
+        counts = _erase_texts(connection, number, which, between(t.texts.c.seq))
+        connection.execute(_DROP, {"upto": end})
         added = {name: so_far[name] + n for name, n in counts.items()}
         moved = sa.update(t.erasures).where(t.erasures.c.seq == number).values(at=now, upto=end, **added)
         connection.execute(moved)
@@ -222,7 +225,7 @@ def erasures(store: Store) -> list[Erasure]:
     ]
 
 
-_COUNTS = ("n_decisions", "n_executions", "n_feedback", "n_observations")
+_COUNTS = tuple(f"n_{table.name}" for table in _FACTS)
 
 _LAST_BY_AGE = (
     sa.select(*(t.erasures.c[name] for name in ("seq", "at", "upto", *_COUNTS)))
@@ -246,75 +249,68 @@ _NEWEST_OLD_FEEDBACK = sa.select(sa.func.max(_f.seq)).where(
 )
 
 
+_LAST_EMPTY = (
+    sa.select(t.texts.c.seq)
+    .where(t.texts.c.seq <= sa.bindparam("upto"))
+    .order_by(t.texts.c.seq.desc())
+    .offset(EMPTY)
+    .limit(1)
+)
+
+_DROP = sa.delete(t.texts).where(t.texts.c.seq <= _LAST_EMPTY.scalar_subquery())
+
+
 def _lock(connection: sa.Connection) -> None:
     """Block appends until the transaction ends: they have to see what it erases."""
     connection.execute(sa.select(t.log.c.seq).with_for_update())
 
 
-def _overwrite(connection: sa.Connection, number: int, *which: sa.ColumnElement[bool]) -> dict[str, int]:
-    """Overwrite the texts of decisions, executions, feedback and observations; return the number of each."""
-    decided, executed, fed_back, observed = which
-    empty = sa.literal([], sa.JSON)
-    gone = {"answer": sa.case((sa.column("answer").is_not(None), "")), "error": "", "passages": empty}
-    of_execution = {**gone, "stages": sa.null(), "marks": sa.null()}
-    n_feedback = _overwrite_feedback(connection, fed_back)
-    marked = t.answer_marks.c.decision_seq.in_(sa.select(_d.seq).where(decided))
-    connection.execute(sa.delete(t.answer_marks).where(marked))
-    _overwrite_features(connection, decided)
-    _fill(connection, sa.update(t.executions).where(executed), *gone, "stages", "marks")
-    _fill(connection, sa.update(t.observations).where(observed), *gone)
-    done = [
-        connection.execute(sa.update(t.executions).where(executed).values(**of_execution)),
-        connection.execute(sa.update(t.observations).where(observed).values(**gone)),
-        connection.execute(
-            sa.update(t.decisions)
-            .where(decided, _d.erased.is_(None))
-            .values(question="", request_digest="", user_digest=None, erased=number)
-        ),
-    ]
-    n_executions, n_observations, n_decisions = (result.rowcount for result in done)
-    return dict(zip(_COUNTS, (n_decisions, n_executions, n_feedback, n_observations), strict=True))
+def _erase_texts(
+    connection: sa.Connection,
+    number: int,
+    which: tuple[sa.ColumnElement[bool], ...],
+    *also: sa.ColumnElement[bool],
+) -> dict[str, int]:
+    """Remove the texts of facts, and mark the decisions; return the number of facts by table.
 
-
-def _fill(
-    connection: sa.Connection, update: sa.Update, *names: str, rows: Sequence[Mapping[str, object]] = ()
-) -> None:
-    """Fill texts of an SQLite file with zeros of their length, before an update makes the rows shorter.
-
-    A row that keeps its size is overwritten in place. One that shrinks lets SQLite move other rows to another
-    page, and what they had stays on the old one: their texts have to be gone by then.
+    Args:
+        connection: A transaction that blocks appends.
+        number: Number of the erasure.
+        which: Conditions on decisions with texts, and on executions, feedback and observations.
+        also: Conditions on further rows of `texts`.
     """
-    if connection.dialect.name == "sqlite":
-        sizes = {name: sa.func.length(sa.cast(sa.column(name), sa.LargeBinary)) for name in names}
-        zeros = {name: sa.func.substr(sa.func.hex(sa.func.zeroblob(n)), 1, n) for name, n in sizes.items()}
-        connection.execute(update.values(zeros), rows or None)
+    seqs = [sa.select(table.c.seq).where(some) for table, some in zip(_FACTS, which, strict=True)]
+    _remove(connection, sa.or_(t.texts.c.seq.in_(sa.union_all(*seqs)), *also))
+    connection.execute(sa.delete(t.answer_marks).where(t.answer_marks.c.decision_seq.in_(seqs[0])))
+    counts = [
+        connection.execute(sa.select(sa.func.count()).select_from(some.subquery())).scalar_one()
+        for some in seqs
+    ]
+    found = {**dict(zip(_COUNTS, counts, strict=True)), "n_feedback": _hide_ids(connection, which[2])}
+    gone = {"question_digest": None, "request_digest": "", "user_digest": None, "erased": number}
+    connection.execute(sa.update(t.decisions).where(which[0]).values(gone))
+    return found
 
 
-def _overwrite_features(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    """Overwrite names of features with their pseudonyms."""
-    query = sa.select(_d.seq, _d.features).where(which, _d.erased.is_(None)).order_by(_d.seq)
-    update = sa.update(t.decisions).where(_d.seq == sa.bindparam("of")).values(features=sa.bindparam("bare"))
-    rows = connection.execute(query).all()
-    _fill(connection, sa.update(t.decisions).where(which, _d.erased.is_(None)), "question", "features")
-    changed = [{"of": seq, "bare": bare_features(features)} for seq, features in rows]
-    for first in range(0, len(changed), AT_ONCE):
-        connection.execute(update, changed[first : first + AT_ONCE])
+def _remove(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    """Delete texts; in an SQLite file, overwrite them in place by an empty document of the same length.
+
+    A page that loses many of its rows gets some from its neighbours, and these rows stay on the pages they
+    had, where their own erasure would not find them.
+    """
+    if connection.dialect.name != "sqlite":
+        connection.execute(sa.delete(t.texts).where(which))
+        return
+    size = sa.func.length(sa.cast(t.texts.c.document, sa.LargeBinary))
+    empty = sa.func.printf("%-*s", size, "{}")
+    connection.execute(sa.update(t.texts).where(which).values(document=empty))
 
 
-def _overwrite_feedback(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-    """Overwrite the texts of feedback except labels, in Python: the databases share no JSON functions."""
-    changed: list[dict[str, object]] = []
-    for row in connection.execute(sa.select(t.feedback).where(which).order_by(_f.seq)):
-        item = read_feedback(row)
-        if (left := without_texts(item)) != item:
-            changed.append({"of": row.seq, "name": left.id, "said": dict(left.content) or None})
+def _hide_ids(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    """Overwrite ids of feedback with their pseudonyms; return their number."""
+    found = connection.execute(sa.select(_f.seq, _f.id).where(which).order_by(_f.seq))
+    changed = [{"of": seq, "name": name} for seq, old in found if (name := pseudonym(old)) != old]
     if changed:
         update = sa.update(t.feedback).where(_f.seq == sa.bindparam("of"))
-        _fill(connection, update, "content", "tags", rows=[{"of": row["of"]} for row in changed])
-        values = {
-            "id": sa.bindparam("name"),
-            "content": sa.bindparam("said"),
-            "tags": sa.literal({}, sa.JSON),
-        }
-        connection.execute(update.values(values), changed)
+        connection.execute(update.values(id=sa.bindparam("name")), changed)
     return len(changed)

@@ -1,11 +1,13 @@
-"""Write facts as rows of the tables."""
+"""Write facts as rows of the tables, except for their texts (`armwise.feedback.log.texts`)."""
 
 import hashlib
-from dataclasses import asdict
+from dataclasses import fields
 
-from armwise.feedback.events import Decision, Execution, Feedback, Observation, Tick
+from armwise.feedback.events import Cost, Decision, Execution, Feedback, Observation, Tick
 from armwise.feedback.log.backend import storable
-from armwise.feedback.log.limits import LONGEST_FINISH, LONGEST_MARK, MOST_MARKS
+from armwise.feedback.log.limits import LONGEST_FINISH, limit_marks
+from armwise.feedback.log.texts import list_labels
+from armwise.feedback.texts import by_pseudonym, digest_question
 
 Fact = Decision | Execution | Feedback | Observation | Tick
 
@@ -26,11 +28,11 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
         "deferred": d.deferred,
         "episode_id": d.episode_id,
         "request_digest": d.request_digest,
-        "question": storable(d.context.question),
+        "question_digest": None if d.erased else digest_question(d.context.question),
         "arms": d.arms,
         "probabilities": d.probabilities,
         "features": {
-            "sparse": d.context.features,
+            "sparse": by_pseudonym(d.context.features),
             "embedding": d.context.embedding,
             "arms": d.context.arms,
             **({"masked": d.masked} if d.masked else {}),
@@ -45,6 +47,13 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
     }
 
 
+_PARTS = tuple(part.name for part in fields(Cost))
+
+
+def _spell_out(cost: Cost) -> dict[str, float]:
+    return {name: getattr(cost, name) for name in _PARTS}  # `asdict` copies each part
+
+
 def execution_row(e: Execution, seq: int) -> dict[str, object]:
     """Return the row of an execution at a position of the log."""
     return {
@@ -52,27 +61,20 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "decision_id": e.decision_id,
         "served": e.served,
         "status": e.status.value,
-        **asdict(e.cost),
-        "passages": e.passages,
-        "answer": None if e.answer is None else storable(e.answer),
-        "error": storable(e.error),
+        **_spell_out(e.cost),
+        "n_passages": len(e.passages),
+        "answered": e.answer is not None,
         "finished_at": e.finished_at,
-        "stages": e.stages,
         "index_version": e.index_version or None,
         "cached": e.cached,
         "tokens_by_model": dict(e.tokens_by_model) or None,
         "finish_reason": storable(e.finish_reason)[:LONGEST_FINISH],
-        "marks": _limit_marks(e) or None,
     }
-
-
-def _limit_marks(e: Execution) -> list[str]:
-    return [mark if len(mark) <= LONGEST_MARK else "" for mark in e.marks[:MOST_MARKS]]
 
 
 def mark_rows(e: Execution, decision_seq: int, asked_by: str) -> list[dict[str, object]]:
     """Return the rows by which the marks of an execution are found; its decision is asked by `asked_by`."""
-    digests = dict.fromkeys(mark_digest(mark) for mark in _limit_marks(e) if mark)
+    digests = dict.fromkeys(mark_digest(mark) for mark in limit_marks(e.marks) if mark)
     return [{"asked_by": asked_by, "mark": digest, "decision_seq": decision_seq} for digest in digests]
 
 
@@ -95,15 +97,13 @@ def observation_row(o: Observation, seq: int) -> dict[str, object]:
         "share": o.share,
         "propensity": o.propensity,
         "value": o.value,
-        **asdict(o.cost),
+        **_spell_out(o.cost),
         "judge": storable(o.judge),
         "judge_tokens": judged.prompt_tokens + judged.completion_tokens,
         "judge_s": judged.llm_s,
         "judge_usd": judged.usd,
         "swapped": o.swapped,
-        "passages": o.passages,
-        "answer": None if o.answer is None else storable(o.answer),
-        "error": storable(o.error),
+        "answered": o.answer is not None,
         "observed_at": o.observed_at,
     }
 
@@ -122,9 +122,8 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "value": f.value,
         "received_at": f.received_at,
         "event_time": f.event_time,
-        "tags": dict(f.tags),
         "source": f.source,
         "key": f.key,
         "rater": f.rater,
-        "content": dict(f.content) or None,
+        "labels": list_labels(f.content) or None,
     }

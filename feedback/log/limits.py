@@ -4,7 +4,7 @@ Callers' values are refused at the door: by the API, an import or a verb. What a
 reports beyond them, such as 10^30 tokens, is written as the nearest limit, with a warning.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -28,6 +28,11 @@ MOST_MARKS, LONGEST_MARK = 300, 256
 
 LATEST = 4_102_444_800.0
 """Latest time of a fact, seconds since the epoch: the first of January 2100."""
+
+
+def limit_marks(marks: Sequence[str]) -> list[str]:
+    """Return the marks of an execution that are kept; too long ones are empty."""
+    return [mark if len(mark) <= LONGEST_MARK else "" for mark in marks[:MOST_MARKS]]
 
 
 class Limited:

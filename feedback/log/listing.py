@@ -23,6 +23,7 @@ from armwise.feedback.log.rows import (
     read_decision,
     read_tokens,
     readable,
+    select_text,
 )
 from armwise.feedback.log.store import Store
 from armwise.feedback.reward import RewardRule
@@ -93,7 +94,9 @@ class DecisionFilter:
             "metric": lambda name: fed.where(f.metric == name),
             "episode": lambda name: d.episode_id == name,
             "key": lambda key: fed.where(f.key == key),
-            "text": lambda text: sa.func.lower(d.question).contains(text.lower(), autoescape=True),
+            "text": lambda text: sa.func.lower(select_text(t.decisions, "question")).contains(
+                text.lower(), autoescape=True
+            ),
             "prefix": lambda prefix: d.id.startswith(prefix, autoescape=True),
             "excluded_id_part": lambda separator: ~d.id.contains(separator, autoescape=True),
         }
@@ -203,7 +206,9 @@ def decisions(
         if full:
             low = min(outcomes)
         rows = connection.execute(
-            sa.select(*WITHOUT_FEATURES, d.seq, sa.func.substr(t.executions.c.answer, 1, ANSWER_CHARS))
+            sa.select(
+                *WITHOUT_FEATURES, d.seq, sa.func.substr(select_text(t.executions, "answer"), 1, ANSWER_CHARS)
+            )
             .outerjoin_from(t.decisions, t.executions, t.executions.c.decision_id == d.id)
             .where(d.seq.in_(outcomes))
             .order_by(d.seq.desc())
@@ -281,14 +286,15 @@ def stages(store: Store, served: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """
     e, after = t.executions.c, 0
     while True:
-        query = sa.select(e.seq, e.decision_id, e.stages).where(
-            e.seq > after, e.served == served, e.stages.is_not(None)
-        )
+        query = sa.select(e.seq, e.decision_id, t.texts.c.document).join(t.texts, t.texts.c.seq == e.seq)
+        query = query.where(e.seq > after, e.served == served)
         with store.reading() as connection:
             rows = connection.execute(query.order_by(e.seq).limit(STAGES_AT_ONCE)).all()
         if not rows:
             return
-        yield from ((row.decision_id, tuple(row.stages or ())) for row in rows)
+        yield from (
+            (row.decision_id, tuple(row.document["stages"])) for row in rows if "stages" in row.document
+        )
         after = rows[-1].seq
 
 

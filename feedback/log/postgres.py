@@ -198,12 +198,11 @@ class PostgreSQL:
         return (getattr(error, "sqlstate", None) or "").startswith(_DAMAGED)
 
     def forget(self) -> None:
-        """Vacuum the tables of facts, so that overwritten rows disappear from queries and dumps.
+        """Vacuum what an erasure writes, so that removed rows disappear from queries and dumps.
 
         Their bytes stay in free space of pages until it is reused, and in the write-ahead log.
         """
-        facts = (t.decisions, t.executions, t.feedback, t.observations)
-        tables = ", ".join(table.name for table in (*facts, t.answer_marks))
+        tables = ", ".join(table.name for table in (t.texts, t.decisions, t.feedback, t.answer_marks))
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             self._allow(connection, None)  # a large table takes minutes
             try:

@@ -31,8 +31,32 @@ from armwise.feedback.reward import NUMBERS, RewardRule
 logger = logging.getLogger(__name__)
 
 
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """Return a JSON column as text, so that it is decoded row by row rather than for all rows at once."""
+    return sa.cast(column, sa.Text)
+
+
+def select_texts(table: sa.Table) -> sa.ColumnElement[str]:
+    """Return the texts of a fact, as JSON; NULL: it has none, or they were erased."""
+    return _select_part(table, _text(t.texts.c.document)).label("texts")
+
+
+def select_text(table: sa.Table, name: str) -> sa.ColumnElement[str]:
+    """Return one text of a fact; NULL: it has none, or it was erased."""
+    return _select_part(table, t.texts.c.document[name].as_string())
+
+
+def _select_part(table: sa.Table, part: sa.ColumnElement[str]) -> sa.ScalarSelect[str]:
+    return sa.select(part).where(t.texts.c.seq == table.c.seq).correlate(table).scalar_subquery()
+
+
+OBSERVATIONS, FEEDBACK = (sa.select(table, select_texts(table)) for table in (t.observations, t.feedback))
+"""Queries of the rows that `read_observation` and `read_feedback` read."""
+
+
 def read_observation(row: sa.Row[Any]) -> Observation:
-    """Return the fact in a row of `observations`; all of the judge's tokens become prompt tokens."""
+    """Return the fact in a row of `OBSERVATIONS`; all of the judge's tokens become prompt tokens."""
+    texts = loads(row.texts or "{}")
     return Observation(
         row.decision_id,
         ObservationSource(row.source),
@@ -44,15 +68,16 @@ def read_observation(row: sa.Row[Any]) -> Observation:
         row.judge,
         Cost(prompt_tokens=row.judge_tokens, llm_s=row.judge_s, usd=row.judge_usd),
         row.swapped,
-        tuple(row.passages),
-        row.answer,
-        row.error,
+        tuple(texts.get("passages", ())),
+        texts.get("answer", "" if row.answered else None),
+        texts.get("error", ""),
         row.observed_at,
     )
 
 
 def read_feedback(row: sa.Row[Any]) -> Feedback:
-    """Return the fact in a row of `feedback`."""
+    """Return the fact in a row of `FEEDBACK`."""
+    texts = loads(row.texts or "{}")
     return Feedback(
         row.id,
         row.decision_id,
@@ -60,19 +85,14 @@ def read_feedback(row: sa.Row[Any]) -> Feedback:
         row.value,
         row.received_at,
         row.event_time,
-        row.tags,
+        texts.get("tags", {}),
         row.episode_id,
         FeedbackKind(row.kind),
         row.source,
         row.key,
-        row.content or {},
+        {**(row.labels or {}), **texts.get("content", {})},
         row.rater,
     )
-
-
-def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """Return a JSON column as text, so that it is decoded row by row rather than for all rows at once."""
-    return sa.cast(column, sa.Text)
 
 
 class StepNumber(sa.ColumnElement[float]):
@@ -105,7 +125,7 @@ CANDIDATE = StepNumber("canary", "version")
 
 DECISION = (
     t.decisions.c.id,
-    t.decisions.c.question,
+    select_texts(t.decisions),
     _text(t.decisions.c.features),
     _text(t.decisions.c.arms),
     _text(t.decisions.c.probabilities),
@@ -126,11 +146,11 @@ DECISION = (
 )
 """The columns that `read_decision` reads, in its order."""
 
-_ID, _QUESTION, _, *_REST = DECISION
+_ID, _TEXTS, _, *_REST = DECISION
 
 WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
     _ID,
-    _QUESTION,
+    _TEXTS,
     sa.literal('{"sparse": {}, "embedding": [], "arms": {}}'),
     *_REST,
 )
@@ -139,13 +159,13 @@ WITHOUT_FEATURES: tuple[sa.ColumnElement[Any], ...] = (
 
 def read_decision(row: Sequence[Any]) -> Decision:
     """Return the fact in the columns `DECISION`."""
-    name, question, features, arms, probabilities, drawn, policy, version, mode, *rest = row
+    name, texts, features, arms, probabilities, drawn, policy, version, mode, *rest = row
     decided_at, deadline, episode_id, request_digest, draw_id, deferred, cost_weight, *rest = rest
     steps, erased, asked_by = rest
     stored = loads(features)
     return Decision(
         name,
-        Context(question, stored["sparse"], tuple(stored["embedding"]), stored["arms"]),
+        read_context(texts, stored),
         tuple(loads(arms)),
         tuple(loads(probabilities)),
         drawn,
@@ -165,6 +185,14 @@ def read_decision(row: Sequence[Any]) -> Decision:
         erased=erased is not None,
         asked_by=asked_by,
     )
+
+
+def read_context(texts: str | None, features: Mapping[str, Any]) -> Context:
+    """Return what a policy saw, from the texts of a decision, as JSON, and its features."""
+    read, sparse = loads(texts or "{}"), features["sparse"]
+    if names := read.get("names"):
+        sparse = dict(zip(names, sparse.values(), strict=False))  # a list leaves features out
+    return Context(read.get("question", ""), sparse, tuple(features["embedding"]), features["arms"])
 
 
 Row = TypeVar("Row")
@@ -241,22 +269,23 @@ def load_executions(connection: sa.Connection, ids: Sequence[str]) -> dict[str, 
             row.served,
             Status(row.status),
             read_cost(row),
-            tuple(row.passages),
-            row.answer,
-            row.error,
+            tuple(texts.get("passages", ())),
+            texts.get("answer", "" if row.answered else None),
+            texts.get("error", ""),
             row.finished_at,
-            tuple(row.stages or ()),
+            tuple(texts.get("stages", ())),
             row.index_version or "",
             row.cached,
             read_tokens(row.tokens_by_model),
             row.finish_reason,
-            tuple(row.marks or ()),
+            tuple(texts.get("marks", ())),
         )
         for row in rows
+        for texts in [loads(row.texts or "{}")]
     }
 
 
-_EXECUTIONS = sa.select(t.executions).where(
+_EXECUTIONS = sa.select(t.executions, select_texts(t.executions)).where(
     t.executions.c.decision_id.in_(sa.bindparam("ids", expanding=True))
 )
 

@@ -29,6 +29,8 @@ from armwise.feedback.log.database import borrow, open_database, translate_error
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.rows import (
     DECISION,
+    FEEDBACK,
+    OBSERVATIONS,
     WITHOUT_FEATURES,
     load_executions,
     read_decision,
@@ -128,13 +130,11 @@ _d, _f, _o, _x = t.decisions.c, t.feedback.c, t.observations.c, t.examples.c
 
 _RECORDED = sa.select(*DECISION, _d.seq, _d.logged_at, _d.propensity).where(_d.id == sa.bindparam("about"))
 
-_FEEDBACK = (
-    sa.select(t.feedback)
-    .where((_f.decision_id == sa.bindparam("about")) | (_f.episode_id == sa.bindparam("episode")))
-    .order_by(_f.seq)
-)
+_FEEDBACK = FEEDBACK.where(
+    (_f.decision_id == sa.bindparam("about")) | (_f.episode_id == sa.bindparam("episode"))
+).order_by(_f.seq)
 
-_OBSERVATIONS = sa.select(t.observations).where(_o.decision_id == sa.bindparam("about")).order_by(_o.seq)
+_OBSERVATIONS = OBSERVATIONS.where(_o.decision_id == sa.bindparam("about")).order_by(_o.seq)
 
 _LEARNED = sa.select(_x.seq, _x.metrics, _x.turns).where(
     _x.decision_id == sa.bindparam("about"), _x.join == sa.bindparam("of_join")
@@ -324,7 +324,7 @@ class Store:
         f, after = t.feedback.c, 0
         while True:
             with self.reading() as connection:
-                query = sa.select(t.feedback).where(f.seq > after).order_by(f.seq).limit(chunk)
+                query = FEEDBACK.where(f.seq > after).order_by(f.seq).limit(chunk)
                 rows = connection.execute(query).all()
             if not rows:
                 return

@@ -4,13 +4,14 @@ Facts. Every row has a position in the one order of the log, `seq`, from 1 and w
 
 decisions    draws, each committed before its answer is sent
 executions   outcomes: at most one row a decision
-answer_marks index of the marks of executions, by caller and digest: which answer a request continues
 feedback     values, retractions of values, and activations: the answer was shown
 observations second answers and grades of a judge, apart from the reward
+texts        what people wrote and read: at most one row a fact, which an erasure removes
+answer_marks index of the marks of executions, by caller and digest: which answer a request continues
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
 log          one row: number of the tables, last position and latest time of the facts, and the secret that
              makes draws unpredictable. Every transaction that appends locks it
-erasures     records that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
+erasures     records that rows of `texts` were removed, by `armwise.feedback.log.erasures`; the facts stay
 
 Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order
@@ -99,7 +100,7 @@ decisions = Table(
     Column("deferred", Boolean, nullable=False),
     Column("episode_id", String(128)),
     Column("request_digest", String(64), nullable=False),
-    Column("question", Text, nullable=False),
+    Column("question_digest", String(16)),
     Column("arms", JSON, nullable=False),
     Column("probabilities", JSON, nullable=False),
     Column("features", JSON, nullable=False),
@@ -169,16 +170,13 @@ executions = Table(
     Column("retrieval_s", Amount(), nullable=False),
     Column("llm_s", Amount(), nullable=False),
     Column("usd", Amount(), nullable=False),
-    Column("passages", JSON, nullable=False),
-    Column("answer", Text),
-    Column("error", Text, nullable=False),
+    Column("n_passages", Count(), nullable=False),
+    Column("answered", Boolean, nullable=False),
     Column("finished_at", Time(), nullable=False),
-    Column("stages", JSON),
     Column("index_version", Text),
     Column("cached", Boolean, nullable=False),
     Column("tokens_by_model", JSON),
     Column("finish_reason", String(64), nullable=False),
-    Column("marks", JSON),
 )
 
 answer_marks = Table(
@@ -203,10 +201,9 @@ feedback = Table(
     Column("value", Amount(-LARGEST, LARGEST)),
     Column("received_at", Time(), nullable=False),
     Column("event_time", Setting(0.0, LATEST)),
-    Column("tags", JSON, nullable=False),
     Column("source", String(16)),
     Column("key", String(128)),
-    Column("content", JSON),
+    Column("labels", JSON),
     Column("rater", String(128)),
     UniqueConstraint("id", "kind"),
 )
@@ -239,12 +236,12 @@ observations = Table(
     Column("judge_s", Amount(), nullable=False),
     Column("judge_usd", Amount(), nullable=False),
     Column("swapped", Boolean, nullable=False),
-    Column("passages", JSON, nullable=False),
-    Column("answer", Text),
-    Column("error", Text, nullable=False),
+    Column("answered", Boolean, nullable=False),
     Column("observed_at", Time(), nullable=False),
     UniqueConstraint("decision_id", "source", "arm"),
 )
+
+texts = Table("texts", metadata, _position(), Column("document", JSON, nullable=False))
 
 ticks = Table("ticks", metadata, _position(), Column("at", Time(), nullable=False))
 

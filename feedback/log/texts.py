@@ -1,4 +1,4 @@
-"""Change the texts of a fact: redact them, or clear them after an erasure."""
+"""The texts of a fact: which they are, how to redact them, and the fact without them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -7,18 +7,52 @@ from typing import Any, TypeVar
 from armwise.feedback.events import (
     COMMENT,
     DEMONSTRATION,
-    Context,
     Decision,
     Execution,
     Feedback,
     Observation,
 )
+from armwise.feedback.log.limits import limit_marks
 from armwise.feedback.texts import by_pseudonym, pseudonym
 
 F = TypeVar("F")
 
 WRITTEN = (COMMENT, DEMONSTRATION)
 """Keys of the content of feedback that hold free text; the others hold labels, ids and arms."""
+
+
+def list_texts(fact: object) -> dict[str, Any]:
+    """Return the texts of a fact as the document of its row in `texts`; empty parts are left out.
+
+    >>> list_texts(Feedback("f", "d", content={"comment": "Ada left", "label": "bad"}))
+    {'content': {'comment': 'Ada left'}}
+    """
+    found: dict[str, Any] = {}
+    match fact:
+        case Decision(context=context):
+            names, hidden = [*context.features], [*by_pseudonym(context.features)]
+            # of two with one pseudonym, the row has one value: it keeps the pseudonym
+            hides = names != hidden and len(names) == len(hidden)
+            found = {"question": context.question, "names": names if hides else ()}
+        case Execution():
+            found = {
+                "answer": fact.answer,
+                "error": fact.error,
+                "passages": fact.passages,
+                "stages": fact.stages,
+                "marks": limit_marks(fact.marks),
+            }
+        case Observation():
+            found = {"answer": fact.answer, "error": fact.error, "passages": fact.passages}
+        case Feedback():
+            content = {key: text for key, text in fact.content.items() if key in WRITTEN}
+            found = {"content": content, "tags": dict(fact.tags)}
+    return {name: part for name, part in found.items() if part}
+
+
+def list_labels(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of feedback without its texts."""
+    return {key: label for key, label in content.items() if key not in WRITTEN}
 
 
 def with_texts(fact: F, change: Callable[[str], str]) -> F:
@@ -57,12 +91,7 @@ def without_texts(fact: F) -> F:
     changed: Any = fact
     match fact:
         case Decision():
-            context = Context(
-                "",
-                by_pseudonym(fact.context.features),
-                fact.context.embedding,
-                {arm: by_pseudonym(features) for arm, features in fact.context.arms.items()},
-            )
+            context = replace(fact.context, question="", features=by_pseudonym(fact.context.features))
             changed = replace(fact, context=context, request_digest="", user_digest=None, erased=True)
         case Execution():
             answer = None if fact.answer is None else ""
@@ -71,8 +100,7 @@ def without_texts(fact: F) -> F:
             answer = None if fact.answer is None else ""
             changed = replace(fact, answer=answer, error="", passages=())
         case Feedback():
-            content = {key: label for key, label in fact.content.items() if key not in WRITTEN}
-            changed = replace(fact, id=pseudonym(fact.id), content=content, tags={})
+            changed = replace(fact, id=pseudonym(fact.id), content=list_labels(fact.content), tags={})
     return changed  # type: ignore[no-any-return]
 
 

@@ -480,15 +480,15 @@ class Counted:
         paid, weight = paid[rows], self.weight[rows]
         reach, unknown = None if self.reach is None else self.reach[rows], np.isnan(paid)
 
-        def estimate(missing: float) -> tuple[float, float, float]:
+        def find_ends(missing: float) -> tuple[float, float, float]:
             costs = np.where(unknown, missing, np.minimum(paid, largest))
             evidence = confidence_sequences.Evidence(weight, costs, (0.0, largest), reach)
             last = np.array([len(rows)])
             found = confidence_sequences.value(evidence, 1.0 - 2.0 * error, rows=last)
             return float(found.estimate[0]), float(found.low[0]), float(found.high[0])
 
-        least, low, _ = estimate(0.0)
-        most, _, high = estimate(largest) if unknown.any() else (least, low, estimate(0.0)[2])
+        least, low, high = find_ends(0.0)
+        most, _, high = find_ends(largest) if unknown.any() else (least, low, high)
         known = float(np.where(unknown, 0.0, paid).mean())
         dear = np.maximum(np.where(unknown, 0.0, paid) - largest, 0.0)
         few = max(float(dear.mean()), float(weight @ dear) / len(rows))

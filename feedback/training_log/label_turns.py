@@ -66,7 +66,7 @@ def read_turns(store: Store, episodes: Sequence[str]) -> Iterator[LabelTurn]:
                 rows.load_executions(connection, ids),
             )
             feedback: defaultdict[str, list[Feedback]] = defaultdict(list)
-            values = sa.select(t.feedback).where(f.decision_id.in_(ids), f.kind == FeedbackKind.VALUE.value)
+            values = rows.FEEDBACK.where(f.decision_id.in_(ids), f.kind == FeedbackKind.VALUE.value)
             for row in connection.execute(values.order_by(f.seq)):
                 feedback[row.decision_id].append(rows.read_feedback(row))
         for name in ids:

@@ -352,7 +352,8 @@ def _list_observed(
     """Return the observations that have a value, each with the example of its decision."""
     o, x = t.observations.c, t.examples.c
     query = (
-        sa.select(t.observations, x.seq.label("example_seq"), sa.cast(x.metrics, sa.Text).label("metrics"))
+        sa.select(t.observations, sa.null().label("texts"), x.seq.label("example_seq"))
+        .add_columns(sa.cast(x.metrics, sa.Text).label("metrics"))
         .outerjoin(t.examples, (x.decision_id == o.decision_id) & (x.join == rule.join))
         .where(o.value.is_not(None), o.source.in_([*ObservationSource]), *where)
         .order_by(o.seq if order is None else order)

@@ -253,7 +253,7 @@ def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
     """Return the seconds that the newest turns spent in the arm, and in the language model if it answered."""
     d, e = t.decisions.c, t.executions.c
     elsewhere = sa.exists().where(d.id == e.decision_id, d.policy.in_(ELSEWHERE))
-    query = sa.select(e.retrieval_s, e.llm_s, e.answer.is_not(None)).where(~elsewhere)
+    query = sa.select(e.retrieval_s, e.llm_s, e.answered).where(~elsewhere)
     query = query.order_by(e.seq.desc()).limit(limit)
     with store.reading() as connection:
         rows = connection.execute(query).all()
@@ -291,7 +291,8 @@ def newest_rewards(
     Raises:
         LogUnavailableError: Try again later.
     """
-    query = _with_reward(sa.cast(t.decisions.c.features, sa.Text)).where(*criteria.conditions())
+    about = sa.cast(t.decisions.c.features, sa.Text), log_rows.select_texts(t.decisions)
+    query = _with_reward(*about).where(*criteria.conditions())
     with store.reading() as connection:
         query = query.where(
             t.examples.c.join == rule.join,
@@ -303,8 +304,8 @@ def newest_rewards(
 
 
 def _read_rewarded(row: tuple[tuple[Any, ...], dict[str, float], list[Any]]) -> Rewarded:
-    (_, seq, arm, _), sums, (features,) = row
-    return Rewarded(arm, sums, loads(features)["sparse"], seq)
+    (_, seq, arm, _), sums, (features, texts) = row
+    return Rewarded(arm, sums, log_rows.read_context(texts, loads(features)).features, seq)
 
 
 class NewestDraw(NamedTuple):
@@ -347,7 +348,8 @@ def newest_draws(
     """
     d = t.decisions.c
     query = (
-        sa.select(d.id, d.seq, d.drawn, d.question, sa.cast(d.features, sa.Text).label("features"))
+        sa.select(d.id, d.seq, d.drawn, sa.cast(d.features, sa.Text).label("features"))
+        .add_columns(log_rows.select_texts(t.decisions))
         .where(d.mode == Mode.EXPLORE, d.policy.not_in(NOT_SERVED), *criteria.conditions())
         .order_by(d.seq if oldest else d.seq.desc())
         .limit(limit)
@@ -359,8 +361,8 @@ def newest_draws(
         rows = connection.execute(query.where(*here)).all()
 
     def read(row: Any) -> NewestDraw:
-        features = loads(row.features)
-        return NewestDraw(row.seq, row.drawn, features["sparse"], row.question, features["embedding"])
+        seen = log_rows.read_context(row.texts, loads(row.features))
+        return NewestDraw(row.seq, row.drawn, seen.features, seen.question, seen.embedding)
 
     return [*log_rows.readable(rows, read)]
 
@@ -450,7 +452,7 @@ _DECISIONS = sa.select(*_DRAW, t.decisions.c.mode).where(
 
 _EXECUTIONS = (
     sa.select(
-        *(t.decisions.c.id, t.executions.c.status, t.executions.c.answer.is_not(None)),
+        *(t.decisions.c.id, t.executions.c.status, t.executions.c.answered),
         *(*log_rows.COST, *_DRAW),
     )
     .join_from(t.executions, t.decisions, t.decisions.c.id == t.executions.c.decision_id)

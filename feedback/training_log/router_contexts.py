@@ -109,7 +109,9 @@ def list_unscored(
         after: Position in it of the example before the first.
         upto: Position in it of the last example.
     """
-    query = _without_scores(sa.select(_d.id, _d.question), router)
+    query = _without_scores(
+        sa.select(_d.id, rows.select_text(t.decisions, "question").label("question")), router
+    )
     if newest is None:
         x = t.examples.c
         query = query.join(t.examples, x.decision_id == _d.id)
@@ -117,7 +119,7 @@ def list_unscored(
     else:
         query = query.where(_d.mode == Mode.EXPLORE.value).order_by(_d.seq.desc()).limit(newest)
     with store.reading() as connection:
-        return [(row.id, row.question) for row in connection.execute(query)]
+        return [(row.id, row.question or "") for row in connection.execute(query)]
 
 
 def leave_unscored(store: Store, router: str, before: str) -> None:

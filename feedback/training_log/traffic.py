@@ -7,6 +7,7 @@ from orjson import loads
 
 from armwise.feedback.events import LABELS
 from armwise.feedback.log import Store
+from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.training_log.examples import name_episode
 
@@ -68,15 +69,13 @@ def list_asked_since(store: Store, since: float) -> list[str]:
         store: The log.
         since: Seconds since the epoch, UTC.
     """
-    first = sa.func.min(_d.seq)
     query = (
-        sa.select(_d.question)
+        sa.select(log_rows.select_text(t.decisions, "question"))
         .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None))
-        .group_by(_d.question)
-        .order_by(first)
+        .order_by(_d.seq)
     )
     with store.reading() as connection:
-        return list(connection.scalars(query))
+        return list(dict.fromkeys(question or "" for question in connection.scalars(query)))
 
 
 def find_confirmed_since(
@@ -94,19 +93,22 @@ def find_confirmed_since(
     """
     e, x = t.executions.c, t.examples.c
     query = (
-        sa.select(_d.question, e.answer, sa.cast(x.metrics, sa.Text))
+        sa.select(
+            *(log_rows.select_text(t.decisions, "question"), log_rows.select_text(t.executions, "answer")),
+            sa.cast(x.metrics, sa.Text),
+        )
         .join(t.examples, (x.decision_id == _d.id) & (x.join == join))
         .join(t.executions, e.decision_id == _d.id)
-        .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None), e.answer.is_not(None))
+        .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None), e.answered)
         .order_by(_d.seq)
     )
     with store.reading() as connection:
         rows = connection.execute(query).all()
     answers = ((question, answer, loads(metrics).get(metric)) for question, answer, metrics in rows)
     return {
-        question: answer
+        question or "": answer
         for question, answer, value in answers
-        if value is not None and least < value < most and answer.strip()
+        if value is not None and least < value < most and answer and answer.strip()
     }
 
 

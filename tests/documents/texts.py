@@ -15,7 +15,7 @@ class Fate(StrEnum):
     """What an erasure (of a user, an episode, a decision, or by age) does to a text."""
 
     OVERWRITTEN = "overwritten"
-    """It becomes empty."""
+    """It is removed."""
     PSEUDONYM = "pseudonym"
     """A digest of 64 bits replaces it (`armwise.feedback.texts.pseudonym`)."""
     KEPT = "kept"
@@ -57,8 +57,10 @@ _RATER = Place(
     "Limits per rater and continued conversations need it",
 )
 
-_MARKS = Place(
-    "the provider's ids for the answer and its function calls, and hashes of its reasoning", _WRITTEN
+_NAMED = Place(
+    "learned weights and features, stored under the pseudonyms of feature names",
+    Fate.KEPT,
+    "They contain no text, but someone who guesses a feature's name can check the guess",
 )
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
@@ -86,12 +88,15 @@ _ERROR = Place(
 )
 
 COLUMNS: Mapping[str, Place] = {
-    "decisions.question": Place("the question", _WRITTEN),
-    "decisions.features": Place(
-        "the names of features. They contain words of the question, and names and texts of the context. The "
-        "features' values, the embedding, and everything learned from them stay",
-        Fate.PSEUDONYM,
+    "texts.document": Place(
+        "the question, and the names of its features, which contain words of it and names and texts of the "
+        "context; the answer or second answer, the ids of its passages, the steps of the arm, errors, the "
+        "provider's ids, and hashes of reasoning; the comment, the correct answer (demonstration) and the "
+        "tags of feedback",
+        _WRITTEN,
     ),
+    "decisions.question_digest": Place("a 64-bit digest of the question", _WRITTEN),
+    "decisions.features": _NAMED,
     "decisions.request_digest": Place("a SHA-256 hash of the request", _WRITTEN),
     "decisions.user_digest": Place("a keyed hash of the end user", _WRITTEN),
     "decisions.id": _ID,
@@ -105,24 +110,14 @@ COLUMNS: Mapping[str, Place] = {
         tuple(f"decisions.{name}" for name in ("probabilities", "steps")),
         _NUMBERS,
     ),
-    "executions.marks": _MARKS,
     "executions.finish_reason": Place("why the language model stopped, a word of its provider", Fate.NONE),
-    "answer_marks.mark": Place("a digest of each of `executions.marks`", Fate.NONE),
+    "answer_marks.mark": Place("a digest of an id that the provider gave an answer", Fate.NONE),
     "answer_marks.asked_by": Place("a copy of `decisions.asked_by`", Fate.NONE),
-    "executions.passages": Place("the ids of the answer's passages", _WRITTEN),
-    "executions.answer": Place("the answer", _WRITTEN),
-    "executions.error": Place("why the turn failed, including responses from other services", _WRITTEN),
-    "executions.stages": Place("the steps of the arm, including queries made from the question", _WRITTEN),
     "executions.decision_id": _ID,
     "executions.served": _ARM,
     "executions.status": _WORD,
     "executions.index_version": _CONFIGURED,
     "executions.tokens_by_model": _NUMBERS,
-    "observations.passages": Place("the ids of the second answer's passages", _WRITTEN),
-    "observations.answer": Place("the second answer", _WRITTEN),
-    "observations.error": Place(
-        "why the second answer or grade is missing, including the judge's reply", _WRITTEN
-    ),
     "observations.decision_id": _ID,
     "observations.source": _WORD,
     "observations.arm": _ARM,
@@ -132,12 +127,11 @@ COLUMNS: Mapping[str, Place] = {
         "still find the rating",
         Fate.PSEUDONYM,
     ),
-    "feedback.content": Place(
-        "the comment and the correct answer (demonstration). A label such as `good` stays, and so do the "
-        "arms and decisions that a preference names",
-        _WRITTEN,
+    "feedback.labels": Place(
+        "a label such as `good`, and the arms and decisions that a preference names",
+        Fate.KEPT,
+        "They are learned from",
     ),
-    "feedback.tags": Place("the texts that you sent as tags", _WRITTEN),
     "feedback.decision_id": _ID,
     "feedback.episode_id": _ID,
     "feedback.metric": _CONFIGURED,
@@ -165,11 +159,7 @@ COLUMNS: Mapping[str, Place] = {
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("recipe", "join", "digest", "router")), _DIGEST),
     "versions.arithmetic": _PROCESS,
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
-    "versions.state": Place(
-        "learned weights, stored under the pseudonyms of feature names",
-        Fate.KEPT,
-        "Someone who guesses a feature's name can check the guess",
-    ),
+    "versions.state": _NAMED,
     "operations.kind": _WORD,
     "operations.subject": Place("a name of the configuration, or a digest of it", Fate.NONE),
     "operations.once": Place("the public id of a key, or what an alarm is about", Fate.NONE),
@@ -220,7 +210,7 @@ FILES: Mapping[str, Place] = {
     "SQLite's `log.db` and `log.db-wal`": Place(
         "the log",
         _WRITTEN,
-        "SQLite overwrites the freed bytes (`secure_delete`), and Armwise empties the write-ahead log. If "
+        "Armwise overwrites the texts in place, and empties the write-ahead log. If "
         "another process is reading the log, the next erasure empties it",
     ),
     "PostgreSQL's table pages": Place(
@@ -274,7 +264,7 @@ def page() -> str:
         "",
         "## Overwritten",
         "",
-        "An erasure removes the text from these columns:",
+        "An erasure removes the text from these columns. `texts` has a row for each fact that has texts:",
         "",
         *_items(COLUMNS, Fate.OVERWRITTEN),
         "",

@@ -19,6 +19,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Store, facts
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.texts import list_texts
 from armwise.feedback.reward import Metric, Prices, RewardRule
 
 ARMS = ("bm25", "dense", 'what, "else"%\n\'')
@@ -58,13 +59,15 @@ def example(
 def write(store: Store, join: str, examples: Sequence[Example]) -> None:
     """Make the training log of `join` in a database have these examples, and the database no others."""
     with store.writing() as connection:
-        for table in (t.examples, t.executions, t.decisions):
+        for table in (t.examples, t.executions, t.decisions, t.texts):
             connection.execute(sa.delete(table))
         if examples:
             connection.execute(
                 sa.insert(t.decisions),
                 [facts.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
+            documents = [{"seq": x.seq, "document": list_texts(x.decision)} for x in examples]
+            connection.execute(sa.insert(t.texts), documents)
             executions = [
                 Execution(
                     *(x.decision.id, None, Status.ARM_FAILED if x.failed else Status.OK, x.cost),

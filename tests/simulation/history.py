@@ -32,22 +32,17 @@ Row = Mapping[str, Any]
 Tables = Mapping[str, Sequence[Row]]
 
 FACTS = ("decisions", "executions", "feedback", "observations", "ticks")
-TEXTS = {
-    "decisions": ("question", "features"),
-    "executions": ("answer", "error", "passages", "stages", "marks"),
-    "feedback": ("content", "tags"),
-    "observations": ("answer", "error", "passages"),
-}
-"""Columns that hold what people wrote or read."""
+TEXTS = {"texts": "document", "decisions": "features", "feedback": "labels"}
+"""Columns that hold what people wrote or read, or once held it."""
 
 MINUTE_S = 60.0
 
 
 DOCUMENTS = {
     "decisions": {"arms", "probabilities", "features", "steps"},
-    "executions": {"passages", "stages", "tokens_by_model", "marks"},
-    "feedback": {"tags", "content"},
-    "observations": {"passages"},
+    "executions": {"tokens_by_model"},
+    "feedback": {"labels"},
+    "texts": {"document"},
     "examples": {"metrics", "turns"},
     "evaluations": {"request", "result"},
     "operations": {"document"},
@@ -55,7 +50,7 @@ DOCUMENTS = {
 }
 """Columns that hold JSON, by table."""
 
-TABLES = ("log", *FACTS, "examples", "versions")
+TABLES = ("log", *FACTS, "texts", "examples", "versions")
 """What a history is compared with."""
 
 
@@ -197,7 +192,11 @@ FIELDS = {
 def find_lost(history: History, tables: Tables) -> Iterator[Fault]:
     """Yield what was acknowledged and is not in the log as it was told."""
     decisions = {row["id"]: row for row in tables["decisions"]}
-    executions = _group(tables["executions"], "decision_id")
+    texts = {row["seq"]: row["document"] for row in tables["texts"]}
+    executions = _group(
+        ({**row, "answer": texts.get(row["seq"], {}).get("answer")} for row in tables["executions"]),
+        "decision_id",
+    )
     gone = {erased.decision_id for erased in history.erased}
     for answer in history.answered:
         row = decisions.get(answer.id)
@@ -738,12 +737,11 @@ def find_lost_evaluations(history: History, tables: Tables, *, settled: bool) ->
 def find_texts(history: History, tables: Tables) -> Iterator[Fault]:
     """Yield rows that hold a word of an erased text."""
     for erased in (one for one in history.erased if one.done):
-        for table, columns in TEXTS.items():
+        for table, column in TEXTS.items():
             for row in tables[table]:
-                for column in columns:
-                    if any(word in str(row[column]) for word in erased.words):
-                        where = f"{table}.{column} at {row['seq']}"
-                        yield Fault("erased", f"a text of {erased.decision_id} is in {where}")
+                if any(word in str(row[column]) for word in erased.words):
+                    where = f"{table}.{column} at {row['seq']}"
+                    yield Fault("erased", f"a text of {erased.decision_id} is in {where}")
 
 
 def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:

@@ -67,7 +67,14 @@ HOLDS = (
     (
         "executions",
         "what is done of an erased decision has no text",
-        "coalesce(NEW.answer, '') = '' OR (SELECT erased FROM decisions WHERE id = NEW.decision_id) IS NULL",
+        "(SELECT erased FROM decisions WHERE id = NEW.decision_id) IS NULL "
+        "OR NOT EXISTS (SELECT 1 FROM texts WHERE seq = NEW.seq)",
+    ),
+    (
+        "texts",
+        "what is done of an erased decision has no text",
+        "NOT EXISTS (SELECT 1 FROM executions AS e JOIN decisions ON id = e.decision_id "
+        "WHERE e.seq = NEW.seq AND erased IS NOT NULL)",
     ),
 )
 """What must hold of a new row: its table, and the law in words and in SQL."""
@@ -87,12 +94,13 @@ def _list_triggers() -> Iterator[Trigger]:
         yield "AFTER UPDATE", table, fell, f"{' or '.join(names)} of {table} became smaller"
     for table, law, holds in HOLDS:
         yield "AFTER INSERT", table, f"({holds}) IS NOT 1", f"not so: {law}"
-    # an erasure fills a text with zeros before it empties it
-    emptied_early = "NEW.question = '' AND NEW.erased IS NULL"
-    asked = f"NEW.question IS NOT OLD.question AND (NEW.question GLOB '*[^0]*' OR {emptied_early})"
-    yield "AFTER UPDATE", "decisions", asked, "a question was changed, and not by an erasure"
-    answered = "NEW.answer IS NOT OLD.answer AND (NEW.answer IS NULL OR NEW.answer GLOB '*[^0]*')"
-    yield "AFTER UPDATE", "executions", answered, "an answer was changed into another one"
+    # an erasure empties a text in place, and an empty one may go
+    changed = "NEW.document IS NOT OLD.document AND (trim(NEW.document) <> '{}' OR length(NEW.document) <> "
+    changed += "length(CAST(OLD.document AS BLOB)))"
+    yield "AFTER UPDATE", "texts", changed, "a text was changed into another one"
+    yield "AFTER DELETE", "texts", "trim(OLD.document) <> '{}'", "a text was removed and not emptied"
+    kept = "NEW.erased IS NOT NULL AND (SELECT trim(document) FROM texts WHERE seq = NEW.seq) <> '{}'"
+    yield "AFTER UPDATE", "decisions", kept, "an erased decision has a text"
 
 
 def enact(connection: sqlite3.Connection) -> None:

@@ -176,9 +176,7 @@ SABOTAGE = {
     "quota: what is admitted does not count": Sabotage(
         QUOTA, "            self._spent[limit.use] += amount\n", ""
     ),
-    "erasure: answers stay": Sabotage(
-        ERASURES, '"answer": sa.case((sa.column("answer").is_not(None), "")), ', ""
-    ),
+    "erasure: answers stay": Sabotage(ERASURES, "sa.union_all(*seqs)", "sa.union_all(seqs[0], *seqs[2:])"),
     "erasure: a turn under way keeps its texts": Sabotage(
         "feedback/log/under_way.py",
         "        if not self.numbers:\n            return None\n",

@@ -51,7 +51,6 @@ def make_decision(
         "deferred": False,
         "arms": [*ARMS],
         "probabilities": [0.25, 0.75],
-        "question": "which river?",
         "features": {},
         **changes,
     }
@@ -67,6 +66,7 @@ def make_log() -> dict[str, Any]:
         ],
         "feedback": [],
         "observations": [],
+        "texts": [],
         "ticks": [{"seq": 7, "at": 130.0}],
         "log": [{"seq": 7}],
         "examples": [
@@ -77,12 +77,12 @@ def make_log() -> dict[str, Any]:
             {"version": 2, "recipe": "r", "examples_seq": 1, "epoch": 2},
         ],
     }
-    for row in tables["executions"]:
-        row |= {"answer": "the Danube", "error": "", "passages": [], "stages": None, "marks": None}
     for seq, name, metric, value in ((3, "f", "thumb", 1.0), (4, "g", "thumb", -1.0)):
         tables["feedback"].append(make_feedback(seq, name, metric, value))
     tables["decisions"][1]["seq"] = 7
     tables["executions"][1]["seq"] = 8
+    for seq, text in {1: "which river?", 7: "which river?", 2: "the Danube", 8: "the Danube"}.items():
+        tables["texts"].append({"seq": seq, "document": {"question" if seq in (1, 7) else "answer": text}})
     tables["ticks"][0]["seq"] = 9
     tables["feedback"] += [make_feedback(5, "h", "right", 1.0), make_feedback(6, "i", "right", 0.0)]
     tables["log"][0]["seq"] = 9
@@ -100,8 +100,7 @@ def make_feedback(seq: int, name: str, metric: str, value: float | None, **chang
         "metric": metric,
         "value": value,
         "received_at": 101.0 + seq / 10,
-        "content": None,
-        "tags": {},
+        "labels": None,
         **changes,
     }
 
@@ -171,7 +170,7 @@ def told(**changes: Any) -> Breakage:
         (drop("decisions", 0), "lost"),
         (drop("executions", 0), "lost"),
         (drop("feedback", 0), "lost"),
-        (swap("executions", 0, answer="the Rhine"), "changed"),
+        (swap("texts", 2, document={"answer": "the Rhine"}), "changed"),
         (swap("executions", 0, served="none"), "changed"),
         (swap("feedback", 0, value=0.5), "changed"),
         (swap("feedback", 0, seq=10), "changed"),
@@ -211,12 +210,10 @@ def told(**changes: Any) -> Breakage:
         (swap("decisions", 1, drawn="dense"), "propensity"),
         (swap("decisions", 1, probabilities=[0.05, 0.95], propensity=0.95), "propensity"),
         (lambda history, _: history.admitted.append(Admitted("k", "a", 2, 64.0, 65.0)), "quota"),
-        (swap("decisions", 1, question="a secret river"), "erased"),
+        (swap("texts", 1, document={"question": "a secret river"}), "erased"),
         (swap("decisions", 1, features={"of secret": 1.0}), "erased"),
-        (swap("executions", 1, answer="secretly"), "erased"),
-        (swap("executions", 1, passages=["secret-1"]), "erased"),
-        (swap("feedback", 3, content={"comment": "secret"}), "erased"),
-        (swap("feedback", 3, tags={"who": "secret"}), "erased"),
+        (swap("texts", 3, document={"answer": "the Danube", "passages": ["secret-1"]}), "erased"),
+        (swap("feedback", 3, labels={"label": "secret"}), "erased"),
     ],
 )
 def test_what_must_not_be_is_found(broken: Breakage, kind: str) -> None:
@@ -251,11 +248,10 @@ def test_a_deferred_decision_is_learned_once_it_is_activated() -> None:
 
 def test_an_erased_answer_may_differ_from_what_was_told() -> None:
     history, tables = make_history(), make_log()
-    tables["executions"][0]["answer"] = ""
+    tables["texts"].pop(2)
     assert kinds(history, tables) == {"changed"}
     history.erased.append(Erased("a", ("river",)))
-    tables["decisions"][0]["question"] = ""
-    tables["decisions"][1]["question"] = ""
+    del tables["texts"][:2]
     assert kinds(history, tables) == set()
 
 
@@ -263,7 +259,7 @@ def test_an_erasure_without_an_outcome_may_have_happened_or_not() -> None:
     history, tables = make_history(), make_log()
     history.erased = [Erased("a", ("river",), done=False)]
     assert kinds(history, tables) == set()
-    tables["executions"][0]["answer"] = ""
+    tables["texts"].pop(2)
     assert kinds(history, tables) == set()
 
 

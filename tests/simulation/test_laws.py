@@ -24,8 +24,10 @@ def price(seq: int, budget: str, log_seq: int, epoch: int) -> str:
 
 SOUND = (
     "INSERT INTO log (schema, seq, at) VALUES (1, 0, 0.0)",
-    "INSERT INTO decisions (seq, id, question, drawn) VALUES (1, 'd', 'which river?', 'bm25')",
-    "INSERT INTO executions (seq, decision_id, status, answer) VALUES (2, 'd', 'ok', 'the Danube')",
+    "INSERT INTO decisions (seq, id, drawn) VALUES (1, 'd', 'bm25')",
+    "INSERT INTO texts (seq, document) VALUES (1, '\"which river?\"')",
+    "INSERT INTO executions (seq, decision_id, status) VALUES (2, 'd', 'ok')",
+    "INSERT INTO texts (seq, document) VALUES (2, '\"the Danube\"')",
     "INSERT INTO feedback (seq, id, decision_id, value) VALUES (3, 'f', 'd', 1.0)",
     "UPDATE log SET seq = 3, at = 5.0",
     "INSERT INTO executions (seq, decision_id, status) VALUES (0, 'probe', 'ok')",
@@ -45,7 +47,8 @@ SOUND = (
 )
 """A log of one decision, learned twice."""
 
-ERASED = "UPDATE decisions SET question = '', erased = 1"
+EMPTIED = "UPDATE texts SET document = printf('%-*s', length(document), '{}')"
+ERASED = "UPDATE decisions SET erased = 1"
 
 BROKEN = {
     "UPDATE decisions SET drawn = 'dense'": "a row of decisions was changed: row 1",
@@ -88,8 +91,10 @@ BROKEN = {
     "INSERT INTO versions (version, \"join\", epoch) VALUES (5, 'j', 2)": (
         "not so: a version has learned no more than was joined: row 5"
     ),
-    "UPDATE decisions SET question = ''": "a question was changed, and not by an erasure: row 1",
-    "UPDATE executions SET answer = 'the Rhine'": ("an answer was changed into another one: row 2"),
+    ERASED: "an erased decision has a text: row 1",
+    "UPDATE texts SET document = 'the Rhine' WHERE seq = 2": "a text was changed into another one: row 2",
+    "UPDATE texts SET document = '{}' WHERE seq = 2": "a text was changed into another one: row 2",
+    "DELETE FROM texts WHERE seq = 2": "a text was removed and not emptied: row 2",
 }
 """What breaks a law, and how it is named."""
 
@@ -121,18 +126,16 @@ def test_what_breaks_a_law_is_named(log: sqlite3.Connection, act: str) -> None:
 
 
 def test_a_text_goes_with_an_erasure_and_does_not_come_back(log: sqlite3.Connection) -> None:
-    log.execute("UPDATE decisions SET question = '000000'")
+    log.execute(EMPTIED)
     log.execute(ERASED)
-    log.execute("UPDATE executions SET answer = '0000'")
-    log.execute("UPDATE executions SET answer = ''")
-    log.execute("INSERT INTO executions (seq, decision_id, answer) VALUES (4, 'd', '')")
+    log.execute("DELETE FROM texts WHERE seq = 1")
+    log.execute("INSERT INTO executions (seq, decision_id) VALUES (4, 'd')")
     assert read_broken(log) == []
-    log.execute("INSERT INTO executions (seq, decision_id, answer) VALUES (5, 'd', 'the Danube')")
-    log.execute("UPDATE decisions SET question = 'which river?'")
-    assert read_broken(log) == [
-        "not so: what is done of an erased decision has no text: row 5",
-        "a question was changed, and not by an erasure: row 1",
-    ]
+    log.execute("INSERT INTO texts (seq, document) VALUES (4, '\"the Danube\"')")
+    log.execute("INSERT INTO texts (seq, document) VALUES (5, '\"the Danube\"')")
+    log.execute("INSERT INTO executions (seq, decision_id) VALUES (5, 'd')")
+    law = "not so: what is done of an erased decision has no text"
+    assert read_broken(log) == [f"{law}: row 4", f"{law}: row 5"]
 
 
 def test_what_is_rolled_back_has_broken_no_law(log: sqlite3.Connection) -> None:

@@ -113,7 +113,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection
 
 def drawn(log: sqlite3.Connection, word: str, arm: str, last: int = 40, before: int | None = None) -> float:
     """Return the mean logged probability of an arm for the last questions that begin with a word."""
-    rows = log.execute("SELECT question, arms, probabilities FROM decisions ORDER BY seq").fetchall()[:before]
+    rows = log.execute(
+        "SELECT document ->> 'question', arms, probabilities FROM decisions JOIN texts USING (seq) "
+        "ORDER BY seq"
+    ).fetchall()[:before]
     asked = [
         dict(zip(json.loads(arms), json.loads(p), strict=True))
         for text, arms, p in rows

@@ -86,7 +86,7 @@ async def test_a_service_goes_on_from_the_last_moment_before_a_disaster(tmp_path
                 (moment,) = connection.execute("SELECT clock_timestamp()").fetchone() or (datetime.min,)
             later = await asked(service, 5)
         with server.connect() as connection:
-            connection.execute("SET search_path TO log1; UPDATE executions SET answer = 'overwritten'")
+            connection.execute("SET search_path TO log1; UPDATE executions SET served = 'overwritten'")
             connection.execute("TRUNCATE log1.decisions, log1.feedback, log1.versions CASCADE")
         follow(server, RESTORE, folder, moment.isoformat(" "))
         with closing(Store(url)) as store:

@@ -90,7 +90,7 @@ def test_what_was_settled_is_forgotten_when_an_older_log_was_restored(joined: St
     learn(joined, "d1", "d2")
     assert status(joined, said()) == "late_not_learned"
     with joined.writing() as connection:
-        for table in (t.decisions, t.feedback, t.examples):
+        for table in (t.texts, t.decisions, t.feedback, t.examples):
             connection.execute(sa.delete(table))
         connection.execute(sa.update(t.log).values(seq=0, at=0.0))
     joined.append([part("d3")])

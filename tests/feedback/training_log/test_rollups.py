@@ -396,7 +396,7 @@ def test_the_newest_draws_are_explored_ones_with_the_features_of_their_questions
     context = Context("?", {"tier=free": 1.0, "length": 0.5})
     receipts = filled.append([replace(made[0], id="late", context=context)])
     assert rollups.newest_draws(filled, 1, listing.DecisionFilter()) == [
-        (receipts[0].seq, made[0].drawn, {"tier=free": 1.0, "length": 0.5}, "?", [])
+        (receipts[0].seq, made[0].drawn, {"tier=free": 1.0, "length": 0.5}, "?", ())
     ]
 
 
