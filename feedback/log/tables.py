@@ -27,7 +27,7 @@ promotions   promotions, rollbacks and canaries
 routers, router_scores          trained routers; their scores of decisions that were made without them
 metrics, switches, arm_sets     declared metrics; arms switched on or off; sets of live arms
 alarms, warm_starts             drift alarms; insertions of labels
-evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
+jobs         off-policy evaluations, and warm starts with digests of all inputs
 keys, disabled_keys  API keys, with a hash of the secret; those that were disabled
 usage                usage of each key
 """
@@ -430,42 +430,29 @@ warm_starts = Table(
     sqlite_autoincrement=True,
 )
 
-evaluations = Table(
-    "evaluations",
+jobs = Table(
+    "jobs",
     metadata,
     _number(),
+    Column("kind", String(16), nullable=False),
     Column("configured", String(64), nullable=False),
-    Column("request", JSON, nullable=False),
-    Column("status", String(16), nullable=False, index=True),
+    Column("status", String(16), nullable=False),
+    Column("worker", String(256)),
     Column("submitted_at", Double, nullable=False),
     Column("started_at", Double),
     Column("alive_at", Double),
     Column("finished_at", Double),
-    Column("worker", String(256)),
     Column("done", Double, nullable=False),
-    Column("result", JSON),
-    Column("html", LargeBinary),
-    Column("error", Text),
+    Column("trigger", String(32)),
     Column("project", String(32)),
-    sqlite_autoincrement=True,
-)
-
-runs = Table(
-    "runs",
-    metadata,
-    _number(),
-    Column("configured", String(64), nullable=False),
-    Column("trigger", String(32), nullable=False),
-    Column("status", String(16), nullable=False, index=True),
-    Column("worker", String(256), nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("alive_at", Double, nullable=False),
-    Column("finished_at", Double),
-    Column("inputs", JSON, nullable=False),
-    Column("steps", JSON, nullable=False),
     Column("candidate", _SEQ),
     Column("evaluation", _SEQ),
     Column("error", Text),
+    Column("request", JSON, nullable=False),
+    Column("result", JSON),
+    Column("page", LargeBinary),
+    Index(None, "kind", "seq"),
+    Index(None, "status", "kind"),
     sqlite_autoincrement=True,
 )
 

@@ -239,8 +239,8 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
     Such a promotion lacks a verdict: there was too little traffic to compare the candidate with. It is the
     first promotion of the candidate; a later one that lacks a verdict is an operator's.
     """
-    p, r = t.promotions.c, t.runs.c
-    candidates = sa.select(r.candidate).where(r.status == RunState.PROMOTED.value, r.candidate.in_(versions))
+    p, j = t.promotions.c, t.jobs.c
+    candidates = sa.select(j.candidate).where(j.status == RunState.PROMOTED, j.candidate.in_(versions))
     firsts = (
         sa.select(sa.func.min(p.seq))
         .where(p.action == Action.PROMOTE.value, p.version.in_(candidates))

@@ -20,7 +20,7 @@ from armwise.feedback.clock import GRACE_S
 from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
-from armwise.feedback.registry.evaluations import LEASE_S
+from armwise.feedback.registry.jobs import LEASE_S
 from armwise.feedback.training_log import read_learned_examples
 from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
@@ -353,7 +353,7 @@ class Simulation:
         if not self.plan.evaluates:
             return True
         deadline = world.now + 2 * LEASE_S
-        sql = "SELECT count(*) FROM evaluations WHERE status IN ('queued', 'running')"
+        sql = "SELECT count(*) FROM jobs WHERE kind = 'evaluation' AND status IN ('queued', 'running')"
         while world.now < deadline:
             if not self._ask(sql)[0]:
                 return True

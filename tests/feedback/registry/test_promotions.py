@@ -232,7 +232,7 @@ def begun(store: Store) -> Run:
 def rows(store: Store) -> list[object]:
     """All that a promotion by a run writes."""
     with store.reading() as connection:
-        return [connection.execute(table.select()).all() for table in (t.promotions, t.runs)]
+        return [connection.execute(table.select()).all() for table in (t.promotions, t.jobs)]
 
 
 def test_a_run_ends_with_its_promotion(store: Store) -> None:

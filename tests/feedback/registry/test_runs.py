@@ -92,7 +92,7 @@ def test_a_worker_cannot_claim_its_own_run_again_while_it_is_under_way(store: St
         claimed(store, now=100.0 + LEASE_S)
     again = claimed(store, now=100.0 + LONG)
     assert (again.seq, again.worker, status(store, run)) == (2, run.worker, RunState.ABANDONED)
-    with pytest.raises(SupersededError, match="run 1 of here:1"):
+    with pytest.raises(SupersededError, match="here:1 no longer holds run 1"):
         renew(store, run, 200.0)
     renew(store, again, 200.0)
 
@@ -123,7 +123,7 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     assert found is not None
     assert (found.status, found.finished_at) == (RunState.ABANDONED, 100.0 + LONG)
     assert found.error == "here:1 has sent no heartbeat since 1970-01-01 00:01:40 UTC"
-    with pytest.raises(SupersededError, match="run 1 of here:1 is no longer running: it is abandoned"):
+    with pytest.raises(SupersededError, match="here:1 no longer holds run 1: it is abandoned"):
         renew(store, dead, 200.0)
     with pytest.raises(SupersededError):
         save_progress(store, dead, 200.0, inputs={}, steps=[])
