@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from armwise.feedback.errors import QueueFullError
 from armwise.feedback.log import Store, dumps, storable
 from armwise.feedback.log import tables as t
-from armwise.feedback.registry.jobs import LEASE_S, JobKind
+from armwise.feedback.registry.jobs import LEASE_S, Job, JobKind
 
 MAX_PENDING = 20
 """Evaluations that may be queued or running at once."""
@@ -43,35 +43,19 @@ class EvaluationStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationRow:
+class EvaluationRow(Job):
     """An off-policy evaluation in the queue; its result is read separately.
 
     Attributes:
-        seq: Number of the evaluation, increasing.
-        configured: Digest of the configuration that evaluates it.
         request: The request document.
         status: Status of the evaluation.
-        submitted_at: When it was submitted; all times are seconds since the epoch, UTC.
-        started_at: When it was claimed.
-        alive_at: Last heartbeat of its worker.
-        finished_at: When it was done or failed.
-        worker: Name of the worker that claimed it.
         done: Share of the work that is done, 0 to 1.
-        error: Why it failed.
         project: The project that requested it; None: the service itself.
     """
 
-    seq: int
-    configured: str
     request: dict[str, Any]
     status: EvaluationStatus
-    submitted_at: float
-    started_at: float | None
-    alive_at: float | None
-    finished_at: float | None
-    worker: str | None
     done: float
-    error: str | None
     project: str | None = None
 
 
@@ -90,17 +74,9 @@ class StoredResult:
 
 _e = t.jobs.c
 
-_JOBS = JobKind(
-    "evaluation",
-    EvaluationRow.__slots__,
-    lambda seq, configured, request, status, *rest: EvaluationRow(
-        seq, configured, request, EvaluationStatus(status), *rest
-    ),
-)
+_JOBS = JobKind("evaluation", EvaluationRow, status=EvaluationStatus)
 
-_IS_ONE = _e.kind == _JOBS.kind
-
-_IN_HAND = _IS_ONE & _e.status.in_([EvaluationStatus.QUEUED, EvaluationStatus.RUNNING])
+_IN_HAND = _JOBS.matches & _e.status.in_([EvaluationStatus.QUEUED, EvaluationStatus.RUNNING])
 
 find = _JOBS.find
 
@@ -202,7 +178,7 @@ _LOST = (_e.alive_at < sa.bindparam("expired")) | (_e.worker == sa.bindparam("cl
 _of_project = t.jobs.alias().c
 
 _LAST_CLAIM = sa.select(sa.func.coalesce(sa.func.max(_of_project.started_at), 0.0)).where(
-    _of_project.kind == _JOBS.kind,
+    _of_project.kind == _e.kind,
     _of_project.configured == sa.bindparam("configuration"),
     _of_project.project.is_not_distinct_from(_e.project),
 )
@@ -255,14 +231,16 @@ def release(store: Store, mine: EvaluationRow) -> None:
 def read_result(store: Store, seq: int) -> dict[str, Any] | None:
     """Return the report of an evaluation as a JSON document; None until it is done."""
     with store.reading() as connection:
-        report: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_IS_ONE, _e.seq == seq))
+        report: dict[str, Any] | None = connection.scalar(
+            sa.select(_e.result).where(_JOBS.matches, _e.seq == seq)
+        )
         return report
 
 
 def read_html(store: Store, seq: int) -> str | None:
     """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
-        packed: bytes | None = connection.scalar(sa.select(_e.page).where(_IS_ONE, _e.seq == seq))
+        packed: bytes | None = connection.scalar(sa.select(_e.page).where(_JOBS.matches, _e.seq == seq))
     return None if packed is None else zlib.decompress(packed).decode()
 
 

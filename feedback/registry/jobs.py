@@ -8,8 +8,9 @@ renews; once another process has claimed or ended its job, what it writes is ref
 which one is next, and what becomes of one whose worker is dead.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Generic, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,17 +27,29 @@ RUNNING = "running"
 _j = t.jobs.c
 
 
-class Job(Protocol):
-    """What tells one claim of a job from another."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job of any kind.
 
-    @property
-    def seq(self) -> int: ...  # noqa: D102
+    Attributes:
+        seq: Number of the job, increasing; all kinds share the numbers.
+        configured: Digest of the configuration, or of the configured recipe, that it belongs to.
+        worker: Name of the worker; None until it is claimed.
+        submitted_at: When it was requested; all times are seconds since the epoch, UTC.
+        started_at: When it was claimed.
+        alive_at: Last heartbeat of its worker.
+        finished_at: When it ended.
+        error: Why it failed.
+    """
 
-    @property
-    def worker(self) -> str | None: ...  # noqa: D102
-
-    @property
-    def started_at(self) -> float | None: ...  # noqa: D102
+    seq: int
+    configured: str
+    worker: str | None
+    submitted_at: float
+    started_at: float | None
+    alive_at: float | None
+    finished_at: float | None
+    error: str | None
 
 
 J = TypeVar("J", bound=Job)
@@ -46,23 +59,24 @@ class JobKind(Generic[J]):
     """Reads and writes the jobs of one kind.
 
     Args:
-        kind: Name of the kind, in rows and messages.
-        fields: Fields of a job that are read from its row.
-        make: Makes a job from their values.
-        columns: Columns of `jobs`, by field, for fields with another name than their column.
+        name: Name of the kind, in rows and messages.
+        job: A job of the kind, with a field for each column that is read.
+        enums: Types of the fields that are enumerations.
     """
 
-    def __init__(self, kind: str, fields: Sequence[str], make: Callable[..., J], **columns: str) -> None:
-        self.kind, self._make, self._names = kind, make, columns
-        self._columns = [_j[columns.get(field, field)] for field in fields]
+    def __init__(self, name: str, job: type[J], **enums: type[StrEnum]) -> None:
+        self._name, self._job, self._enums = name, job, enums
+        self._columns = [_j[field.name] for field in fields(job)]
+        self.matches = _j.kind == name
 
     def read(
         self, connection: sa.Connection, *conditions: sa.ColumnElement[bool], limit: int | None = None
     ) -> list[J]:
         """Return the jobs that meet all conditions, newest first."""
-        query = sa.select(*self._columns).where(_j.kind == self.kind, *conditions)
-        rows = connection.execute(query.order_by(_j.seq.desc()).limit(limit)).all()
-        return [self._make(*row) for row in rows]
+        query = sa.select(*self._columns).where(self.matches, *conditions)
+        rows = connection.execute(query.order_by(_j.seq.desc()).limit(limit)).mappings().all()
+        enums = self._enums.items()
+        return [self._job(**{**row, **{name: enum(row[name]) for name, enum in enums}}) for row in rows]
 
     def find_newest(self, store: Store, *conditions: sa.ColumnElement[bool]) -> J | None:
         """Return the newest job that meets all conditions, if any."""
@@ -89,8 +103,8 @@ class JobKind(Generic[J]):
             return self.read(connection, *older, *conditions, limit=limit)
 
     def add(self, connection: sa.Connection, **values: object) -> J:
-        """Add a job with some fields within a transaction."""
-        seq = insert(connection, t.jobs, {"kind": self.kind, "done": 0.0, **self._rename(values)})
+        """Add a job within a transaction."""
+        seq = insert(connection, t.jobs, {"kind": self._name, "done": 0.0, **values})
         return self.read(connection, _j.seq == seq)[0]
 
     def begin(self, connection: sa.Connection, seq: int, worker: str, now: float) -> J:
@@ -100,26 +114,20 @@ class JobKind(Generic[J]):
         return self.read(connection, _j.seq == seq)[0]
 
     def update(self, connection: sa.Connection, mine: J, **values: object) -> None:
-        """Update fields of a claimed job within a transaction.
+        """Update columns of a claimed job within a transaction.
 
         Raises:
             SupersededError: It has ended, or another worker has claimed it.
         """
         claimed = (_j.seq == mine.seq) & (_j.status == RUNNING)
         claimed &= (_j.worker == mine.worker) & (_j.started_at == mine.started_at)
-        if not connection.execute(sa.update(t.jobs).where(claimed).values(self._rename(values))).rowcount:
-            status, holder = connection.execute(_HELD, {"of": mine.seq}).one()
-            lost = f"{mine.worker} no longer holds {self.kind} {mine.seq}"
+        if not connection.execute(sa.update(t.jobs).where(claimed).values(**values)).rowcount:
+            held = sa.select(_j.status, _j.worker).where(_j.seq == mine.seq)
+            status, holder = connection.execute(held).one()
+            lost = f"{mine.worker} no longer holds {self._name} {mine.seq}"
             raise SupersededError(f"{lost}: it is {status}, last claimed by {holder}")
 
     def write(self, store: Store, mine: J, **values: object) -> None:
-        """Update fields of a claimed job in a transaction of its own. Raises SupersededError, as `update`."""
+        """Update columns of a claimed job in a transaction. Raises SupersededError, as `update` does."""
         with store.writing() as connection:
             self.update(connection, mine, **values)
-
-    def _rename(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return values of fields by the names of their columns."""
-        return {self._names.get(field, field): value for field, value in values.items()}
-
-
-_HELD = sa.select(_j.status, _j.worker).where(_j.seq == sa.bindparam("of"))

@@ -18,7 +18,7 @@ from armwise.feedback.clock import utc
 from armwise.feedback.errors import UnderWayError
 from armwise.feedback.log import Store, storable
 from armwise.feedback.log import tables as t
-from armwise.feedback.registry.jobs import LEASE_S, JobKind
+from armwise.feedback.registry.jobs import LEASE_S, Job, JobKind
 
 
 class RunState(StrEnum):
@@ -62,39 +62,28 @@ ENDED = (*JUDGED, RunState.NOTHING_NEW)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Job):
     """A warm start, from labels to a verdict.
 
     Attributes:
-        seq: Number of the run, increasing.
         trigger: What started it.
         status: Status of the run.
-        worker: Name of the worker; empty until it is claimed.
-        started_at: When it was claimed, before that when it was requested; all times are seconds since the
-            epoch, UTC.
+        started_at: When it was claimed, before that when it was requested.
         alive_at: Last heartbeat of its worker.
-        finished_at: When it ended.
         inputs: Digests and positions of its inputs.
         steps: Completed steps in order: name, time, duration and findings of each.
         candidate: Number of the version that it published.
         evaluation: Number of the evaluation of the candidate.
-        error: The step that failed, and why.
-        configured: Digest of the configured recipe that it belongs to.
     """
 
-    seq: int
     trigger: Trigger
     status: RunState
-    worker: str
     started_at: float
     alive_at: float
-    finished_at: float | None
     inputs: Mapping[str, Any]
     steps: Sequence[Mapping[str, Any]]
-    candidate: int | None
-    evaluation: int | None
-    error: str | None
-    configured: str
+    candidate: int | None = None
+    evaluation: int | None = None
 
     def dead(self, now: float) -> bool:
         """Return whether its row says that it is running, but its lease has expired."""
@@ -103,13 +92,7 @@ class Run:
 
 _r = t.jobs.c
 
-_JOBS = JobKind(
-    "run",
-    Run.__slots__,
-    lambda seq, trigger, status, *rest: Run(seq, Trigger(trigger), RunState(status), *rest),
-    inputs="request",
-    steps="result",
-)
+_JOBS = JobKind("run", Run, status=RunState, trigger=Trigger)
 
 find, page, update = _JOBS.find, _JOBS.page, _JOBS.update
 
@@ -125,7 +108,7 @@ def request(store: Store, configured: str, now: float) -> Run:
         if (waiting := _find_requested(connection, configured)) is not None:
             requested = f"run {waiting.seq} was requested at {utc(waiting.started_at)}"
             raise UnderWayError(f"{requested}: only one can run at a time")
-        return _add(connection, configured, Trigger.REQUEST, RunState.ASKED, "", now)
+        return _add(connection, configured, Trigger.REQUEST, now)
 
 
 def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: float) -> Run:
@@ -144,9 +127,8 @@ def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: flo
     with store.writing() as connection:
         _exclude(connection, now)
         requested = _find_requested(connection, configured)
-        if requested is None:
-            return _add(connection, configured, trigger, RunState.RUNNING, worker, now)
-        return _JOBS.begin(connection, requested.seq, worker, now)
+        run = requested or _add(connection, configured, trigger, now)
+        return _JOBS.begin(connection, run.seq, worker, now)
 
 
 def renew(store: Store, mine: Run, now: float) -> None:
@@ -234,16 +216,7 @@ def _exclude(connection: sa.Connection, now: float) -> None:
         update(connection, run, status=RunState.ABANDONED, finished_at=now, error=error)
 
 
-def _add(
-    connection: sa.Connection, configured: str, trigger: Trigger, status: RunState, worker: str, now: float
-) -> Run:
-    return _JOBS.add(
-        connection,
-        configured=configured,
-        trigger=trigger,
-        status=status,
-        worker=worker,
-        **dict.fromkeys(("submitted_at", "started_at", "alive_at"), now),
-        inputs={},
-        steps=[],
-    )
+def _add(connection: sa.Connection, configured: str, trigger: Trigger, now: float) -> Run:
+    times = dict.fromkeys(("submitted_at", "started_at", "alive_at"), now)
+    about = {"configured": configured, "trigger": trigger, "status": RunState.ASKED}
+    return _JOBS.add(connection, inputs={}, steps=[], **about, **times)

@@ -203,6 +203,8 @@ COLUMNS: Mapping[str, Place] = {
     **dict.fromkeys(("jobs.kind", "jobs.status", "jobs.trigger"), _WORD),
     "jobs.worker": _PROCESS,
     **dict.fromkeys(tuple(f"jobs.{name}" for name in ("request", "project", "result", "page")), _OPERATOR),
+    "jobs.inputs": _CONFIGURED,
+    "jobs.steps": Place("numbers, arms and digests of a warm start", Fate.NONE),
     "jobs.error": _ERROR,
     "keys.public_id": _KEY,
     "keys.secret_hash": Place("SHA-256 of random bits", Fate.NONE),

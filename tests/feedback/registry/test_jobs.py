@@ -18,7 +18,8 @@ def one_of_each(store: Store) -> tuple[EvaluationRow, Run]:
 def test_each_number_is_that_of_one_job(store: Store) -> None:
     evaluation, run = one_of_each(store)
     assert (evaluation.seq, run.seq) == (1, 2)
-    assert evaluations.find(store, run.seq) is runs.find(store, evaluation.seq) is None
+    assert evaluations.find(store, run.seq) is None
+    assert runs.find(store, evaluation.seq) is None
     assert evaluations.page(store, 9) == [evaluation]
     assert runs.page(store, 9) == [run]
 
@@ -26,7 +27,7 @@ def test_each_number_is_that_of_one_job(store: Store) -> None:
 def test_the_steps_of_a_run_are_no_result_of_an_evaluation(store: Store) -> None:
     mine = runs.claim(store, OURS, runs.Trigger.SCHEDULE, "w", 1.0)
     runs.save_progress(store, mine, 2.0, inputs={}, steps=[{"name": "gather"}])
-    assert evaluations.read_result(store, mine.seq) is evaluations.read_html(store, mine.seq) is None
+    assert evaluations.read_result(store, mine.seq) is None
 
 
 def test_a_worker_of_both_claims_each_by_its_own_rules(store: Store) -> None:
@@ -36,7 +37,8 @@ def test_a_worker_of_both_claims_each_by_its_own_rules(store: Store) -> None:
     first = evaluations.claim(store, OURS, "w", 3.0)
     assert first is not None, "a run under way excludes no evaluation"
     assert first.seq == evaluation.seq
-    assert evaluations.claim(store, OURS, "other", 1000.0) != run, "a dead run is no evaluation to claim"
+    evaluations.finish(store, first, evaluations.StoredResult({}, ""), 4.0)
+    assert evaluations.claim(store, OURS, "w", 1000.0) is None, "a dead run is no evaluation to claim"
     assert not runs.under_way(store, 1000.0)
 
 
