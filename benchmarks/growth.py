@@ -146,7 +146,6 @@ def settle(store: Store, n: int) -> None:
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
         connection.execute(sa.update(t.log_head).values(seq=3 * n, at=at))
         connection.execute(sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n))
-        connection.execute(sa.update(t.rollup_positions).values(log_seq=3 * n, examples_seq=n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
 
 

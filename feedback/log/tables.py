@@ -14,10 +14,10 @@ draw_secret  the secret that makes draws unpredictable: one row, made with the l
 erasures     records that texts of facts were removed, by `armwise.feedback.log.erasures`; their numbers stay
 
 Derived from the facts alone:
-examples     training logs: for each join, each decision once, in order
-raters       raters of ready decisions, in the same order; learned, or left out: the share was used up
-progress     how far each join has read
-rollups      sums by time or position, and arm, for the console; rollup_positions: how far they reach
+examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
+             those that were left out before it, since their share was used up
+progress     how far each reader has read: joins, by their digest, and the sums, by the digest of their rule
+rollups      sums by time or position, and arm, for the console
 The registry; each table has its own numbers:
 epochs       learners that took over; only the newest may write
 versions     policy states at positions of a training log
@@ -262,27 +262,28 @@ examples = Table(
     Column("metrics", JSON, nullable=False),
     Column("joined_by", _SEQ, nullable=False),
     Column("turns", JSON(none_as_null=True)),
+    Column("rater", String(128)),
+    Column("left_out", JSON(none_as_null=True)),
     UniqueConstraint("decision_id", "join"),
 )
 
-raters = Table(
-    "raters",
-    metadata,
-    Column("join", String(64), primary_key=True),
-    Column("seq", _SEQ, primary_key=True, autoincrement=False),
-    Column("decision_id", String(128), nullable=False),
-    Column("rater", String(128), nullable=False),
-    Column("learned", Boolean, nullable=False),
-    Column("joined_by", _SEQ, nullable=False),
+Index(
+    "examples_rated",
+    examples.c.join,
+    examples.c.seq,
+    sqlite_where=text("rater IS NOT NULL"),
+    postgresql_where=text("rater IS NOT NULL"),
 )
 
 progress = Table(
     "progress",
     metadata,
-    Column("join", String(64), primary_key=True),
+    Column("reader", String(64), primary_key=True),
     Column("log_seq", _SEQ, nullable=False),
-    Column("log_at", Double, nullable=False),
+    Column("log_at", Double),
     Column("examples_seq", _SEQ, nullable=False),
+    Column("left_out", JSON(none_as_null=True)),
+    Column("rewarded_seq", _SEQ),
 )
 
 epochs = Table(
@@ -520,13 +521,4 @@ rollups = Table(
     Column("n_arms", Integer, primary_key=True, autoincrement=False),
     *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
     *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
-)
-
-rollup_positions = Table(
-    "rollup_positions",
-    metadata,
-    Column("rule", String(64), primary_key=True),
-    Column("log_seq", BigInteger, nullable=False),
-    Column("examples_seq", BigInteger, nullable=False),
-    Column("rewarded_seq", BigInteger, nullable=False),
 )

@@ -14,7 +14,7 @@ KEPT = {
     "feedback": "seq, kind, decision_id, episode_id, metric, value, received_at",
     "observations": "seq, decision_id, source, observed_at",
     "ticks": "seq, at",
-    "examples": '"join", seq, decision_id, metrics, joined_by',
+    "examples": '"join", seq, decision_id, metrics, joined_by, rater',
     "versions": "version, recipe, policy, examples_seq, digest, epoch, arms",
     "epochs": "epoch, holder, taken_at",
     "prices": "seq, budget, log_seq, price, debt, epoch",
@@ -27,7 +27,6 @@ KEPT = {
 GROWS = {
     "log_head": ("seq", "at"),
     "progress": ("log_seq", "log_at", "examples_seq"),
-    "rollup_positions": ("log_seq", "examples_seq"),
     "usage": ("requests", "tokens", "usd"),
 }
 """Columns of a row that never become smaller, by table."""
@@ -49,7 +48,7 @@ HOLDS = (
     (
         "versions",
         "a version has learned no more than was joined",
-        'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
+        'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE reader = NEW."join"), 0)',
     ),
     (
         "prices",

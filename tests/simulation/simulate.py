@@ -391,7 +391,8 @@ class Simulation:
 
     def _all_is_read(self) -> bool:
         """Whether the learners have read all facts, and all costs since the first price."""
-        facts = "SELECT (SELECT seq FROM log_head) = coalesce((SELECT log_seq FROM progress), 0)"
+        read = "SELECT log_seq FROM progress WHERE rewarded_seq IS NULL"
+        facts = f"SELECT (SELECT seq FROM log_head) = coalesce(({read}), 0)"
         costs = (
             "SELECT (SELECT max(seq) FROM executions) <= (SELECT max(log_seq) FROM prices) "
             "OR NOT EXISTS (SELECT 1 FROM prices)"
