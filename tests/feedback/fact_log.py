@@ -62,7 +62,7 @@ class FactLog:
                     n_learned += 1
                     row = {**asdict(each), "join": rule.join, "joined_by": each.by, "seq": n_learned}
                     if each.rater is not None:
-                        row["left_out"], left_out = left_out, []
+                        row["left_out"], left_out = left_out or None, []
                     known = {name: row.get(name) for name in self._empty[t.examples]}
                     connection.execute(sa.insert(t.examples), known)
             found += ready
