@@ -218,7 +218,9 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
 def read_position(connection: sa.Connection, join: str) -> Position:
     """Return how far a join has read."""
     row = connection.execute(_PROGRESS, {"join": join}).first()
-    return Position(*row[:-1], tuple(row.left_out)) if row else Position(0, 0.0, 0)
+    if row is None:
+        return Position(0, 0.0, 0)
+    return Position(row.log_seq, row.log_at, row.examples_seq, tuple(row.left_out))
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:
@@ -241,7 +243,7 @@ def read_head(connection: sa.Connection) -> int:
 
 _p = t.progress.c
 
-_PROGRESS = sa.select(*(_p[name] for name in Position.__slots__)).where(_p.reader == sa.bindparam("join"))
+_PROGRESS = sa.select(t.progress).where(_p.reader == sa.bindparam("join"))
 
 _MOVE = sa.update(t.progress).where(_p.reader == sa.bindparam("of"))
 
