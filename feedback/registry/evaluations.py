@@ -231,16 +231,14 @@ def release(store: Store, mine: EvaluationRow) -> None:
 def read_result(store: Store, seq: int) -> dict[str, Any] | None:
     """Return the report of an evaluation as a JSON document; None until it is done."""
     with store.reading() as connection:
-        report: dict[str, Any] | None = connection.scalar(
-            sa.select(_e.result).where(_JOBS.matches, _e.seq == seq)
-        )
+        report: dict[str, Any] | None = connection.scalar(sa.select(_e.result).where(_e.seq == seq))
         return report
 
 
 def read_html(store: Store, seq: int) -> str | None:
     """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
-        packed: bytes | None = connection.scalar(sa.select(_e.page).where(_JOBS.matches, _e.seq == seq))
+        packed: bytes | None = connection.scalar(sa.select(_e.page).where(_e.seq == seq))
     return None if packed is None else zlib.decompress(packed).decode()
 
 

@@ -24,12 +24,6 @@ def test_each_number_is_that_of_one_job(store: Store) -> None:
     assert runs.page(store, 9) == [run]
 
 
-def test_the_steps_of_a_run_are_no_result_of_an_evaluation(store: Store) -> None:
-    mine = runs.claim(store, OURS, runs.Trigger.SCHEDULE, "w", 1.0)
-    runs.save_progress(store, mine, 2.0, inputs={}, steps=[{"name": "gather"}])
-    assert evaluations.read_result(store, mine.seq) is None
-
-
 def test_a_worker_of_both_claims_each_by_its_own_rules(store: Store) -> None:
     evaluation, run = one_of_each(store)
     assert evaluations.claim(store, OURS, "w", 3.0, only=run.seq) is None
@@ -53,11 +47,11 @@ def test_an_evaluation_under_way_is_no_run_under_way(store: Store) -> None:
 
 def test_a_run_takes_no_place_and_no_turn_of_an_evaluation(store: Store) -> None:
     run = runs.claim(store, OURS, runs.Trigger.SCHEDULE, "w", 100.0)
-    evaluations.submit(store, OURS, {}, 101.0, project="first")
-    evaluations.submit(store, OURS, {}, 102.0, most=2)
+    evaluations.submit(store, OURS, {}, 101.0, most=1)
+    evaluations.submit(store, OURS, {}, 102.0, project="first")
     mine = evaluations.claim(store, OURS, "w", 103.0)
     assert mine is not None
-    assert mine.project == "first", "the run was claimed for the service, but is no evaluation of it"
+    assert mine.project is None, "the run was claimed for the service, but is no evaluation of it"
     runs.finish(store, run, runs.RunState.HELD, 104.0)
     evaluations.release(store, mine)
     with pytest.raises(SupersededError, match="w no longer holds evaluation 2: it is queued"):
