@@ -49,7 +49,7 @@ DOCUMENTS = {
     "feedback": {"tags", "content"},
     "observations": {"passages"},
     "examples": {"metrics", "turns"},
-    "evaluations": {"request", "result"},
+    "jobs": {"request", "result"},
     "prices": {"arms"},
     "versions": {"policy", "start"},
 }
@@ -723,7 +723,7 @@ def find_beyond_limits(admitted: Iterable[Admitted]) -> Iterator[Fault]:
 
 def find_lost_evaluations(history: History, tables: Tables, *, settled: bool) -> Iterator[Fault]:
     """Yield evaluations that were accepted and are not there, have not ended, or have another's result."""
-    rows = {row["seq"]: row for row in tables["evaluations"]}
+    rows = {row["seq"]: row for row in tables["jobs"]}
     for number, candidates in history.evaluations:
         row = rows.get(number)
         if row is None:

@@ -489,7 +489,7 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in (*TABLES, "evaluations", "prices", "alarms"):
+    for name in (*TABLES, "jobs", "prices", "alarms"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
     return tables

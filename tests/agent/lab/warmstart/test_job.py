@@ -243,7 +243,7 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
     assert run.trigger is runs.Trigger.SCHEDULE
     assert run.status is runs.RunState.HELD, run.error
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
-    assert run.evaluation == 1
+    assert run.evaluation == run.seq + 1
     verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
     assert verdict["verdict"] == "hold"
     assert run.steps[4]["found"]["reasons"] == verdict["reasons"] != []
