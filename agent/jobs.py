@@ -25,7 +25,7 @@ from armwise.arms.own_processes import importable
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.errors import LogUnavailableError, describe_error
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, runs
+from armwise.feedback.registry import Run, jobs, runs
 from armwise.feedback.training_log import traffic
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def plan_run(
         return Planned(last.started_at, runs.Trigger.REQUEST)
     earliest = 0.0
     if last is not None and last.status is runs.RunState.RUNNING:
-        earliest = last.alive_at + runs.LEASE_S
+        earliest = last.alive_at + jobs.LEASE_S
     plans = []
     if last is not None and last.status in INTERRUPTED and last.trigger is not runs.Trigger.RESUMED:
         plans.append(Planned(last.alive_at, runs.Trigger.RESUMED))

@@ -130,7 +130,11 @@ def fill(url: str, n: int, join: str) -> None:
             database.commit()
         end = START + DAYS * 86400.0
         database.execute("UPDATE log SET seq = ?, at = ?", (3 * n, end))
-        database.execute("INSERT INTO progress VALUES (?, ?, ?, ?, 0)", (join, 3 * n, end, n))
+        read = (
+            "INSERT INTO progress (reader, log_seq, log_at, examples_seq, left_out, settled_seq) "
+            "VALUES (?, ?, ?, ?, '[]', 0)"
+        )
+        database.execute(read, (join, 3 * n, end, n))
 
 
 def publish(service: Service, n: int) -> None:

@@ -147,12 +147,9 @@ def settle(store: Store, n: int) -> None:
             connection.execute(sa.delete(table).where(table.c.seq > 3 * n))
         connection.execute(sa.delete(t.examples).where(t.examples.c.seq > n))
         connection.execute(sa.update(t.log).values(seq=3 * n, at=at))
-        connection.execute(
-            sa.update(t.progress).values(log_seq=3 * n, log_at=at, examples_seq=n, settled_seq=0)
-        )
-        connection.execute(
-            sa.update(t.rollup_positions).values(log_seq=3 * n, examples_seq=n, rewarded_seq=3 * n)
-        )
+        p = t.progress
+        connection.execute(sa.update(p).values(log_seq=3 * n, log_at=at, examples_seq=n, settled_seq=0))
+        connection.execute(sa.update(p).where(p.c.rewarded_seq.is_not(None)).values(rewarded_seq=3 * n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
 
 

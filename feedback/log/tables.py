@@ -14,17 +14,17 @@ log          one row: number of the tables, last position and latest time of the
 erasures     records that rows of `texts` were removed, by `armwise.feedback.log.erasures`; the facts stay
 
 Derived from the facts alone:
-examples     training logs: for each join, each decision once, in order
-raters       raters of ready decisions, in the same order; learned, or left out: the share was used up
-progress     how far each join has read
-rollups      sums by time or position, and arm, for the console; rollup_positions: how far they reach
+examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
+             those that were left out before it, since their share was used up
+progress     how far each reader has read: joins, by their digest, and the sums, by the digest of their rule
+rollups      sums by time or position, and arm, for the console
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
              promotions, prices, alarms, which learner may write, and more
 versions     policy states at positions of a training log; the bytes of some, a cache: a replay of `examples`
              gives the others
 routers, router_scores          trained routers; their scores of decisions that were made without them
-evaluations, runs               off-policy evaluations; warm starts, with digests of all inputs
+jobs         off-policy evaluations, and warm starts with digests of all inputs
 keys         API keys, with a hash of the secret
 usage        usage of each key
 """
@@ -254,28 +254,29 @@ examples = Table(
     Column("metrics", JSON, nullable=False),
     Column("joined_by", _SEQ, nullable=False),
     Column("turns", JSON(none_as_null=True)),
+    Column("rater", String(128)),
+    Column("left_out", JSON(none_as_null=True)),
     UniqueConstraint("decision_id", "join"),
 )
 
-raters = Table(
-    "raters",
-    metadata,
-    Column("join", String(64), primary_key=True),
-    Column("seq", _SEQ, primary_key=True, autoincrement=False),
-    Column("decision_id", String(128), nullable=False),
-    Column("rater", String(128), nullable=False),
-    Column("learned", Boolean, nullable=False),
-    Column("joined_by", _SEQ, nullable=False),
+Index(
+    "examples_rated",
+    examples.c.join,
+    examples.c.seq,
+    sqlite_where=text("rater IS NOT NULL"),
+    postgresql_where=text("rater IS NOT NULL"),
 )
 
 progress = Table(
     "progress",
     metadata,
-    Column("join", String(64), primary_key=True),
+    Column("reader", String(64), primary_key=True),
     Column("log_seq", _SEQ, nullable=False),
-    Column("log_at", Double, nullable=False),
+    Column("log_at", Double),
     Column("examples_seq", _SEQ, nullable=False),
-    Column("settled_seq", _SEQ, nullable=False),
+    Column("left_out", JSON(none_as_null=True)),
+    Column("settled_seq", _SEQ),
+    Column("rewarded_seq", _SEQ),
 )
 
 versions = Table(
@@ -340,42 +341,31 @@ router_scores = Table(
     Column("scores", JSON),
 )
 
-evaluations = Table(
-    "evaluations",
+jobs = Table(
+    "jobs",
     metadata,
     _number(),
+    Column("kind", String(16), nullable=False),
     Column("configured", String(64), nullable=False),
-    Column("request", JSON, nullable=False),
-    Column("status", String(16), nullable=False, index=True),
+    Column("status", String(16), nullable=False),
+    Column("worker", String(256)),
     Column("submitted_at", Double, nullable=False),
     Column("started_at", Double),
     Column("alive_at", Double),
     Column("finished_at", Double),
-    Column("worker", String(256)),
     Column("done", Double, nullable=False),
-    Column("result", JSON),
-    Column("html", LargeBinary),
-    Column("error", Text),
+    Column("trigger", String(32)),
     Column("project", String(32)),
-    sqlite_autoincrement=True,
-)
-
-runs = Table(
-    "runs",
-    metadata,
-    _number(),
-    Column("configured", String(64), nullable=False),
-    Column("trigger", String(32), nullable=False),
-    Column("status", String(16), nullable=False, index=True),
-    Column("worker", String(256), nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("alive_at", Double, nullable=False),
-    Column("finished_at", Double),
-    Column("inputs", JSON, nullable=False),
-    Column("steps", JSON, nullable=False),
     Column("candidate", _SEQ),
     Column("evaluation", _SEQ),
     Column("error", Text),
+    Column("request", JSON),
+    Column("inputs", JSON),
+    Column("steps", JSON),
+    Column("result", JSON),
+    Column("page", LargeBinary),
+    Index(None, "kind", "seq"),
+    Index(None, "status", "kind"),
     sqlite_autoincrement=True,
 )
 
@@ -432,13 +422,4 @@ rollups = Table(
     Column("n_arms", Integer, primary_key=True, autoincrement=False),
     *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
     *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
-)
-
-rollup_positions = Table(
-    "rollup_positions",
-    metadata,
-    Column("rule", String(64), primary_key=True),
-    Column("log_seq", BigInteger, nullable=False),
-    Column("examples_seq", BigInteger, nullable=False),
-    Column("rewarded_seq", BigInteger, nullable=False),
 )

@@ -5,9 +5,9 @@
        `-----release-----+
                          `-- no heartbeat for a lease: claimed again
 
-Clients and workers share only the rows, so either may be many processes. A worker takes requests of its
-configuration only, since the result depends on it. Requests and results are opaque JSON documents. A project
-may hold half of the places that other projects leave; projects are served in turn.
+A worker takes requests of its configuration only, since the result depends on it. Requests and results are
+opaque JSON documents. A project may hold half of the places that other projects leave; projects are served in
+turn.
 """
 
 import math
@@ -19,15 +19,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.errors import QueueFullError, SupersededError
-from armwise.feedback.log import Store, dumps, insert, storable
+from armwise.feedback.errors import QueueFullError
+from armwise.feedback.log import Store, dumps, storable
 from armwise.feedback.log import tables as t
+from armwise.feedback.registry.jobs import LEASE_S, Job, JobKind
 
 MAX_PENDING = 20
 """Evaluations that may be queued or running at once."""
-
-LEASE_S = 60.0
-"""Time without a heartbeat after which another worker may claim a running evaluation."""
 
 
 class EvaluationStatus(StrEnum):
@@ -45,35 +43,19 @@ class EvaluationStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationRow:
+class EvaluationRow(Job):
     """An off-policy evaluation in the queue; its result is read separately.
 
     Attributes:
-        seq: Number of the evaluation, increasing.
-        configured: Digest of the configuration that evaluates it.
         request: The request document.
         status: Status of the evaluation.
-        submitted_at: When it was submitted; all times are seconds since the epoch, UTC.
-        started_at: When it was claimed.
-        alive_at: Last heartbeat of its worker.
-        finished_at: When it was done or failed.
-        worker: Name of the worker that claimed it.
         done: Share of the work that is done, 0 to 1.
-        error: Why it failed.
         project: The project that requested it; None: the service itself.
     """
 
-    seq: int
-    configured: str
     request: dict[str, Any]
     status: EvaluationStatus
-    submitted_at: float
-    started_at: float | None
-    alive_at: float | None
-    finished_at: float | None
-    worker: str | None
     done: float
-    error: str | None
     project: str | None = None
 
 
@@ -90,11 +72,13 @@ class StoredResult:
     html: str
 
 
-_e = t.evaluations.c
+_e = t.jobs.c
 
-_EVALUATION = [_e[name] for name in EvaluationRow.__slots__]
+_JOBS = JobKind("evaluation", EvaluationRow, status=EvaluationStatus)
 
-_IN_HAND = _e.status.in_([EvaluationStatus.QUEUED.value, EvaluationStatus.RUNNING.value])
+_IN_HAND = _JOBS.matches & _e.status.in_([EvaluationStatus.QUEUED, EvaluationStatus.RUNNING])
+
+find = _JOBS.find
 
 
 def submit(
@@ -120,21 +104,20 @@ def submit(
     Raises:
         QueueFullError: `most` are queued or running already, or the project has used its share.
     """
-    row: dict[str, object] = {
-        "configured": config_digest,
-        "request": dict(request),
-        "status": EvaluationStatus.QUEUED.value,
-        "submitted_at": now,
-        "done": 0.0,
-        "project": project,
-    }
     in_hand = sa.select(sa.func.count()).where(_IN_HAND, _e.configured == config_digest)
     with store.writing() as connection:
         if most is not None:
             waiting = connection.scalar(in_hand) or 0
             of_project = connection.scalar(in_hand.where(_e.project == project)) or 0
             _refuse_more(waiting, of_project, most, project)
-        return _read(connection, insert(connection, t.evaluations, row))
+        return _JOBS.add(
+            connection,
+            configured=config_digest,
+            request=dict(request),
+            status=EvaluationStatus.QUEUED,
+            submitted_at=now,
+            project=project,
+        )
 
 
 def _refuse_more(waiting: int, of_project: int, most: int, project: str | None) -> None:
@@ -184,28 +167,18 @@ def claim(
     with store.reading() as connection:  # usually there is nothing, and a reader blocks no writer
         if connection.scalar(oldest, by) is None:
             return None
-    taken = {
-        "status": EvaluationStatus.RUNNING.value,
-        "worker": worker,
-        "started_at": now,
-        "alive_at": now,
-        "done": 0.0,
-    }
     with store.writing() as connection:
         seq = connection.scalar(oldest, by)
-        if seq is None:  # another worker was faster
-            return None
-        connection.execute(sa.update(t.evaluations).where(_e.seq == seq).values(**taken))
-        return _read(connection, seq)
+        # None: another worker was faster
+        return None if seq is None else _JOBS.begin(connection, seq, worker, now)
 
 
-_LOST = (_e.status == EvaluationStatus.RUNNING.value) & (
-    (_e.alive_at < sa.bindparam("expired")) | (_e.worker == sa.bindparam("claimed_by"))
-)
+_LOST = (_e.alive_at < sa.bindparam("expired")) | (_e.worker == sa.bindparam("claimed_by"))
 
-_of_project = t.evaluations.alias().c
+_of_project = t.jobs.alias().c
 
 _LAST_CLAIM = sa.select(sa.func.coalesce(sa.func.max(_of_project.started_at), 0.0)).where(
+    _of_project.kind == _e.kind,
     _of_project.configured == sa.bindparam("configuration"),
     _of_project.project.is_not_distinct_from(_e.project),
 )
@@ -213,7 +186,9 @@ _LAST_CLAIM = sa.select(sa.func.coalesce(sa.func.max(_of_project.started_at), 0.
 _OLDEST = (
     sa.select(_e.seq)
     .where(
-        (_e.status == EvaluationStatus.QUEUED.value) | _LOST, _e.configured == sa.bindparam("configuration")
+        _IN_HAND,
+        (_e.status == EvaluationStatus.QUEUED) | _LOST,
+        _e.configured == sa.bindparam("configuration"),
     )
     .order_by(_LAST_CLAIM.scalar_subquery(), _e.seq)
     .limit(1)
@@ -232,47 +207,25 @@ def report_progress(store: Store, mine: EvaluationRow, done: float, now: float) 
     Raises:
         SupersededError: Another worker has claimed it.
     """
-    _update(store, mine, done=done, alive_at=now)
+    _JOBS.write(store, mine, done=done, alive_at=now)
 
 
 def finish(store: Store, mine: EvaluationRow, answer: StoredResult, now: float) -> None:
     """Store the result of an evaluation. Raises SupersededError if another worker has claimed it."""
-    documents = {"result": answer.report, "html": zlib.compress(answer.html.encode())}
-    _update(
-        store, mine, status=EvaluationStatus.DONE.value, **documents, done=1.0, alive_at=now, finished_at=now
-    )
+    ended = {"status": EvaluationStatus.DONE, "done": 1.0, "alive_at": now, "finished_at": now}
+    _JOBS.write(store, mine, result=answer.report, page=zlib.compress(answer.html.encode()), **ended)
 
 
 def fail(store: Store, mine: EvaluationRow, error: str, now: float) -> None:
     """Record why an evaluation failed. Raises SupersededError if another worker has claimed it."""
-    _update(
-        store,
-        mine,
-        status=EvaluationStatus.FAILED.value,
-        error=storable(error),
-        alive_at=now,
-        finished_at=now,
-    )
+    ended = {"status": EvaluationStatus.FAILED, "alive_at": now, "finished_at": now}
+    _JOBS.write(store, mine, error=storable(error), **ended)
 
 
 def release(store: Store, mine: EvaluationRow) -> None:
     """Queue a claimed evaluation again. Raises SupersededError if another worker has claimed it."""
-    _update(
-        store,
-        mine,
-        status=EvaluationStatus.QUEUED.value,
-        worker=None,
-        started_at=None,
-        alive_at=None,
-        done=0.0,
-    )
-
-
-def find(store: Store, seq: int) -> EvaluationRow | None:
-    """Return the evaluation with a number, if any."""
-    with store.reading() as connection:
-        row = connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).first()
-        return None if row is None else _read_evaluation(row)
+    unclaimed = dict.fromkeys(("worker", "started_at", "alive_at"))
+    _JOBS.write(store, mine, status=EvaluationStatus.QUEUED, done=0.0, **unclaimed)
 
 
 def read_result(store: Store, seq: int) -> dict[str, Any] | None:
@@ -285,7 +238,7 @@ def read_result(store: Store, seq: int) -> dict[str, Any] | None:
 def read_html(store: Store, seq: int) -> str | None:
     """Return the report of an evaluation as an HTML page; None until it is done."""
     with store.reading() as connection:
-        packed: bytes | None = connection.scalar(sa.select(_e.html).where(_e.seq == seq))
+        packed: bytes | None = connection.scalar(sa.select(_e.page).where(_e.seq == seq))
     return None if packed is None else zlib.decompress(packed).decode()
 
 
@@ -300,40 +253,12 @@ def page(
         before: Number that all must be below.
         project: Leave out requests that read the decisions of another project; None: list all.
     """
-    query = sa.select(*_EVALUATION).order_by(_e.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(_e.seq < before)
-    if project is not None:
-        of_project = _e.request["project"].as_string()
-        query = query.where(of_project.is_(None) | (of_project == project))
-    with store.reading() as connection:
-        return [_read_evaluation(row) for row in connection.execute(query)]
+    of_project = _e.request["project"].as_string()
+    readable = () if project is None else (of_project.is_(None) | (of_project == project),)
+    return _JOBS.page(store, limit, before, *readable)
 
 
 def find_newest(store: Store, config_digest: str, request: Mapping[str, Any]) -> EvaluationRow | None:
     """Return the newest evaluation of a configuration with exactly this request, if any."""
     same = sa.cast(_e.request, sa.Text) == dumps(dict(request))
-    query = (
-        sa.select(*_EVALUATION).where(same, _e.configured == config_digest).order_by(_e.seq.desc()).limit(1)
-    )
-    with store.reading() as connection:
-        row = connection.execute(query).first()
-        return None if row is None else _read_evaluation(row)
-
-
-def _update(store: Store, mine: EvaluationRow, **values: Any) -> None:
-    ours = (_e.seq == mine.seq) & (_e.status == EvaluationStatus.RUNNING.value)
-    ours &= (_e.worker == mine.worker) & (_e.started_at == mine.started_at)
-    with store.writing() as connection:
-        if not connection.execute(sa.update(t.evaluations).where(ours).values(**values)).rowcount:
-            holder = connection.scalar(sa.select(_e.worker).where(_e.seq == mine.seq))
-            raise SupersededError(f"evaluation {mine.seq} of {mine.worker} was claimed by {holder}")
-
-
-def _read(connection: sa.Connection, seq: int) -> EvaluationRow:
-    return _read_evaluation(connection.execute(sa.select(*_EVALUATION).where(_e.seq == seq)).one())
-
-
-def _read_evaluation(row: "sa.Row[Any]") -> EvaluationRow:
-    seq, configured, request, status, *rest = tuple(row)
-    return EvaluationRow(seq, configured, request, EvaluationStatus(status), *rest)
+    return _JOBS.find_newest(store, same, _e.configured == config_digest)

@@ -229,8 +229,8 @@ def first_starts(store: Store, versions: Collection[int]) -> set[int]:
     Such a promotion lacks a verdict: there was too little traffic to compare the candidate with. It is the
     first promotion of the candidate; a later one that lacks a verdict is an operator's.
     """
-    r = t.runs.c
-    candidates = sa.select(r.candidate).where(r.status == RunState.PROMOTED.value, r.candidate.in_(versions))
+    j = t.jobs.c
+    candidates = sa.select(j.candidate).where(j.status == RunState.PROMOTED, j.candidate.in_(versions))
     firsts: dict[int, Promotion] = {}
     for promotion, _ in _read(store, _o.kind == Operation.PROMOTE, _o.version.in_(candidates)):
         firsts.setdefault(promotion.version, promotion)

@@ -3,9 +3,8 @@
     asked --claim--> running --finish--> promoted | held | nothing_new | failed
                         `---no heartbeat for a lease---> abandoned
 
-The worker of a run holds a lease that it renews. A claim marks a run with an expired lease as abandoned, and
-further writes of its worker are refused. One run is under way at a time among all configurations; requests
-and inputs belong to a configuration.
+A claim marks a run with an expired lease as abandoned. One run is under way at a time among all
+configurations; requests and inputs belong to a configuration.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,12 +15,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.clock import utc
-from armwise.feedback.errors import SupersededError, UnderWayError
-from armwise.feedback.log import Store, insert, storable
+from armwise.feedback.errors import UnderWayError
+from armwise.feedback.log import Store, storable
 from armwise.feedback.log import tables as t
-
-LEASE_S = 60.0
-"""Time without a heartbeat after which the worker of a run counts as dead."""
+from armwise.feedback.registry.jobs import LEASE_S, Job, JobKind
 
 
 class RunState(StrEnum):
@@ -65,48 +62,39 @@ ENDED = (*JUDGED, RunState.NOTHING_NEW)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Job):
     """A warm start, from labels to a verdict.
 
     Attributes:
-        seq: Number of the run, increasing.
         trigger: What started it.
         status: Status of the run.
-        worker: Name of the worker; empty until it is claimed.
-        started_at: When it was claimed, before that when it was requested; all times are seconds since the
-            epoch, UTC.
+        started_at: When it was claimed, before that when it was requested.
         alive_at: Last heartbeat of its worker.
-        finished_at: When it ended.
         inputs: Digests and positions of its inputs.
         steps: Completed steps in order: name, time, duration and findings of each.
         candidate: Number of the version that it published.
         evaluation: Number of the evaluation of the candidate.
-        error: The step that failed, and why.
-        configured: Digest of the configured recipe that it belongs to.
     """
 
-    seq: int
     trigger: Trigger
     status: RunState
-    worker: str
     started_at: float
     alive_at: float
-    finished_at: float | None
     inputs: Mapping[str, Any]
     steps: Sequence[Mapping[str, Any]]
-    candidate: int | None
-    evaluation: int | None
-    error: str | None
-    configured: str
+    candidate: int | None = None
+    evaluation: int | None = None
 
     def dead(self, now: float) -> bool:
         """Return whether its row says that it is running, but its lease has expired."""
         return self.status is RunState.RUNNING and self.alive_at < now - LEASE_S
 
 
-_r = t.runs.c
+_r = t.jobs.c
 
-_RUN = [_r[name] for name in Run.__slots__]
+_JOBS = JobKind("run", Run, status=RunState, trigger=Trigger)
+
+find, page, update = _JOBS.find, _JOBS.page, _JOBS.update
 
 
 def request(store: Store, configured: str, now: float) -> Run:
@@ -120,7 +108,7 @@ def request(store: Store, configured: str, now: float) -> Run:
         if (waiting := _find_requested(connection, configured)) is not None:
             requested = f"run {waiting.seq} was requested at {utc(waiting.started_at)}"
             raise UnderWayError(f"{requested}: only one can run at a time")
-        return _insert(connection, configured, Trigger.REQUEST, RunState.ASKED, "", now)
+        return _add(connection, configured, Trigger.REQUEST, now)
 
 
 def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: float) -> Run:
@@ -139,17 +127,13 @@ def claim(store: Store, configured: str, trigger: Trigger, worker: str, now: flo
     with store.writing() as connection:
         _exclude(connection, now)
         requested = _find_requested(connection, configured)
-        if requested is None:
-            return _insert(connection, configured, trigger, RunState.RUNNING, worker, now)
-        begun = {"status": RunState.RUNNING.value, "worker": worker, "started_at": now, "alive_at": now}
-        connection.execute(sa.update(t.runs).where(_r.seq == requested.seq).values(**begun))
-        return _read(connection, requested.seq)
+        run = requested or _add(connection, configured, trigger, now)
+        return _JOBS.begin(connection, run.seq, worker, now)
 
 
 def renew(store: Store, mine: Run, now: float) -> None:
     """Renew the lease of a run. Raises SupersededError if the run was abandoned."""
-    with store.writing() as connection:
-        update(connection, mine, alive_at=now)
+    _JOBS.write(store, mine, alive_at=now)
 
 
 def save_progress(
@@ -163,140 +147,76 @@ def save_progress(
     evaluation: int | None = None,
 ) -> None:
     """Save the progress of a run and renew its lease. Raises SupersededError if it was abandoned."""
-    columns = {"inputs": dict(inputs), "steps": list(steps), "candidate": candidate, "evaluation": evaluation}
-    with store.writing() as connection:
-        update(connection, mine, alive_at=now, **columns)
+    found = {"candidate": candidate, "evaluation": evaluation, "alive_at": now}
+    _JOBS.write(store, mine, inputs=dict(inputs), steps=list(steps), **found)
 
 
 def finish(store: Store, mine: Run, status: RunState, now: float, error: str | None = None) -> None:
     """Record how a run ended. Raises SupersededError if it was abandoned."""
     reason = None if error is None else storable(error)
-    with store.writing() as connection:
-        update(connection, mine, status=status.value, alive_at=now, finished_at=now, error=reason)
-
-
-def update(connection: sa.Connection, mine: Run, **values: Any) -> None:
-    """Update columns of a run within a transaction. Raises SupersededError if it is no longer under way."""
-    ours = (_r.seq == mine.seq) & (_r.status == RunState.RUNNING.value)
-    ours &= (_r.worker == mine.worker) & (_r.started_at == mine.started_at)
-    if not connection.execute(sa.update(t.runs).where(ours).values(**values)).rowcount:
-        status = connection.scalar(sa.select(_r.status).where(_r.seq == mine.seq))
-        raise SupersededError(f"run {mine.seq} of {mine.worker} is no longer running: it is {status}")
-
-
-def find(store: Store, seq: int) -> Run | None:
-    """Return the run with a number, if any."""
-    with store.reading() as connection:
-        row = connection.execute(sa.select(*_RUN).where(_r.seq == seq)).first()
-        return None if row is None else _read_run(row)
-
-
-def page(store: Store, limit: int, before: int | None = None) -> list[Run]:
-    """Return the newest runs of all configurations, newest first.
-
-    Args:
-        store: The log.
-        limit: Largest length of the page.
-        before: Number that all must be below.
-    """
-    query = sa.select(*_RUN).order_by(_r.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(_r.seq < before)
-    with store.reading() as connection:
-        return [_read_run(row) for row in connection.execute(query)]
+    _JOBS.write(store, mine, status=status, alive_at=now, finished_at=now, error=reason)
 
 
 def find_by_recipe(store: Store, recipes: Collection[str]) -> dict[str, Run]:
     """Return the first run whose candidate has each of these recipes, by digest, where there is one."""
     v = t.versions.c
     first = (
-        sa.select(sa.func.min(_r.seq))
-        .join_from(t.runs, t.versions, v.version == _r.candidate)
+        sa.select(v.recipe, sa.func.min(_r.seq))
+        .join_from(t.jobs, t.versions, v.version == _r.candidate)
         .where(v.recipe.in_(recipes))
         .group_by(v.recipe)
     )
-    query = sa.select(*_RUN, v.recipe).join_from(t.runs, t.versions, v.version == _r.candidate)
     with store.reading() as connection:
-        return {recipe: _read_run(row) for *row, recipe in connection.execute(query.where(_r.seq.in_(first)))}
+        numbers = dict(connection.execute(first).all())
+        found = {run.seq: run for run in _JOBS.read(connection, _r.seq.in_(numbers.values()))}
+    return {recipe: found[seq] for recipe, seq in numbers.items()}
 
 
 def newest(store: Store, configured: str, states: Collection[RunState] = tuple(RunState)) -> Run | None:
     """Return the newest run for a configured recipe that is in one of the states, if any."""
-    query = _in(configured, states).order_by(_r.seq.desc()).limit(1)
-    with store.reading() as connection:
-        row = connection.execute(query).first()
-        return None if row is None else _read_run(row)
+    return _JOBS.find_newest(store, _r.configured == configured, _r.status.in_(states))
 
 
 def read_attempts(store: Store, run: Run) -> list[Run]:
     """Return a run and the runs that it resumes, newest first; the last is the one that began afresh."""
     attempts = [run]
-    with store.reading() as connection:
-        while attempts[-1].trigger is Trigger.RESUMED:
-            earlier = (_r.configured == run.configured) & (_r.seq < attempts[-1].seq)
-            row = connection.execute(sa.select(*_RUN).where(earlier).order_by(_r.seq.desc()).limit(1)).first()
-            if row is None:
-                break
-            attempts.append(_read_run(row))
+    while attempts[-1].trigger is Trigger.RESUMED:
+        earlier = (_r.configured == run.configured) & (_r.seq < attempts[-1].seq)
+        before = _JOBS.find_newest(store, earlier)
+        if before is None:
+            break
+        attempts.append(before)
     return attempts
 
 
 def under_way(store: Store, now: float) -> bool:
     """Return whether a run of any configuration is under way."""
-    running = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
     with store.reading() as connection:
-        return any(not _read_run(row).dead(now) for row in connection.execute(running))
+        return any(not run.dead(now) for run in _JOBS.read(connection, _r.status == RunState.RUNNING))
 
 
 def list_judged(store: Store, configured: str) -> list[Run]:
     """Return the runs that came to a verdict, in order: all their labels are in the log."""
-    query = _in(configured, JUDGED).order_by(_r.seq)
     with store.reading() as connection:
-        return [_read_run(row) for row in connection.execute(query)]
-
-
-def _in(configured: str, states: Collection[RunState]) -> "sa.Select[Any]":
-    listed = _r.status.in_([state.value for state in states])
-    return sa.select(*_RUN).where(listed, _r.configured == configured)
+        return _JOBS.read(connection, _r.configured == configured, _r.status.in_(JUDGED))[::-1]
 
 
 def _find_requested(connection: sa.Connection, configured: str) -> Run | None:
-    row = connection.execute(_in(configured, [RunState.ASKED])).first()
-    return None if row is None else _read_run(row)
+    asked = _JOBS.read(connection, _r.configured == configured, _r.status == RunState.ASKED)
+    return asked[0] if asked else None
 
 
 def _exclude(connection: sa.Connection, now: float) -> None:
     """Mark a dead run as abandoned. Raises UnderWayError if a live one is under way."""
-    query = sa.select(*_RUN).where(_r.status == RunState.RUNNING.value)
-    for run in map(_read_run, connection.execute(query).all()):
+    for run in _JOBS.read(connection, _r.status == RunState.RUNNING):
         if not run.dead(now):
             running = f"run {run.seq} of {run.worker} has been running since {utc(run.started_at)}"
             raise UnderWayError(f"{running}: only one can run at a time")
         error = f"{run.worker} has sent no heartbeat since {utc(run.alive_at)}"
-        gone = {"status": RunState.ABANDONED.value, "finished_at": now, "error": error}
-        connection.execute(sa.update(t.runs).where(_r.seq == run.seq).values(**gone))
+        update(connection, run, status=RunState.ABANDONED, finished_at=now, error=error)
 
 
-def _insert(
-    connection: sa.Connection, configured: str, trigger: Trigger, status: RunState, worker: str, now: float
-) -> Run:
-    row: dict[str, object] = {
-        "configured": configured,
-        "trigger": trigger.value,
-        "status": status.value,
-        "worker": worker,
-        "started_at": now,
-        "alive_at": now,
-        "inputs": {},
-        "steps": [],
-    }
-    return _read(connection, insert(connection, t.runs, row))
-
-
-def _read(connection: sa.Connection, seq: int) -> Run:
-    return _read_run(connection.execute(sa.select(*_RUN).where(_r.seq == seq)).one())
-
-
-def _read_run(row: Any) -> Run:
-    seq, trigger, status, *rest = row
-    return Run(seq, Trigger(trigger), RunState(status), *rest)
+def _add(connection: sa.Connection, configured: str, trigger: Trigger, now: float) -> Run:
+    times = dict.fromkeys(("submitted_at", "started_at", "alive_at"), now)
+    about = {"configured": configured, "trigger": trigger, "status": RunState.ASKED}
+    return _JOBS.add(connection, inputs={}, steps=[], **about, **times)

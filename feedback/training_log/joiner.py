@@ -8,6 +8,7 @@ example. The facts are read before it, without a lock: only a learner with a new
 training log in between, and the write detects that.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -105,11 +106,10 @@ class Joiner:
             require_length(connection, self._rule.join, start)
             if head < start.log_seq:
                 raise LogGapError(f"the log ends at {head}, but was read up to {start.log_seq} before")
-            position, examples, rated = join_facts(
-                connection, self._rule, start, min(head, start.log_seq + self._batch)
-            )
+            end = min(head, start.log_seq + self._batch)
+            position, examples = join_facts(connection, self._rule, start, end)
         if position != start:
-            self._write(position, examples, rated)
+            self._write(position, examples)
         self.left = head - position.log_seq
         if self.left or not self._is_tick_due(position, now):
             return position
@@ -121,74 +121,64 @@ class Joiner:
         with self._store.reading() as connection:
             return is_tick_due(connection, self._rule, position.log_seq, position.log_at, now)
 
-    def _write(
-        self,
-        position: Position,
-        examples: Sequence[Mapping[str, Any]],
-        rated: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def _write(self, position: Position, examples: Sequence[Mapping[str, Any]]) -> None:
         join = self._rule.join
         with self._store.writing() as connection:
             confirm_epoch(connection, self._epoch)
-            for add, rows in ((_ADD_EXAMPLES, examples), (_ADD_RATERS, rated)):
-                if rows:
-                    connection.execute(add, [{"join": join, **row} for row in rows])
+            if examples:
+                connection.execute(_ADD_EXAMPLES, [{"join": join, **row} for row in examples])
             settled_seq = find_settled_together(connection, self._rule, position)
             write_position(connection, join, replace(position, settled_seq=settled_seq))
 
 
-_ADD_EXAMPLES, _ADD_RATERS = sa.insert(t.examples), sa.insert(t.raters)
+_ADD_EXAMPLES = sa.insert(t.examples)
 
 
 def join_facts(
-    connection: sa.Connection, rule: RewardRule, start: Position, upto: int, rated: int | None = None
-) -> tuple[Position, list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the position of a join after some facts, and the rows of the examples and raters they add.
+    connection: sa.Connection, rule: RewardRule, start: Position, upto: int
+) -> tuple[Position, list[dict[str, Any]]]:
+    """Return the position of a join after some facts, and the rows of the examples they add.
 
     Args:
         connection: A snapshot.
         rule: How the log is joined.
         start: Where the join is.
         upto: The last position to read.
-        rated: Number of the ready decisions with a rater at the start; None: all that are stored.
 
     Raises:
         LogGapError: Facts are missing.
     """
     if upto == start.log_seq:  # as at most steps of a learner without traffic
-        return start, [], []
-    n_rated = raters.count_rated(connection, rule.join) if rated is None else rated
+        return start, []
     ready, log_at = read_window(
         connection,
         rule,
         *(start.log_seq, start.log_at, upto),
-        lambda: raters.read_shares(connection, rule, n_rated),
+        lambda: raters.read_shares(connection, rule, start.examples_seq, start.left_out),
     )
     joined = [each for each in ready if each.learned]
     turns = read_conversation_costs(connection, joined)
-    examples = [
-        {
-            "seq": seq,
-            "decision_id": each.decision_id,
-            "metrics": each.metrics,
-            "joined_by": each.by,
-            "turns": turns.get(each.decision_id),
-        }
-        for seq, each in enumerate(joined, start=start.examples_seq + 1)
-    ]
-    known = [each for each in ready if each.rater is not None]
-    rows = [
-        {
-            "seq": seq,
-            "decision_id": each.decision_id,
-            "rater": each.rater,
-            "learned": each.learned,
-            "joined_by": each.by,
-        }
-        for seq, each in enumerate(known, start=n_rated + 1)
-    ]
-    position = Position(upto, log_at, start.examples_seq + len(examples), start.settled_seq)
-    return position, examples, rows
+    examples = list[dict[str, Any]]()
+    left_out = deque(start.left_out, raters.BEFORE)
+    for each in ready:
+        if each.learned:
+            row = {
+                "seq": start.examples_seq + len(examples) + 1,
+                "decision_id": each.decision_id,
+                "metrics": each.metrics,
+                "joined_by": each.by,
+                "turns": turns.get(each.decision_id),
+                "rater": each.rater,
+                "left_out": None,
+            }
+            if each.rater is not None and left_out:
+                row["left_out"] = [*left_out]
+                left_out.clear()
+            examples.append(row)
+        elif each.rater is not None:
+            left_out.append(each.rater)
+    length = start.examples_seq + len(examples)
+    return Position(upto, log_at, length, tuple(left_out), start.settled_seq), examples
 
 
 def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:
@@ -211,8 +201,8 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
 
 def delete_training_log(connection: sa.Connection, join: str) -> None:
     """Delete the training log of a join, within a write transaction; a `Joiner` makes it again."""
-    for table in (t.examples, t.raters, t.progress):
-        connection.execute(sa.delete(table).where(table.c.join == join))
+    connection.execute(sa.delete(t.examples).where(t.examples.c.join == join))
+    connection.execute(sa.delete(t.progress).where(t.progress.c.reader == join))
 
 
 def require_length(connection: sa.Connection, join: str, position: Position) -> None:

@@ -15,6 +15,7 @@ class Position:
         log_seq: Facts up to this position are joined.
         log_at: The log's time there, seconds since the epoch.
         examples_seq: Length of the training log.
+        left_out: Raters of the newest decisions that were left out since the last rated example, in order.
         settled_seq: Decisions up to this position are settled together, before their time is over; see
             `find_settled_together`.
     """
@@ -22,22 +23,23 @@ class Position:
     log_seq: int
     log_at: float
     examples_seq: int
+    left_out: tuple[str, ...] = ()
     settled_seq: int = 0
 
 
 def read_position(connection: sa.Connection, join: str) -> Position:
     """Return how far a join has read."""
     row = connection.execute(_PROGRESS, {"join": join}).first()
-    return (
-        Position(row.log_seq, row.log_at, row.examples_seq, row.settled_seq) if row else Position(0, 0.0, 0)
-    )
+    if row is None:
+        return Position(0, 0.0, 0)
+    return Position(row.log_seq, row.log_at, row.examples_seq, tuple(row.left_out), row.settled_seq)
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:
     """Write how far a join has read."""
     moved = asdict(position)
     if not connection.execute(_MOVE, {"of": join, **moved}).rowcount:
-        connection.execute(_BEGIN, {"join": join, **moved})
+        connection.execute(_BEGIN, {"reader": join, **moved})
 
 
 def read_head(connection: sa.Connection) -> int:
@@ -45,9 +47,9 @@ def read_head(connection: sa.Connection) -> int:
     return int(connection.scalar(_HEAD) or 0)
 
 
-_PROGRESS = sa.select(t.progress).where(t.progress.c.join == sa.bindparam("join"))
+_PROGRESS = sa.select(t.progress).where(t.progress.c.reader == sa.bindparam("join"))
 
-_MOVE = sa.update(t.progress).where(t.progress.c.join == sa.bindparam("of"))
+_MOVE = sa.update(t.progress).where(t.progress.c.reader == sa.bindparam("of"))
 
 _BEGIN = sa.insert(t.progress)
 

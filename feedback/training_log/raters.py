@@ -5,6 +5,9 @@ most twice their share of the decisions learned before. The raters of a project 
 so that several keys of one tenant teach no more than one. A decision whose values all exceed these limits
 waits for its deadline, and is left out if they still do. Which ones are left out depends on the order of the
 training log and on the raters, never on the values.
+
+An example has its rater, and the raters of the decisions that were left out since the last rated example, in
+order. Those that no rated example follows yet are part of the position of the join.
 """
 
 from collections import Counter, deque
@@ -32,18 +35,21 @@ PROJECT_END = "~"
 UNLIMITED = ""
 """Rater of judges, operators and checks."""
 
+Rated = tuple[str, bool]
+"""The rater of a decision, and whether the decision was learned."""
+
 
 class RaterShares:
     """Shares of raters in the newest rated decisions of a training log, and in those learned before.
 
     Args:
         most: Share of the newest that every rater may have, in (0, 1]; with 1, raters are unlimited.
-        rated: The last rated decisions, oldest first: the rater of each, and whether it was learned.
+        rated: The last rated decisions, oldest first.
     """
 
-    def __init__(self, most: float, rated: Iterable[tuple[str, bool]] = ()) -> None:
+    def __init__(self, most: float, rated: Iterable[Rated] = ()) -> None:
         self._most = most
-        self._newest = deque[tuple[str, bool]]()
+        self._newest = deque[Rated]()
         self._before = deque[str]()
         self._learned, self._usual = Counter[str](), Counter[str]()
         for rater, learned in rated:
@@ -104,27 +110,42 @@ def _less(counts: Counter[str], rater: str) -> None:
             del counts[name]
 
 
-def count_rated(connection: sa.Connection, join: str) -> int:
-    """Return the number of the ready decisions of a training log that have a rater."""
-    last = sa.select(sa.func.max(t.raters.c.seq)).where(t.raters.c.join == join)
-    return int(connection.scalar(last) or 0)
+def read_shares(
+    connection: sa.Connection, rule: RewardRule, examples_seq: int, left_out: Sequence[str]
+) -> RaterShares:
+    """Return the shares of raters at a position of a training log.
+
+    Args:
+        connection: A snapshot.
+        rule: How the log is joined.
+        examples_seq: Number of examples.
+        left_out: Raters of the decisions that were left out since the last rated example.
+    """
+    return RaterShares(rule.rater_share, _read_rated(connection, rule.join, examples_seq, left_out))
 
 
-def read_shares(connection: sa.Connection, rule: RewardRule, n_rated: int) -> RaterShares:
-    """Return the shares of raters after the first `n_rated` rated decisions of a training log."""
-    return RaterShares(rule.rater_share, _read_newest(connection, rule.join, n_rated))
+def _read_rated(
+    connection: sa.Connection, join: str, examples_seq: int, left_out: Sequence[str]
+) -> list[Rated]:
+    """Return at least the newest rated decisions that determine the shares, oldest first."""
+    x = t.examples.c
+    query = sa.select(x.rater, x.left_out).where(x.join == join, x.seq <= examples_seq, x.rater.is_not(None))
+    rated = [(rater, False) for rater in reversed(left_out)]
+    for rater, before in connection.execute(query.order_by(x.seq.desc()).limit(NEWEST + BEFORE)):
+        rated += [(rater, True), *((each, False) for each in reversed(before or ()))]
+    return rated[::-1]
 
 
-def _read_newest(connection: sa.Connection, join: str, n_rated: int) -> list[tuple[str, bool]]:
-    """Return the rated decisions that determine the shares, oldest first."""
-    r = t.raters.c
-    query = sa.select(r.seq, r.rater, r.learned).where(r.join == join, r.seq <= n_rated)
-    newest = connection.execute(query.order_by(r.seq.desc()).limit(NEWEST - 1)).all()
-    if not newest:
-        return []
-    learned = query.where(r.seq < newest[-1].seq, r.learned).order_by(r.seq.desc())
-    before = connection.execute(learned.limit(BEFORE)).all()
-    return [(row.rater, row.learned) for row in (*before[::-1], *newest[::-1])]
+def read_rated(store: Store, join: str) -> list[Rated]:
+    """Return at least the newest `BEFORE` rated decisions of a training log, oldest first.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    p = t.progress.c
+    with store.reading() as connection:
+        row = connection.execute(sa.select(p.examples_seq, p.left_out).where(p.reader == join)).first()
+        return [] if row is None else _read_rated(connection, join, *row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +169,7 @@ def newest_counts(store: Store, join: str) -> Sequence[RaterCount]:
     Raises:
         LogUnavailableError: Try again later.
     """
-    r = t.raters.c
-    query = sa.select(r.rater, r.learned).where(r.join == join).order_by(r.seq.desc())
-    with store.reading() as connection:
-        newest = connection.execute(query.limit(BEFORE)).all()
+    newest = read_rated(store, join)[-BEFORE:]
     rated = Counter(rater for rater, _ in newest)
     left_out = Counter(rater for rater, learned in newest if not learned)
     return [RaterCount(name, n, left_out[name]) for name, n in rated.most_common()]
@@ -163,8 +181,8 @@ def foremost(store: Store, rule: RewardRule) -> str | None:
     Raises:
         LogUnavailableError: Try again later.
     """
-    with store.reading() as connection:
-        rated = _read_newest(connection, rule.join, count_rated(connection, rule.join))
-    shares = RaterShares(rule.rater_share, ((rater, True) for rater, _ in rated))
-    newest = Counter(rater for rater, _ in rated[1 - NEWEST :])
-    return next((rater for rater, _ in newest.most_common() if not shares.has_room(rater)), None)
+    rated = read_rated(store, rule.join)
+    newest = [rater for rater, _ in rated[1 - NEWEST :]]
+    before = [rater for rater, learned in rated[: 1 - NEWEST] if learned]
+    shares = RaterShares(rule.rater_share, ((rater, True) for rater in before + newest))
+    return next((rater for rater, _ in Counter(newest).most_common() if not shares.has_room(rater)), None)

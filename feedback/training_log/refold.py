@@ -37,26 +37,22 @@ def find_difference(
         LogGapError: Facts are missing.
         LogUnavailableError: Try again later.
     """
-    position, n_rated = Position(0, 0.0, 0), 0
+    position, x = Position(0, 0.0, 0), t.examples.c
     with store.reading() as connection:
         recorded, head = read_position(connection, rule.join), read_head(connection)
-        stored = [_count(connection, table, rule.join) for table in (t.examples, t.raters)]
+        stored = connection.scalar(sa.select(sa.func.count()).where(x.join == rule.join))
     if recorded.log_seq > head:
         raise LogGapError(f"the log ends at {head}, but was read up to {recorded.log_seq} before")
     while position.log_seq < recorded.log_seq:
         with store.reading() as connection:
             end = min(position.log_seq + CHUNK, recorded.log_seq)
-            position, examples, rated = join_facts(connection, rule, position, end, n_rated)
-            different = _compare(connection, t.examples, rule.join, examples)
-            different = different or _compare(connection, t.raters, rule.join, rated)
-        n_rated += len(rated)
+            position, examples = join_facts(connection, rule, position, end)
+            different = _compare(connection, rule.join, examples)
         on_progress(end, recorded.log_seq)
         if different:
             return recorded, different
-    lengths = position.examples_seq, n_rated
-    for name, there, due in zip(("examples", "raters"), stored, lengths, strict=True):
-        if there != due:
-            return recorded, f"there are {there} rows of {name}, and the facts give {due}"
+    if stored != position.examples_seq:
+        return recorded, f"there are {stored} rows of examples, and the facts give {position.examples_seq}"
     if (expected := replace(position, settled_seq=recorded.settled_seq)) != recorded:
         return recorded, f"the join is recorded at {recorded}, and the facts give {expected}"
     return recorded, ""
@@ -73,20 +69,15 @@ def require_gapless(store: Store) -> None:
         raise LogGapError(f"the log ends at position {head:,} but has {n_facts:,} facts: rows are missing")
 
 
-def _count(connection: sa.Connection, table: sa.Table, join: str) -> int:
-    count = sa.select(sa.func.count()).select_from(table).where(table.c.join == join)
-    return int(connection.scalar(count) or 0)
-
-
-def _compare(connection: sa.Connection, table: sa.Table, join: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first difference of the stored rows from consecutive expected ones; empty: none."""
+def _compare(connection: sa.Connection, join: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first difference of the stored examples from consecutive expected ones; empty: none."""
     if not rows:
         return ""
-    columns = [table.c[name] for name in rows[0]]
-    between = table.c.seq.between(rows[0]["seq"], rows[-1]["seq"])
-    query = sa.select(*columns).where(table.c.join == join, between).order_by(table.c.seq)
+    x = t.examples.c
+    between = x.seq.between(rows[0]["seq"], rows[-1]["seq"])
+    query = sa.select(*(x[name] for name in rows[0])).where(x.join == join, between).order_by(x.seq)
     for row, found in zip_longest(rows, map(dict, connection.execute(query).mappings())):
         if row != found:
             there = "missing" if found is None or found["seq"] != row["seq"] else found
-            return f"row {row['seq']} of {table.name} is {there}, and the facts give {row}"
+            return f"row {row['seq']} of examples is {there}, and the facts give {row}"
     return ""

@@ -30,7 +30,7 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.position import read_head, read_position
 from armwise.feedback.training_log.settled import find_settled
 
-rollups, rollup_positions = t.rollups, t.rollup_positions
+rollups = t.rollups
 
 COUNTS, SUMS = t.ROLLUP_COUNTS, t.ROLLUP_SUMS
 
@@ -128,7 +128,7 @@ def advance(store: Store, rule: RewardRule, batch: int = BATCH) -> Read:
     with store.writing() as connection:
         if before == (0, 0, 0) == _position(connection, digest):
             _clear(connection)
-            connection.execute(_BEGIN, {"rule": digest, **dict.fromkeys(_POSITION, 0)})
+            connection.execute(_BEGIN, {"reader": digest, **dict.fromkeys(_POSITION, 0)})
         moved = {**_name_position("before", before), **_name_position("after", after)}
         if connection.execute(_MOVE, {"of": digest, **moved}).rowcount:  # else another has counted these
             rows = [*_rows(sums, MINUTE, oldest), *_rows(sums, HOUR, -math.inf), *_rows(sums, LOG, -math.inf)]
@@ -391,17 +391,17 @@ Positions = tuple[int, int, int]
 """The first three attributes of `Read`."""
 
 
-_READ = sa.select(*(rollup_positions.c[name] for name in _POSITION)).where(
-    rollup_positions.c.rule == sa.bindparam("rule")
-)
+_p = t.progress.c
 
-_BEGIN = sa.insert(rollup_positions)
+_READ = sa.select(*(_p[name] for name in _POSITION)).where(_p.reader == sa.bindparam("rule"))
+
+_BEGIN = sa.insert(t.progress)
 
 _MOVE = (
-    sa.update(rollup_positions)
+    sa.update(t.progress)
     .where(
-        rollup_positions.c.rule == sa.bindparam("of"),
-        *(rollup_positions.c[name] == sa.bindparam(f"{name}_before") for name in _POSITION),
+        _p.reader == sa.bindparam("of"),
+        *(_p[name] == sa.bindparam(f"{name}_before") for name in _POSITION),
     )
     .values({name: sa.bindparam(f"{name}_after") for name in _POSITION})
 )
@@ -437,7 +437,7 @@ def _count_left(position: Positions, end: Positions) -> int:
 
 def _clear(connection: sa.Connection) -> None:
     connection.execute(sa.delete(rollups))
-    connection.execute(sa.delete(rollup_positions))
+    connection.execute(sa.delete(t.progress).where(_p.rewarded_seq.is_not(None)))
 
 
 Addition = tuple[tuple[Any, ...], dict[str, float]]

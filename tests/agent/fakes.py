@@ -373,7 +373,7 @@ class Service:
         self._write_time(self._log_at + rule.wait_s + 60.0)
 
     def _write_time(self, log_at: float) -> None:
-        move = sa.update(t.progress).where(t.progress.c.join == self.config.reward.join)
+        move = sa.update(t.progress).where(t.progress.c.reader == self.config.reward.join)
         with self.replica.store.writing() as connection:
             connection.execute(move.values(log_at=log_at))
 

@@ -14,7 +14,7 @@ from armwise.feedback.training_log import raters
 from armwise.feedback.training_log.join import Joined, read_window
 from tests.feedback.fold_oracle import DecisionFact, Executed, FeedbackFact, JoinedFact, TickFact
 
-TABLES = (t.decisions, t.executions, t.feedback, t.ticks, t.examples, t.raters)
+TABLES = (t.decisions, t.executions, t.feedback, t.ticks, t.examples)
 
 EMPTY: dict[type, Any] = {str: "", int: 0, float: 0.0, bool: False, dict: {}, list: {}}
 
@@ -50,21 +50,23 @@ class FactLog:
     def join(self, rule: RewardRule, portions: Sequence[int]) -> list[Joined]:
         """Join the log in portions of some numbers of facts, and return what is ready, in order."""
         found: list[Joined] = []
-        seq, log_at, n_learned, n_rated = 0, 0.0, 0, 0
+        seq, log_at, n_learned, left_out = 0, 0.0, 0, list[str]()
         for n in portions:
             with self._engine.begin() as connection:
-                shares = partial(raters.read_shares, connection, rule, n_rated)
+                shares = partial(raters.read_shares, connection, rule, n_learned, left_out)
                 ready, log_at = read_window(connection, rule, seq, log_at, seq + n, shares)
-                learned = [each for each in ready if each.learned]
-                rated = [each for each in ready if each.rater is not None]
-                for table, some, after in ((t.examples, learned, n_learned), (t.raters, rated, n_rated)):
-                    add = sa.insert(table)
-                    for at, each in enumerate(some, after + 1):
-                        known = {**asdict(each), "join": rule.join, "joined_by": each.by, "seq": at}
-                        names = self._empty[table].keys()
-                        connection.execute(add, {name: known[name] for name in names})
+                for each in ready:
+                    if not each.learned:
+                        left_out.append(each.rater or "")
+                        continue
+                    n_learned += 1
+                    row = {**asdict(each), "join": rule.join, "joined_by": each.by, "seq": n_learned}
+                    if each.rater is not None:
+                        row["left_out"], left_out = left_out or None, []
+                    known = {name: row.get(name) for name in self._empty[t.examples]}
+                    connection.execute(sa.insert(t.examples), known)
             found += ready
-            seq, n_learned, n_rated = seq + n, n_learned + len(learned), n_rated + len(rated)
+            seq += n
         return found
 
 

@@ -44,7 +44,7 @@ DOCUMENTS = {
     "feedback": {"labels"},
     "texts": {"document"},
     "examples": {"metrics", "turns"},
-    "evaluations": {"request", "result"},
+    "jobs": {"request", "result"},
     "operations": {"document"},
     "versions": {"policy", "start"},
 }
@@ -722,7 +722,7 @@ def find_beyond_limits(admitted: Iterable[Admitted]) -> Iterator[Fault]:
 
 def find_lost_evaluations(history: History, tables: Tables, *, settled: bool) -> Iterator[Fault]:
     """Yield evaluations that were accepted and are not there, have not ended, or have another's result."""
-    rows = {row["seq"]: row for row in tables["evaluations"]}
+    rows = {row["seq"]: row for row in tables["jobs"]}
     for number, candidates in history.evaluations:
         row = rows.get(number)
         if row is None:

@@ -14,7 +14,7 @@ KEPT = {
     "feedback": "seq, kind, decision_id, episode_id, metric, value, received_at",
     "observations": "seq, decision_id, source, observed_at",
     "ticks": "seq, at",
-    "examples": '"join", seq, decision_id, metrics, joined_by',
+    "examples": '"join", seq, decision_id, metrics, joined_by, rater',
     "versions": "version, recipe, policy, examples_seq, digest, epoch, arms",
     "operations": "seq, kind, subject, version, at, document, once",
 }
@@ -23,7 +23,6 @@ KEPT = {
 GROWS = {
     "log": ("seq", "at"),
     "progress": ("log_seq", "log_at", "examples_seq"),
-    "rollup_positions": ("log_seq", "examples_seq"),
     "usage": ("requests", "tokens", "usd"),
 }
 """Columns of a row that never become smaller, by table."""
@@ -45,7 +44,7 @@ HOLDS = (
     (
         "versions",
         "a version has learned no more than was joined",
-        'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE "join" = NEW."join"), 0)',
+        'NEW.examples_seq <= coalesce((SELECT examples_seq FROM progress WHERE reader = NEW."join"), 0)',
     ),
     (
         "operations",

@@ -20,7 +20,7 @@ from armwise.feedback.clock import GRACE_S
 from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
-from armwise.feedback.registry.evaluations import LEASE_S
+from armwise.feedback.registry.jobs import LEASE_S
 from armwise.feedback.training_log import read_learned_examples
 from tests.simulation import connections, disk, laws
 from tests.simulation.callers import LIMIT, LIMITED, Callers
@@ -353,7 +353,7 @@ class Simulation:
         if not self.plan.evaluates:
             return True
         deadline = world.now + 2 * LEASE_S
-        sql = "SELECT count(*) FROM evaluations WHERE status IN ('queued', 'running')"
+        sql = "SELECT count(*) FROM jobs WHERE kind = 'evaluation' AND status IN ('queued', 'running')"
         while world.now < deadline:
             if not self._ask(sql)[0]:
                 return True
@@ -391,7 +391,8 @@ class Simulation:
 
     def _all_is_read(self) -> bool:
         """Whether the learners have read all facts, and all costs since the first price."""
-        facts = "SELECT (SELECT seq FROM log) = coalesce((SELECT log_seq FROM progress), 0)"
+        read = "SELECT log_seq FROM progress WHERE rewarded_seq IS NULL"
+        facts = f"SELECT (SELECT seq FROM log) = coalesce(({read}), 0)"
         costs = (
             "SELECT count(*) = 0 OR (SELECT max(seq) FROM executions) <= max(document ->> 'log_seq') "
             "FROM operations WHERE kind = 'price'"
@@ -488,7 +489,7 @@ class Simulation:
 def read_tables(connection: sqlite3.Connection) -> Tables:
     """Return every row of the tables that a history is compared with."""
     tables = {}
-    for name in (*TABLES, "evaluations", "operations"):
+    for name in (*TABLES, "jobs", "operations"):
         cursor = connection.execute(f"SELECT * FROM {name}")
         tables[name] = parse_rows(name, [column[0] for column in cursor.description], cursor)
     for name, kind in (("prices", "price"), ("alarms", "alarm")):

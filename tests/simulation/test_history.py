@@ -278,7 +278,7 @@ def test_an_evaluation_that_was_accepted_ends_with_its_own_result(
 ) -> None:
     history = History(evaluations=[(3, ("uniform",))])
     row = {"seq": 3, "status": "done", "error": None, "result": {"asked": {"candidates": ["uniform"]}}}
-    tables = {"evaluations": [{**row, **changes}]}
+    tables = {"jobs": [{**row, **changes}]}
     found = find_lost_evaluations(history, tables, settled=True)
     assert [fault.kind for fault in found] == kinds
     unsettled = find_lost_evaluations(history, tables, settled=False)

@@ -33,7 +33,7 @@ SOUND = (
     "INSERT INTO executions (seq, decision_id, status) VALUES (0, 'probe', 'ok')",
     "DELETE FROM executions WHERE seq = 0",
     "INSERT INTO operations (seq, kind) VALUES (2, 'epoch')",
-    "INSERT INTO progress (\"join\", log_seq, examples_seq) VALUES ('j', 3, 1)",
+    "INSERT INTO progress (reader, log_seq, examples_seq) VALUES ('j', 3, 1)",
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('j', 1, 'd')",
     "INSERT INTO examples (\"join\", seq, decision_id) VALUES ('of another join', 1, 'd')",
     "INSERT INTO versions (version, recipe, \"join\", examples_seq, epoch) VALUES (2, 'r', 'j', 1, 2)",

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from armwise.feedback.errors import StoreError, describe_error
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, promotions, runs
+from armwise.feedback.registry import Run, jobs, promotions, runs
 
-HEARTBEAT_S = runs.LEASE_S / 6
+HEARTBEAT_S = jobs.LEASE_S / 6
 """Seconds between two renewals of the lease of a run."""
 
 

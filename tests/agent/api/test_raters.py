@@ -8,12 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
 from armwise.feedback.events import Feedback, Tick
 from armwise.feedback.log import Store
-from armwise.feedback.log import tables as t
 from armwise.feedback.log.store import DrawSecret
+from armwise.feedback.training_log.raters import read_rated
 from tests.agent.asking import forced, look_up
 from tests.agent.fakes import Service
 from tests.agent.gateways.test_buttons import BUTTON, EVIL, token
@@ -130,7 +129,7 @@ async def test_a_flood_of_one_sender_teaches_a_quarter(service: Service) -> None
     await service.learn()
     page = (await service.client.get("/console/details")).text
     assert "Who rated" in page
-    with service.replica.store.reading() as connection:
-        left = connection.execute(sa.select(t.raters.c.rater).where(~t.raters.c.learned)).all()
-    assert {row.rater for row in left} == {service.replica.store.draw_secret.rater_at("192.0.2.9")}
+    rated = read_rated(service.replica.store, service.config.reward.join)
+    left = [rater for rater, learned in rated if not learned]
+    assert set(left) == {service.replica.store.draw_secret.rater_at("192.0.2.9")}
     assert f"<td>{len(left)}</td>" in page.partition("Who rated")[2]

@@ -558,7 +558,7 @@ async def test_each_page_of_what_operators_do_leads_to_the_next(
         await linear.client.post(f"{CONSOLE}/evaluations", data={"candidates": "uniform"}, headers=ORIGIN)
         run = runs.request(store, "recipe", float(i))
         with store.writing() as connection:
-            connection.execute(sa.update(t.runs).values(status="failed"))
+            connection.execute(sa.update(t.jobs).values(status="failed"))
     assert run.seq == 3
     monkeypatch.setattr(operating, "PAGE", 2)
     rows = {

@@ -24,7 +24,7 @@ from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.clock import SteadyClock
 from armwise.feedback.errors import ClockError, LogUnavailableError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import EvaluationRow, evaluations
+from armwise.feedback.registry import EvaluationRow, evaluations, jobs
 from tests.agent.fakes import CONFIG
 
 OURS = "ours"
@@ -226,14 +226,14 @@ def test_a_worker_taken_for_dead_gives_up(store: Store, caplog: pytest.LogCaptur
 
     def evaluate(_request: Mapping[str, Any], heard: ProgressCallback) -> evaluations.StoredResult:
         heirs.append(
-            evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S)
+            evaluations.claim(store, OURS, "heir", NOW + 2 * jobs.LEASE_S)
         )  # as if this one had been asleep
         heard(0.5)
         raise AssertionError("it was to end")
 
     timer = iter([0.0, 2.0])
     assert worked(store, evaluate, timer=lambda: next(timer)) == heirs[0]
-    assert "evaluation 1 of w was claimed by heir" in caplog.text
+    assert "w no longer holds evaluation 1: it is running, last claimed by heir" in caplog.text
 
 
 @pytest.mark.parametrize("end", [None, JobFailedError("too late")], ids=["answer", "failure"])
@@ -241,7 +241,7 @@ def test_what_a_worker_comes_to_too_late_is_dropped(store: Store, end: Exception
     heirs = []
 
     def evaluate(_request: Mapping[str, Any], _heard: ProgressCallback) -> evaluations.StoredResult:
-        heirs.append(evaluations.claim(store, OURS, "heir", NOW + 2 * evaluations.LEASE_S))
+        heirs.append(evaluations.claim(store, OURS, "heir", NOW + 2 * jobs.LEASE_S))
         if end is not None:
             raise end
         return ANSWER

@@ -8,14 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
 from armwise.agent import wings
 from armwise.agent.turn.steps import signals
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import conversations
-from armwise.feedback.log import tables as t
+from armwise.feedback.training_log.raters import read_rated
 from tests.agent.fakes import Service, pass_time
 
 KEYS: dict[str, dict[str, Any]] = {
@@ -133,9 +132,7 @@ async def test_all_signals_that_requests_cause_name_the_rater(service: Service) 
 async def learned(service: Service) -> list[tuple[str, bool]]:
     """Learn, and return who rated each decision, and whether that was learned."""
     await service.learn()
-    with service.replica.store.reading() as connection:
-        rows = connection.execute(sa.select(t.raters.c.rater, t.raters.c.learned).order_by(t.raters.c.seq))
-        return [(row.rater, row.learned) for row in rows]
+    return read_rated(service.replica.store, service.config.reward.join)
 
 
 @pytest.mark.slow

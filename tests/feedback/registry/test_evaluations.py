@@ -129,7 +129,9 @@ def test_a_worker_that_comes_back_too_late_changes_nothing(store: Store) -> None
         lambda: fail(store, late, "too late", 100.0),
         lambda: release(store, late),
     ):
-        with pytest.raises(SupersededError, match="evaluation 1 of late was claimed by next"):
+        with pytest.raises(
+            SupersededError, match="late no longer holds evaluation 1: it is running, last claimed by next"
+        ):
             said()
     assert find(store, 1) == mine
     finish(store, mine, ANSWER, 101.0)
@@ -164,7 +166,9 @@ def test_who_gave_back_an_evaluation_cannot_answer_it_for_who_claimed_it_next(st
     first = claimed(store, OURS, "first", 1.0)
     release(store, first)
     mine = claim(store, OURS, "next", 1.0)  # at the same time, by clocks that are coarse
-    with pytest.raises(SupersededError, match="evaluation 1 of first was claimed by next"):
+    with pytest.raises(
+        SupersededError, match="first no longer holds evaluation 1: it is running, last claimed by next"
+    ):
         finish(store, first, WRONG, 2.0)
     assert find(store, 1) == mine
 

@@ -233,7 +233,7 @@ def begun(store: Store) -> Run:
 def rows(store: Store) -> list[object]:
     """All that a promotion by a run writes."""
     with store.reading() as connection:
-        return [connection.execute(table.select()).all() for table in (t.operations, t.runs)]
+        return [connection.execute(table.select()).all() for table in (t.operations, t.jobs)]
 
 
 def test_a_run_ends_with_its_promotion(store: Store) -> None:

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -50,26 +51,24 @@ def status(store: Store, run: Run) -> RunState:
 def test_a_run_is_read_back_as_it_was_noted(store: Store) -> None:
     run = claimed(store)
     assert run == Run(
-        1, Trigger.SCHEDULE, RunState.RUNNING, "here:1", 100.0, 100.0, None, {}, [], None, None, None, OURS
+        seq=1,
+        configured=OURS,
+        worker="here:1",
+        submitted_at=100.0,
+        started_at=100.0,
+        alive_at=100.0,
+        finished_at=None,
+        error=None,
+        trigger=Trigger.SCHEDULE,
+        status=RunState.RUNNING,
+        inputs={},
+        steps=[],
     )
     step = {"name": "gather", "at": 101.0, "found": {"new": ["exam"]}}
     save_progress(store, run, 105.0, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
     finish(store, run, RunState.HELD, 110.0)
-    assert find(store, 1) == Run(
-        1,
-        Trigger.SCHEDULE,
-        RunState.HELD,
-        "here:1",
-        100.0,
-        110.0,
-        110.0,
-        {"log": 7},
-        [step],
-        3,
-        2,
-        None,
-        OURS,
-    )
+    saved = replace(run, inputs={"log": 7}, steps=[step], candidate=3, evaluation=2)
+    assert find(store, 1) == replace(saved, status=RunState.HELD, alive_at=110.0, finished_at=110.0)
     assert find(store, 2) is None
 
 
@@ -92,7 +91,7 @@ def test_a_worker_cannot_claim_its_own_run_again_while_it_is_under_way(store: St
         claimed(store, now=100.0 + LEASE_S)
     again = claimed(store, now=100.0 + LONG)
     assert (again.seq, again.worker, status(store, run)) == (2, run.worker, RunState.ABANDONED)
-    with pytest.raises(SupersededError, match="run 1 of here:1"):
+    with pytest.raises(SupersededError, match="here:1 no longer holds run 1"):
         renew(store, run, 200.0)
     renew(store, again, 200.0)
 
@@ -123,7 +122,7 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
     assert found is not None
     assert (found.status, found.finished_at) == (RunState.ABANDONED, 100.0 + LONG)
     assert found.error == "here:1 has sent no heartbeat since 1970-01-01 00:01:40 UTC"
-    with pytest.raises(SupersededError, match="run 1 of here:1 is no longer running: it is abandoned"):
+    with pytest.raises(SupersededError, match="here:1 no longer holds run 1: it is abandoned"):
         renew(store, dead, 200.0)
     with pytest.raises(SupersededError):
         save_progress(store, dead, 200.0, inputs={}, steps=[])
@@ -134,7 +133,7 @@ def test_a_dead_run_is_abandoned_by_the_next_one_and_can_write_nothing_more(stor
 
 def test_a_requested_run_is_claimed_once(store: Store) -> None:
     requested = request(store, OURS, 50.0)
-    assert (requested.status, requested.trigger, requested.worker) == (RunState.ASKED, Trigger.REQUEST, "")
+    assert (requested.status, requested.trigger, requested.worker) == (RunState.ASKED, Trigger.REQUEST, None)
     with pytest.raises(UnderWayError, match="run 1 was requested at"):
         request(store, OURS, 51.0)
     run = claimed(store, now=60.0)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,15 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import raters
 from armwise.feedback.training_log.join import Joined
-from armwise.feedback.training_log.joiner import Joiner, delete_training_log, read_examples, take_epoch
+from armwise.feedback.training_log.joiner import (
+    Joiner,
+    Position,
+    delete_training_log,
+    read_examples,
+    read_position,
+    take_epoch,
+    write_position,
+)
 from armwise.feedback.training_log.raters import RaterShares
 from armwise.feedback.training_log.refold import find_difference
 from tests.feedback.conftest import decision, execution
@@ -265,6 +274,24 @@ def table(store: Store, which: sa.Table) -> list[tuple[object, ...]]:
         ]
 
 
+def insert_rated(store: Store, join: str, rated: Sequence[raters.Rated]) -> None:
+    """Write a training log of rated decisions, as its joiner does."""
+    rows, left_out = list[dict[str, Any]](), list[str]()
+    for rater, learned in rated:
+        if not learned:
+            left_out.append(rater)
+            continue
+        seq = len(rows) + 1
+        row = {"join": join, "seq": seq, "decision_id": f"d{seq}", "metrics": {}, "joined_by": seq}
+        rows.append({**row, "rater": rater, "left_out": left_out or None})
+        left_out = []
+    with store.writing() as connection:
+        connection.execute(sa.insert(t.examples), rows)
+        write_position(connection, join, Position(len(rows), 0.0, len(rows), tuple(left_out)))
+
+
+X = t.examples
+
 SHORT = RewardRule(metrics={"right": Metric()}, wait_time="PT20S")
 SILENT = RewardRule(metrics={"right": Metric()}, wait_time="PT20S", default=0.0)
 
@@ -283,8 +310,8 @@ def test_a_joiner_that_is_restarted_at_each_fact_writes_what_one_pass_does(how: 
         while Joiner(other, how, epoch, batch=7).advance(1000.0).log_seq < other.log_seq():
             pass
         assert table(store, t.examples) == table(other, t.examples)
-        assert table(store, t.raters) == table(other, t.raters)
-        learned = Counter(row[4] for row in table(store, t.raters))
+        assert raters.read_rated(store, how.join) == raters.read_rated(other, how.join)
+        learned = Counter(learned for _, learned in raters.read_rated(store, how.join))
         assert min(learned[True], learned[False]) > 20
         assert find_difference(store, how)[1] == ""
 
@@ -292,10 +319,10 @@ def test_a_joiner_that_is_restarted_at_each_fact_writes_what_one_pass_does(how: 
 @pytest.mark.parametrize(
     "damage",
     [
-        sa.delete(t.raters).where(t.raters.c.seq == 30),
-        sa.update(t.raters).where(t.raters.c.seq == 31).values(rater="nobody"),
-        sa.update(t.raters).values(learned=sa.true()),
-        sa.update(t.raters).where(t.raters.c.seq == 40).values(seq=4000),
+        sa.update(X).where(X.c.seq == 30).values(rater=None),
+        sa.update(X).where(X.c.seq == 31).values(rater="nobody"),
+        sa.update(X).values(left_out=None),
+        sa.update(X).where(X.c.seq == 40).values(left_out=["nobody"]),
     ],
     ids=["missing", "rater", "learned", "surplus"],
 )
@@ -308,21 +335,12 @@ def test_damage_to_what_raters_gave_is_found(damage: sa.Executable) -> None:
             pass
         with store.writing() as connection:
             connection.execute(damage)
-        assert " of raters " in find_difference(store, SHORT)[1]
+        assert " of examples is " in find_difference(store, SHORT)[1]
 
 
 def test_the_newest_counts_name_who_rated_and_what_was_left_out() -> None:
     with closing(Store("sqlite://")) as store:
-        rows = [("app", True)] * 1200 + [("guest", True)] * 3 + [("guest", False)] * 9
-        with store.writing() as connection:
-            connection.execute(
-                sa.insert(t.raters),
-                [
-                    {"join": "j", "seq": n, "decision_id": f"d{n}", "rater": name, "learned": is_learned}
-                    | {"joined_by": n}
-                    for n, (name, is_learned) in enumerate(rows, start=1)
-                ],
-            )
+        insert_rated(store, "j", [("app", True)] * 1200 + [("guest", True)] * 3 + [("guest", False)] * 9)
         found = raters.newest_counts(store, "j")
         assert [(one.rater, one.rated, one.left_out) for one in found] == [("app", 988, 0), ("guest", 12, 9)]
         assert raters.newest_counts(store, "another") == []
@@ -354,7 +372,7 @@ def test_a_label_of_a_log_is_not_rated() -> None:
         done = replace(execution("l1"), finished_at=100.0)
         store.append([label, done, Feedback("f", "l1", "right", 1.0, 100.0, rater="guest")])
         Joiner(store, SHORT, take_epoch(store, "test", 0.0)).advance(106.0)
-        assert table(store, t.raters) == []
+        assert raters.read_rated(store, SHORT.join) == []
 
 
 def test_shares_are_read_as_they_were_kept() -> None:
@@ -363,20 +381,11 @@ def test_shares_are_read_as_they_were_kept() -> None:
     how = rule().model_copy(update={"rater_share": 0.25})
     kept = RaterShares(how.rater_share, rows)
     with closing(Store("sqlite://")) as store:
-        with store.writing() as connection:
-            connection.execute(
-                sa.insert(t.raters),
-                [
-                    {"join": how.join, "seq": n, "decision_id": f"d{n}", "rater": name, "learned": is_learned}
-                    | {"joined_by": n}
-                    for n, (name, is_learned) in enumerate(rows, start=1)
-                ],
-            )
+        insert_rated(store, how.join, rows)
         with store.reading() as connection:
-            assert raters.count_rated(connection, "another") == 0
-            n_rated = raters.count_rated(connection, how.join)
-            read = raters.read_shares(connection, how, n_rated)
-    assert n_rated == 3000
+            at = read_position(connection, how.join)
+            read = raters.read_shares(connection, how, at.examples_seq, at.left_out)
+            assert raters.read_shares(connection, rule(), 0, ()).has_room("guest")
     for _ in range(300):
         for name in ("app", "guest", "third"):
             assert read.has_room(name) is kept.has_room(name)
@@ -386,9 +395,33 @@ def test_shares_are_read_as_they_were_kept() -> None:
 
 
 def test_a_deleted_training_log_has_no_raters(store: Store) -> None:
-    row = {"seq": 1, "decision_id": "d", "rater": "guest", "learned": True, "joined_by": 1}
+    for name in ("this", "other"):
+        insert_rated(store, name, [("app", True), ("guest", False)])
     with store.writing() as connection:
-        connection.execute(sa.insert(t.raters), [{"join": name, **row} for name in ("this", "other")])
         delete_training_log(connection, "this")
-    with store.reading() as connection:
-        assert connection.scalars(sa.select(t.raters.c.join)).all() == ["other"]
+    assert raters.read_rated(store, "this") == []
+    assert raters.read_rated(store, "other") == [("app", True), ("guest", False)]
+
+
+def test_the_newest_that_were_left_out_wait_for_a_rated_example(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raters, "BEFORE", 30)
+    strict = SILENT.model_copy(update={"rater_share": 0.01})
+    joiner = Joiner(store, strict, take_epoch(store, "test", 0.0))
+
+    def learn(names: Sequence[str], at: float, rater: str | None) -> Position:
+        for name in names:
+            rated = [] if rater is None else [Feedback(name, name, "right", 1.0, at + 1.0, rater=rater)]
+            done = replace(execution(name), finished_at=at)
+            store.append([decision(name, at=at, wait_s=20.0), done, *rated])
+        joiner.advance(at + 100.0)
+        return joiner.advance(at + 100.0)
+
+    learn([f"a{n}" for n in range(60)], 100.0, "app")
+    assert learn([f"g{n}" for n in range(60)], 300.0, "guest").left_out == ("guest",) * 30
+    silent = learn(["s"], 500.0, None)
+    assert (silent.examples_seq, silent.left_out) == (61, ("guest",) * 30)
+    assert learn(["b"], 700.0, "app") == Position(joiner.advance(800.0).log_seq, 800.0, 62)
+    assert raters.read_rated(store, strict.join)[-31:] == [("guest", False)] * 30 + [("app", True)]
+    assert find_difference(store, strict)[1] == ""

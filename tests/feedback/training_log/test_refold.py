@@ -95,8 +95,6 @@ def test_an_empty_log_has_no_difference(url: str) -> None:
 
 X = t.examples
 
-RATED = {"join": SMALL.join, "seq": 1, "decision_id": "d1", "rater": "r", "learned": True, "joined_by": 3}
-
 
 @pytest.mark.parametrize(
     ("damage", "first"),
@@ -113,11 +111,12 @@ RATED = {"join": SMALL.join, "seq": 1, "decision_id": "d1", "rater": "r", "learn
             f"the join is recorded at {Position(9, 99.5, 3)}, and the facts give {Position(9, 105.0, 3)}",
         ),
         (
-            [sa.insert(t.raters).values(**RATED)],
-            "there are 1 rows of raters, and the facts give 0",
+            [sa.update(t.progress).values(left_out=["r"])],
+            f"the join is recorded at {Position(9, 105.0, 3, ('r',))}, and the facts give "
+            f"{Position(9, 105.0, 3)}",
         ),
     ],
-    ids=["missing", "changed", "before", "beyond", "position", "raters"],
+    ids=["missing", "changed", "before", "beyond", "position", "left out"],
 )
 def test_the_first_difference_is_named(judged: Store, damage: list[sa.Executable], first: str) -> None:
     write(judged, sa.insert(X).values(row(7, "another rule")))

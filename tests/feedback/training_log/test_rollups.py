@@ -234,10 +234,10 @@ def test_facts_that_another_has_counted_count_once(store: Store, monkeypatch: py
 
 
 MOVED = {
-    "log_seq": t.rollup_positions.c.log_seq + 1,
-    "examples_seq": t.rollup_positions.c.examples_seq + 1,
-    "rewarded_seq": t.rollup_positions.c.rewarded_seq + 1,
-    "rule": "another",
+    "log_seq": t.progress.c.log_seq + 1,
+    "examples_seq": t.progress.c.examples_seq + 1,
+    "rewarded_seq": t.progress.c.rewarded_seq + 1,
+    "reader": "another",
 }
 """What another process may have changed meanwhile: a position that it counted up to, or the rule."""
 
@@ -252,7 +252,8 @@ def test_sums_are_added_only_to_what_they_were_read_from(
     def moved() -> AbstractContextManager[sa.Connection]:
         monkeypatch.setattr(filled, "writing", writing)
         with writing() as connection:
-            connection.execute(sa.update(t.rollup_positions).values({changed: MOVED[changed]}))
+            of_sums = sa.update(t.progress).where(t.progress.c.rewarded_seq.is_not(None))
+            connection.execute(of_sums.values({changed: MOVED[changed]}))
         return writing()
 
     monkeypatch.setattr(filled, "writing", moved)

@@ -21,7 +21,7 @@ from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.feedback.drift import Alarm
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.log import Store
-from armwise.feedback.registry import runs, versions
+from armwise.feedback.registry import jobs, runs, versions
 from armwise.feedback.training_log import take_epoch
 from tests.agent.asking import refused
 from tests.agent.evaluation.test_job import gone, until
@@ -163,8 +163,8 @@ def test_requests_alarms_and_runs_that_died_say_what_started_the_next_one(
     assert not task.due(250.0)
     runs.request(store, ours(config), 300.0)
     assert done(301.0, runs.RunState.RUNNING, alarm=5) is runs.Trigger.REQUEST
-    assert not task.due(302.0 + runs.LEASE_S / 2)
-    assert done(303.0 + runs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
+    assert not task.due(302.0 + jobs.LEASE_S / 2)
+    assert done(303.0 + jobs.LEASE_S, runs.RunState.HELD, alarm=5) is runs.Trigger.RESUMED
 
 
 def test_a_dead_child_leaves_a_failed_run(store: Store, task: WarmStarts, children: Children) -> None:
@@ -193,7 +193,7 @@ def test_a_run_is_heard_of_for_as_long_as_its_child_lives(
     clock.now = 150.0
     until(lambda: runs.page(store, 1)[0].alive_at == 150.0)
     lost = runs.page(store, 1)[0]
-    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + runs.LEASE_S)
+    runs.claim(store, lost.configured, runs.Trigger.RESUMED, "there:1", 151.0 + jobs.LEASE_S)
     thread.join(60)
     assert not thread.is_alive(), "a child whose run was taken for dead is ended"
 
@@ -243,7 +243,7 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
     assert run.trigger is runs.Trigger.SCHEDULE
     assert run.status is runs.RunState.HELD, run.error
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
-    assert run.evaluation == 1
+    assert run.evaluation == run.seq + 1
     verdict = run.steps[3]["found"][f"recipe:{run.candidate}"]
     assert verdict["verdict"] == "hold"
     assert run.steps[4]["found"]["reasons"] == verdict["reasons"] != []

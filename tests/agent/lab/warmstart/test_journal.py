@@ -13,7 +13,7 @@ from armwise.agent.config import AppConfig, parse
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S, Journal, Step
 from armwise.feedback.errors import LogUnavailableError, SupersededError
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, runs
+from armwise.feedback.registry import Run, jobs, runs
 from tests.agent.evaluation.test_job import until
 from tests.agent.fakes import CONFIG
 
@@ -97,7 +97,7 @@ def test_durations_of_steps_have_milliseconds(store: Store, monkeypatch: pytest.
 
 def test_a_run_renews_its_lease_several_times_before_it_ends() -> None:
     renewals = inspect.signature(Journal).parameters["heartbeat_s"].default
-    assert (renewals, HEARTBEAT_S, runs.LEASE_S) == (10.0, 10.0, 60.0)
+    assert (renewals, HEARTBEAT_S, jobs.LEASE_S) == (10.0, 10.0, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_who_has_lost_a_run_finds_out_before_the_next_step(store: Store, worker:
     run = begun(store)
 
     def decide(journal: Journal) -> None:
-        runs.claim(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + runs.LEASE_S)
+        runs.claim(store, "ours", runs.Trigger.RESUMED, worker, 101.0 + jobs.LEASE_S)
         with journal.step("decide"):
             raise AssertionError("it must not be begun")
 
-    with pytest.raises(SupersededError, match=r"run 1 of here:1 .*abandoned"):
+    with pytest.raises(SupersededError, match="here:1 no longer holds run 1: it is abandoned"):
         within(store, run, decide)
     assert found(store, run).status is runs.RunState.ABANDONED
 

@@ -127,19 +127,18 @@ def judged(lots: list[Lot]) -> Run:
     """A run that took these lots and came to a verdict."""
     inputs = {"lots": [lot.document() for lot in lots]}
     return Run(
-        1,
-        runs.Trigger.SCHEDULE,
-        runs.RunState.HELD,
-        "here:1",
-        0.0,
-        0.0,
-        0.0,
-        inputs,
-        [],
-        None,
-        None,
-        None,
-        "ours",
+        seq=1,
+        configured="ours",
+        worker="here:1",
+        submitted_at=0.0,
+        started_at=0.0,
+        alive_at=0.0,
+        finished_at=0.0,
+        error=None,
+        trigger=runs.Trigger.SCHEDULE,
+        status=runs.RunState.HELD,
+        inputs=inputs,
+        steps=[],
     )
 
 

@@ -35,7 +35,16 @@ from armwise.feedback.errors import LogUnavailableError, UnderWayError
 from armwise.feedback.events import LABELS
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec
-from armwise.feedback.registry import ActivePolicy, Run, Version, active_policy, promotions, runs, versions
+from armwise.feedback.registry import (
+    ActivePolicy,
+    Run,
+    Version,
+    active_policy,
+    jobs,
+    promotions,
+    runs,
+    versions,
+)
 from armwise.feedback.training_log import StartingPoint, examples, label_turns, take_epoch
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
@@ -583,7 +592,7 @@ def test_a_first_start_before_any_decision_says_that_nothing_was_served(cold: Wo
     ("before", "asked"), [(runs.Trigger.FIRST, 0), (runs.Trigger.REQUEST, 1)], ids=["first", "another"]
 )
 def test_a_run_goes_on_as_what_was_killed(world: World, before: runs.Trigger, asked: int) -> None:
-    runs.claim(world.store, world.ours, before, "killed:1", LATE - 10 * runs.LEASE_S)
+    runs.claim(world.store, world.ours, before, "killed:1", LATE - 10 * jobs.LEASE_S)
     console = Console(file=StringIO(), width=150)
     warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
     assert len(world.asked) == asked
@@ -591,7 +600,7 @@ def test_a_run_goes_on_as_what_was_killed(world: World, before: runs.Trigger, as
 
 def test_a_first_start_that_was_killed_twice_goes_on_as_one(world: World) -> None:
     for pause, trigger in ((20, runs.Trigger.FIRST), (10, runs.Trigger.RESUMED)):
-        runs.claim(world.store, world.ours, trigger, "killed:1", LATE - pause * runs.LEASE_S)
+        runs.claim(world.store, world.ours, trigger, "killed:1", LATE - pause * jobs.LEASE_S)
     console = Console(file=StringIO(), width=150)
     run = warm_start(promoting(world), runs.Trigger.RESUMED, console, lambda *_: None, lambda: LATE)
     assert (run.seq, run.status, len(world.asked)) == (3, runs.RunState.PROMOTED, 0)
@@ -687,9 +696,9 @@ def test_a_run_beside_another_is_refused_and_leaves_it_alone(world: World) -> No
 def test_a_run_that_was_taken_for_dead_does_not_promote(world: World) -> None:
     world.gate = PROMOTE
     world.meanwhile = lambda: runs.claim(
-        world.store, world.ours, runs.Trigger.RESUMED, "there:1", LATE + 2 * runs.LEASE_S
+        world.store, world.ours, runs.Trigger.RESUMED, "there:1", LATE + 2 * jobs.LEASE_S
     )
-    with pytest.raises(RunFailedError, match=r"run 1 of .* is no longer running: it is abandoned$"):
+    with pytest.raises(RunFailedError, match=r"no longer holds run 1: it is abandoned, last claimed by .*$"):
         world.warmed()
     assert [run.status for run in runs.page(world.store, 5)] == [
         runs.RunState.RUNNING,
@@ -745,7 +754,7 @@ def test_labels_of_a_dead_run_are_entered_again(world: World, monkeypatch: pytes
         with pytest.raises(RunFailedError):
             world.warmed()
     assert [run.status for run in runs.page(world.store, 5)] == [runs.RunState.RUNNING]
-    run = world.warmed(now=LATE + 2 * runs.LEASE_S)
+    run = world.warmed(now=LATE + 2 * jobs.LEASE_S)
     assert run.status is runs.RunState.PROMOTED
     assert run.inputs["labels"] == 36
     assert world.start_of(run) == StartingPoint((2,), 0)

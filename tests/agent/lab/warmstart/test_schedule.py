@@ -18,7 +18,7 @@ from armwise.agent.jobs import RETRIES_S, RETRY_S, Planned, find_failed_run, nex
 from armwise.agent.run_folder import COLD
 from armwise.feedback.drift import Alarm, Alarms
 from armwise.feedback.log import Store
-from armwise.feedback.registry import Run, runs
+from armwise.feedback.registry import Run, jobs, runs
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
@@ -169,7 +169,7 @@ def test_a_request_is_due_at_once() -> None:
 @pytest.mark.parametrize("status", [runs.RunState.RUNNING, runs.RunState.ABANDONED])
 def test_a_run_whose_worker_died_is_begun_again_after_its_lease_but_only_once(status: runs.RunState) -> None:
     spec = warm_start.Schedule(every="P1D")
-    begun = 1100.0 + runs.LEASE_S if status is runs.RunState.RUNNING else 1100.0
+    begun = 1100.0 + jobs.LEASE_S if status is runs.RunState.RUNNING else 1100.0
     assert plan_run(spec, run(status), None, 0.0) == Planned(begun, runs.Trigger.RESUMED)
     again = run(status, trigger=runs.Trigger.RESUMED)
     assert plan_run(spec, again, None, 0.0) == Planned(1000.0 + 86400.0, runs.Trigger.SCHEDULE)
@@ -330,7 +330,7 @@ def test_nothing_is_due_while_a_worker_is_heard_of(
     under_way = run(runs.RunState.RUNNING, started_at, started_at + took_s, trigger)
     seen = None if alarm_at is None else alarm(alarm_at)
     found = plan_run(warm_start.Schedule(every=every), under_way, seen, started_at)
-    assert found is None or found.at >= under_way.alive_at + runs.LEASE_S
+    assert found is None or found.at >= under_way.alive_at + jobs.LEASE_S
 
 
 @given(st.sampled_from(ENDS), times, times)
