@@ -76,9 +76,9 @@ SABOTAGE = {
     ),
     "join: the position is written apart from the examples": Sabotage(
         JOINER,
-        "            write_position(connection, join, position)\n",
-        "        with self._store.writing() as connection:\n"
-        "            write_position(connection, join, position)\n",
+        "            settled_seq = find_settled_together(connection, self._rule, position)\n",
+        "            settled_seq = find_settled_together(connection, self._rule, position)\n"
+        "        with self._store.writing() as connection:\n",
     ),
     "join: feedback after the deadline counts": Sabotage(
         COUNTING,
