@@ -239,7 +239,9 @@ def look_at_world(
                 lead = world.lead[place[counted.inside & counted.late]]
                 found[1].append((said.quality, float(lead.mean()), day))
                 if priced.any():
-                    paid = Sessions(replace(world.decisions, usd=world.paid), settlement).usd[counted.row]
+                    known = not np.isnan(world.decisions.usd).any()
+                    whole = replace(world.decisions, usd=world.paid)
+                    paid = (sessions if known else Sessions(whole, settlement)).usd[counted.row]
                     found[0].append((said.saved, float((world.alone[place] - paid)[priced].mean()), day))
         on_run()
     return tuple(  # type: ignore[return-value]

@@ -343,6 +343,8 @@ def find_tool_rounds(decisions: Decisions, unit: Integers) -> Integers:
     """
     found, asked, draws = np.full(len(decisions), -1), dict[tuple[int, int], int](), dict[int, int]()
     codes, keys = decisions.draw.codes.tolist(), decisions.draw.values
+    if all(key.mode != Mode.FORCED for key in keys):
+        return found
     columns = unit.tolist(), decisions.question.tolist(), decisions.episode.tolist(), codes
     for row, (session, question, episode, code) in enumerate(zip(*columns, strict=True)):
         match keys[code].mode:
@@ -364,22 +366,22 @@ def find_first_asking(decisions: Decisions, unit: Integers) -> Integers:
         decisions: The decisions, in the order in which they were made.
         unit: Session of each, shape (n,).
     """
-    first, found = dict[tuple[int, int], int](), np.arange(len(decisions))
-    rows = np.flatnonzero(decisions.explored)
-    columns = rows.tolist(), unit[rows].tolist(), decisions.question[rows].tolist()
-    for row, session, question in zip(*columns, strict=True):
-        found[row] = first.setdefault((session, question), row)
+    found, rows = np.arange(len(decisions)), np.flatnonzero(decisions.explored)
+    asked = np.column_stack([unit[rows], decisions.question[rows]])
+    _, first, code = np.unique(asked, axis=0, return_index=True, return_inverse=True)
+    found[rows] = rows[first[code.ravel()]]
     return found
 
 
 def _find_places(decisions: Decisions, unit: Integers) -> tuple[Integers, Flags]:
     """Return how many answers are before each in its session, and if the last of them is of another arm."""
-    place, takes_over = np.zeros(len(decisions), dtype=np.int64), np.zeros(len(decisions), dtype=np.bool_)
-    last, keys = dict[int, tuple[int, str]](), decisions.draw.values
-    for row, (session, code) in enumerate(zip(unit.tolist(), decisions.draw.codes.tolist(), strict=True)):
-        place[row], arm = last.get(session, (0, keys[code].drawn))
-        takes_over[row] = arm != keys[code].drawn
-        last[session] = int(place[row]) + 1, keys[code].drawn
+    order = np.argsort(unit, kind="stable")
+    begins = np.append(True, np.diff(unit[order]) != 0)
+    rank = np.arange(len(order)) - np.flatnonzero(begins)[np.cumsum(begins) - 1]
+    drawn = np.unique([key.drawn for key in decisions.draw.values], return_inverse=True)[1]
+    arm = drawn[decisions.draw.codes[order]]
+    place, takes_over = np.empty(len(order), dtype=np.int64), np.empty(len(order), dtype=np.bool_)
+    place[order], takes_over[order] = rank, ~begins & np.append(False, arm[1:] != arm[:-1])
     return place, takes_over
 
 
