@@ -22,7 +22,7 @@ from armwise.feedback.log.episodes import Episodes
 from armwise.feedback.log.facts import Fact, execution_row
 from armwise.feedback.log.rows import select_texts
 from armwise.feedback.log.schema import require_row
-from armwise.feedback.log.under_way import UNDER_WAY_S
+from armwise.feedback.log.under_way import NAMED_ERASURE, UNDER_WAY_S
 from armwise.feedback.texts import pseudonym
 
 PROBE_BYTES = 64 * 1024
@@ -122,8 +122,8 @@ def _head_statements(_: Database) -> dict[str, sa.ClauseElement]:
     return {
         "head": sa.select(t.log.c.seq, t.log.c.at).with_for_update(),
         "move": sa.update(t.log).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
-        "under_way": sa.select(t.erasures.c.subject, t.erasures.c.seq).where(
-            t.erasures.c.subject.is_not(None), t.erasures.c.at > sa.bindparam("since", type_=sa.Double)
+        "under_way": sa.select(t.operations.c.subject, t.operations.c.seq).where(
+            NAMED_ERASURE, t.operations.c.at > sa.bindparam("since", type_=sa.Double)
         ),
         "clear": sa.delete(t.executions).where(t.executions.c.seq == sa.literal_column("0")),
     }

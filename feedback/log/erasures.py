@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from armwise.feedback.log import operations
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.store import Store, insert, row_time
+from armwise.feedback.log.operations import Operation
+from armwise.feedback.log.store import Store, row_time
+from armwise.feedback.log.under_way import NAMED_ERASURE, subject_digest
 from armwise.feedback.log.under_way import UNDER_WAY_S as UNDER_WAY_S
 from armwise.feedback.log.under_way import Scope as Scope
-from armwise.feedback.log.under_way import subject_digest
 from armwise.feedback.texts import pseudonym
 
 DAY_S = 86_400.0
@@ -124,12 +126,12 @@ def _erase(
     with store.writing() as connection:
         _lock(connection)
         at = row_time(connection, now)
-        row = {"at": at, "scope": subject[0].value, "by": by, "subject": digest, **dict.fromkeys(_COUNTS, 0)}
-        number = insert(connection, t.erasures, row)
+        about = {"scope": subject[0].value, "by": by}
+        number = operations.record(connection, Operation.ERASURE, at, about, subject=digest)
         feedback = _f.decision_id.in_(ids) | named
         of_these = _e.decision_id.in_(new), feedback, _o.decision_id.in_(new)
         counts = _erase_texts(connection, number, (which & _d.erased.is_(None), *of_these))
-        connection.execute(sa.update(t.erasures).where(t.erasures.c.seq == number).values(counts))
+        operations.change(connection, number, at, about | counts)
     store.forget()
     return next(record for record in erasures(store) if record.number == number)
 
@@ -148,11 +150,11 @@ def forget_subjects(store: Store, now: float) -> None:
         connection.execute(_FORGET, before)
 
 
-_OVER = t.erasures.c.subject.is_not(None) & (t.erasures.c.at < sa.bindparam("before"))
+_OVER = NAMED_ERASURE & (t.operations.c.at < sa.bindparam("before"))
 
-_ANY_OVER = sa.select(t.erasures.c.seq).where(_OVER).limit(1)
+_ANY_OVER = sa.select(t.operations.c.seq).where(_OVER).limit(1)
 
-_FORGET = sa.update(t.erasures).where(_OVER).values(subject=None)
+_FORGET = sa.update(t.operations).where(_OVER).values(subject="")
 
 
 def erase_older(store: Store, days: float, now: float) -> bool:
@@ -171,8 +173,8 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     """
     old = {"before": now - DAY_S * days}
     with store.reading() as connection:
-        before = connection.execute(_LAST_BY_AGE).first()
-        start = before.upto if before else 0
+        before = operations.find_newest(connection, Operation.RETENTION)
+        start = before.document["upto"] if before else 0
         due = int(connection.scalar(_NEWEST_OLD, old) or 0)
         # feedback whose decision never came may be the newest there is
         here = {"after": start, "upto": start + AT_ONCE}
@@ -182,14 +184,13 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     end = min(due, start + AT_ONCE)
     with store.writing() as connection:
         _lock(connection)
-        if connection.execute(_LAST_BY_AGE).first() != before:
+        if operations.find_newest(connection, Operation.RETENTION) != before:
             return True  # another process did it
+        about = {"scope": Scope.AGE.value, "by": "retention", "upto": end}
         if before and before.at // DAY_S == now // DAY_S:
-            number, so_far = before.seq, {name: getattr(before, name) for name in _COUNTS}
+            number, so_far = before.seq, before.document
         else:
-            so_far = dict.fromkeys(_COUNTS, 0)
-            row = {"at": now, "scope": Scope.AGE.value, "by": "retention", "upto": end, **so_far}
-            number = insert(connection, t.erasures, row)
+            number, so_far = operations.record(connection, Operation.RETENTION, now, about), {}
 
         def between(seq: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
             return (seq > start) & (seq <= end)
@@ -200,39 +201,35 @@ def erase_older(store: Store, days: float, now: float) -> bool:
         which = between(_d.seq) & _d.erased.is_(None), *of_these
         counts = _erase_texts(connection, number, which, between(t.texts.c.seq))
         connection.execute(_DROP, {"upto": end})
-        added = {name: so_far[name] + n for name, n in counts.items()}
-        moved = sa.update(t.erasures).where(t.erasures.c.seq == number).values(at=now, upto=end, **added)
-        connection.execute(moved)
+        added = {name: so_far.get(name, 0) + n for name, n in counts.items()}
+        operations.change(connection, number, now, about | added)
     return due > end
 
 
 def find_newest(store: Store) -> int | None:
     """Return the number of the newest erasure; None: there is none. Raises LogUnavailableError."""
     with store.reading() as connection:
-        found: int | None = connection.scalar(sa.select(sa.func.max(t.erasures.c.seq)))
+        query = sa.select(sa.func.max(t.operations.c.seq)).where(t.operations.c.kind.in_(_ERASURES))
+        found: int | None = connection.scalar(query)
     return found
 
 
 def erasures(store: Store) -> list[Erasure]:
     """Return the records of erasures, newest first. Raises LogUnavailableError."""
     with store.reading() as connection:
-        rows = connection.execute(sa.select(t.erasures).order_by(t.erasures.c.seq.desc())).all()
-    return [
-        Erasure(
-            row.seq, row.at, Scope(row.scope), row.by, row.upto, *(getattr(row, name) for name in _COUNTS)
-        )
-        for row in rows
-    ]
+        rows = operations.read_all(connection, *_ERASURES)
+    return [_read_erasure(row.seq, row.at, **row.document) for row in reversed(rows)]
 
+
+def _read_erasure(
+    number: int, at: float, scope: str, by: str, upto: int | None = None, **counts: int
+) -> Erasure:
+    return Erasure(number, at, Scope(scope), by, upto, *(counts[name] for name in _COUNTS))
+
+
+_ERASURES = (Operation.ERASURE, Operation.RETENTION)
 
 _COUNTS = tuple(f"n_{table.name}" for table in _FACTS)
-
-_LAST_BY_AGE = (
-    sa.select(*(t.erasures.c[name] for name in ("seq", "at", "upto", *_COUNTS)))
-    .where(t.erasures.c.scope == Scope.AGE.value)
-    .order_by(t.erasures.c.seq.desc())
-    .limit(1)
-)
 
 _NEWEST_OLD = (
     sa.select(_d.seq)

@@ -34,6 +34,10 @@ class Operation(StrEnum):
     """A key was disabled, whose public id is in `once`."""
     PRICE = "price"
     """The price of a budget, its subject, moved."""
+    ERASURE = "erasure"
+    """Texts were erased; its subject is a keyed hash of whose, until turns that were under way have ended."""
+    RETENTION = "retention"
+    """Texts were erased by age."""
     EPOCH = "epoch"
     """A learner took over; only the newest may write."""
 
@@ -83,6 +87,11 @@ def read_all(
     """Return the operations of some kinds, of one subject or all, numbered above `after`, in order."""
     query = sa.select(t.operations).where(_o.kind.in_(kinds), _o.seq > after).order_by(_o.seq)
     return connection.execute(query if subject is None else query.where(_o.subject == subject)).all()
+
+
+def change(connection: sa.Connection, number: int, at: float, document: Mapping[str, Any]) -> None:
+    """Replace the time and the document of an operation."""
+    connection.execute(sa.update(t.operations).where(_o.seq == number).values(at=at, document=dict(document)))
 
 
 def prune(connection: sa.Connection, kind: Operation, subject: str, kept: int) -> None:

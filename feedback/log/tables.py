@@ -11,7 +11,6 @@ answer_marks index of the marks of executions, by caller and digest: which answe
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
 log          one row: number of the tables, last position and latest time of the facts, and the secret that
              makes draws unpredictable. Every transaction that appends locks it
-erasures     records that rows of `texts` were removed, by `armwise.feedback.log.erasures`; the facts stay
 
 Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
@@ -20,7 +19,7 @@ progress     how far each reader has read: joins, by their digest, and the sums,
 rollups      sums by time or position, and arm, for the console
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
-             promotions, prices, alarms, which learner may write, and more
+             promotions, prices, alarms, erasures, which learner may write, and more
 versions     policy states at positions of a training log; the bytes of some, a cache: a replay of `examples`
              gives the others
 routers, router_scores          trained routers; their scores of decisions that were made without them
@@ -134,27 +133,6 @@ Index(
     decisions.c.user_digest,
     sqlite_where=text("user_digest IS NOT NULL"),
     postgresql_where=text("user_digest IS NOT NULL"),
-)
-
-erasures = Table(
-    "erasures",
-    metadata,
-    _number(),
-    Column("at", Double, nullable=False),
-    Column("scope", String(16), nullable=False),
-    Column("by", String(128), nullable=False),
-    Column("upto", _SEQ),
-    *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("decisions", "executions")),
-    *(Column(f"n_{name}", BigInteger, nullable=False) for name in ("feedback", "observations")),
-    Column("subject", String(64)),
-    sqlite_autoincrement=True,
-)
-
-Index(
-    "erasures_under_way",
-    erasures.c.at,
-    sqlite_where=text("subject IS NOT NULL"),
-    postgresql_where=text("subject IS NOT NULL"),
 )
 
 executions = Table(

@@ -11,8 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import sqlalchemy as sa
+
 from armwise.feedback.events import Decision, Feedback
+from armwise.feedback.log import tables as t
 from armwise.feedback.log.facts import Fact
+
+_o = t.operations.c
+
+NAMED_ERASURE = (_o.kind == sa.literal_column("'erasure'")) & (_o.subject > sa.literal_column("''"))
+"""Condition that an operation is an erasure whose subject is still named, by its hash."""
 
 UNDER_WAY_S = 120.0
 """Seconds after an erasure in which facts about its subject are stored without texts; a turn draws sooner."""

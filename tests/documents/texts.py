@@ -138,13 +138,6 @@ COLUMNS: Mapping[str, Place] = {
     **dict.fromkeys(("feedback.kind", "feedback.source"), _WORD),
     "feedback.key": _KEY,
     "feedback.rater": _RATER,
-    "erasures.scope": _WORD,
-    "erasures.by": _KEY,
-    "erasures.subject": Place(
-        "a keyed hash of the erased user, episode or decision. Armwise clears it after two minutes, once all "
-        "earlier turns have finished",
-        _WRITTEN,
-    ),
     "examples.join": _DIGEST,
     "examples.decision_id": _ID,
     "examples.metrics": _NUMBERS,
@@ -158,7 +151,11 @@ COLUMNS: Mapping[str, Place] = {
     **dict.fromkeys(tuple(f"versions.{name}" for name in ("policy", "start", "arms")), _CONFIGURED),
     "versions.state": _NAMED,
     "operations.kind": _WORD,
-    "operations.subject": Place("a name of the configuration, or a digest of it", Fate.NONE),
+    "operations.subject": Place(
+        "a keyed hash of the erased user, episode or decision. Armwise clears it after two minutes, once all "
+        "earlier turns have finished",
+        _WRITTEN,
+    ),
     "operations.once": Place("the public id of a key, or what an alarm is about", Fate.NONE),
     "operations.document": Place(
         "what operators and the service decided, with reasons and suspected raters",

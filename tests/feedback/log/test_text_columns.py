@@ -130,7 +130,7 @@ def find_columns(store: Store, *texts: str) -> set[str]:
 ERASED = {
     name
     for name, place in COLUMNS.items()
-    if place.fate in (Fate.OVERWRITTEN, Fate.PSEUDONYM) and not name.startswith("erasures.")
+    if place.fate in (Fate.OVERWRITTEN, Fate.PSEUDONYM) and name != "operations.subject"
 }
 """The columns that no text of Ada is left in."""
 
