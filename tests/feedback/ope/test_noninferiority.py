@@ -28,7 +28,7 @@ from armwise.feedback.ope.noninferiority import (
     find_tool_rounds,
     trace_quality,
 )
-from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, Watched, look, simulate, watch
+from benchmarks.receipt import CLAIM, DAY, LOSS, WAIT_S, WORLDS, Watched, look, look_at_world, simulate, watch
 
 
 def table(n: int, *, seed: int = 0, session: Integers | None = None, **columns: Any) -> Decisions:
@@ -470,3 +470,13 @@ def test_the_course_of_quality_is_what_was_stated_after_so_many_sessions() -> No
     for row, quality in course:
         then = compare(Sessions(decisions.where(np.arange(1500) <= row)), "a").quality
         assert then == pytest.approx(quality)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_is_stated_is_true_in_every_world(name: str) -> None:
+    """The benchmark looks at many more fortnights."""
+    dollars, quality = look_at_world(WORLDS[name], 3, 5000, lambda: None)
+    assert (dollars.false, quality.false) == (0, 0)
+    assert (dollars.stated == 0) == (name == "cached conversations")
+    assert (quality.stated == 0) == (name == "one user rates most")
