@@ -60,7 +60,7 @@ _RATER = Place(
 _NAMED = Place(
     "learned weights and features, stored under the pseudonyms of feature names",
     Fate.KEPT,
-    "They contain no text, but someone who guesses a feature's name can check the guess",
+    "Someone who guesses a feature's name can check the guess",
 )
 
 _NUMBERS = Place("numbers, by names of arms", Fate.NONE)
@@ -89,10 +89,9 @@ _ERROR = Place(
 
 COLUMNS: Mapping[str, Place] = {
     "texts.document": Place(
-        "the question, and the names of its features, which contain words of it and names and texts of the "
-        "context; the answer or second answer, the ids of its passages, the steps of the arm, errors, the "
-        "provider's ids, and hashes of reasoning; the comment, the correct answer (demonstration) and the "
-        "tags of feedback",
+        "the question and the names of its features; the answer or second answer, the ids of its passages, "
+        "the steps of the arm, errors, the provider's ids, and hashes of reasoning; the comment, the correct "
+        "answer and the tags of feedback",
         _WRITTEN,
     ),
     "decisions.question_digest": Place("a 64-bit digest of the question", _WRITTEN),
@@ -244,14 +243,12 @@ def page() -> str:
         "The rules are the same whether you erase a user, an episode or a decision, or Armwise erases texts",
         "by age ([how to erase texts](../guide/data.md)).",
         "",
-        "Columns are named `table.column`. `decisions` has one row per question, `executions` one per",
-        "answer, and `observations` one per",
-        "[second answer or grade](../guide/feedback.md#learn-more-from-a-turn).",
-        "A column that this page does not name never holds text from callers or passages.",
+        "Columns are named `table.column`. A column that this page does not name never holds text from",
+        "callers or passages.",
         "",
         "## Overwritten",
         "",
-        "An erasure removes the text from these columns. `texts` has a row for each fact that has texts:",
+        "An erasure removes the text from these columns:",
         "",
         *_items(COLUMNS, Fate.OVERWRITTEN),
         "",

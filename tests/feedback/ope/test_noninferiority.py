@@ -227,6 +227,11 @@ def test_unknown_costs_count_as_the_worse_case_at_each_end() -> None:
     assert found.saved is not None
     assert whole.saved is not None
     assert found.saved[1] < whole.saved[1] < whole.saved[2] < found.saved[2]
+    served = lost & ~Sessions(made).drew("a")  # what the reference costs is known
+    only = compare(Sessions(replace(made, usd=np.where(served, np.nan, made.usd))), "a")
+    assert only.saved is not None
+    unknown = only.unpriced / only.priced
+    assert only.saved[1] == pytest.approx(whole.saved[1] - unknown * counted.largest_cost, abs=2e-4)
 
 
 def test_asking_again_costs_with_the_first_answer() -> None:
