@@ -275,7 +275,7 @@ WORLDS: dict[str, Callable[[int, int], Fortnight]] = {
     "cached conversations": conversations,
     "runaway answers": runaways,
     "drift of traffic": drift,
-    "one arm alone in a stratum": strata,
+    "a stratum with one arm": strata,
     "few random draws": few_draws,
     "ratings depend on the answer": moody,
     "prices change": prices,

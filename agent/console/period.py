@@ -486,9 +486,9 @@ def doubt_ratings(turns: "Turns", whole: ServedComparison, floor: float) -> str:
             often, seldom = (better, worse) if one > other else (worse, better)
             rates = max(one, other), min(one, other)
             return (
-                f"Answers of {often} are rated more often than those of {seldom} ({rates[0]:.0%} and "
-                f"{rates[1]:.0%}), so whether an answer is rated depends on it: rewards below are of the "
-                "rated answers alone."
+                f"Answers of {often} are rated more often than answers of {seldom} ({rates[0]:.0%} and "
+                f"{rates[1]:.0%}), so whether an answer is rated depends on it: rewards below are only of "
+                "rated answers."
             )
     if rated < FEW_RATED * n:
         return f"Only {rated:,} of {n:,} decisions ({rated / n:.0%}) are rated: rewards below are of these."

@@ -92,7 +92,7 @@ UNSAID = {
         "Arms take conversations over from each other, and then pay for what their caches lack. "
         "Keep conversations on one arm."
     ),
-    Unsaid.RATED_APART: "Answers as served are not rated as often as those of the baseline.",
+    Unsaid.RATED_APART: "Answers as served and answers of the baseline are not rated equally often.",
     Unsaid.ONE_USER: f"One user gave more than {noninferiority.LARGEST_RATER:.0%} of the ratings.",
 }
 """Why nothing is said although there are figures."""

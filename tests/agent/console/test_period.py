@@ -586,7 +586,7 @@ def test_intervals_of_gains_hold_for_all_kinds_together(store: Store) -> None:
 @pytest.mark.parametrize(
     ("rates", "said"),
     [
-        ({"small": 0.9, "large": 0.4}, "Answers of small are rated more often than those of large"),
+        ({"small": 0.9, "large": 0.4}, "Answers of small are rated more often than answers of large"),
         ({"small": 0.1, "large": 0.1, "free": 0.1}, "%) are rated: rewards below are of these"),
         ({}, ""),
     ],

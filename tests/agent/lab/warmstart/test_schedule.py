@@ -41,7 +41,9 @@ def run(
     alive_at: float = 1100.0,
     trigger: runs.Trigger = runs.Trigger.SCHEDULE,
 ) -> Run:
-    return Run(1, trigger, status, "here:1", started_at, alive_at, None, {}, [], None, None, None, OURS)
+    times = {"submitted_at": started_at, "started_at": started_at, "alive_at": alive_at, "finished_at": None}
+    kinds = {"trigger": trigger, "status": status}
+    return Run(1, OURS, "here:1", error=None, inputs={}, steps=[], **kinds, **times)  # type: ignore[arg-type]
 
 
 def alarm(at: float, example_seq: int = 5) -> Alarm:
