@@ -43,6 +43,7 @@ from armwise.agent.console.served_comparison import (
     compare,
     divide_error,
     estimate_lead,
+    estimate_leads,
     estimate_value,
     least_floor,
     list_changes,
@@ -860,18 +861,21 @@ class Turns:
         name = None if beside is None else beside.name
         could = self.everything if name is None else self.having(name)
         evidence = None if beside is None else self.evidence(name, could, floor, rewards)
-        counts = np.cumsum(could & (self.explored > 0) & ~np.isnan(self.reward) & ~np.isnan(self._weight))
-        stretches = []
-        for begin, end, rows in self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5)))):
-            lead, n = None, int(counts[end - 1]) if end else 0
-            if evidence is not None and n >= LEAST and evidence.weight[:n].any():
-                columns = evidence.weight, evidence.reward, np.asarray(evidence.reach)
-                weight, reward, reach = (column[:n] for column in columns)
-                some = replace(evidence, weight=weight, reward=reward, reach=reach)
-                found, (low, high) = estimate_lead(some, divide_error(n_compared))
-                lead = None if (low, high) == (-most, most) else (found, (low, high))
-            stretches.append(CurveStretch(begin, end, lead, self.shares(rows)))
-        return tuple(stretches)
+        n_rows = np.cumsum(could & (self.explored > 0) & ~np.isnan(self.reward) & ~np.isnan(self._weight))
+        stretches = [*self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5))))]
+        leads = dict[int, tuple[float, Interval]]()
+        if evidence is not None:
+            drawn = max(LEAST, 1 + int(np.argmax(evidence.weight > 0.0)))
+            looks = sorted(
+                {int(n_rows[end - 1]) for _, end, _ in stretches if end and n_rows[end - 1] >= drawn}
+            )
+            found = estimate_leads(evidence, divide_error(n_compared), looks) if looks else []
+            # an interval that excludes nothing is not drawn
+            leads = {n: one for n, one in zip(looks, found, strict=True) if one[1] != (-most, most)}
+        return tuple(
+            CurveStretch(begin, end, leads.get(int(n_rows[end - 1])) if end else None, self.shares(rows))
+            for begin, end, rows in stretches
+        )
 
     def cut(self, most: int) -> Iterator[tuple[int, int, Flags]]:
         """Yield stretches of about equal size: the decisions before it, those up to its end, and its rows."""

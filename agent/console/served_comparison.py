@@ -11,7 +11,7 @@ A single arm is compared on the explored decisions for which it was eligible.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -242,27 +242,27 @@ def alternative(
 
 def estimate_value(evidence: Evidence, error: float) -> tuple[float, Interval]:
     """Return the self-normalised mean of what a target earns, and its interval at every look."""
-    return _take_last(evidence, confidence_sequences.value, error, _average(evidence))
+    found = confidence_sequences.value(evidence, 1.0 - error, rows=np.array([len(evidence.reward)]))
+    average = float(evidence.weight @ evidence.reward / evidence.weight.sum())
+    return average, (min(float(found.low[0]), average), max(float(found.high[0]), average))
 
 
 def estimate_lead(evidence: Evidence, error: float) -> tuple[float, Interval]:
     """Return what was earned beyond a target, and its interval at every look."""
-    lead = float(evidence.reward.mean()) - _average(evidence)
-    found, (low, high) = _take_last(evidence, confidence_sequences.difference, error, -lead)
-    return -found, (-high, -low)
+    return estimate_leads(evidence, error, [len(evidence.reward)])[0]
 
 
-def _average(evidence: Evidence) -> float:
-    return float(evidence.weight @ evidence.reward / evidence.weight.sum())
-
-
-def _take_last(
-    evidence: Evidence, bound: Callable[..., confidence_sequences.Bounds], error: float, estimate: float
-) -> tuple[float, Interval]:
-    """Return an estimate and its interval at the last row, which holds it."""
-    found = bound(evidence, 1.0 - error, rows=np.array([len(evidence.reward)]))
-    low, high = float(found.low[0]), float(found.high[0])
-    return estimate, (min(low, estimate), max(high, estimate))
+def estimate_leads(evidence: Evidence, error: float, rows: Sequence[int]) -> list[tuple[float, Interval]]:
+    """Return `estimate_lead` after some numbers of rows, which rise; the target was drawn among the first."""
+    last = np.array(rows)
+    found = confidence_sequences.difference(evidence, 1.0 - error, rows=last)
+    served, weight, target = (
+        np.cumsum(column)[last - 1]
+        for column in (evidence.reward, evidence.weight, evidence.weight * evidence.reward)
+    )
+    leads = served / last - target / weight
+    columns = (values.tolist() for values in (leads, -found.high, -found.low))
+    return [(lead, (min(low, lead), max(high, lead))) for lead, low, high in zip(*columns, strict=True)]
 
 
 def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
