@@ -110,8 +110,10 @@ def read_tables(store: Store) -> Tables:
         for name in TABLES:
             found = connection.exec_driver_sql(f"SELECT * FROM {name}")
             tables[name] = parse_rows(name, [*found.keys()], found)
-    executions = [{**row, "answer": _text(row["answer"])} for row in tables["executions"]]
-    return {**tables, "executions": executions}
+    for row in tables["texts"]:
+        if "answer" in row["document"]:
+            row["document"] = {**row["document"], "answer": _text(row["document"]["answer"])}
+    return tables
 
 
 def _text(recorded: str | None) -> str:

@@ -559,11 +559,11 @@ async def test_each_page_of_what_operators_do_leads_to_the_next(
         run = runs.request(store, "recipe", float(i))
         with store.writing() as connection:
             connection.execute(sa.update(t.jobs).values(status="failed"))
-    assert run.seq == 3
+    assert run.seq == 6
     monkeypatch.setattr(operating, "PAGE", 2)
     rows = {
-        "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["3", "2"], ["1"]]),
-        "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["3", "2"], ["1"]]),
+        "/evaluations": (rf'"{CONSOLE}/evaluations/(\d+)"', [["5", "3"], ["1"]]),
+        "/warm-starts": (rf'"{CONSOLE}/warm-starts/(\d+)"', [["6", "4"], ["2"]]),
     }
     for path, (row, expected) in rows.items():
         assert await followed(linear, path, row) == expected, path

@@ -129,8 +129,8 @@ def drawn(log: sqlite3.Connection, word: str, arm: str, last: int = 40, before: 
 @pytest.mark.timeout(400)
 def test_each_chapter_came_about_in_the_log(log: sqlite3.Connection) -> None:
     ((forced, status, result),) = log.execute(
-        "SELECT document ->> 'forced', status, result FROM operations JOIN evaluations "
-        "ON document ->> 'evaluation' = evaluations.seq WHERE kind = 'promote'"
+        "SELECT document ->> 'forced', status, result FROM operations JOIN jobs "
+        "ON document ->> 'evaluation' = jobs.seq WHERE operations.kind = 'promote'"
     ).fetchall()
     assert (forced, status) == (0, "done")
     assert [one["verdict"]["promote"] for one in json.loads(result)["candidates"] if one["verdict"]] == [True]

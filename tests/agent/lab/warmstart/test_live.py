@@ -225,7 +225,7 @@ def test_chosen_arms_follow_promotion_and_rollback(
     back = arm_sets.live(world.store)
     assert back is not None
     assert (back.arms, back.version) == (tuple(CONFIG["arms"]), None)
-    assert active_policy(world.store, world.ours).arm_set == back.seq == now.seq + 1
+    assert active_policy(world.store, world.ours).arm_set == back.seq > now.seq
     world.say(promoted, promotions.Action.PROMOTE)
     again = arm_sets.live(world.store)
     assert again is not None
