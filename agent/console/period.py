@@ -754,7 +754,7 @@ class Turns:
             possible: Smallest and largest possible value.
         """
         found = self.as_served(values, possible)
-        return found and estimate_value(found, ERROR / FIGURES)
+        return None if found is None else estimate_value(found, ERROR / FIGURES)
 
     def as_served(self, values: Floats, possible: Interval) -> Evidence | None:
         """Return the explored turns that have a value, each with the weight 1; None: there is none."""

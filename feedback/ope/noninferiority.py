@@ -205,7 +205,8 @@ class Sessions:
         asked_first = find_first_asking(decisions, unit)
         self.rows, self.usd = decisions.where(kept), _with_later_turns(decisions, unit, asked_first)[kept]
         self.again = (asked_first != np.arange(len(decisions)))[kept]
-        self.place, self.takes_over = (column[kept] for column in _find_places(decisions, unit))
+        place, takes_over = _find_places(decisions, unit)
+        self.place, self.takes_over = place[kept], takes_over[kept]
         self.unit = encode(unit[kept])
         arms = {arm for key in self.rows.draw.values for arm in key.arms}
         self.names = tuple(sorted(arm for arm in arms if self.could(arm).any()))
