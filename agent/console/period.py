@@ -689,7 +689,7 @@ class Turns:
             values: A value of each turn, NaN where it has none, shape (n,); None: the rewards.
         """
         values = self.reward if values is None else values
-        rows = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
+        rows = self._comparable(rows, values)
         weight = (self._weight * (self.alike if name is None else self.always(name)))[rows]
         if not weight.any():
             return None
@@ -706,6 +706,11 @@ class Turns:
             ]
         reach = np.maximum(weight, (1.0 / self.n_arms[some] if name is None else 1.0) / least)
         return Evidence(weight, np.clip(values[rows], *possible), possible, reach)
+
+    def _comparable(self, rows: Flags, values: Floats) -> Flags:
+        """Return the explored ones of some rows that have a value and a propensity on record, shape (n,)."""
+        found: Flags = rows & (self.explored > 0) & ~np.isnan(values) & ~np.isnan(self._weight)
+        return found
 
     @property
     def costs(self) -> Floats | None:
@@ -861,7 +866,7 @@ class Turns:
         name = None if beside is None else beside.name
         could = self.everything if name is None else self.having(name)
         evidence = None if beside is None else self.evidence(name, could, floor, rewards)
-        n_rows = np.cumsum(could & (self.explored > 0) & ~np.isnan(self.reward) & ~np.isnan(self._weight))
+        n_rows = np.cumsum(self._comparable(could, self.reward))
         stretches = [*self.cut(min(MOST_STRETCHES, max(1, round(sqrt(self.n) / 2.5))))]
         leads = dict[int, tuple[float, Interval]]()
         if evidence is not None:

@@ -33,7 +33,7 @@ class Alarm:
     Attributes:
         recipe: Digest of the recipe whose learner detected it.
         subject: What has changed, such as `reward of bm25`.
-        detector: Operation of the detector.
+        detector: Kind of the detector.
         before: The expected value without the change.
         after: The observed value.
         example_seq: Position of the training log at which it was detected.

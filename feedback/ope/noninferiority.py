@@ -264,8 +264,9 @@ class Sessions:
                 means[arm] = float(weight @ values[some] / weight.sum())
         return means
 
+    @cached_property
     def pays_for_caches(self) -> bool:
-        """Return whether arms that take a conversation over cost more, or too little shows that they do not.
+        """Whether arms that take a conversation over cost more, or too little shows that they do not.
 
         Logarithms of dollars are compared between answers after one of the same arm and after one of another,
         by the same arm, at the same place of a session, and at about the same time.
@@ -584,7 +585,7 @@ def compare(sessions: Sessions, reference: str, rewards: tuple[float, float] = (
         (saved, *_), few = found
         if few > FEW_DECIDE * abs(saved):
             dollars_unsaid = Unsaid.FEW_DECIDE
-        elif sessions.pays_for_caches():
+        elif sessions.pays_for_caches:
             dollars_unsaid = Unsaid.CACHE
     if lead is not None:
         if more is not None and not more[1] <= 0.0 <= more[2]:

@@ -144,8 +144,9 @@ def record(
     with store.writing() as connection:
         if after is not None:
             newer = operations.read_all(connection, *operations.PROMOTIONS, subject=configured, after=after)
-            for row in newer:
-                raise ChangedMeanwhileError(f"promotion {row.seq} changed the active policy in the meantime")
+            if newer:
+                last = newer[-1].seq
+                raise ChangedMeanwhileError(f"promotion {last} changed the active policy in the meantime")
         if promotion.action is not Action.CANARY:
             arm_set = arm_sets.bring(connection, promotion.version)
         operations.record(

@@ -36,6 +36,8 @@ LOOK_BACK, LOOK_AHEAD = 2 * TOGETHER, 1000
 PAGE = 200
 """Decisions that are read at once."""
 
+_EXPLORED = t.decisions.c.mode == Mode.EXPLORE, t.decisions.c.policy != LABELS
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:
@@ -72,7 +74,8 @@ def find_settled(connection: sa.Connection, rule: RewardRule, *, counted: bool =
         counted: Whether to count the open decisions, which takes about a microsecond for each.
     """
     position = read_position(connection, rule.join)
-    values = _bind_after(connection, _open_at(position, rule), position.settled_seq)
+    values = _open_at(position, rule)
+    values |= _bind_after(position.settled_seq, _find_first_open(connection, values))
     before, first = connection.execute(_FIRST, values).one()
     if first is None:
         return Settled(position=read_head(connection))
@@ -90,8 +93,8 @@ def find_settled_together(connection: sa.Connection, rule: RewardRule, position:
     values = _open_at(position, rule) | {"join": rule.join, "statuses": rule.learned_statuses, "page": PAGE}
     settled, n, n_waiting = position.settled_seq, 0, 0
     before_last = connection.scalar(_LOOK_BACK, values | {"upto": settled})
-    after = settled if before_last is None else before_last
-    while page := connection.execute(_PAGE, _bind_after(connection, values, after)).all():
+    after, first = settled if before_last is None else before_last, _find_first_open(connection, values)
+    while page := connection.execute(_PAGE, values | _bind_after(after, first)).all():
         for seq, waits in page:
             n, n_waiting = n + 1, n_waiting + waits
             if n_waiting <= STRAGGLERS * n and n >= TOGETHER:
@@ -160,7 +163,7 @@ def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Selec
     The third is of draws that a turn continues which can still get feedback.
     """
     d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    some = sa.select(*rows.DECISION).where(d.mode == Mode.EXPLORE, d.policy != LABELS)
+    some = sa.select(*rows.DECISION).where(*_EXPLORED)
     if since is not None:
         some = some.where(d.decided_at >= since)
     learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
@@ -203,13 +206,14 @@ _CONTINUED = _is_continued()
 _PAGE_SIZE = sa.bindparam("page", type_=sa.Integer)
 
 
-_EXPLORED = t.decisions.c.mode == Mode.EXPLORE, t.decisions.c.policy != LABELS
+def _find_first_open(connection: sa.Connection, values: Mapping[str, Any]) -> int:
+    """Return the position of the first decision that may be open."""
+    return connection.scalar(counting.FIRST_OPEN, values) or LARGEST
 
 
-def _bind_after(connection: sa.Connection, values: Mapping[str, Any], after: int) -> dict[str, Any]:
-    """Return the parameters of the queries of `_select_open` for a position."""
-    first = connection.scalar(counting.FIRST_OPEN, values) or LARGEST
-    return {**values, "after": max(after, first - 1), "continued_after": after}
+def _bind_after(after: int, first: int) -> dict[str, int]:
+    """Return the positions in `_select_open`: those that open turns continue may be before the first."""
+    return {"after": max(after, first - 1), "continued_after": after}
 
 
 def _select_open(*columns: sa.ColumnElement[Any]) -> tuple[sa.Select[Any], sa.Select[Any]]:
