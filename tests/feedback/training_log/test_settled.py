@@ -34,6 +34,7 @@ from armwise.feedback.sources import LogSource, read_decisions
 from armwise.feedback.training_log import Joiner, rollups, take_epoch
 from armwise.feedback.training_log.position import read_position
 from armwise.feedback.training_log.settled import (
+    PAGE,
     TOGETHER,
     Settled,
     find_settled,
@@ -312,3 +313,12 @@ def test_a_step_does_not_read_all_that_waits(tmp_path: Path) -> None:
                 driver.set_progress_handler(None, 0)
                 steps.append(len(done))
     assert steps[1] == pytest.approx(steps[0], rel=0.2, abs=3)
+
+
+def test_one_step_settles_more_decisions_than_it_reads_at_once() -> None:
+    with closing(Store("sqlite://")) as store:
+        numbers = range(2 * PAGE + 50)
+        facts = [fact for number in numbers for fact in asked(number, 10.0)]
+        store.append([*facts, *(clicked(number, 11.0) for number in numbers)])
+        Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(0.0)
+        assert read(store, RULE).is_whole
