@@ -180,13 +180,13 @@ def _share_what_is_compiled(connection: sa.Connection) -> None:
 def _ray() -> Iterator[Mapping[str, str]]:
     """A Ray of one processor inside this process; yields the variables that it adds to the environment."""
     from armwise.arms.lab.jobs import (
-        worker_pool,  # here: most tests need no Ray, and it takes a second to load
+        ray_workers,  # here: most tests need no Ray, and it takes a second to load
     )
 
     with environment_restored():
         before = dict(os.environ)
         os.environ.pop("RAY_ADDRESS", None)
-        with worker_pool.cluster(1):
+        with ray_workers.cluster(1):
             added = {key: value for key, value in os.environ.items() if before.get(key) != value}
             os.environ.clear()
             os.environ.update(before)

@@ -236,17 +236,17 @@ import sys
 from pathlib import Path
 import ray
 from armwise.arms import local_ray
-from armwise.arms.lab.jobs import worker_pool
+from armwise.arms.lab.jobs import ray_workers
 
 @ray.remote
 def mask():
     import os
     return os.umask(0)
 
-with worker_pool.cluster(1):
+with ray_workers.cluster(1):
     print(oct(ray.get(mask.remote())), local_ray.folder_of_this_process(), flush=True)
     sys.stdin.read()
-with worker_pool.cluster(1):  # a second one in the same process, with the same token
+with ray_workers.cluster(1):  # a second one in the same process, with the same token
     print(oct(ray.get(mask.remote())), flush=True)
 """
 

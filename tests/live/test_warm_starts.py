@@ -181,7 +181,7 @@ def test_a_first_run_is_promoted_a_second_held_and_a_third_finds_nothing_new(
 
         until(runs, RUN_S)
         first = runs()[0]
-        assert (first["status"], first["trigger"]) == ("promoted", "first"), first
+        assert (first["status"], first["trigger"]) == ("promoted", "first"), first["error"]
         live = until(lambda: chosen_arms(client), 30.0)
         assert {name.partition("_")[0] for name in live} == {"town", "farm"}, "one for each corpus"
 

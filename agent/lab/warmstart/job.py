@@ -26,11 +26,7 @@ from armwise.agent.jobs import RunFailedError, environment_of_a_child, next_run,
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S
 from armwise.agent.lab.warmstart.run import carry_out, is_first
 from armwise.agent.learning import Recipe
-from armwise.agent.low_priority import (
-    command_of_a_child,
-    lower_priority_of_a_builder,
-    lower_priority_of_a_writer,
-)
+from armwise.agent.low_priority import command_of_a_child, lower_priority, lower_priority_of_a_builder
 from armwise.agent.reporting import Terminal, log_plainly
 from armwise.agent.run_folder import Building
 from armwise.feedback.drift import read_alarms
@@ -129,7 +125,7 @@ def begin_child(config: AppConfig, number: int, awaited: bool = False) -> "subpr
         command_of_a_child(
             __name__,
             run_child.__name__,
-            lower=lower_priority_of_a_builder if awaited else lower_priority_of_a_writer,
+            lower=lower_priority_of_a_builder if awaited else lower_priority,
         ),
         stdin=subprocess.PIPE,  # kept open: its end signals that this process has ended
         env=environment_of_a_child(),

@@ -393,7 +393,7 @@ def label(
         ArmSpecError: The spec of an arm is invalid.
         ModelNotFoundError: A model cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool  # loads Ray
+    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool
 
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)

@@ -178,7 +178,7 @@ def score(
         MatrixError: There are no arms, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool  # loads Ray
+    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool
 
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))

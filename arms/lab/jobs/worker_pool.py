@@ -1,41 +1,26 @@
-"""Ray actors that work through the blocks of questions of a job.
+"""Workers that go through the blocks of questions of a job.
 
-    blocks of questions -> workers, one actor per processor -> <output>.blocks, one file per block
+    blocks of questions -> workers, one Ray actor per processor -> <output>.blocks, one file per block
 
-Only the driver writes, and holds only the blocks in progress. A finished block is kept when the driver, a
-worker or the machine is killed.
+A single worker works in this process: starting Ray takes longer than most such jobs, and fails on a busy
+machine. Only the driver writes, and holds only the blocks in progress. A finished block is kept when the
+driver, a worker or the machine is killed.
 """
 
 import contextlib
-import logging
-import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import cache
 from typing import Any, Protocol
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
-
-from armwise.arms import local_ray
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, JobError
 from armwise.arms.questions import Question
 
-ATTEMPTS = 3
-"""Attempts at a block, each ended by the death of a worker, before the job fails."""
-
-MAX_RESTARTS = 30
-"""Most restarts of a worker: a constructor that kills its process would restart for ever."""
-
 MAX_FAILED_QUESTIONS = 96
 """Failed questions in a row after which the job stops: a service is probably down."""
-
-FREE_WITHIN_S = 10.0
-"""Seconds to wait for a free processor: Ray reports a released processor with a delay."""
-
-OBJECT_STORE_BYTES = 128 * 2**20
-"""Size of the object store of a Ray that is started here: it holds the job, and one block per worker."""
 
 
 class BlockJob(Protocol):
@@ -74,30 +59,15 @@ class Worker(Protocol):
         ...
 
 
-class WorkerPool:
-    """Workers as Ray actors. Ray restarts a worker that dies, and repeats its blocks.
-
-    Each worker has one processor and, by OMP_NUM_THREADS, one thread of numeric code.
+class WorkerPool(ABC):
+    """Workers of a job.
 
     Args:
-        make: The class of a worker.
-        job: The argument of its constructor.
-        size: Most workers.
-        at_once: Concurrent blocks of a worker, one thread each.
+        job: The job.
     """
 
-    def __init__(self, make: type[Worker], job: BlockJob, size: int, at_once: int = 1) -> None:
-        self._actor: Any = ray.remote(make).options(
-            num_cpus=1,
-            max_concurrency=at_once,
-            max_restarts=MAX_RESTARTS,
-            max_task_retries=ATTEMPTS - 1,
-        )
+    def __init__(self, job: BlockJob) -> None:
         self._job = job
-        self._stored_job: Any = ray.put(job)
-        self._size = size
-        self._at_once = at_once
-        self._workers: list[Any] = []
 
     def finish(self, folder: BlockFolder, on_progress: Progress, stage: str) -> None:
         """Compute the missing blocks, and write each as it is finished. Raises JobError."""
@@ -114,35 +84,47 @@ class WorkerPool:
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the first worker, and return its result. Raises JobError."""
-        self._start(1)
         try:
-            return ray.get(getattr(self._workers[0], method).remote(*args))
-        except RayError as error:
-            raise JobError(f"a worker failed: {_reason(error)}") from error
+            return self._call(method, *args)
+        except Exception as error:
+            raise JobError(f"a worker failed: {self._reason(error)}") from error
 
+    @abstractmethod
+    def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of the first worker."""
+
+    def _reason(self, error: Exception) -> str:
+        """Return in one line what a worker raised, or how it died."""
+        return f"{type(error).__name__}: {error}"
+
+    @abstractmethod
     def close(self) -> None:
-        """Kill all workers: garbage collection would release their processors only after a while."""
-        for worker in self._workers:
-            ray.kill(worker)
+        """End all workers."""
+
+    @abstractmethod
+    def _places(self, needed: int) -> list[Any]:
+        """Return the worker of each block that can be computed at the same time, at most the needed."""
+
+    @abstractmethod
+    def _submit(self, worker: Any, number: int) -> "Future[Block]":
+        """Begin a block."""
 
     def _blocks(self, numbers: Sequence[int]) -> Iterator[tuple[int, Block]]:
         """Yield blocks by number, as they are finished. Raises JobError."""
-        waiting = deque(numbers)
-        self._start(min(self._size, len(waiting)))
-        idle = deque(self._workers * self._at_once)
-        running: dict[Any, tuple[int, Any]] = {}
+        waiting, idle = deque(numbers), deque(self._places(len(numbers)))
+        running: dict[Future[Block], tuple[int, Any]] = {}
         while waiting or running:
             while waiting and idle:
                 number, worker = waiting.popleft(), idle.popleft()
-                running[worker.block.remote(number)] = number, worker
-            (ready, *_), _ = ray.wait(list(running), num_returns=1)
+                running[self._submit(worker, number)] = number, worker
+            ready = next(as_completed(running))
             number, worker = running.pop(ready)
             idle.append(worker)
             try:
-                block: Block = ray.get(ready)
-            except RayError as error:
+                block = ready.result()
+            except Exception as error:
                 ids = [question.id for question in self._job.list_questions(number)]
-                raise JobError(f"questions {ids[0]!r} to {ids[-1]!r}: {_reason(error)}") from error
+                raise JobError(f"questions {ids[0]!r} to {ids[-1]!r}: {self._reason(error)}") from error
             yield number, block
 
     def _hold_back_failures(
@@ -168,9 +150,34 @@ class WorkerPool:
                 raise JobError(f"{n_held} questions in a row failed: {block.problem}")
         yield from held
 
-    def _start(self, size: int) -> None:
-        while len(self._workers) < size:
-            self._workers.append(self._actor.remote(self._stored_job))
+
+class OneWorker(WorkerPool):
+    """A worker in this process.
+
+    Args:
+        make: The class of the worker.
+        job: The argument of its constructor.
+        at_once: Concurrent blocks, one thread each.
+    """
+
+    def __init__(self, make: type[Worker], job: BlockJob, at_once: int = 1) -> None:
+        super().__init__(job)
+        self._worker = cache(lambda: make(job))
+        self._at_once = at_once
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="block")
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return getattr(self._worker(), method)(*args)
+
+    def close(self) -> None:
+        """Wait for the threads."""
+        self._threads.shutdown()
+
+    def _places(self, needed: int) -> list[Any]:
+        return [self._worker()] * min(needed, self._at_once)
+
+    def _submit(self, worker: Any, number: int) -> "Future[Block]":
+        return self._threads.submit(worker.block, number)
 
 
 def list_unfinished(job: BlockJob, folder: BlockFolder) -> list[int]:
@@ -187,67 +194,21 @@ def worker_pool(
     Args:
         make: The class of a worker.
         job: The argument of its constructor.
-        workers: Most workers; None: one per free processor. A cluster of `RAY_ADDRESS` must see the same
-            folders, and its free processors limit the workers.
+        workers: Most workers; 1: in this process; None: one per free processor. A cluster of `RAY_ADDRESS`
+            must see the same folders, and its free processors limit the workers.
         at_once: Concurrent blocks of a worker, one thread each.
 
     Raises:
         JobError: No processor is free.
     """
+    if workers == 1:
+        with contextlib.closing(OneWorker(make, job, at_once)) as pool:
+            yield pool
+        return
+    from armwise.arms.lab.jobs.ray_workers import RayWorkers, cluster  # loads Ray
+
     with (
         cluster(workers) as free,
-        contextlib.closing(WorkerPool(make, job, min(workers or free, free), at_once)) as pool,
+        contextlib.closing(RayWorkers(make, job, min(workers or free, free), at_once)) as pool,
     ):
         yield pool
-
-
-def _reason(error: RayError) -> str:
-    """Return in one line the exception that a worker raised, or how it died."""
-    if isinstance(error, RayTaskError):
-        return f"{type(error.cause).__name__}: {error.cause}"
-    return f"a worker died: {str(error).strip().splitlines()[-1]}"
-
-
-@contextlib.contextmanager
-def cluster(workers: int | None = None) -> Iterator[int]:
-    """Join the Ray of this process or of `RAY_ADDRESS`, or start a Ray for the duration.
-
-    Args:
-        workers: Processors of a Ray that is started; None: all of this machine.
-
-    Yields:
-        Number of free processors, at least 1.
-
-    Raises:
-        JobError: All processors are in use.
-    """
-    ours = not ray.is_initialized()
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if ours and "RAY_ADDRESS" in os.environ:
-        local_ray.connect(**quiet)
-    elif ours:  # not the cluster of a service that may run on this machine
-        local_ray.start(num_cpus=workers or os.cpu_count(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
-    try:
-        yield _wait_for_free_processors()
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _wait_for_free_processors() -> int:
-    """Return how many processors of the cluster are free, at least 1. Raises JobError."""
-    none_free = retry_if_result(lambda free: free < 1)
-    try:
-        return Retrying(retry=none_free, stop=stop_after_delay(FREE_WITHIN_S), wait=wait_fixed(0.1))(
-            _free_processors
-        )
-    except RetryError:
-        raise JobError(
-            f"the Ray cluster at {ray.get_runtime_context().gcs_address} has no free processor: wait until "
-            "it has one, or unset RAY_ADDRESS to work on this machine only"
-        ) from None
-
-
-def _free_processors() -> int:
-    resources: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
-    return int(resources.get("CPU", 0))

@@ -27,6 +27,7 @@ from armwise.agent.evaluation.job import (
 )
 from armwise.agent.jobs import JobFailedError, ProgressCallback, StoppedError
 from armwise.agent.learning import digest_configuration
+from armwise.agent.low_priority import BUILDER_NICE
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.log import Store
 from armwise.feedback.registry import evaluations
@@ -214,12 +215,12 @@ def test_the_process_gives_way_to_all_others(config: AppConfig) -> None:
     def heard(_done: float) -> None:
         (child,) = children()
         if Path(f"/proc/{child.pid}/oom_score_adj").read_text() == "1000\n":  # which it says last
-            seen.append((child.nice(), os.sched_getscheduler(child.pid)))
+            seen.append((child.nice(), os.sched_getaffinity(child.pid)))
             raise StoppedError
 
     with pytest.raises(StoppedError):
         evaluate_apart(config, REQUEST, heard)
-    assert seen == [(19, os.SCHED_IDLE)]
+    assert seen == [(BUILDER_NICE, {max(os.sched_getaffinity(0))})]
 
 
 @pytest.mark.slow

@@ -52,9 +52,7 @@ def test_a_child_starts_in_a_removed_folder(monkeypatch: pytest.MonkeyPatch, tmp
     assert environment_of_a_child()["PYTHONPATH"] == "/first"
 
 
-@pytest.mark.parametrize(
-    "lowered", ["lower_priority", "lower_priority_of_a_writer", "lower_priority_of_a_builder"]
-)
+@pytest.mark.parametrize("lowered", ["lower_priority", "lower_priority_of_a_builder"])
 def test_a_child_lowers_its_priority_first(monkeypatch: pytest.MonkeyPatch, lowered: str) -> None:
     done = list[object]()
 
@@ -82,7 +80,9 @@ def test_a_child_lowers_its_priority_first(monkeypatch: pytest.MonkeyPatch, lowe
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity")
-def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_keeps_to_the_last_of_its_processors_and_is_killed_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     taken = list[object]()
     monkeypatch.setattr(
         low_priority,
@@ -95,8 +95,10 @@ def test_a_writer_keeps_to_the_last_of_its_processors(monkeypatch: pytest.Monkey
             getpid=lambda: 2,
         ),
     )
-    low_priority.lower_priority_of_a_writer()
-    assert taken == [19, (0, {5})]
+    monkeypatch.setattr(low_priority, "Path", lambda _: tmp_path / "oom_score_adj")
+    low_priority.lower_priority()
+    assert taken == [low_priority.BUILDER_NICE, (0, {5})]
+    assert (tmp_path / "oom_score_adj").read_text() == "1000"
 
 
 def test_a_builder_has_a_third_of_the_share(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.jobs import Task
 from armwise.agent.lab.warmstart.job import WarmStarts, begin_child
 from armwise.agent.learning import Recipe
+from armwise.agent.low_priority import BUILDER_NICE
 from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
 from armwise.feedback.drift import Alarm
 from armwise.feedback.drift.alarms import raise_alarms
@@ -253,7 +254,7 @@ def test_a_child_does_a_whole_run_with_a_real_verdict_and_gives_way(world: World
 
 
 def _gives_way(pid: int) -> bool:
-    return os.getpriority(os.PRIO_PROCESS, pid) == 19
+    return os.getpriority(os.PRIO_PROCESS, pid) == BUILDER_NICE
 
 
 @pytest.mark.timeout(600)  # of low priority, it waits for everything else
@@ -320,25 +321,25 @@ def test_the_example_configuration_can_be_used() -> None:
 def test_a_run_gives_way_with_its_whole_session() -> None:
     script = (
         "import os, pathlib\n"
-        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
-        "lower_priority_of_a_writer()\n"
+        "from armwise.agent.low_priority import lower_priority\n"
+        "lower_priority()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
-        "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 19')\n"
+        "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 5')\n"
     )
     command = [sys.executable, "-c", script]
     told = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
-    assert told.startswith("19 ")
-    assert told.strip().endswith("nice 19")
+    assert told.startswith(f"{BUILDER_NICE} ")
+    assert told.strip().endswith(f"nice {BUILDER_NICE}")
 
 
 @pytest.mark.slow
 def test_a_run_in_the_session_of_others_leaves_that_alone() -> None:
     script = (
         "import pathlib\n"
-        "from armwise.agent.low_priority import lower_priority_of_a_writer\n"
+        "from armwise.agent.low_priority import lower_priority\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
         "before = group.read_text() if group.exists() else ''\n"
-        "lower_priority_of_a_writer()\n"
+        "lower_priority()\n"
         "print(before == (group.read_text() if group.exists() else ''))\n"
     )
     command = [sys.executable, "-c", script]

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ from typing import Any, Literal
 import pytest
 import ray
 
+from armwise.arms.lab.jobs import ray_workers
 from armwise.arms.lab.jobs import worker_pool as pool
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, JobError, open_blocks
 from armwise.arms.questions import Question
@@ -74,10 +76,10 @@ def blocks(tmp_path: Path) -> Iterator[BlockFolder]:
         yield folder
 
 
-def finish(job: ScriptedJob, blocks: BlockFolder, at_once: int = 1) -> list[int]:
+def finish(job: ScriptedJob, blocks: BlockFolder, at_once: int = 1, workers: int | None = None) -> list[int]:
     """Run a job, and return the progress that it reported."""
     done: list[int] = []
-    with pool.worker_pool(ScriptedWorker, job, 1, at_once) as workers:
+    with pool.worker_pool(ScriptedWorker, job, workers, at_once) as workers:
         workers.finish(blocks, lambda _what, n, _total: done.append(n), "counting")
     return done
 
@@ -101,36 +103,65 @@ def test_a_worker_that_dies_does_its_blocks_again(tmp_path: Path, blocks: BlockF
     assert [blocks.read(number) for number in range(3)] == [b"0", b"1", b"2"]
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
+@pytest.fixture(params=["here", pytest.param("Ray", marks=pytest.mark.slow)])
+def workers(request: pytest.FixtureRequest) -> int | None:
+    """One worker in this process, or those of Ray."""
+    if request.param == "here":
+        return 1
+    request.getfixturevalue("cluster")
+    return None
+
+
 def test_failures_in_a_row_stop_the_job_and_fewer_are_kept(
-    tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch, workers: int | None
 ) -> None:
     job = ScriptedJob(tmp_path, (0, "fail", 0, "fail", "fail"))
     monkeypatch.setattr(pool, "MAX_FAILED_QUESTIONS", 2)
     with pytest.raises(JobError, match="2 questions in a row failed: q4 is away"):
-        finish(job, blocks)
+        finish(job, blocks, workers=workers)
     assert blocks.list_finished() == {0, 1, 2}
     monkeypatch.setattr(pool, "MAX_FAILED_QUESTIONS", 3)
-    assert finish(job, blocks) == [3, 4, 5]
+    assert finish(job, blocks, workers=workers) == [3, 4, 5]
     assert job.begun() == {0: 1, 1: 1, 2: 1, 3: 2, 4: 2}
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
-def test_a_job_of_which_every_question_fails_keeps_none(tmp_path: Path, blocks: BlockFolder) -> None:
+def test_a_job_of_which_every_question_fails_keeps_none(
+    tmp_path: Path, blocks: BlockFolder, workers: int | None
+) -> None:
     with pytest.raises(JobError, match="3 questions in a row failed: q2 is away"):
-        finish(ScriptedJob(tmp_path, ("fail",) * 3), blocks)
+        finish(ScriptedJob(tmp_path, ("fail",) * 3), blocks, workers=workers)
     assert blocks.list_finished() == set()
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
-def test_a_bug_ends_the_job_at_once_with_its_error(tmp_path: Path, blocks: BlockFolder) -> None:
+def test_a_bug_ends_the_job_at_once_with_its_error(
+    tmp_path: Path, blocks: BlockFolder, workers: int | None
+) -> None:
     job = ScriptedJob(tmp_path, (0, "bug", 0))
     with pytest.raises(JobError, match="questions 'q1' to 'q1': KeyError: 1"):
-        finish(job, blocks)
+        finish(job, blocks, workers=workers)
     assert job.begun() == {0: 1, 1: 1}
+
+
+def test_a_method_of_a_worker_is_called_and_its_error_told(tmp_path: Path, workers: int | None) -> None:
+    job = ScriptedJob(tmp_path, (0, "bug"))
+    with pool.worker_pool(ScriptedWorker, job, workers) as those:
+        assert those.call("block", 0).pack() == b"0"
+        with pytest.raises(JobError, match="a worker failed: KeyError: 1"):
+            those.call("block", 1)
+
+
+def test_one_worker_does_as_many_blocks_at_once_as_it_may(
+    tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = threading.Barrier(2)  # of which each block waits for another
+    work = ScriptedWorker.block
+
+    def meet(self: ScriptedWorker, number: int) -> NumberBlock:
+        met.wait(20.0)
+        return work(self, number)
+
+    monkeypatch.setattr(ScriptedWorker, "block", meet)
+    assert finish(ScriptedJob(tmp_path, (0,) * 4), blocks, at_once=2, workers=1) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("cluster")
@@ -138,7 +169,7 @@ def test_a_bug_ends_the_job_at_once_with_its_error(tmp_path: Path, blocks: Block
 def test_a_cluster_without_a_free_processor_is_not_waited_for(
     tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "FREE_WITHIN_S", 0.0)
+    monkeypatch.setattr(ray_workers, "FREE_WITHIN_S", 0.0)
     monkeypatch.setattr(ray, "available_resources", lambda: {"memory": 1.0})
     with pytest.raises(JobError, match=r"Ray cluster at \S+:\d+ has no free processor: .*RAY_ADDRESS"):
         finish(ScriptedJob(tmp_path, (0,)), blocks)
@@ -157,8 +188,8 @@ def test_there_are_as_many_workers_as_asked_for_and_free(
         def close(self) -> None:
             """Has no workers."""
 
-    monkeypatch.setattr(pool, "cluster", lambda _: nullcontext(free))
-    monkeypatch.setattr(pool, "WorkerPool", Recorded)
+    monkeypatch.setattr(ray_workers, "cluster", lambda _: nullcontext(free))
+    monkeypatch.setattr(ray_workers, "RayWorkers", Recorded)
     with pool.worker_pool(ScriptedWorker, ScriptedJob(tmp_path, (0,)), workers):
         pass
     assert sizes == [(size, 1)], "each has one block at a time unless more are asked for"
@@ -172,14 +203,14 @@ def test_a_cluster_is_joined_by_its_address_or_started(
     calls = list[tuple[str, dict[str, Any]]]()
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: calls.append(("join", options)))
-    monkeypatch.setattr(pool.local_ray, "cluster_problem", lambda _: None)
-    monkeypatch.setattr(pool.local_ray, "start", lambda **options: calls.append(("start", options)))
+    monkeypatch.setattr(ray_workers.local_ray, "cluster_problem", lambda _: None)
+    monkeypatch.setattr(ray_workers.local_ray, "start", lambda **options: calls.append(("start", options)))
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append(("end", {})))
     with monkeypatch.context() as environment:
         own = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
         environment.setattr(os, "environ", own | ({} if address is None else {"RAY_ADDRESS": address}))
-        with pool.cluster(workers) as free:
+        with ray_workers.cluster(workers) as free:
             assert free == 2
         assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1", "what a user has set stays"
         assert os.environ.get("RAY_USAGE_STATS_ENABLED") == (None if address is None else "0")
