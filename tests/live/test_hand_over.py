@@ -36,11 +36,11 @@ class Traffic:
             thread.start()
 
     def _ask(self, anew: bool) -> None:
-        client = httpx.Client(timeout=60)
+        client = httpx.Client(timeout=60, verify=False)
         while not self._end.wait(0.05):  # a pause, or the new service would hardly get a processor to start
             if anew:
                 client.close()
-                client = httpx.Client(timeout=60)
+                client = httpx.Client(timeout=60, verify=False)
             try:
                 reply = client.post(f"{self._url}/v1/retrieve", json={"query": "Which river is long?"})
             except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
