@@ -13,7 +13,7 @@ over their number.
     heavy tails     rewards with Student's t of 2 degrees, .1 wide
     arms            so many, right between .1 and .9 of the time
     learning        five arms that answer eight kinds of questions, told by three marks together
-    daily rhythm    right .05 more and less often within so many rewards
+    daily rhythm    right more and less often within so many rewards, by .3 standard deviations
     delays          as rate .5 and .3; a reward is learned 100 questions later
 
 In the other table two arms exchange their rates after 600 rewards: rewards until the restart, and until the
@@ -25,6 +25,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Annotated
 
 import numpy as np
@@ -96,7 +97,9 @@ class World:
     def reward(self, rng: np.random.Generator, t: int, kind: int, arm: int) -> float:
         """Return the reward of an arm at a question, from -1 to 1."""
         at = 1 - arm if t >= self.change and arm < 2 else arm
-        rate = self.worth[kind, at] + (0.05 * math.sin(2.0 * math.pi * t / self.day) if self.day else 0.0)
+        rate = self.worth[kind, at]
+        if self.day:
+            rate += 0.3 * math.sqrt(rate * (1.0 - rate)) * math.sin(2.0 * math.pi * t / self.day)
         reward = float(rng.random() < rate)
         if self.cost:
             reward -= self.cost * rng.exponential()
@@ -116,7 +119,7 @@ def calm(seed: int) -> dict[str, World]:
     for n_arms in (2, 10, 50):
         found[f"{n_arms} arms"] = World(rng.uniform(0.1, 0.9, (1, n_arms)))
     found["learning"] = World(kinds)
-    for rate, day in ((0.1, 2000), (0.5, 2000), (0.9, 2000), (0.5, 10_000)):
+    for rate, day in product((0.1, 0.5, 0.9), (2000, 10_000)):
         found[f"daily rhythm, {rate}, {day:,}"] = World(np.array([[rate, rate]]), day=day)
     return found | {"delays": replace(even, delay=100)}
 

@@ -82,7 +82,7 @@ SURE, CERTAIN = 1.645, 2.645
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of the layout of a state; a state of another layout is learned again from the log."""
 
 

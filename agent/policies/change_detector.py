@@ -9,10 +9,14 @@ all arms together, and the expected number of rewards until it reaches N is at l
 the number of arms and the shape of the rewards.
 
 The mean is estimated, so bets are against a mean further away: by the error of the estimate, by the part of
-the range that so few rewards may have missed, and by `SLACK`, since a daily rhythm moves the mean of an arm a
-little. A policy that learns gives an arm other questions than before, which moves its mean, too. So a small
-linear model predicts from the question how far a reward is from the mean. A rise has to exceed the mean with
-and without that prediction, a fall has to be below both.
+the range that so few rewards may have missed, and by `SLACK`. A policy that learns gives an arm other
+questions than before, which moves its mean, too. So a small linear model predicts from the question how far
+a reward is from the mean. A rise has to exceed the mean with and without that prediction, a fall has to be
+below both.
+
+A rhythm is no change. What moves all arms alike, such as the hour of the day, shows in the latest rewards of
+the other arms, and is subtracted first. Where one arm has nearly all rewards, there is nothing to compare it
+with, so the bets are also against a mean that is further away by as much as the arm's recent mean swings.
 
 The detector has a separate model, because a policy's good model that forgets would learn a change away.
 
@@ -62,6 +66,24 @@ STAKED = 0.9
 LEAST_MOVE = 0.005
 """Least tolerated move of a mean, for rewards that hardly differ."""
 
+COMMON_RATE, COMMON_PRIOR = 0.01, 10.0
+"""Rate at which the level of the other arms forgets, per reward of any arm; rewards of 0 it starts with."""
+
+MOST_COMMON = 0.5
+"""Most that the level of the other arms counts, in standard deviations of a reward."""
+
+LONG = 2000
+"""Latest rewards of an arm from which its contribution to that level is measured."""
+
+RECENT_RATE = 0.02
+"""Rate at which the recent mean of an arm forgets, per reward of the arm."""
+
+BLOCK, BLOCK_RATE = 1000, 0.05
+"""Rewards after which a swing counts, lest a change hide itself, and the least rate of a block."""
+
+SWINGS = 1.25
+"""Tolerated move of a mean, in root mean squares of its swings; a sine wave reaches 1.4."""
+
 LEVEL_RATE = 0.02
 """Least rate at which the linear model learns the mean, which its predictions leave out."""
 
@@ -99,6 +121,11 @@ class _ArmEvidence:
         evidence: Wealth of the bets on a rise, then of those on a fall, for each stake.
         begun: The same sums, with each bet weighted by the number of the reward at which it began.
         level: Recent mean of the rewards minus the predictions.
+        own: Long-term mean of the rewards as they came, and how many it counts.
+        apart: Decayed number of rewards, sum of their differences from `own`, and the reward of the last one.
+        recent: Recent mean of the rewards, less the mean.
+        block: Sum of the squares of `recent` beyond chance in this block, and how many they are.
+        swing: Mean of that over all blocks, and how many they are.
         weights: Weights of the columns, shape (d,).
         squares: 1 plus the sum of the squares of each column, shape (d,).
     """
@@ -112,6 +139,11 @@ class _ArmEvidence:
     evidence: list[float] = field(default_factory=lambda: [0.0] * 2 * len(BETS))
     begun: list[float] = field(default_factory=lambda: [0.0] * 2 * len(BETS))
     level: float = 0.0
+    own: tuple[float, float] = (0.0, 0.0)
+    apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    recent: float = 0.0
+    block: tuple[float, float] = (0.0, 0.0)
+    swing: tuple[float, float] = (0.0, 0.0)
     weights: Array = field(default_factory=NO_COLUMNS.copy)
     squares: Array = field(default_factory=NO_COLUMNS.copy)
 
@@ -125,6 +157,18 @@ class _ArmEvidence:
         self.squares += x * x
         self.weights += error / max(float(x @ x), TINY) * x / self.squares
         return predicted
+
+    def note_swing(self, reward: float) -> None:
+        """Measure how far the recent mean of the arm is from its mean."""
+        self.recent += (reward - self.mean - self.recent) * RECENT_RATE
+        by_chance = self.variance * RECENT_RATE / (2.0 - RECENT_RATE)
+        total, n = self.block[0] + self.recent * self.recent - by_chance, self.block[1] + 1.0
+        if n < BLOCK:
+            self.block = total, n
+            return
+        self.block, blocks = (0.0, 0.0), self.swing[1] + 1.0
+        rate = max(1.0 / (blocks + 1.0), BLOCK_RATE)
+        self.swing = self.swing[0] + (total / BLOCK - self.swing[0]) * rate, blocks
 
 
 class ChangeDetector:
@@ -152,12 +196,13 @@ class ChangeDetector:
             raise PolicyError(f"run_length {run_length} is not a finite number above 1")
         self._limit = 2.0 * len(BETS) * run_length
         self._arms: dict[str, _ArmEvidence] = {}
+        self._common = 0.0, 0.0
         self._now = 0
 
     def see(self, arm: str, reward: float, x: Array = NO_COLUMNS) -> ArmChange | None:
         """Add the next reward of an arm; return a change if this reward completes the evidence of it.
 
-        After a change, the evidence of all arms is reset.
+        After a change, the evidence of all arms is reset, except for how far their means swing.
 
         Args:
             arm: Name of the arm.
@@ -168,13 +213,19 @@ class ChangeDetector:
         if one is None:
             one = self._arms[arm] = _ArmEvidence(weights=np.zeros(len(x)), squares=np.ones(len(x)))
         self._now += 1
+        reward -= self._measure_common(one, reward)
+        if one.n >= BEGIN / 2:
+            one.note_swing(reward)
         one.low, one.high = min(one.low, reward), max(one.high, reward)
         predicted = one.predict(x, reward)
         # if all rewards were equal, a bet could neither win nor lose
         known = one.n >= BEGIN and one.low < one.high
         change = self._bet(arm, one, predicted, reward) if known else None
         if change is not None:
-            self._arms.clear()
+            self._common = 0.0, 0.0
+            for name, old in self._arms.items():
+                d = len(old.weights)
+                self._arms[name] = _ArmEvidence(swing=old.swing, weights=np.zeros(d), squares=np.ones(d))
             return change
         one.n = min(one.n + 1.0, LATEST)
         apart = reward - one.mean
@@ -183,11 +234,24 @@ class ChangeDetector:
         one.variance += (apart * apart * (1.0 - 1.0 / one.n) - one.variance) / one.n
         return None
 
+    def _measure_common(self, one: _ArmEvidence, reward: float) -> float:
+        """Return how far the latest rewards of the other arms are above their means, and note a reward."""
+        weight, total = (value * (1.0 - COMMON_RATE) for value in self._common)
+        kept = (1.0 - COMMON_RATE) ** (self._now - one.apart[2])
+        own_weight, own_total = one.apart[0] * kept, one.apart[1] * kept
+        level = (total - own_total) / (max(weight - own_weight, 0.0) + COMMON_PRIOR)
+        most = MOST_COMMON * math.sqrt(one.variance)
+        (mean, n), apart = one.own, reward - one.own[0] if one.own[1] else 0.0
+        one.own = mean + (reward - mean) / min(n + 1.0, LONG), min(n + 1.0, LONG)
+        one.apart = own_weight + 1.0, own_total + apart, float(self._now)
+        self._common = weight + 1.0, total + apart
+        return min(max(level, -most), most)
+
     def _bet(self, arm: str, one: _ArmEvidence, predicted: float, reward: float) -> ArmChange | None:
         """Settle the bets on a reward, which the range of its arm already includes."""
         n, low, high = one.n, one.low, one.high
         deviation = math.sqrt(one.variance + (high - low) ** 2 / (2.0 * n))
-        moved = deviation * (SLACK + 1.0 / math.sqrt(n))
+        moved = deviation * (SLACK + 1.0 / math.sqrt(n)) + SWINGS * math.sqrt(max(one.swing[0], 0.0))
         corrected = min(max(predicted + one.error, low), high)
         top, bottom = max(one.mean, corrected), min(one.mean, corrected)
         # how far the reward is beyond the mean, the most that is possible, and the most on the other side
@@ -212,8 +276,10 @@ class ChangeDetector:
         rows = []
         for one in self._arms.values():
             moments = (one.n, one.mean, one.error, one.variance, one.low, one.high, one.level)
-            rows.append([*moments, *one.evidence, *one.begun, *one.weights, *one.squares])
-        return {"watched": np.array(rows, dtype=np.float64), "seen": np.array([float(self._now)])}
+            moves = (*one.own, *one.apart, one.recent, *one.block, *one.swing)
+            rows.append([*moments, *moves, *one.evidence, *one.begun, *one.weights, *one.squares])
+        seen = np.array([float(self._now), *self._common])
+        return {"watched": np.array(rows, dtype=np.float64), "seen": seen}
 
     @property
     def arms(self) -> list[str]:
@@ -223,16 +289,28 @@ class ChangeDetector:
     def load(self, arms: Sequence[str], watched: Array, seen: Array) -> Self:
         """Return a detector of the same run length with the given state."""
         loaded = copy.copy(self)
-        vars(loaded).update(_arms=dict(zip(arms, map(_read, watched), strict=True)), _now=int(seen[0]))
+        now, *common = seen.tolist()
+        those = dict(zip(arms, map(_read, watched), strict=True))
+        vars(loaded).update(_arms=those, _now=int(now), _common=tuple(common))
         return loaded
 
 
 def _read(row: Array) -> _ArmEvidence:
     """Return the arm of a row of the state."""
     n, mean, error, variance, low, high, level = row[:7].tolist()
-    evidence, begun = row[7 : 7 + 4 * len(BETS)].reshape(2, -1).tolist()
-    weights, squares = row[7 + 4 * len(BETS) :].reshape(2, -1).copy()
-    return _ArmEvidence(n, mean, error, variance, low, high, evidence, begun, level, weights, squares)
+    own, apart, (recent,), block, swing = np.split(row[7:17], [2, 5, 6, 8])
+    evidence, begun = row[17 : 17 + 4 * len(BETS)].reshape(2, -1).tolist()
+    weights, squares = row[17 + 4 * len(BETS) :].reshape(2, -1).copy()
+    return _ArmEvidence(
+        *(n, mean, error, variance, low, high, evidence, begun, level),
+        own=(float(own[0]), float(own[1])),
+        apart=(float(apart[0]), float(apart[1]), float(apart[2])),
+        recent=float(recent),
+        block=(float(block[0]), float(block[1])),
+        swing=(float(swing[0]), float(swing[1])),
+        weights=weights,
+        squares=squares,
+    )
 
 
 def restart_after(change: ArmChange, now: int, rewards: Sequence[tuple[str, float]]) -> Restart:

@@ -388,7 +388,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 1'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 2'):
         Adaptive().load(state)
 
 

@@ -90,9 +90,45 @@ def test_the_first_hundred_rewards_of_an_arm_show_nothing_and_after_a_change_all
     for reward in rated(0.9, 200, seed=1):
         detector.see("b", reward)
     assert len(found(detector, [1.0] * 300 + [0.0] * 40)) == 1
-    assert detector.arms == ["a"], "with the rewards since"
     assert found(detector, [0.0] * 99, "b") == []
     assert found(detector, [1.0, 0.0], "b") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("day", [2000, 10_000])
+@pytest.mark.parametrize(
+    ("rate", "swing", "shares"),
+    [(0.1, 0.09, (0.5, 0.5)), (0.9, 0.09, (0.5, 0.5)), (0.5, 0.15, (1.0,)), (0.5, 0.15, (0.98, 0.01, 0.01))],
+)
+def test_a_daily_rhythm_is_no_change(rate: float, swing: float, shares: tuple[float, ...], day: int) -> None:
+    """Of two arms alike, of one, and of one that gets nearly all rewards."""
+    rng, detector, n = np.random.default_rng(9), ChangeDetector(), 40_000
+    arms = rng.choice(len(shares), size=n, p=shares)
+    rewards = rng.random(n) < rate + swing * np.sin(2.0 * np.pi * np.arange(n) / day)
+    changes = map(detector.see, map(str, arms.tolist()), rewards.astype(float).tolist())
+    assert sum(change is not None for change in changes) <= 2, "5 in 100,000"
+
+
+def test_what_moves_all_arms_alike_is_no_change_and_a_swap_in_it_is_one() -> None:
+    rng, detector = np.random.default_rng(15), ChangeDetector()
+    for t in range(4000):
+        rates = (0.7, 0.3) if t < 3000 else (0.3, 0.7)
+        arm = int(rng.integers(2))
+        rate = rates[arm] + 0.13 * math.sin(2.0 * math.pi * t / 2000)
+        if detector.see("ab"[arm], float(rng.random() < rate)) is not None:
+            break
+    assert 3000 < t < 3100
+
+
+def test_swings_of_an_arm_are_remembered_after_a_change() -> None:
+    detector = ChangeDetector()
+    days = np.sin(2.0 * np.pi * np.arange(6000) / 2000)
+    day_after_day = (np.random.default_rng(6).random(6000) < 0.5 + 0.15 * days).astype(float).tolist()
+    found(detector, day_after_day)
+    assert len(found(detector, [0.0] * 100)) == 1
+    assert found(detector, day_after_day) == [], (
+        "a detector that has seen none may take the first for a change"
+    )
 
 
 def test_an_arm_that_gets_other_questions_is_no_change_where_columns_tell_them() -> None:
@@ -172,7 +208,7 @@ def test_evidence_is_the_worth_of_a_bet_from_each_reward_on() -> None:
     for reward, x in zip(rewards.tolist(), columns, strict=True):
         assert detector.see("a", reward, x) is None
     reference = Reference(rewards.tolist(), columns)
-    assert detector.arrays()["watched"][0, 7:11] == pytest.approx(reference.evidence(), rel=1e-9)
+    assert detector.arrays()["watched"][0, 17:21] == pytest.approx(reference.evidence(), rel=1e-9)
 
 
 def test_a_loaded_detector_goes_on_as_the_saved_one() -> None:
