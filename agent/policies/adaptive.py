@@ -9,8 +9,9 @@ less noisy, so that the prior uncertainty of a weight stays the same.
 
 When an arm's rewards have changed (`armwise.agent.policies.change_detector`), everything except the latest
 rewards is forgotten; what is known of an arm that fell fades from then on, for it may be well again. An arm
-that is hardly drawn cannot show a change, so one whose few rewards are higher than expected gets half of the
-draws until they no longer are. The state is a function of the rewards in their order, so a replay restarts at
+that is hardly drawn cannot show a change, so one whose few rewards are higher than expected gets ever more
+draws, at most half of them, until they no longer are. No single reward moves that share by more than 0.1. The
+state is a function of the rewards in their order, so a replay restarts at
 the same places.
 """
 
@@ -61,8 +62,8 @@ NEWCOMER = 0.2
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
 
-NOTICE = 3.5
-"""Sum of rewards higher than expected beyond which half of the draws are for the best bound with the rest."""
+NOTICE = 2.5
+"""Sum by which rewards are higher than expected, in deviations, beyond which an arm is looked at."""
 
 HALF_LIFE = 350.0
 """Rewards of all arms in which half of what is known of an arm that fell is forgotten."""
@@ -70,11 +71,14 @@ HALF_LIFE = 350.0
 BEFORE = 0.25
 """Weight of rewards from before the change that a restart keeps."""
 
-UNEXPLAINED, ONE, ALL = 0.25, 3.0, 16.0
+UNEXPLAINED, ONE, ALL = 0.25, 2.0, 16.0
 """What a rise leaves out of each error, and the most that an error and all of them add, in deviations."""
 
-LOOK = 0.5
-"""Share of the draws for an arm whose rewards have risen: they may be late, and chance must not take all."""
+LOOK, MOST_LOOKS = 0.05, 0.5
+"""Share of the draws for an arm whose rewards have risen, per deviation beyond `NOTICE`, and the most.
+
+Rewards may be late, and chance must not take all.
+"""
 
 SURE, CERTAIN = 1.645, 2.645
 """Standard deviations by which an arm must beat the baseline to get its first draws, and its whole share."""
@@ -90,7 +94,7 @@ class Adaptive:
     """Draws each arm with the probability that it is the best, and adapts when rewards change.
 
     Unlike the arm with the largest upper bound, the distribution changes smoothly: one of the first rewards
-    moves it by about 0.1 for other questions.
+    moves it by about 0.15 for other questions, and one after a thousand rewards by 0.1 at most.
 
     Args:
         alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
@@ -164,7 +168,7 @@ class Adaptive:
 
     def penalise(self, context: Context, arms: Sequence[str], penalty: Array) -> Array:
         """Return the distribution with a penalty subtracted from the mean rewards, shape (n,)."""
-        mean, deviation, over, apart = self._posterior(context, arms)
+        mean, deviation, risen, noise, apart = self._posterior(context, arms)
         net = mean - penalty
         best = best_probabilities(net, deviation)
         if apart is not None:
@@ -173,19 +177,24 @@ class Adaptive:
             best *= np.clip((certainty - SURE) / (CERTAIN - SURE), 0.0, 1.0)
             best[at] = 1.0 - best.sum()  # its own certainty is 0, so its share was 0
             return best
-        if not over.any():
+        if not risen.any():
             return best
-        return (1.0 - LOOK) * best + LOOK * greedy(net + deviation + over)
+        bound = net + deviation + noise * risen
+        looks = min(LOOK * float(risen[bound.argmax()]), MOST_LOOKS)
+        return (1.0 - looks) * best + looks * greedy(bound)
 
     def posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array]:
         """Return each arm's mean reward and the standard deviation used for the draw, shapes (n,)."""
         return self._posterior(context, arms)[:2]
 
-    def _posterior(self, context: Context, arms: Sequence[str]) -> tuple[Array, Array, Array, Array | None]:
-        """Return the same and two more, shapes (n,).
+    def _posterior(
+        self, context: Context, arms: Sequence[str]
+    ) -> tuple[Array, Array, Array, float, Array | None]:
+        """Return the same and three more.
 
-        They are what is added to a bound for rewards that have risen, and the standard deviation of the
-        difference from the baseline; None if there is no baseline among the arms.
+        They are how far rewards have risen beyond `NOTICE`, in standard deviations of a reward, shape (n,);
+        that deviation; and the standard deviation of the difference from the baseline, shape (n,), None if
+        there is no baseline among the arms.
         """
         check_context(context)
         x = self._columns(context)
@@ -198,12 +207,12 @@ class Adaptive:
             early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
             early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
             narrow = least + max(wide - least, 0.0) * np.maximum(early, early_of_arm)
-            over = model.deviation * np.maximum(model.rise[rows] - NOTICE, 0.0)
+            risen = np.maximum(model.rise[rows] - NOTICE, 0.0)
             apart = None
             if (baseline := self._settings["baseline"]) in arms:
                 at = arms.index(baseline)
                 apart = np.sqrt(variance + variance[at] + model.variance_in_common(prior.v - prior.v[at]))
-            return mean, np.sqrt(narrow * variance), over, apart
+            return mean, np.sqrt(narrow * variance), risen, model.deviation, apart
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.

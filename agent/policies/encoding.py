@@ -60,14 +60,16 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
         context: The features.
         arms: The arms.
         name: Name of the feature. The score of a router is replaced by the similarity of the question to the
-            arms' sources if no arm has a score. None: all NaN.
+            arms' sources if no arm has a score, unless it is equal, as for arms that search the same source.
+            None: all NaN.
     """
     unknown = np.full(len(arms), math.nan)
     if name is None:
         return unknown
     for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
         scores = np.array([find_value(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
-        if not np.isnan(scores).all():
+        known = set(scores[~np.isnan(scores)].tolist())
+        if len(known) > (feature == SIMILARITY):
             return scores
     return unknown
 
