@@ -237,7 +237,7 @@ class ChangeDetector:
     def _measure_common(self, one: _ArmEvidence, reward: float) -> float:
         """Return how far the latest rewards of the other arms are above their means, and note a reward."""
         weight, total = (value * (1.0 - COMMON_RATE) for value in self._common)
-        kept = (1.0 - COMMON_RATE) ** (self._now - one.apart[2])
+        kept: float = (1.0 - COMMON_RATE) ** (self._now - one.apart[2])
         own_weight, own_total = one.apart[0] * kept, one.apart[1] * kept
         level = (total - own_total) / (max(weight - own_weight, 0.0) + COMMON_PRIOR)
         most = MOST_COMMON * math.sqrt(one.variance)
