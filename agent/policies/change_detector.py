@@ -225,7 +225,9 @@ class ChangeDetector:
             self._common = 0.0, 0.0
             for name, old in self._arms.items():
                 d = len(old.weights)
-                self._arms[name] = _ArmEvidence(swing=old.swing, weights=np.zeros(d), squares=np.ones(d))
+                fresh = _ArmEvidence(weights=np.zeros(d), squares=np.ones(d))
+                fresh.block, fresh.swing = old.block, old.swing
+                self._arms[name] = fresh
             return change
         one.n = min(one.n + 1.0, LATEST)
         apart = reward - one.mean
