@@ -31,6 +31,7 @@ from armwise.arms.lab.jobs.job import (
     digest_of_document,
     language_model,
 )
+from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool
 from armwise.arms.lab.portfolio import Outcomes, outcomes, read_outcomes
 from armwise.arms.lab.portfolio import outcomes as portfolio_outcomes
 from armwise.arms.lab.scoring import ScoringError, scorers
@@ -393,8 +394,6 @@ def label(
         ArmSpecError: The spec of an arm is invalid.
         ModelNotFoundError: A model cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool
-
     on_progress = progress or (lambda *_: None)
     scorers.check_questions(job.questions, job, job.corpus)
     job = job.validate()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 import orjson
@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, open_blocks, refuse_other_output
 from armwise.arms.lab.jobs.job import FAILED, PoolJob, PoolWorker, Stopwatch
+from armwise.arms.lab.jobs.worker_pool import WorkerPool, list_unfinished, worker_pool
 from armwise.arms.lab.portfolio import MatrixArms, read_matrix, write_matrix
 from armwise.arms.lab.scoring import Scorer, scorers
 from armwise.arms.llm import LateWriter, Write
 from armwise.arms.retrievers import ArmGraph, catalog
-
-if TYPE_CHECKING:  # it loads Ray
-    from armwise.arms.lab.jobs.worker_pool import WorkerPool
 
 TIMED_QUESTIONS = 32
 """Number of questions on which arms are timed, in rotation."""
@@ -178,8 +176,6 @@ def score(
         MatrixError: There are no arms, or one has a reserved name.
         ModelNotFoundError: The model of a backbone cannot be found.
     """
-    from armwise.arms.lab.jobs.worker_pool import list_unfinished, worker_pool
-
     on_progress = progress or (lambda *_: None)
     scorer = job.scorer(LateWriter(None))
     scorers.check_questions(job.questions, scorer, job.corpus)
@@ -206,7 +202,7 @@ def score(
     return ScoreReport(scorer.measure, len(job.questions), resumed, unknown, problems)
 
 
-def _time_arms(names: list[str], pool: "WorkerPool", on_progress: Progress) -> dict[str, float]:
+def _time_arms(names: list[str], pool: WorkerPool, on_progress: Progress) -> dict[str, float]:
     """Return the mean seconds of a search, by arm. Raises JobError."""
     seconds: dict[str, float] = {}
     while names:

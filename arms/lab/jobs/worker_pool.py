@@ -10,14 +10,16 @@ driver, a worker or the machine is killed.
 import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, JobError
 from armwise.arms.questions import Question
+
+T = TypeVar("T")
 
 MAX_FAILED_QUESTIONS = 96
 """Failed questions in a row after which the job stops: a service is probably down."""
@@ -84,8 +86,12 @@ class WorkerPool(ABC):
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the first worker, and return its result. Raises JobError."""
+        return self._attempt(self._call, method, *args)
+
+    def _attempt(self, work: Callable[..., T], *args: Any) -> T:
+        """Return what a function returns. Raises JobError."""
         try:
-            return self._call(method, *args)
+            return work(*args)
         except Exception as error:
             raise JobError(f"a worker failed: {self._reason(error)}") from error
 
@@ -111,7 +117,7 @@ class WorkerPool(ABC):
 
     def _blocks(self, numbers: Sequence[int]) -> Iterator[tuple[int, Block]]:
         """Yield blocks by number, as they are finished. Raises JobError."""
-        waiting, idle = deque(numbers), deque(self._places(len(numbers)))
+        waiting, idle = deque(numbers), deque(self._attempt(self._places, len(numbers)))
         running: dict[Future[Block], tuple[int, Any]] = {}
         while waiting or running:
             while waiting and idle:

@@ -150,6 +150,17 @@ def test_a_method_of_a_worker_is_called_and_its_error_told(tmp_path: Path, worke
             those.call("block", 1)
 
 
+def test_a_worker_that_cannot_be_made_ends_the_job_with_its_error(
+    tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: ScriptedWorker, _job: ScriptedJob) -> None:
+        raise ValueError("no such model")
+
+    monkeypatch.setattr(ScriptedWorker, "__init__", fail)
+    with pytest.raises(JobError, match="a worker failed: ValueError: no such model"):
+        finish(ScriptedJob(tmp_path, (0,)), blocks, workers=1)
+
+
 def test_one_worker_does_as_many_blocks_at_once_as_it_may(
     tmp_path: Path, blocks: BlockFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
