@@ -118,14 +118,15 @@ class _ArmEvidence:
         error: Mean of the rewards minus the linear model's predictions.
         variance: Variance of the rewards.
         low, high: Smallest and largest reward.
+        level: Recent mean of the rewards minus the predictions.
+        own_mean, own_n: Long-term mean of the rewards as they came, and how many it counts, at most `LONG`.
+        apart_n, apart, apart_at: Decayed number of rewards, decayed sum of their differences from that mean,
+            and the number of the reward at which they were decayed.
+        recent: Recent mean of the rewards, less the mean.
+        block, block_n: Sum of the squares of `recent` beyond chance in this block, and how many they are.
+        swing, blocks: Mean of those squares over all blocks, and how many blocks they are.
         evidence: Wealth of the bets on a rise, then of those on a fall, for each stake.
         begun: The same sums, with each bet weighted by the number of the reward at which it began.
-        level: Recent mean of the rewards minus the predictions.
-        own: Long-term mean of the rewards as they came, and how many it counts.
-        apart: Decayed number of rewards, sum of their differences from `own`, and the reward of the last one.
-        recent: Recent mean of the rewards, less the mean.
-        block: Sum of the squares of `recent` beyond chance in this block, and how many they are.
-        swing: Mean of that over all blocks, and how many they are.
         weights: Weights of the columns, shape (d,).
         squares: 1 plus the sum of the squares of each column, shape (d,).
     """
@@ -136,14 +137,19 @@ class _ArmEvidence:
     variance: float = 0.0
     low: float = math.inf
     high: float = -math.inf
+    level: float = 0.0
+    own_mean: float = 0.0
+    own_n: float = 0.0
+    apart_n: float = 0.0
+    apart: float = 0.0
+    apart_at: float = 0.0
+    recent: float = 0.0
+    block: float = 0.0
+    block_n: float = 0.0
+    swing: float = 0.0
+    blocks: float = 0.0
     evidence: list[float] = field(default_factory=lambda: [0.0] * 2 * len(BETS))
     begun: list[float] = field(default_factory=lambda: [0.0] * 2 * len(BETS))
-    level: float = 0.0
-    own: tuple[float, float] = (0.0, 0.0)
-    apart: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    recent: float = 0.0
-    block: tuple[float, float] = (0.0, 0.0)
-    swing: tuple[float, float] = (0.0, 0.0)
     weights: Array = field(default_factory=NO_COLUMNS.copy)
     squares: Array = field(default_factory=NO_COLUMNS.copy)
 
@@ -162,13 +168,12 @@ class _ArmEvidence:
         """Measure how far the recent mean of the arm is from its mean."""
         self.recent += (reward - self.mean - self.recent) * RECENT_RATE
         by_chance = self.variance * RECENT_RATE / (2.0 - RECENT_RATE)
-        total, n = self.block[0] + self.recent * self.recent - by_chance, self.block[1] + 1.0
-        if n < BLOCK:
-            self.block = total, n
-            return
-        self.block, blocks = (0.0, 0.0), self.swing[1] + 1.0
-        rate = max(1.0 / (blocks + 1.0), BLOCK_RATE)
-        self.swing = self.swing[0] + (total / BLOCK - self.swing[0]) * rate, blocks
+        self.block = self.block + self.recent * self.recent - by_chance
+        self.block_n += 1.0
+        if self.block_n == BLOCK:
+            self.blocks += 1.0
+            self.swing += (self.block / BLOCK - self.swing) * max(1.0 / (self.blocks + 1.0), BLOCK_RATE)
+            self.block = self.block_n = 0.0
 
 
 class ChangeDetector:
@@ -224,10 +229,14 @@ class ChangeDetector:
         if change is not None:
             self._common = 0.0, 0.0
             for name, old in self._arms.items():
-                d = len(old.weights)
-                fresh = _ArmEvidence(weights=np.zeros(d), squares=np.ones(d))
-                fresh.block, fresh.swing = old.block, old.swing
-                self._arms[name] = fresh
+                self._arms[name] = _ArmEvidence(
+                    block=old.block,
+                    block_n=old.block_n,
+                    swing=old.swing,
+                    blocks=old.blocks,
+                    weights=np.zeros_like(old.weights),
+                    squares=np.ones_like(old.squares),
+                )
             return change
         one.n = min(one.n + 1.0, LATEST)
         apart = reward - one.mean
@@ -239,13 +248,14 @@ class ChangeDetector:
     def _measure_common(self, one: _ArmEvidence, reward: float) -> float:
         """Return how far the latest rewards of the other arms are above their means, and note a reward."""
         weight, total = (value * (1.0 - COMMON_RATE) for value in self._common)
-        kept: float = (1.0 - COMMON_RATE) ** (self._now - one.apart[2])
-        own_weight, own_total = one.apart[0] * kept, one.apart[1] * kept
+        kept: float = (1.0 - COMMON_RATE) ** (self._now - one.apart_at)
+        own_weight, own_total = one.apart_n * kept, one.apart * kept
         level = (total - own_total) / (max(weight - own_weight, 0.0) + COMMON_PRIOR)
         most = MOST_COMMON * math.sqrt(one.variance)
-        (mean, n), apart = one.own, reward - one.own[0] if one.own[1] else 0.0
-        one.own = mean + (reward - mean) / min(n + 1.0, LONG), min(n + 1.0, LONG)
-        one.apart = own_weight + 1.0, own_total + apart, float(self._now)
+        apart = reward - one.own_mean if one.own_n else 0.0
+        one.own_n = min(one.own_n + 1.0, LONG)
+        one.own_mean += (reward - one.own_mean) / one.own_n
+        one.apart_n, one.apart, one.apart_at = own_weight + 1.0, own_total + apart, float(self._now)
         self._common = weight + 1.0, total + apart
         return min(max(level, -most), most)
 
@@ -253,7 +263,7 @@ class ChangeDetector:
         """Settle the bets on a reward, which the range of its arm already includes."""
         n, low, high = one.n, one.low, one.high
         deviation = math.sqrt(one.variance + (high - low) ** 2 / (2.0 * n))
-        moved = deviation * (SLACK + 1.0 / math.sqrt(n)) + SWINGS * math.sqrt(max(one.swing[0], 0.0))
+        moved = deviation * (SLACK + 1.0 / math.sqrt(n)) + SWINGS * math.sqrt(max(one.swing, 0.0))
         corrected = min(max(predicted + one.error, low), high)
         top, bottom = max(one.mean, corrected), min(one.mean, corrected)
         # how far the reward is beyond the mean, the most that is possible, and the most on the other side
@@ -278,8 +288,9 @@ class ChangeDetector:
         rows = []
         for one in self._arms.values():
             moments = (one.n, one.mean, one.error, one.variance, one.low, one.high, one.level)
-            moves = (*one.own, *one.apart, one.recent, *one.block, *one.swing)
-            rows.append([*moments, *moves, *one.evidence, *one.begun, *one.weights, *one.squares])
+            common = (one.own_mean, one.own_n, one.apart_n, one.apart, one.apart_at)
+            swings = (one.recent, one.block, one.block_n, one.swing, one.blocks)
+            rows.append([*moments, *common, *swings, *one.evidence, *one.begun, *one.weights, *one.squares])
         seen = np.array([float(self._now), *self._common])
         return {"watched": np.array(rows, dtype=np.float64), "seen": seen}
 
@@ -299,20 +310,10 @@ class ChangeDetector:
 
 def _read(row: Array) -> _ArmEvidence:
     """Return the arm of a row of the state."""
-    n, mean, error, variance, low, high, level = row[:7].tolist()
-    own, apart, (recent,), block, swing = np.split(row[7:17], [2, 5, 6, 8])
-    evidence, begun = row[17 : 17 + 4 * len(BETS)].reshape(2, -1).tolist()
-    weights, squares = row[17 + 4 * len(BETS) :].reshape(2, -1).copy()
-    return _ArmEvidence(
-        *(n, mean, error, variance, low, high, evidence, begun, level),
-        own=(float(own[0]), float(own[1])),
-        apart=(float(apart[0]), float(apart[1]), float(apart[2])),
-        recent=float(recent),
-        block=(float(block[0]), float(block[1])),
-        swing=(float(swing[0]), float(swing[1])),
-        weights=weights,
-        squares=squares,
-    )
+    one = _ArmEvidence(*row[:17].tolist())
+    one.evidence, one.begun = row[17 : 17 + 4 * len(BETS)].reshape(2, -1).tolist()
+    one.weights, one.squares = row[17 + 4 * len(BETS) :].reshape(2, -1).copy()
+    return one
 
 
 def restart_after(change: ArmChange, now: int, rewards: Sequence[tuple[str, float]]) -> Restart:

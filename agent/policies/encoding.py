@@ -68,8 +68,8 @@ def prior_scores(context: Context, arms: Sequence[str], name: str | None) -> NDA
         return unknown
     for feature in (ROUTER, SIMILARITY) if name == ROUTER else (name,):
         scores = np.array([find_value(context.arms.get(arm, {}), feature, math.nan) for arm in arms])
-        known = set(scores[~np.isnan(scores)].tolist())
-        if len(known) > (feature == SIMILARITY):
+        least = 2 if feature == SIMILARITY else 1  # of an equal one, nothing follows
+        if len(set(scores[~np.isnan(scores)].tolist())) >= least:
             return scores
     return unknown
 
