@@ -90,6 +90,7 @@ def test_the_first_hundred_rewards_of_an_arm_show_nothing_and_after_a_change_all
     for reward in rated(0.9, 200, seed=1):
         detector.see("b", reward)
     assert len(found(detector, [1.0] * 300 + [0.0] * 40)) == 1
+    assert detector.arms == ["b", "a"], "the swings of both"
     assert found(detector, [0.0] * 99, "b") == []
     assert found(detector, [1.0, 0.0], "b") == []
 

@@ -324,7 +324,7 @@ def test_a_run_gives_way_with_its_whole_session() -> None:
         "from armwise.agent.low_priority import lower_priority\n"
         "lower_priority()\n"
         "group = pathlib.Path('/proc/self/autogroup')\n"
-        "print(os.nice(0), group.read_text() if group.exists() else 'no groups nice 5')\n"
+        f"print(os.nice(0), group.read_text() if group.exists() else 'no groups nice {BUILDER_NICE}')\n"
     )
     command = [sys.executable, "-c", script]
     told = subprocess.run(command, check=True, capture_output=True, text=True, start_new_session=True).stdout
