@@ -130,6 +130,23 @@ def test_swings_of_an_arm_are_remembered_after_a_change() -> None:
     assert found(detector, rewards) == []
 
 
+def test_swings_are_mean_squares_of_the_recent_mean_beyond_chance_in_blocks_of_a_thousand_rewards() -> None:
+    rewards, detector = rated(0.5, 2200, seed=7), ChangeDetector()
+    recent, squares = 0.0, list[float]()
+    for t, reward in enumerate(rewards):
+        if t >= 50:
+            mean, variance = detector.arrays()["watched"][0, [1, 3]].tolist()
+            recent += 0.02 * (reward - mean - recent)
+            squares.append(recent**2 - variance * 0.02 / 1.98)
+        assert detector.see("a", reward) is None
+    first, second = np.mean(squares[:1000]), np.mean(squares[1000:2000])
+    block, block_n, swing, blocks = detector.arrays()["watched"][0, 13:17].tolist()
+    assert swing == pytest.approx(first / 2 + (second - first / 2) / 3)
+    assert (block, block_n, blocks) == (pytest.approx(sum(squares[2000:])), 150, 2)
+    assert len(found(detector, [0.0] * 60)) == 1
+    assert detector.arrays()["watched"][0, 14] > 150, "a change begins no block anew"
+
+
 def test_an_arm_that_gets_other_questions_is_no_change_where_columns_tell_them() -> None:
     rng, detector = np.random.default_rng(8), ChangeDetector()
     unaware, missed = ChangeDetector(), 0

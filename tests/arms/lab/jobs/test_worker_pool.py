@@ -173,6 +173,7 @@ def test_one_worker_does_as_many_blocks_at_once_as_it_may(
 
     monkeypatch.setattr(ScriptedWorker, "block", meet)
     assert finish(ScriptedJob(tmp_path, (0,) * 4), blocks, at_once=2, workers=1) == [0, 1, 2, 3, 4]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("block")]
 
 
 @pytest.mark.usefixtures("cluster")
