@@ -106,6 +106,13 @@ CHECK_MS = 1000
 DOWN_CHECK_MS = 50
 """Milliseconds between two health checks of a replica that is down."""
 
+CHECK_PATIENCE_S = 5.0
+"""Seconds after which a health check without an answer has failed.
+
+A replica that many ask at once, or on a busy machine, answers late: it is not down. One that has ended
+refuses connections, and is down at once.
+"""
+
 SPARE_S = 10.0
 """Seconds that a replica may be silent beyond the limit of a turn."""
 
@@ -196,6 +203,7 @@ def _globals(config: "AppConfig", listening: Listening) -> Iterator[str]:
     yield "    retry-on conn-failure empty-response"
     yield "    http-reuse always"
     yield "    timeout connect 1s"
+    yield f"    timeout check {_ms(CHECK_PATIENCE_S)}"
     yield f"    timeout http-request {_ms(http.request_s)}"
     yield f"    timeout http-keep-alive {_ms(http.idle_s)}"
     yield f"    timeout client {_ms(silent_s)}"

@@ -40,6 +40,7 @@ class Behind:
         seen: Paths of the requests that reached it.
         decides: Whether it says that it chooses arms.
         gate: Set while it answers.
+        well: Set while it answers health checks.
     """
 
     def __init__(self, decides: bool = True) -> None:
@@ -47,6 +48,8 @@ class Behind:
         self.decides = decides
         self.gate = asyncio.Event()
         self.gate.set()
+        self.well = asyncio.Event()
+        self.well.set()
         self.app = FastAPI()
         self.app.add_api_route("/{path:path}", self.answer, methods=["GET", "POST"])
 
@@ -54,6 +57,8 @@ class Behind:
         self.seen.append(path)
         if path.startswith("v1"):
             await self.gate.wait()
+        if path.startswith("health"):
+            await self.well.wait()
         status = 503 if path == "health/decides" and not self.decides else 200
         known = path.startswith("v1") and request.headers.get("authorization") == KEY["authorization"]
         if path.startswith("v1") and "authorization" in request.headers and not known:

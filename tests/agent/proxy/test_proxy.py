@@ -103,6 +103,32 @@ async def test_questions_go_to_replicas_that_decide(client: httpx.AsyncClient, f
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("patience_s", "is_down"), [(60.0, False), (0.05, True)])
+async def test_a_replica_whose_health_check_is_late_is_down_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, free_port: int, patience_s: float, is_down: bool
+) -> None:
+    settings = {"CHECK_MS": 20, "DOWN_CHECK_MS": 10, "CHECK_PATIENCE_S": patience_s}
+    for name, value in settings.items():
+        monkeypatch.setattr(f"armwise.agent.proxy.configuration.{name}", value)
+    proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder)))
+    behind = Behind()
+    try:
+        async with (
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{free_port}") as client,
+            replica(folder, behind),
+        ):
+            await answered(client, 200)
+            behind.well.clear()
+            ends = time.monotonic() + 0.5  # many times the pause between two checks
+            seen = set[int]()
+            while time.monotonic() < ends:
+                seen.add((await client.post("/v1/feedback", json={})).status_code)
+            assert seen == ({200, 503} if is_down else {200})
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.slow
 async def test_a_proxy_has_looked_once_it_knows_empty_places(folder: Path, free_port: int) -> None:
     proxy = Proxy(write_configuration(parse(SETTINGS), Listening("127.0.0.1", free_port, folder, 2)))
     try:
