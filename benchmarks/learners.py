@@ -252,20 +252,20 @@ def figures(run: Run, world: World) -> Figures:
     change = next(iter(world.added.values()), world.segments[-2] if len(world.segments) > 2 else n)
     after = lead[change : change + 500]
     leads = np.array([lead[:300].mean(), lead[-(n // 3) :].mean(), after.mean() if len(after) else np.nan])
-    back = _first(_means(lead[change:], RECOVERY) > NEAR) if change < n else np.nan
-    half = _first(_means(run.share[change:], SHARE) >= 0.5) if change < n else np.nan
+    back = find_first(average(lead[change:], RECOVERY) > NEAR) if change < n else np.nan
+    half = find_first(average(run.share[change:], SHARE) >= 0.5) if change < n else np.nan
     draws = run.share[change:].sum() if change < n else np.nan
     curve = np.array([part.mean() for part in np.array_split(lead, POINTS)])
     return Figures(leads, back, half, float(draws), curve, run.surprise, run.seconds / n * 1e6)
 
 
-def _means(values: Floats, window: int) -> Floats:
+def average(values: Floats, window: int) -> Floats:
     """Return the mean of each window, shape (n - window + 1,)."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return np.asarray((total[window:] - total[:-window]) / window)
 
 
-def _first(holds: NDArray[np.bool_]) -> float:
+def find_first(holds: NDArray[np.bool_]) -> float:
     """Return the first place that holds; infinity where there is none."""
     return float(holds.argmax()) if holds.any() else np.inf
 

@@ -35,7 +35,7 @@ ARMS = ("small", "large")
 RIGHT = {"easy": (0.9, 0.9), "hard": (0.4, 0.85)}
 """Probability of a right answer of each model."""
 
-GAPS = (0.03, 0.06, 0.12)
+GAPS = (0.06, 0.1, 0.2)
 """What an answer of the large model costs more than one of the small one, in right answers."""
 
 POLICIES = (
@@ -50,6 +50,9 @@ POLICIES = (
 
 QUESTIONS, LATE, ORDERS = 3000, 2500, 20
 """Questions of an order, the first that counts as late, and orders."""
+
+SPAN, FOUND = 200, 0.9
+"""Questions over which the share of right draws is taken, and the share at which the models are found."""
 
 PLACES = ("Peru", "Chad", "Laos", "Mali", "Iran", "Cuba", "Fiji", "Oman")
 
@@ -78,15 +81,18 @@ def find_entry(policy: str, large: str) -> Entry:
     return Entry({"kind": "adaptive", "params": {"baseline": large}}, share, plain=True)
 
 
-def make_world(gap: float, seed: int) -> tuple[World, Flags]:
-    """Return the simulated questions with the expected rewards, what was observed, and which are easy."""
+def make_world(gap: float, seed: int) -> tuple[World, Flags, Floats]:
+    """Return the simulated questions with the expected rewards, what was observed, and which are easy.
+
+    The last is what an answer of each model costs, shape (2,).
+    """
     questions, random = [*make_questions(seed)], np.random.default_rng([seed, 1])
     easy = np.array([kind == "easy" for _, kind in questions])
     right, paid = np.array([RIGHT[kind] for _, kind in questions]), np.array([0.0, gap])
     spec = FeatureSpec.model_validate(read_settings(TEMPLATE)["features"])
     contexts = tuple(describe(text, spec) for text, _ in questions)
     told = (random.random(right.shape) < right) - paid
-    return World(contexts, ARMS, right - paid, told, (0, len(questions)), {}), easy
+    return World(contexts, ARMS, right - paid, told, (0, len(questions)), {}), easy, paid
 
 
 def read_world(path: Path, seed: int) -> World:
@@ -102,28 +108,43 @@ def read_world(path: Path, seed: int) -> World:
 
 
 def play(
-    policy: str, world: World, large: str, seed: int, rated: float, wrong: float
+    policy: str, world: World, large: str, seed: int, rated: float, wrong: float, paid: Floats | float = 0.0
 ) -> tuple[Floats, Floats]:
-    """Return the probability of the large model for each question, and the lead over always using it."""
+    """Return the probability of the large model for each question, and the lead over always using it.
+
+    `paid` is the part of the rewards that each arm costs, which a policy may learn apart.
+    """
     random, n, at = np.random.default_rng([seed, 2]), len(world.contexts), world.arms.index(large)
     turned, has_rating, uniform = random.random((3, n))
-    around = world.told.min() + world.told.max()
-    told = np.where((turned < wrong)[:, None], around - world.told, world.told)
+    quality, paid = world.told + paid, np.broadcast_to(paid, len(world.arms))
+    around = quality.min() + quality.max()
+    told = np.where((turned < wrong)[:, None], around - quality, quality) - paid
     entry = find_entry(policy, large)
     player, p = learners.Ours(entry.spec, world, entry.exploration), np.zeros(world.reward.shape)
     for turn in range(n):
         p[turn], _, fact = player.decide(turn, world.arms, float(uniform[turn]))
         if has_rating[turn] < rated:
-            player.policy.learn(fact, float(told[turn, world.arms.index(fact.drawn)]))
+            drawn = world.arms.index(fact.drawn)
+            costs = (float(paid[drawn]),) if getattr(player.policy, "learns_costs", False) else ()
+            player.policy.learn(fact, float(told[turn, drawn]), *costs)
     return p[:, at], (p * world.reward).sum(axis=1) - world.reward[:, at]
 
 
-def simulate(policy: str, gap: float, seed: int, rated: float, wrong: float) -> tuple[float, float, float]:
-    """Return the late share of the large model on easy and on hard questions, and the mean lead over it."""
-    world, easy = make_world(gap, seed)
-    share, lead = play(policy, world, "large", seed, rated, wrong)
+def simulate(
+    policy: str, gap: float, seed: int, rated: float, wrong: float
+) -> tuple[float, float, float, float]:
+    """Return how an order went.
+
+    That is the late share of the large model on easy and on hard questions, the mean lead over always using
+    it, and the first question from which nine of ten of the next 200 draws are right by kind: small if it is
+    easy, large if it is hard.
+    """
+    world, easy, paid = make_world(gap, seed)
+    share, lead = play(policy, world, "large", seed, rated, wrong, paid)
     late = np.arange(len(easy)) >= LATE
-    return share[late & easy].mean(), share[late & ~easy].mean(), lead.mean()
+    right = learners.average(np.where(easy, 1.0 - share, share), SPAN)
+    found = learners.find_first(right >= FOUND)
+    return share[late & easy].mean(), share[late & ~easy].mean(), lead.mean(), found
 
 
 def replay(policy: str, path: Path, large: str, seed: int, rated: float, wrong: float) -> float:
@@ -153,12 +174,13 @@ def main(
                 task = partial(replay, policy, table, large, **ratings)
                 print(f"| {policy} | {describe_lead(np.array([*pool.map(task, range(ORDERS))]))}", flush=True)
             return
-        print("| extra cost | policy | large on easy | large on hard | lead over large | worst order |")
-        print("| ---: | --- | ---: | ---: | ---: | ---: |")
+        heads = "extra cost", "policy", "large on easy", "large on hard", "found", "lead over large", "worst"
+        print(f"| {' | '.join(heads)} |\n| ---: | --- | ---: | ---: | ---: | ---: | ---: |")
         for gap, policy in product(GAPS, POLICIES):
             runs = np.array([*pool.map(partial(simulate, policy, gap, **ratings), range(ORDERS))])
-            easy, hard, _ = runs.mean(0)
-            print(f"| {gap} | {policy} | {easy:.2f} | {hard:.2f} | {describe_lead(runs[:, 2])}", flush=True)
+            easy, hard, *_ = runs.mean(0)
+            shares = f"| {gap} | {policy} | {easy:.2f} | {hard:.2f} | {np.median(runs[:, 3]):,.0f} |"
+            print(f"{shares} {describe_lead(runs[:, 2])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -614,8 +614,18 @@ class RewardRule(BaseModel):
         >>> example = Example(1, decision, Cost(usd=0.75), {"right": 1.0})
         >>> rule.compute_reward(example), rule.compute_learned_reward(example)
         (0.25, 0.75)
+        >>> rule.compute_learned_cost(example)
+        0.25
         """
-        return self._reward(example, self.cost.usd * example.decision.miss_usd / example.turns)
+        return self._reward(example, self._price_misses(example))
+
+    def compute_learned_cost(self, example: Example) -> float:
+        """Return what the learned reward lost to costs, before it was clipped."""
+        total = self.price(example.cost, example.tokens_by_model, example.turns)
+        return self._weight(example.decision.cost_weight) * (total - self._price_misses(example))
+
+    def _price_misses(self, example: Example) -> float:
+        return self.cost.usd * example.decision.miss_usd / example.turns
 
     def _reward(self, example: Example, missed: float) -> float | None:
         """Return the reward of a joined decision without a part of its priced cost."""

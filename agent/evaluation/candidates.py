@@ -10,7 +10,7 @@ validation).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy
+from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy, train_on
 from armwise.agent.policies import (
     POLICIES,
     Policy,
@@ -288,15 +288,14 @@ class LearnedTarget(Candidate):
 
     Args:
         policy: The policy in its state before the first row of the log.
-        frozen: Whether learning is off.
+        rule: Gives the rewards that the policy learns; None: it has learned all that it will.
         taught: When the labels of each learned question were inserted, seconds since the epoch: earlier
             decisions on the question may be the source of the labels, and are left out. Labels in the
             training log are added as they are learned.
         pacer: Computes the price of a budget; None: the logged price of each decision applies.
         contexts: Returns rows with the scores of the candidate's router.
         scored: Whether the candidate has a router, whose scores it needs to decide.
-        beside: Returns the decisions and rewards to learn after an example in addition, such as from
-            observations.
+        beside: Returns observations to learn after an example.
         canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
 
     Attributes:
@@ -309,13 +308,13 @@ class LearnedTarget(Candidate):
     explores: sampling.Exploration
     after: int = 0
     reason: str = ""
-    frozen: bool = False
+    rule: RewardRule | None = None
     taught: dict[str, float] = field(default_factory=dict)
     pacer: Pacer | None = None
     contexts: Callable[[Sequence[Example]], Sequence[Example]] = lambda block: block
     scored: bool = False
     brought: frozenset[str] = frozenset()
-    beside: Callable[[Example], Iterable[tuple[Decision, float]]] | None = None
+    beside: Callable[[Example], Sequence[Example]] | None = None
     canary: int = 0
     largest_share: float = 0.0
     _last: tuple[str, dict[str, float]] = ("", {})
@@ -352,15 +351,14 @@ class LearnedTarget(Candidate):
 
     @override
     def learn(self, example: Example, reward: float | None) -> None:
-        """Update the policy; a frozen one has learned the rows up to its position already."""
-        learned = (example.seq <= self.after) if self.frozen else (example.seq > self.after)
+        """Update the policy; one without a rule has learned the rows up to its position already."""
+        learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
         if learned and reward is not None and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
-        if learned and not self.frozen:
-            if reward is not None:
-                self.policy.learn(example.decision, reward)
-            for label, value in self.beside(example) if self.beside else ():
-                self.policy.learn(label, value)
+        if learned and self.rule is not None:
+            beside = self.beside(example) if self.beside else ()
+            train_on(self.policy, self.rule, beside if reward is None else (example, *beside))
+            for label in (observation.decision for observation in beside):
                 if observed.find_source(label) is ObservationSource.JUDGE:
                     self._graded.add(label.id.removesuffix(f"/{ObservationSource.JUDGE}/{label.drawn}"))
         if self.pacer is not None and example.decision.policy != LABELS:
@@ -542,15 +540,14 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
     """Build a policy that learns as the log is replayed. Raises PolicyError."""
     policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
     labels = _labels(setting, start, recipe.router)
-    for example in labels:
-        if (reward := setting.rule.compute_reward(example)) is not None:
-            policy.learn(example.decision, reward)
+    train_on(policy, setting.rule, labels)
     beside = None
     if start.also is not None and setting.store is not None:
         follower = observed.WithObservations(
             setting.store, setting.rule, start.also, start.after, start.after, recipe.router
         )
-        beside = partial(_beside, follower, setting.rule)
+
+        beside = partial(_observe, follower)
     return _with_router(
         LearnedTarget(
             f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
@@ -559,6 +556,7 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
             setting.config.explores,
             start.after,
             "before its training log begins" if start.after else "",
+            setting.rule,
             taught=_find_label_times(labels),
             beside=beside,
         ),
@@ -568,13 +566,9 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
     )
 
 
-def _beside(
-    beside: observed.WithObservations, rule: RewardRule, example: Example
-) -> Iterator[tuple[Decision, float]]:
-    """Yield the decisions and rewards of observations to learn after an example."""
-    for observation in islice(beside.follow((example,)), 1, None):
-        if (reward := rule.compute_learned_reward(observation)) is not None:
-            yield observation.decision, reward
+def _observe(follower: observed.WithObservations, example: Example) -> list[Example]:
+    """Return the observations to learn after an example."""
+    return [*islice(follower.follow((example,)), 1, None)]
 
 
 def _with_router(
@@ -635,7 +629,6 @@ def _version(named: CandidateName, setting: CandidateService) -> LearnedTarget:
         setting.config.explores,
         version.examples_seq,
         f"learned by version {version.version}",
-        frozen=True,
         taught=_find_label_times(labels),
         canary=version.version if named.kind is CandidateKind.CANARY else 0,
     )

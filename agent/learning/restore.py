@@ -149,9 +149,14 @@ def learn(
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
     """Train a policy on examples, in order, with the rewards of a rule."""
+    learns_costs = getattr(policy, "learns_costs", False)
     for example in examples:
         reward = rule.compute_learned_reward(example)
-        if reward is not None:
+        if reward is None:
+            continue
+        if learns_costs:
+            policy.learn(example.decision, reward, rule.compute_learned_cost(example))  # type: ignore[call-arg]
+        else:
             policy.learn(example.decision, reward)
 
 

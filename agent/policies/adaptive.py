@@ -3,9 +3,11 @@
     expected reward of an arm = scores of a router, levelled and weighed + its own regression on the question
 
 What all arms have in common is one small regression: how far the scores promise too much or too little, and
-what a difference of two scores is worth. What is left of a reward is for the regression of its arm, whose
-penalties grow from the intercept to the form of a question and its embedding, and shrink where rewards are
-less noisy, so that the prior uncertainty of a weight stays the same.
+what a difference of two scores is worth. What an arm costs is known after its first answer: it is the mean of
+what its rewards lost to costs, and is subtracted from what they would be without it. Scores of a router have
+it already. What is left of a reward is for the regression of its arm, whose penalties grow from the intercept
+to the form of a question and its embedding, and shrink where rewards are less noisy, so that the prior
+uncertainty of a weight stays the same.
 
 When an arm's rewards have changed (`armwise.agent.policies.change_detector`), everything except the latest
 rewards is forgotten; what is known of an arm that fell fades from then on, for it may be well again. An arm
@@ -85,7 +87,7 @@ SURE, CERTAIN = 1.645, 2.645
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
 
-LAYOUT = 2
+LAYOUT = 3
 """Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
@@ -120,6 +122,7 @@ class Adaptive:
 
     kind = "adaptive"
     resumes_exactly = True
+    learns_costs = True
 
     def __init__(
         self,
@@ -202,6 +205,7 @@ class Adaptive:
             model, rows = self._model or self._empty(x), self._find_rows(arms)
             prior = self._build_prior(model, context, arms, rows)
             mean, variance = model.expect(rows, x, prior)
+            mean -= self._find_costs(model, rows, prior)
             wide = WIDE_SCORED if prior.v[0, OF_SCORED] and not self._restarts else WIDE
             since = self._restarts[-1].reward if self._restarts else 0
             early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
@@ -228,10 +232,18 @@ class Adaptive:
         of_scores = prior.mean_score + common[DIFFERENCE] * prior.v[:, DIFFERENCE] + prior.bonus
         levels = prior.v[:, OF_SCORED:] @ common[OF_SCORED:]
         parts = {"prior": of_scores, "level of all arms": levels}
+        if (costs := self._find_costs(model, rows, prior)).any():
+            parts["cost"] = -costs
         return parts | question_contributions(context, self._settings["dims"], own)
 
-    def learn(self, decision: Decision, reward: float) -> None:
-        """Update from one reward, and restart if there is now enough evidence of a change."""
+    def learn(self, decision: Decision, reward: float, cost: float = 0.0) -> None:
+        """Update from one reward, and restart if there is now enough evidence of a change.
+
+        Args:
+            decision: What was drawn.
+            reward: Its reward.
+            cost: What the reward lost to costs.
+        """
         check_reward(decision, reward)
         x, drawn = self._columns(decision.context), decision.drawn
         with self._lock:
@@ -242,19 +254,25 @@ class Adaptive:
             self._rewards += 1
             row, at, rows = self._rows[drawn], decision.arms.index(drawn), self._find_rows(decision.arms)
             prior = self._build_prior(model, decision.context, decision.arms, rows).only(at)
-            error = reward - float(model.expect(rows[at : at + 1], x, prior)[0][0])
+            model.pay(row, cost)
+            earned = reward + float(self._find_costs(model, rows[at : at + 1], prior)[0])
+            error = earned - float(model.expect(rows[at : at + 1], x, prior)[0][0])
             rise = model.rise[row] + max(-ONE, min(error / model.deviation, ONE)) - UNEXPLAINED
             model.rise[row] = min(max(rise, 0.0), ALL)
             model.measure(error)
             if self._rewards % FADING == 0:
                 for arm in (arm for arm, rose in self._find_last_changes().items() if not rose):
                     model.fade(self._rows[arm], 0.5 ** (FADING / HALF_LIFE))
-            apart = reward - prior.mean_score
+            apart = earned - prior.mean_score
             model.add(row, x, prior.v[0], apart)
             self._memory.append(np.array([row, reward, apart, *prior.v[0], *x]))
             change = None if self._detector is None else self._detector.see(drawn, reward, x[1:])
             if change is not None:
                 self._restart(model, change)
+
+    def _find_costs(self, model: ArmRegressions, rows: NDArray[np.intp], prior: Prior) -> Array:
+        """Return what each arm costs, in reward, shape (n,); 0 where scores count it already."""
+        return np.zeros(len(rows)) if prior.v[0, OF_SCORED] else model.costs(rows)
 
     def _find_last_changes(self) -> dict[str, bool]:
         """Return whether each arm that ever changed had risen when it last did."""

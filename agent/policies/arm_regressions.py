@@ -85,6 +85,7 @@ class ArmRegressions:
         rise: Sum by which rewards are higher than expected, shape (n + 1,).
         gram: Penalties in common plus the sum of v v', shape (3, 3).
         moment: Sum of v times the reward less the mean score, with what is expected, shape (3,).
+        paid: Sum of what rewards lost to costs, and their number, shape (n + 1, 2); never forgotten.
         noise: Mean square of the errors, the rewards that it counts as, and the factor of the penalties.
         penalties: Penalties on the weights of an arm at a factor of 1, shape (d,).
     """
@@ -95,6 +96,7 @@ class ArmRegressions:
     rise: Array
     gram: Array
     moment: Array
+    paid: Array
     penalties: Array
     noise: Array = field(default_factory=lambda: np.array([NOISE, NOISE_COUNT, 1.0]))
 
@@ -115,6 +117,7 @@ class ArmRegressions:
             rise=np.zeros(1),
             gram=np.diag(COMMON),
             moment=COMMON * [WORTH, 0.0, level],
+            paid=np.zeros((1, 2)),
             penalties=penalties,
         )
 
@@ -129,7 +132,7 @@ class ArmRegressions:
 
     def add_arm(self) -> None:
         """Add an arm without rewards."""
-        for name in ("inverse", "target", "drawn", "rise"):
+        for name in ("inverse", "target", "drawn", "rise", "paid"):
             rows: Array = getattr(self, name)
             setattr(self, name, np.concatenate([rows, rows[-1:]]))
 
@@ -174,6 +177,17 @@ class ArmRegressions:
             more = np.diag((factor - before) * self.penalties)
             self.inverse = np.linalg.inv(np.linalg.inv(self.inverse) + more)
             self.noise[2] = factor
+
+    def costs(self, rows: Rows) -> Array:
+        """Return the mean of what the rewards of each arm lost to costs; of an unknown arm, of all arms."""
+        total, n = self.paid[rows].T
+        known = self.paid[self.paid[:, 1] > 0.0]
+        usual = float((known[:, 0] / known[:, 1]).mean()) if len(known) else 0.0
+        return np.where(n > 0.0, total / np.maximum(n, 1.0), usual)
+
+    def pay(self, row: int, cost: float) -> None:
+        """Count what a reward of an arm lost to costs."""
+        self.paid[row] += (cost, 1.0)
 
     def fade(self, row: int, kept: float) -> None:
         """Forget a part of what is known of an arm."""

@@ -43,6 +43,7 @@ class Policy(Protocol):
       raises PolicyError if its parameters make the score other than such a sum.
     - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
+    - `learns_costs = True`: `learn` takes what the reward lost to costs as a third argument.
     - `restarts`, the times at which it forgot what it had learned, each a `Restart`.
     - `example`, parameters of a small policy of this kind with the arms `bm25`, `dense` and `none`, for the
       reference and for the tests of every kind.

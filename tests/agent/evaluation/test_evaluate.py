@@ -25,8 +25,15 @@ from armwise.agent.evaluation.candidates import (
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.report import CandidateResult, Interval, Report
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.learning import Learner, Recipe, publish_candidate
-from armwise.agent.policies import PolicySpec, choose, compute_served_distribution, sampling
+from armwise.agent.learning import Learner, Recipe, publish_candidate, train_on
+from armwise.agent.policies import (
+    Policy,
+    PolicySpec,
+    build_policy,
+    choose,
+    compute_served_distribution,
+    sampling,
+)
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Feedback, Mode, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.ope import GateSpec, judge
@@ -34,6 +41,7 @@ from armwise.feedback.registry import versions
 from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource
 from armwise.feedback.training_log import take_epoch
+from armwise.feedback.training_log.examples import read_learned_examples
 from tests.agent.asking import join
 from tests.agent.evaluation.logged import quietly
 from tests.agent.evaluation.test_candidates import Examples
@@ -246,6 +254,32 @@ def test_candidates_learn_rewards_without_what_caches_lacked(
     for example, reward in heard:
         assert reward == rule.compute_learned_reward(example)
     assert sum(reward != rule.compute_reward(example) for example, reward in heard) == 20
+
+
+def test_a_candidate_ends_as_the_policy_that_the_learner_trains(
+    config: AppConfig, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = config.reward.model_copy(update={"cost": Prices(steps=0.0, usd=1.0), "cost_weight": 1.0})
+    spec = PolicySpec(kind="adaptive")
+    config = config.model_copy(update={"reward": rule, "policy": spec})
+    facts = []
+    for number in range(60):
+        decision, execution, *rest = turn(number, ARMS[number % 3])
+        facts += [decision, replace(execution, cost=replace(execution.cost, usd=0.1 * (number % 3))), *rest]
+    store.append(facts)
+    join(store, config)
+    replayed: list[Policy] = []
+    learn = LearnedTarget.learn
+
+    def keep(self: LearnedTarget, *told: Any) -> None:
+        learn(self, *told)
+        replayed.append(self.policy)
+
+    monkeypatch.setattr(LearnedTarget, "learn", keep)
+    evaluated(config, store, "configured")
+    trained = build_policy(spec, ARMS)
+    train_on(trained, rule, read_learned_examples(store, rule))
+    assert replayed[-1].save() == trained.save()
 
 
 def test_a_log_without_examples_is_refused(config: AppConfig, store: Store) -> None:

@@ -152,18 +152,25 @@ def test_what_was_promoted_and_cannot_be_built_here_is_passed_over(
 
 
 def test_a_policy_is_trained_on_rewards_without_what_caches_lacked() -> None:
-    heard = list[float]()
+    heard, paid = list[float](), list[float]()
 
     class Listening(Uniform):
         def learn(self, decision: Decision, reward: float) -> None:  # noqa: ARG002
             heard.append(reward)
+
+    class ListeningToCosts(Uniform):
+        learns_costs = True
+
+        def learn(self, decision: Decision, reward: float, cost: float = 0.0) -> None:  # noqa: ARG002
+            paid.append(cost)
 
     rule = RewardRule(metrics={"right": Metric()}, cost=Prices(steps=0.0, usd=1.0), cost_weight=1.0)
     arms, p = ("a", "b"), (0.5, 0.5)
     made = Decision("d", Context("?"), arms, p, "b", "uniform", 1)
     made = change(made, miss_costs=(0.0, 0.25), usd_weight=9.0)
     once = Example(1, made, Cost(usd=0.5), {"right": 1.0})
-    train_on(
-        Listening(), rule, [once, replace(once, turns=2), replace(once, decision=replace(made, drawn="a"))]
-    )
+    examples = [once, replace(once, turns=2), replace(once, decision=replace(made, drawn="a"))]
+    train_on(Listening(), rule, examples)
     assert heard == [0.75, 0.875, 0.5], "the mean of two turns has half of it"
+    train_on(ListeningToCosts(), rule, examples)
+    assert paid == [0.25, 0.125, 0.5], "what the reward lacks to the quality, which is 1"

@@ -426,7 +426,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 2'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 3'):
         Adaptive().load(state)
 
 
@@ -683,7 +683,7 @@ def test_contributions_of_features_add_up_to_the_mean_reward(monkeypatch: pytest
         found = policy.contributions(seen, ARMS)
         np.testing.assert_allclose(sum(found.values()), policy.posterior(seen, ARMS)[0], atol=1e-9)
         assert {"prior", "intercept", "length", "digits", "embedding of the question"} < {*found}
-        policy.learn(decision(seen, ARMS[t % 3]), 0.4 + 0.2 * float(rng.random()))
+        policy.learn(decision(seen, ARMS[t % 3]), 0.4 + 0.2 * float(rng.random()), 0.1 * (t % 3))
 
 
 @pytest.mark.parametrize(
@@ -874,3 +874,84 @@ def test_few_and_wrong_ratings_cost_no_more_than_exploration(baseline: str) -> N
         * sum(max(0.0, right[baseline][hard] - min(right[arm][hard] for arm in MODELS)) for hard in (0, 1))
     )
     assert np.mean(losses) >= -worst - 0.002
+
+
+BARE = Context("?", {}, (), {})
+
+
+def pay(
+    policy: Adaptive,
+    arm: str,
+    quality: float,
+    cost: float,
+    seen: Context = BARE,
+    arms: tuple[str, ...] = ARMS,
+) -> None:
+    policy.learn(decision(seen, arm, arms), quality - cost, cost)
+
+
+def test_a_cost_counts_in_full_from_the_first_reward() -> None:
+    policy = Adaptive()
+    for arm, cost in zip(ARMS, (0.1, 0.1, 0.4), strict=True):
+        pay(policy, arm, 0.5, cost)
+    mean, _ = policy.posterior(BARE, ARMS)
+    assert mean - mean[0] == pytest.approx([0.0, 0.0, -0.3])
+
+
+def test_an_arm_of_unknown_cost_is_expected_to_cost_as_much_as_the_others() -> None:
+    policy, free = Adaptive(), Adaptive()
+    for arm, cost in zip(ARMS, (0.2, 0.4), strict=False):
+        pay(policy, arm, 0.5, cost)
+        pay(free, arm, 0.5, 0.0)
+    mean, without = (one.posterior(BARE, ARMS)[0] for one in (policy, free))
+    assert mean - without == pytest.approx([-0.2, -0.4, -0.3])
+
+
+def test_costs_that_differ_by_question_are_learned_as_a_part_of_the_reward() -> None:
+    policy, rng = Adaptive(), np.random.default_rng(0)
+    kinds = [Context("?", {"length": length}, (), {}) for length in (-1.0, 1.0)]
+    for _ in range(3000):
+        kind, arm = int(rng.integers(2)), str(rng.choice(ARMS))
+        pay(policy, arm, 0.5, 0.1 if kind == 0 or arm == "bm25" else 0.3, kinds[kind])
+    for kind, costs in zip(kinds, ((0.1, 0.1, 0.1), (0.1, 0.3, 0.3)), strict=True):
+        assert 0.5 - policy.posterior(kind, ARMS)[0] == pytest.approx(costs, abs=0.02)
+
+
+def test_where_a_router_scores_the_arms_their_costs_are_in_the_scores() -> None:
+    policy, without = Adaptive(), Adaptive()
+    scored = context(np.random.default_rng(0), dict.fromkeys(ARMS, 0.5))
+    for arm in ARMS * 20:
+        pay(policy, arm, 0.5, 0.2, scored)
+        without.learn(decision(scored, arm), 0.3)
+    one, other = (learned.posterior(scored, ARMS) for learned in (policy, without))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_costs_are_known_after_a_restart_and_in_a_policy_that_is_loaded() -> None:
+    policy = Adaptive()
+    for turn in range(600):
+        for arm in ARMS:
+            pay(policy, arm, 0.9 if turn < 400 else 0.1, 0.3 if arm == "rrf" else 0.1)
+    assert policy.restarts
+    pay(policy, "bm25", 0.1, 0.1)
+    loaded = Adaptive().load(policy.save())
+    mean, _ = policy.posterior(BARE, ARMS)
+    np.testing.assert_array_equal(mean, loaded.posterior(BARE, ARMS)[0])
+    assert mean[1] - mean[2] == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_dear_model_is_left_to_the_questions_that_need_it_where_it_costs_little_more() -> None:
+    shares = []
+    for seed in range(4):
+        policy, rng, arms, easy = Adaptive(), np.random.default_rng(seed), ("small", "large"), []
+        for turn in range(900):
+            hard = float(rng.integers(2))
+            seen = Context("?", {"length": 2.0 * hard - 1.0}, (), {})
+            p = compute_served_distribution(policy, seen, arms, 0.01)
+            large = int(rng.random() < p[1])
+            right = rng.random() < (0.9 if not hard else 0.85 if large else 0.4)
+            pay(policy, arms[large], float(right), 0.06 * large, seen, arms)
+            if turn >= 600 and not hard:
+                easy.append(1.0 - p[1])
+        shares.append(np.mean(easy))
+    assert np.median(shares) > 0.95
