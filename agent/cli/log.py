@@ -1,11 +1,10 @@
-"""The verbs on the log, which need no service: export, key, rebuild, backup, erase, and `verify --log`."""
+"""The verbs on the log, which need no service: export, key, rebuild, backup, erase."""
 
 import time
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ from rich.table import Column, Table
 from armwise.agent import learning
 from armwise.agent.access import NewKey
 from armwise.agent.api import Export, ExportWindow, Format
-from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
+from armwise.agent.cli.console import console, errors, progress, report_errors
 from armwise.agent.cli.options import (
     CONFIG,
     ConfigPath,
@@ -25,8 +24,8 @@ from armwise.agent.cli.options import (
 )
 from armwise.agent.reporting import moment
 from armwise.feedback.jsonl import ExchangeError, appearing
-from armwise.feedback.log import Store, chain, erasures
-from armwise.feedback.registry import keys, usage, versions
+from armwise.feedback.log import Store, erasures
+from armwise.feedback.registry import keys, usage
 
 
 def export(
@@ -117,33 +116,6 @@ def rebuild(
                 )
             errors.print(remedy, style="red", soft_wrap=True)
             raise typer.Exit(1)
-
-
-def verify_log(config: Path = CONFIG, checkpoints: Mapping[str, chain.Head] = MappingProxyType({})) -> None:
-    """Fold the facts of the log again, and print whether they are unchanged; exit with 1 where they are not.
-
-    Args:
-        config: The configuration.
-        checkpoints: Earlier heads of the log, besides those of its versions, by what has them.
-    """
-    with report_errors():
-        settings = with_log(config)
-        with (
-            closing(Store(settings.database_url, create=False)) as store,
-            progress() as on_progress,
-        ):
-            of_versions = versions.list_heads(store)
-            known = {**of_versions, **checkpoints}
-            report = chain.verify_chain(store, known, partial(on_progress, "facts"))
-        for change in report.changes:
-            errors.print(change, style="red", soft_wrap=True)
-        if report.changes:
-            raise typer.Exit(1)
-        console.print(
-            f"the log is unchanged: {report.head.seq:,} facts, {len(of_versions):,} versions, "
-            f"head {report.head.chain}",
-            **PLAIN,
-        )
 
 
 def backup(

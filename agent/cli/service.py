@@ -518,7 +518,7 @@ def verify(
         if (decision_id is None) is not whole:
             raise ValueError("either --log or one decision or receipt was expected")
     if decision_id is None:
-        from armwise.agent.cli.log import verify_log
+        from armwise.agent.cli.whole_log import verify_log
 
         verify_log(config or CONFIG)
         return

@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogHead:
     """The end of the log, or of a part of it.
 
     Attributes:
@@ -69,7 +69,7 @@ class ChainReport:
         changes: What was changed, a sentence each; empty: nothing.
     """
 
-    head: Head
+    head: LogHead
     changes: tuple[str, ...]
 
 
@@ -82,10 +82,10 @@ def make_seal(table: sa.Table, row: Row, texts: Mapping[str, Any], salt: str) ->
     """Return the seal of a fact: 64 hexadecimal digits.
 
     Args:
-        table: Its table.
-        row: Its columns.
-        texts: Its document in `texts`.
-        salt: Its salt.
+        table: One of `FACTS`.
+        row: Values of the fact by column.
+        texts: What is in `texts` as the document of the fact.
+        salt: Random text that is beside it.
     """
     sealed = [salt, texts, *(row[name] for name in ERASABLE.get(table, ()))]
     return hashlib.blake2b(_spell(sealed), digest_size=_BYTES).hexdigest()
@@ -163,15 +163,15 @@ _CONVERSIONS = {
 # -- read and verify -----------------------------------------------------------------------------------
 
 
-def read_head(connection: sa.Connection) -> Head:
+def read_head(connection: sa.Connection) -> LogHead:
     """Return the head of the log. Raises LogGapError."""
     found = connection.execute(sa.select(t.log.c.seq, t.log.c.chain)).all()
     require_row(len(found))
-    return Head(*found[0])
+    return LogHead(*found[0])
 
 
 def verify_chain(
-    store: "Store", checkpoints: Mapping[str, Head], on_progress: Callable[[int, int], None]
+    store: "Store", checkpoints: Mapping[str, LogHead], on_progress: Callable[[int, int], None]
 ) -> ChainReport:
     """Fold the log again, and compare it with its head, with checkpoints and with its texts.
 
@@ -186,20 +186,20 @@ def verify_chain(
     """
     with store.reading() as connection:
         head = read_head(connection)
-        outside = [
-            f"the {table.name} have a fact at position {seq:,}, outside of the log"
-            for table in FACTS
-            for seq in connection.scalars(
-                sa.select(table.c.seq).where((table.c.seq < 1) | (table.c.seq > head.seq)).limit(1)
-            )
-        ]
+        ends = [(table, seq) for table, query in _ENDS.items() for seq in connection.execute(query).one()]
+    outside = [
+        f"the {table.name} have a fact at position {seq:,}, outside of the log"
+        for table, seq in ends
+        if seq is not None and not 1 <= seq <= head.seq
+    ]
+    last = min(head.seq, max((seq for _, seq in ends if seq is not None), default=0))
     walk = _Walk({**checkpoints, "the head": head})
-    for start in range(0, head.seq, PORTION):
-        end = min(start + PORTION, head.seq)
+    for start in range(0, last, PORTION):
+        end = min(start + PORTION, last)
         with store.reading() as connection:
             walk.read(connection, start, end)
-        on_progress(end, head.seq)
-    return ChainReport(head, (*walk.found.values(), *walk.compare(head.seq), *outside))
+        on_progress(end, last)
+    return ChainReport(head, (*walk.found.values(), *walk.compare(last), *outside))
 
 
 class _Walk:
@@ -212,7 +212,7 @@ class _Walk:
         found: The first fact that is missing, and the first whose texts are not those of its seal.
     """
 
-    def __init__(self, checkpoints: Mapping[str, Head]) -> None:
+    def __init__(self, checkpoints: Mapping[str, LogHead]) -> None:
         self.found: dict[str, str] = {}
         self._link = bytes.fromhex(t.NO_FACTS)
         self._due: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -227,8 +227,8 @@ class _Walk:
         texts = {seq: some for seq, *some in connection.execute(_TEXTS, between)}
         facts: defaultdict[int, list[tuple[sa.Table, dict[str, Any]]]] = defaultdict(list)
         for table, query in _ROWS.items():
-            for row in connection.execute(query, between).mappings():
-                facts[row["seq"]].append((table, dict(row)))
+            for found in connection.execute(query, between).mappings():
+                facts[found["seq"]].append((table, dict(found)))
         for seq in range(start + 1, end + 1):
             if len(facts[seq]) != 1:
                 what = "are several facts" if facts[seq] else "is no fact"
@@ -299,6 +299,14 @@ _ROWS = {
             for column in table.c
         )
     ).where(_between(table.c.seq))
+    for table in FACTS
+}
+
+_ENDS = {
+    table: sa.select(
+        sa.select(sa.func.min(table.c.seq)).scalar_subquery(),
+        sa.select(sa.func.max(table.c.seq)).scalar_subquery(),
+    )
     for table in FACTS
 }
 

@@ -234,11 +234,11 @@ def list_kept(store: Store, recipe: str) -> list[Version]:
     return list(_read(store, query.order_by(_v.version)))
 
 
-def list_heads(store: Store) -> dict[str, chain.Head]:
+def list_heads(store: Store) -> dict[str, chain.LogHead]:
     """Return the head of the log as each version was written, by the version, such as `version 3`."""
     query = sa.select(_v.version, _v.logged_seq, _v.chain).order_by(_v.version)
     with store.reading() as connection:
-        return {f"version {number}": chain.Head(*head) for number, *head in connection.execute(query)}
+        return {f"version {number}": chain.LogHead(*head) for number, *head in connection.execute(query)}
 
 
 def counts(store: Store) -> dict[str, int]:

@@ -119,7 +119,7 @@ class SavingsReceipt(_Document):
     figures: Figures
     outcomes: StatedOutcomes | None = None
     head: StatedHead | None = Field(
-        default=None, description="Head of the log as it was read; null for a file or a service."
+        default=None, description="LogHead of the log as it was read; null for a file or a service."
     )
 
     @property

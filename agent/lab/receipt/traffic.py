@@ -25,7 +25,7 @@ from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
-from armwise.feedback.log.chain import Head, read_head
+from armwise.feedback.log.chain import LogHead, read_head
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Sessions, Settlement
 from armwise.feedback.reward import RewardRule
@@ -76,7 +76,7 @@ class LoggedTraffic:
         rule: The rule of quality.
         settled: Time before which decisions are settled, seconds since the epoch; infinite: all are.
         complete: Whether decisions without feedback, forced ones and those that were given up are on record.
-        head: Head of the log before it was read; None: it was not read from the log itself.
+        head: LogHead of the log before it was read; None: it was not read from the log itself.
     """
 
     source: str
@@ -84,7 +84,7 @@ class LoggedTraffic:
     rule: RewardRule
     settled: float
     complete: bool
-    head: Head | None = None
+    head: LogHead | None = None
 
     @property
     def settlement(self) -> Settlement:

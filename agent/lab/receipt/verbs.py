@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
-from armwise.agent.cli.log import verify_log
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
+from armwise.agent.cli.whole_log import verify_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
     SavingsReceipt,
@@ -23,7 +23,7 @@ from armwise.agent.lab.receipt.receipt import (
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
 from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
 from armwise.feedback.jsonl import ExchangeError, appearing
-from armwise.feedback.log.chain import Head
+from armwise.feedback.log.chain import LogHead
 from armwise.feedback.ope.noninferiority import NothingComparableError
 
 if TYPE_CHECKING:
@@ -166,6 +166,6 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
             console.print(write_sentence(receipt), **PLAIN)
         if log is None:
             head = receipt.head
-            verify_log(config, {} if head is None else {str(path): Head(head.seq, head.chain)})
+            verify_log(config, {} if head is None else {str(path): LogHead(head.seq, head.chain)})
         if differences:
             raise typer.Exit(1)

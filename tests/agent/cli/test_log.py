@@ -75,7 +75,7 @@ def test_a_log_is_unchanged_until_somebody_changes_it(filled: AppConfig, config:
     printed = run("verify", "--log", "-c", config)
     assert f"the log is unchanged: {head.seq} facts, 1 versions, head {head.chain}" in printed
     with closing(Store(filled.database_url)) as store, store.writing() as connection:
-        connection.execute(sa.update(t.executions).values(usd=0.0))
+        connection.execute(sa.update(t.executions).values(usd=7.0))
     printed = run("verify", "--log", "-c", config, code=1)
     assert (
         f"a fact between positions 1 and {head.seq} was changed, removed or added: version 1 has" in printed

@@ -23,7 +23,7 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Fact, Store, batch, chain, erasures
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.chain import Head, fold, read_head, verify_chain
+from armwise.feedback.log.chain import LogHead, fold, read_head, verify_chain
 from tests.feedback.conftest import decision, execution, value
 
 NOW = 200.0
@@ -44,12 +44,12 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "PORTION", 3)
 
 
-def verify(store: Store, **checkpoints: Head) -> tuple[str, ...]:
+def verify(store: Store, **checkpoints: LogHead) -> tuple[str, ...]:
     """Return what was changed."""
     return verify_chain(store, checkpoints, lambda *_: None).changes
 
 
-def head(store: Store) -> Head:
+def head(store: Store) -> LogHead:
     with store.reading() as connection:
         return read_head(connection)
 
@@ -76,7 +76,7 @@ def execute(store: Store, *statements: sa.Executable) -> None:
             connection.execute(statement)
 
 
-def fill(store: Store, n: int = 3) -> dict[str, Head]:
+def fill(store: Store, n: int = 3) -> dict[str, LogHead]:
     """Write turns, and return the head after each."""
     heads = {}
     for number in range(1, n + 1):
@@ -194,7 +194,7 @@ def test_the_chain_does_not_depend_on_how_facts_share_commits(
 ) -> None:
     facts = [fact for number in range(4) for fact in turn(f"d{number}")]
     stores = [at_noon, *(Store(f"sqlite:///{tmp_path / name}.db", clock=lambda: NOW) for name in "ab")]
-    heads = set[Head]()
+    heads = set[LogHead]()
     for store, size in zip(stores, (len(facts), 1, 3), strict=True):
         salts = count()
         monkeypatch.setattr(batch, "make_salt", lambda salts=salts: f"{next(salts):032x}")
@@ -207,7 +207,7 @@ def test_the_chain_does_not_depend_on_how_facts_share_commits(
 
 
 def test_writers_at_the_same_time_make_one_chain(url: str) -> None:
-    stores, failed, heads = [Store(url) for _ in range(2)], list[Exception](), dict[str, Head]()
+    stores, failed, heads = [Store(url) for _ in range(2)], list[Exception](), dict[str, LogHead]()
 
     def write(writer: int) -> None:
         try:
@@ -410,6 +410,15 @@ def test_a_log_that_was_cut_back_is_found_by_what_was_made_after(store: Store) -
     assert verify(store, **heads) == (
         "the facts between positions 11 and 15 were removed: turn 3 was made after them",
     )
+
+
+def test_facts_at_the_end_that_are_missing_are_found_however_many_the_head_counts(store: Store) -> None:
+    fill(store)
+    execute(store, sa.update(t.log).values(seq=10**15))
+    removed = (
+        "the facts between positions 16 and 1,000,000,000,000,000 were removed: the head was made after them"
+    )
+    assert verify(store) == (removed,)
 
 
 def test_who_folds_another_chain_is_found_only_by_a_checkpoint_from_elsewhere(store: Store) -> None:
