@@ -165,7 +165,7 @@ observed = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(decided=decided, executed=executed, spoken=spoken, observed=observed, at=st.floats(0.0, 199.0))
 def test_any_fact_is_the_same_before_it_is_written_and_after_it_is_read(
     at_noon: Store,
@@ -187,6 +187,14 @@ def test_any_fact_is_the_same_before_it_is_written_and_after_it_is_read(
         ]
     )
     assert verify(at_noon, before=before) == ()
+
+
+def test_a_number_of_another_type_is_read_as_it_is_stored(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'log.db'}")
+    used = replace(execution("d1").cost, steps=5.0, usd=2)
+    store.append([replace(decision("d1"), deferred=1), replace(execution("d1"), cost=used)])  # type: ignore[arg-type]
+    assert verify(store) == ()
+    store.close()
 
 
 def test_the_chain_does_not_depend_on_how_facts_share_commits(
