@@ -112,7 +112,7 @@ def fill(url: str, n: int, join: str) -> None:
                 made["executions"].append(facts.execution_row(execution, 3 * i + 2))
                 made["feedback"].append(facts.feedback_row(value, 3 * i + 3, early=False))
                 made["texts"] += [
-                    {"seq": 3 * i + n, "document": document}
+                    {"seq": 3 * i + n, "document": document, "salt": ""}
                     for n, fact in enumerate((decision, execution), 1)
                     if (document := list_texts(fact))
                 ]
@@ -150,6 +150,7 @@ def publish(service: Service, n: int) -> None:
         versions.publish(store, recipe.draft(state, n, 3 * n, parent, 1, START), state)
     draft = recipe.draft(state, n, 3 * n, 2, 1, START)
     row = {name: getattr(draft, name) for name in versions.Version.__slots__ if name != "version"}
+    row |= {"logged_seq": 0, "chain": t.NO_FACTS}
     with store.writing() as connection:  # as of a learner that published one a minute, most without states
         connection.execute(sa.insert(t.versions), [row] * (VERSIONS - 2))
     versions.publish(store, recipe.draft(state, n, 3 * n, VERSIONS, 1, START), state)

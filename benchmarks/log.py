@@ -100,7 +100,7 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
     """Return the rows that the pairs become."""
-    batch = CommitBatch(0, 0.0, time.time(), StoredFacts.from_rows(secret=""))
+    batch = CommitBatch(0, 0.0, tables.NO_FACTS, time.time(), StoredFacts.from_rows(secret=""))
     for pair in pairs:
         for fact in pair:
             batch.add(fact)

@@ -71,7 +71,7 @@ VERBS = {
     "promote": Verb("cli.service:promote", OPERATE, "Make the recipe of a version the active one."),
     "rollback": Verb("cli.service:rollback", OPERATE, "Pin exactly one version."),
     "canary": Verb("cli.service:canary", OPERATE, "Give a version a share of the traffic."),
-    "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, or a receipt, from the log."),
+    "verify": Verb("cli.service:verify", OPERATE, "Recompute a decision, a receipt or the whole log."),
     "backup": Verb("cli.log:backup", OPERATE, "Copy the log while the service runs."),
     "erase": Verb("cli.log:erase", OPERATE, "Erase the texts of a user, an episode or a decision."),
     "key": Verb("cli.log:key", OPERATE, "Make, list and disable API keys."),

@@ -485,12 +485,12 @@ def _judge(judge: Mapping[str, Any]) -> str:
 
 def verify(
     decision_id: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="DECISION_OR_RECEIPT",
+            metavar="[DECISION_OR_RECEIPT]",
             help="Id of a decision, or a receipt of `armwise prove` (.json).",
         ),
-    ],
+    ] = None,
     log: Annotated[
         str | None,
         typer.Argument(
@@ -498,6 +498,9 @@ def verify(
             help="For a receipt: a file or the address of a service. By default the log.",
         ),
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--log", help="Verify that no fact of the log was changed or removed.")
+    ] = False,
     url: Url = URL,
     key: Key = None,
     config: Annotated[
@@ -505,12 +508,20 @@ def verify(
         typer.Option("--config", "-c", help="Configuration of the running service, instead of --url."),
     ] = None,
 ) -> None:
-    """Recompute a decision or a receipt from the log. Exits with 1 if it differs.
+    """Recompute a decision or a receipt from the log, or verify the whole log. Exits with 1 if it differs.
 
-    The running service recomputes a decision; this command recomputes a receipt itself.
+    The running service recomputes a decision; this command recomputes a receipt and the log itself.
     """
     from rich.table import Table
 
+    with report_errors():
+        if (decision_id is None) is not whole:
+            raise ValueError("either --log or one decision or receipt was expected")
+    if decision_id is None:
+        from armwise.agent.cli.whole_log import verify_log
+
+        verify_log(config or CONFIG)
+        return
     if log is not None or decision_id.endswith(".json"):
         load(VERIFY_RECEIPT)(Path(decision_id), log, key, config or CONFIG)
         return

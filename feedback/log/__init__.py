@@ -1,6 +1,6 @@
 """The SQL log: append, read, group commit, schema."""
 
-from . import conversations, counting, erasures, listing, operations, rows, schema, tables
+from . import chain, conversations, counting, erasures, listing, operations, rows, schema, tables
 from .backend import avoid_index, dumps, storable
 from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
@@ -29,6 +29,7 @@ __all__ = [
     "Receipt",
     "Store",
     "avoid_index",
+    "chain",
     "conversations",
     "counting",
     "dumps",

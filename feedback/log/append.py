@@ -67,12 +67,13 @@ class Appender:
         about = subjects(facts, limited=self._most is not None)
         lookups = {name: self._lookup(name, ids) for name, ids in about.items() if ids}
         lookups["under_way"] = self._sql["under_way"], {"since": now - UNDER_WAY_S}
-        (seq, at), *rows = self._lock_head(driver, [*lookups.values()], now)
+        (seq, at, chain), *rows = self._lock_head(driver, [*lookups.values()], now)
         results = dict(zip(lookups, rows, strict=True))
         self.episodes.remember(results.get("episodes", ()))
         return CommitBatch(
             seq,
             at,
+            chain,
             now,
             StoredFacts.from_rows(**results, secret=self._erasing(results)),
             self._most,
@@ -89,7 +90,7 @@ class Appender:
         return self._lookups[name], {"ids": self._database.ids(sorted(ids)), "join": self._join}
 
     def _lock_head(self, driver: Any, lookups: Sequence[Statement], now: float) -> list[Any]:
-        """Lock the head; return its position and time, then the rows of each lookup."""
+        """Lock the head; return its position, time and chain, then the rows of each lookup."""
         head, *results = self._database.exchange(driver, [(self._sql["head"], {}), *lookups])
         require_row(len(head))
         check_behind(now, head[0][1])
@@ -97,7 +98,7 @@ class Appender:
 
     def write(self, driver: Any, batch: CommitBatch) -> list[Receipt]:
         """Write a batch, commit, and return the receipt of each of its facts."""
-        moved = {"to_seq": batch.seq, "to_at": batch.at}
+        moved = {"to_seq": batch.seq, "to_at": batch.at, "to_chain": batch.fold()}
         queries = [
             self.episodes.awaiting(unclear.item, unclear.oldest, unclear.at)
             for unclear in batch.unclear.values()
@@ -112,16 +113,19 @@ class Appender:
         filling = Execution(
             "", None, Status.CANCELLED, Cost(), index_version=secrets.token_hex(PROBE_BYTES // 2)
         )
-        ((seq, at),) = self._lock_head(driver, [], now)
-        added = self._add({t.executions: [execution_row(filling, 0)]}, {"to_seq": seq, "to_at": at})
+        ((seq, at, chain),) = self._lock_head(driver, [], now)
+        kept = {"to_seq": seq, "to_at": at, "to_chain": chain}
+        added = self._add({t.executions: [execution_row(filling, 0)]}, kept)
         self._database.exchange(driver, [*added, (self._sql["clear"], {}), _COMMIT])
 
 
 def _head_statements(_: Database) -> dict[str, sa.ClauseElement]:
     """Return the statements on the head, and the one that removes a probe."""
     return {
-        "head": sa.select(t.log.c.seq, t.log.c.at).with_for_update(),
-        "move": sa.update(t.log).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at")),
+        "head": sa.select(t.log.c.seq, t.log.c.at, t.log.c.chain).with_for_update(),
+        "move": sa.update(t.log).values(
+            {name: sa.bindparam(f"to_{name}") for name in ("seq", "at", "chain")}
+        ),
         "under_way": sa.select(t.operations.c.subject, t.operations.c.seq).where(
             NAMED_ERASURE, t.operations.c.at > sa.bindparam("since", type_=sa.Double)
         ),

@@ -22,6 +22,7 @@ from armwise.feedback.events import Decision, Execution, Feedback, FeedbackKind,
 from armwise.feedback.log import counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ResultRows, limit_numbers
+from armwise.feedback.log.chain import ERASABLE, fold, make_salt, make_seal
 from armwise.feedback.log.facts import (
     Fact,
     decision_row,
@@ -205,6 +206,7 @@ class CommitBatch:
     Attributes:
         seq: The last assigned position.
         at: The log's time there.
+        chain: The chain before the facts of the batch.
         now: Seconds since the epoch, by the clock.
         stored: What the log already has; `add` extends it.
         most: Values and retractions that a decision or an episode may have; None: unlimited.
@@ -217,6 +219,7 @@ class CommitBatch:
 
     seq: int
     at: float
+    chain: str
     now: float
     stored: StoredFacts
     most: int | None = None
@@ -264,6 +267,10 @@ class CommitBatch:
         if gone:
             return without_texts(fact)
         return fact if self.redact is None else with_texts(fact, self.redact)
+
+    def fold(self) -> str:
+        """Return the chain after the facts of the batch, once it has all of them."""
+        return fold(self.chain, self.rows)
 
     def list_receipts(self, awaited: Sequence[bool]) -> list[Receipt]:
         """Return the receipts of all facts.
@@ -330,12 +337,14 @@ class CommitBatch:
                     logger.warning("wrote %s into %s.%s of decision %r instead of %s", *shown)
                     part[name] = within
         self.rows[table].append(row)
-        self._insert_texts(texts)
+        self._seal(table, row, texts)
 
-    def _insert_texts(self, texts: Mapping[str, Any]) -> None:
-        """Add the texts of the newest fact, if it has any."""
-        if texts:
-            self.rows[t.texts].append({"seq": self.seq, "document": texts})
+    def _seal(self, table: sa.Table, row: dict[str, Any], texts: Mapping[str, Any]) -> None:
+        """Add the texts of the newest fact and the salt of its seal, if it has what an erasure removes."""
+        if texts or any(row[name] for name in ERASABLE.get(table, ())):
+            salt = make_salt()
+            row["seal"] = make_seal(table, row, texts, salt)
+            self.rows[t.texts].append({"seq": self.seq, "document": texts, "salt": salt})
 
     def _next(self, at: float) -> None:
         check_stamp(at, self.now)
@@ -360,7 +369,7 @@ class CommitBatch:
         if rows and all(rows[-1][key] == row[key] for key in ("decision_id", "episode_id")):
             rows[-1]["more"] = rows[-1]["seq"] == self.seq - 1
         rows.append(row)
-        self._insert_texts(list_texts(item))
+        self._seal(t.feedback, row, list_texts(item))
         return Receipt(self.seq, self._status(item))
 
     def _count(self, item: Feedback, most: int) -> None:

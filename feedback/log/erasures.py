@@ -3,7 +3,8 @@
 Texts have a table of their own, so to erase them is to remove its rows; `armwise.feedback.log.texts` lists
 them. The facts stay, with arms, probabilities, values of features, costs and values, so that a training log,
 its digests and the evaluations are the same afterwards. Ids of feedback become pseudonyms, by which they are
-still looked up. A later fact on an erased decision is stored without its texts, and so is
+still looked up. The seals of the facts, and the chain over them, stay as they are
+(`armwise.feedback.log.chain`). A later fact on an erased decision is stored without its texts, and so is
 a decision of an erased user or episode that was under way. `docs/reference/texts.md` lists what an erasure
 does to each column.
 """
@@ -290,7 +291,7 @@ def _erase_texts(
 
 
 def _remove(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
-    """Delete texts; in an SQLite file, overwrite them in place by an empty document of the same length.
+    """Delete texts and salts; in an SQLite file, overwrite them in place by empty ones of the same length.
 
     A page that loses many of its rows gets some from its neighbours, and these rows stay on the pages they
     had, where their own erasure would not find them.
@@ -300,7 +301,7 @@ def _remove(connection: sa.Connection, which: sa.ColumnElement[bool]) -> None:
         return
     size = sa.func.length(sa.cast(t.texts.c.document, sa.LargeBinary))
     empty = sa.func.printf("%-*s", size, "{}")
-    connection.execute(sa.update(t.texts).where(which).values(document=empty))
+    connection.execute(sa.update(t.texts).where(which).values(document=empty, salt=" " * t.SALT_CHARS))
 
 
 def _hide_ids(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:

@@ -1,4 +1,4 @@
-"""Write facts as rows of the tables, except for their texts (`armwise.feedback.log.texts`)."""
+"""Write facts as rows of the tables, except for their texts (`armwise.feedback.log.texts`) and seals."""
 
 import hashlib
 from dataclasses import fields
@@ -44,6 +44,7 @@ def decision_row(d: Decision, seq: int, logged_at: float, erased: int | None = N
         "erased": erased,
         "draw_id": d.draw_id,
         "asked_by": d.asked_by,
+        "seal": None,
     }
 
 
@@ -69,6 +70,7 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "cached": e.cached,
         "tokens_by_model": dict(e.tokens_by_model) or None,
         "finish_reason": storable(e.finish_reason)[:LONGEST_FINISH],
+        "seal": None,
     }
 
 
@@ -105,6 +107,7 @@ def observation_row(o: Observation, seq: int) -> dict[str, object]:
         "swapped": o.swapped,
         "answered": o.answer is not None,
         "observed_at": o.observed_at,
+        "seal": None,
     }
 
 
@@ -126,4 +129,5 @@ def feedback_row(f: Feedback, seq: int, early: bool) -> dict[str, object]:
         "key": f.key,
         "rater": f.rater,
         "labels": list_labels(f.content) or None,
+        "seal": None,
     }

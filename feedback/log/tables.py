@@ -6,11 +6,13 @@ decisions    draws, each committed before its answer is sent
 executions   outcomes: at most one row a decision
 feedback     values, retractions of values, and activations: the answer was shown
 observations second answers and grades of a judge, apart from the reward
-texts        what people wrote and read: at most one row a fact, which an erasure removes
+texts        what people wrote and read, and the salt of its seal: at most one row a fact, which an erasure
+             removes
 answer_marks index of the marks of executions, by caller and digest: which answer a request continues
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
-log          one row: number of the tables, last position and latest time of the facts, and the secret that
-             makes draws unpredictable. Every transaction that appends locks it
+log          one row: number of the tables, last position and latest time of the facts, the chain there
+             (`armwise.feedback.log.chain`), and the secret that makes draws unpredictable. Every transaction
+             that appends locks it
 
 Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
@@ -20,8 +22,8 @@ rollups      sums by time or position, and arm, for the console
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
              promotions, prices, alarms, erasures, which learner may write, and more
-versions     policy states at positions of a training log; the bytes of some, a cache: a replay of `examples`
-             gives the others
+versions     policy states at positions of a training log, and the head of the log as they were written; the
+             bytes of some, a cache: a replay of `examples` gives the others
 routers, router_scores          trained routers; their scores of decisions that were made without them
 jobs         off-policy evaluations, and warm starts with digests of all inputs
 keys         API keys, with a hash of the secret
@@ -51,6 +53,12 @@ from armwise.feedback.log.limits import LARGEST, LATEST, Amount, Count, Propensi
 SCHEMA = 1
 """Number of these tables, in `log`. Count it up when one of them changes after the first release."""
 
+NO_FACTS = 64 * "0"
+"""The chain of a log without facts."""
+
+SALT_CHARS = 32
+"""Length of a salt."""
+
 # Named, so that a later schema finds them on both databases.
 metadata = MetaData(
     naming_convention={
@@ -69,6 +77,11 @@ def _position() -> Column[int]:
     return Column("seq", _SEQ, primary_key=True, autoincrement=False)
 
 
+def _seal() -> Column[str]:
+    """The seal of a fact, by `armwise.feedback.log.chain`; NULL: it has nothing that an erasure removes."""
+    return Column("seal", String(64))
+
+
 def _number(name: str = "seq") -> Column[int]:
     """A number that the database assigns."""
     return Column(name, _SEQ, primary_key=True, autoincrement=True)
@@ -81,6 +94,7 @@ log = Table(
     Column("seq", _SEQ, nullable=False),
     Column("at", Double, nullable=False),
     Column("secret", String(64), nullable=False),
+    Column("chain", String(64), nullable=False),
 )
 
 decisions = Table(
@@ -109,6 +123,7 @@ decisions = Table(
     Column("erased", _SEQ),
     Column("draw_id", String(128)),
     Column("asked_by", String(256)),
+    _seal(),
     Index(None, "episode_id", "seq"),
 )
 
@@ -155,6 +170,7 @@ executions = Table(
     Column("cached", Boolean, nullable=False),
     Column("tokens_by_model", JSON),
     Column("finish_reason", String(64), nullable=False),
+    _seal(),
 )
 
 answer_marks = Table(
@@ -183,6 +199,7 @@ feedback = Table(
     Column("key", String(128)),
     Column("labels", JSON),
     Column("rater", String(128)),
+    _seal(),
     UniqueConstraint("id", "kind"),
 )
 
@@ -216,10 +233,17 @@ observations = Table(
     Column("swapped", Boolean, nullable=False),
     Column("answered", Boolean, nullable=False),
     Column("observed_at", Time(), nullable=False),
+    _seal(),
     UniqueConstraint("decision_id", "source", "arm"),
 )
 
-texts = Table("texts", metadata, _position(), Column("document", JSON, nullable=False))
+texts = Table(
+    "texts",
+    metadata,
+    _position(),
+    Column("document", JSON, nullable=False),
+    Column("salt", String(SALT_CHARS), nullable=False),
+)
 
 ticks = Table("ticks", metadata, _position(), Column("at", Time(), nullable=False))
 
@@ -275,6 +299,8 @@ versions = Table(
     Column("arms", JSON),
     Column("arithmetic", Text),
     Column("state", LargeBinary),
+    Column("logged_seq", _SEQ, nullable=False),
+    Column("chain", String(64), nullable=False),
     Index("versions_by_recipe", "recipe", "version"),
     sqlite_autoincrement=True,
 )

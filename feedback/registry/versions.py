@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.errors import RebuiltError
-from armwise.feedback.log import Operation, Store, insert, operations
+from armwise.feedback.log import Operation, Store, chain, insert, operations
 from armwise.feedback.log import tables as t
 from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch
 
@@ -128,7 +128,9 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     """Write a version and prune checkpoints, within a write transaction."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
-    number = insert(connection, t.versions, {**row, "state": state})
+    head = chain.read_head(connection)  # without a lock: facts may be appended meanwhile
+    logged = {"logged_seq": head.seq, "chain": head.chain}
+    number = insert(connection, t.versions, {**row, "state": state, **logged})
     _drop(connection, [kept for kept in connection.scalars(_PRUNABLE) if not is_kept(kept, number)])
     return number
 
@@ -230,6 +232,13 @@ def list_kept(store: Store, recipe: str) -> list[Version]:
     round_ones = [number for number in range(1, newest + 1) if is_kept(number, newest)]
     query = _VERSION.where(_v.recipe == recipe, _v.version.in_(round_ones) | _KEPT)
     return list(_read(store, query.order_by(_v.version)))
+
+
+def list_heads(store: Store) -> dict[str, chain.LogHead]:
+    """Return the head of the log as each version was written, by the version, such as `version 3`."""
+    query = sa.select(_v.version, _v.logged_seq, _v.chain).order_by(_v.version)
+    with store.reading() as connection:
+        return {f"version {number}": chain.LogHead(*head) for number, *head in connection.execute(query)}
 
 
 def counts(store: Store) -> dict[str, int]:

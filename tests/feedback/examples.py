@@ -66,7 +66,7 @@ def write(store: Store, join: str, examples: Sequence[Example]) -> None:
                 sa.insert(t.decisions),
                 [facts.decision_row(x.decision, x.seq, x.decision.decided_at) for x in examples],
             )
-            documents = [{"seq": x.seq, "document": list_texts(x.decision)} for x in examples]
+            documents = [{"seq": x.seq, "document": list_texts(x.decision), "salt": ""} for x in examples]
             connection.execute(sa.insert(t.texts), documents)
             executions = [
                 Execution(

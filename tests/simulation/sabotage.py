@@ -188,6 +188,17 @@ SABOTAGE = {
         "                gone = fact.decision_id in stored.erased\n",
         "            case Execution() | Observation():\n                gone = False\n",
     ),
+    "chain: what an erasure removes is in it": Sabotage(
+        "feedback/log/chain.py",
+        '_UNCHAINED = (*ERASABLE[t.decisions], "erased")',
+        '_UNCHAINED = ("erased",)',
+    ),
+    "chain: a commit without the last fact of the one before": Sabotage(
+        BATCH,
+        "        return fold(self.chain, self.rows)\n",
+        "        rows = {table: some[:-1] or some for table, some in self.rows.items()}\n"
+        "        return fold(self.chain, rows)\n",
+    ),
     "erasure: bytes stay in the file": Sabotage(
         "feedback/log/sqlite.py", "secure_delete=ON", "secure_delete=OFF"
     ),

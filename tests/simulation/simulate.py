@@ -19,7 +19,8 @@ from armwise.agent.learning import verify_states
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.drift import Monitor
 from armwise.feedback.log import Store
-from armwise.feedback.registry import KeyLimits, KeySettings, keys
+from armwise.feedback.log.chain import verify_chain
+from armwise.feedback.registry import KeyLimits, KeySettings, keys, versions
 from armwise.feedback.registry.jobs import LEASE_S
 from armwise.feedback.training_log import read_learned_examples
 from tests.simulation import connections, disk, laws
@@ -379,6 +380,12 @@ class Simulation:
             if not state.equal:
                 yield Fault("rebuilt", str(state))
 
+    def _fold(self, config: AppConfig) -> Iterator[Fault]:
+        """Fold the chain of the log again, and compare it with what each version has of it."""
+        with contextlib.closing(Store(config.database_url, config.reward.join)) as store:
+            report = verify_chain(store, versions.list_heads(store), lambda *_: None)
+        yield from (Fault("chain", change) for change in report.changes)
+
     def _detect(self, config: AppConfig) -> Iterator[tuple[str, int]]:
         """Read the training log in one go, and yield subject and position of each change."""
         rule, monitor = config.reward, Monitor(config.reward)
@@ -476,6 +483,7 @@ class Simulation:
                 faults += find_other_prices(tables, calm_from)
         faults += find_other_alarms(tables, self._detect(config))
         faults += self._rebuild(config)
+        faults += self._fold(config)
         with self._opened() as connection:
             faults += [Fault("law", what) for what in laws.read_broken(connection)]
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

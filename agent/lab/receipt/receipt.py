@@ -93,6 +93,13 @@ class StatedOutcomes(_Document):
     abandoned: Number | None
 
 
+class StatedHead(_Document):
+    """The head of the log; see `armwise.feedback.log.chain`."""
+
+    seq: Number = Field(description="Position of its last fact.")
+    chain: str = Field(pattern="^[0-9a-f]{64}$", description="Hash over all facts up to there.")
+
+
 class SavingsReceipt(_Document):
     """A statement of savings and quality, and all that is needed to compute it again from the log."""
 
@@ -111,6 +118,9 @@ class SavingsReceipt(_Document):
     rule: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the rule of quality.")
     figures: Figures
     outcomes: StatedOutcomes | None = None
+    head: StatedHead | None = Field(
+        default=None, description="LogHead of the log as it was read; null for a file or a service."
+    )
 
     @property
     def settlement(self) -> Settlement:
@@ -160,6 +170,7 @@ def make_receipt(
         rule=digest_rule(traffic.rule),
         figures=Figures(**asdict(comparison)),
         outcomes=None if outcomes is None else StatedOutcomes(**asdict(outcomes)),
+        head=None if traffic.head is None else StatedHead(**asdict(traffic.head)),
     )
 
 

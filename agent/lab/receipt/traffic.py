@@ -25,6 +25,7 @@ from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.events import LABELS, Mode, Status
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
+from armwise.feedback.log.chain import LogHead, read_head
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Sessions, Settlement
 from armwise.feedback.reward import RewardRule
@@ -75,6 +76,7 @@ class LoggedTraffic:
         rule: The rule of quality.
         settled: Time before which decisions are settled, seconds since the epoch; infinite: all are.
         complete: Whether decisions without feedback, forced ones and those that were given up are on record.
+        head: LogHead of the log before it was read; None: it was not read from the log itself.
     """
 
     source: str
@@ -82,6 +84,7 @@ class LoggedTraffic:
     rule: RewardRule
     settled: float
     complete: bool
+    head: LogHead | None = None
 
     @property
     def settlement(self) -> Settlement:
@@ -180,12 +183,14 @@ def read_store(
     """
     rule, source = _quality(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
+    with store.reading() as connection:
+        head = read_head(connection)
     for without in (rollups.NOT_SERVED, (LABELS,)):
         read = read_decisions(
             store, rule, since, without=without, distributions=True, on_progress=on_progress
         )
         if parts := [part for part in read if len(part)]:
-            return LoggedTraffic(source, concatenate(parts), rule, before, complete=True)
+            return LoggedTraffic(source, concatenate(parts), rule, before, complete=True, head=head)
     raise NoTrafficError(f"{source}: it has no decision yet")
 
 

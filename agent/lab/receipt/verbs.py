@@ -8,6 +8,7 @@ import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
+from armwise.agent.cli.whole_log import verify_log
 from armwise.agent.lab.receipt.knowledge import Remark, assess
 from armwise.agent.lab.receipt.receipt import (
     SavingsReceipt,
@@ -22,6 +23,7 @@ from armwise.agent.lab.receipt.receipt import (
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
 from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
 from armwise.feedback.jsonl import ExchangeError, appearing
+from armwise.feedback.log.chain import LogHead
 from armwise.feedback.ope.noninferiority import NothingComparableError
 
 if TYPE_CHECKING:
@@ -143,6 +145,8 @@ def _write(receipt: SavingsReceipt, output: Path | None, badge: Path | None) -> 
 def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = CONFIG) -> None:
     """Compute a receipt again from a log, and print whether it is the same; exit with 1 where it differs.
 
+    Where that is the log of a configuration, verify its chain, too.
+
     Args:
         path: The receipt.
         log: A file, or the address of a service; None: the log of a configuration.
@@ -157,6 +161,11 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
             errors.print(difference, style="red", **PLAIN)
         if differences:
             errors.print(f"{path} differs from what {traffic.source} gives.", style="red", **PLAIN)
+        else:
+            console.print(f"match: {receipt.rows:,} decisions give what {path} states.", **PLAIN)
+            console.print(write_sentence(receipt), **PLAIN)
+        if log is None:
+            head = receipt.head
+            verify_log(config, {} if head is None else {str(path): LogHead(head.seq, head.chain)})
+        if differences:
             raise typer.Exit(1)
-        console.print(f"match: {receipt.rows:,} decisions give what {path} states.", **PLAIN)
-        console.print(write_sentence(receipt), **PLAIN)

@@ -1,4 +1,4 @@
-"""The verbs on the log of a service: backup, erase, key list."""
+"""The verbs on the log of a service: backup, verify --log, erase, key list."""
 
 import sqlite3
 import time
@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 from typer.testing import CliRunner
 
 from armwise.agent.cli.console import console
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
-from armwise.feedback.log import Store, erasures
-from armwise.feedback.registry import keys, usage
+from armwise.feedback.log import Store, chain, erasures
+from armwise.feedback.log import tables as t
+from armwise.feedback.registry import Version, keys, usage, versions
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
 from tests.feedback.conftest import decision
+
+DRAFT = Version(
+    *(0, None, "r", "j", {"kind": "uniform", "params": {}}, 3, 5, versions.digest_state(b"state"), 0, 2.0)
+)
+"""A version that was not published yet."""
 
 
 @pytest.fixture
@@ -55,6 +62,30 @@ def test_a_backup_has_the_log(config: Path, tmp_path: Path) -> None:
     assert f"{copy}: 3 decisions, " in printed
     with closing(sqlite3.connect(copy)) as log:
         assert log.execute("SELECT count(*) FROM decisions").fetchone() == (3,)
+
+
+# -- verify --log --------------------------------------------------------------------------------
+
+
+def test_a_log_is_unchanged_until_somebody_changes_it(filled: AppConfig, config: Path) -> None:
+    with closing(Store(filled.database_url)) as store:
+        versions.publish_beside(store, DRAFT, b"state")
+        with store.reading() as connection:
+            head = chain.read_head(connection)
+    printed = run("verify", "--log", "-c", config)
+    assert f"the log is unchanged: {head.seq} facts, 1 versions, head {head.chain}" in printed
+    with closing(Store(filled.database_url)) as store, store.writing() as connection:
+        connection.execute(sa.update(t.executions).values(usd=7.0))
+    printed = run("verify", "--log", "-c", config, code=1)
+    assert (
+        f"a fact between positions 1 and {head.seq} was changed, removed or added: version 1 has" in printed
+    )
+    assert "unchanged" not in printed
+
+
+@pytest.mark.parametrize("words", [[], ["d1", "--log"]])
+def test_verify_needs_one_thing_to_verify(words: list[str]) -> None:
+    assert "either --log or one decision or receipt was expected" in run("verify", *words, code=2)
 
 
 # -- erase ---------------------------------------------------------------------------------------

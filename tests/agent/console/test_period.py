@@ -240,8 +240,8 @@ def publish(store: Store, recipes: Mapping[int, str]) -> None:
         for version, recipe in recipes.items():
             connection.exec_driver_sql(
                 'INSERT INTO versions (version, recipe, "join", policy, examples_seq, applied_seq, digest, '
-                "epoch, created_at) "
-                f"VALUES ({version}, '{recipe}', 'j', '{{}}', 0, 0, 'd{version}', 900, 0.0)"
+                "epoch, created_at, logged_seq, chain) "
+                f"VALUES ({version}, '{recipe}', 'j', '{{}}', 0, 0, 'd{version}', 900, 0.0, 0, 'c')"
             )
 
 

@@ -84,6 +84,7 @@ def test_sets_that_were_live_are_listed_from_the_oldest_on(store: Store) -> None
 def versions(store: Store, *brought: Sequence[str] | None) -> None:
     """Publish versions that bring arms or none, numbered from 1."""
     row = {"recipe": "r", "join": "j", "policy": {}, "examples_seq": 0, "applied_seq": 0, "digest": "d"}
+    row |= {"logged_seq": 0, "chain": t.NO_FACTS}
     epoch = take_epoch(store, "test", 0.0)
     with store.writing() as connection:
         for arms in brought:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from armwise.feedback.errors import SupersededError
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, chain
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry.versions import (
     Version,
@@ -20,6 +20,7 @@ from armwise.feedback.registry.versions import (
     find,
     is_kept,
     latest,
+    list_heads,
     list_kept,
     list_kept_upto,
     page,
@@ -28,6 +29,8 @@ from armwise.feedback.registry.versions import (
     restore_state,
 )
 from armwise.feedback.training_log import take_epoch
+from tests.feedback.conftest import decision, execution
+from tests.postgres import Server
 
 KEPT_CHECKPOINTS = 20
 """Newest versions that all keep their checkpoints."""
@@ -54,6 +57,29 @@ def test_a_published_version_is_read_back_as_it_was_with_its_number(store: Store
     number = publish(store, version, b"state")
     assert latest(store) == replace(version, version=number)
     assert checkpoint(store, number) == b"state"
+
+
+def test_a_version_has_the_head_of_the_log_as_it_was_written(store: Store) -> None:
+    heads = []
+    for number in range(3):
+        with store.reading() as connection:
+            heads.append(chain.read_head(connection))
+        publish(store, draft(store), b"state")
+        store.append([decision(f"d{number}"), execution(f"d{number}")])
+    assert list_heads(store) == {f"version {number}": head for number, head in enumerate(heads, 1)}
+    assert [head.seq for head in heads] == [0, 2, 4]
+
+
+def test_a_version_is_written_while_an_append_holds_the_head(postgres: Server) -> None:
+    store = Store(postgres.fresh())
+    store.append([decision("d1")])
+    version = draft(store)
+    with store.engine.begin() as appending:
+        appending.execute(sa.select(t.log.c.seq).with_for_update())
+        publish(store, version, b"state")
+    ((_, head),) = list_heads(store).items()
+    assert head.seq == 1
+    store.close()
 
 
 def test_numbers_rise_and_the_newest_is_found(store: Store) -> None:

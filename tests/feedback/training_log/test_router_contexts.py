@@ -28,6 +28,7 @@ RULE = RewardRule(metrics={"right": Metric()})
 def published(store: Store, *routers: str | None) -> None:
     """Publish a version for each router, numbered from 1."""
     row = {"recipe": "r", "join": "j", "policy": {}, "examples_seq": 0, "applied_seq": 0, "digest": "d"}
+    row |= {"logged_seq": 0, "chain": t.NO_FACTS}
     epoch = take_epoch(store, "test", 0.0)
     with store.writing() as connection:
         for router in routers:

@@ -31,7 +31,7 @@ from armwise.agent.lab.receipt.receipt import LARGEST_FILE, Figures, StatedOutco
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, chain
 from armwise.feedback.log import tables as t
 from armwise.feedback.ope.noninferiority import Settlement, Unsaid
 from armwise.feedback.reward import Metric, Prices, RewardRule
@@ -580,7 +580,33 @@ def test_the_receipt_of_the_own_log_is_kept(config: Path, store: Store, tmp_path
     assert read_kept(settings) == receipt
     elsewhere = settings.model_copy(update={"log_url": "sqlite:///other.db"})
     assert read_kept(elsewhere) is None, "another log"
-    assert "match: " in run(path, "-c", config, verb="verify")
+    printed = run(path, "-c", config, verb="verify")
+    assert "match: " in printed
+    assert receipt.head is not None
+    assert (
+        f"the log is unchanged: {receipt.head.seq:,} facts, 0 versions, head {receipt.head.chain}" in printed
+    )
+
+
+def test_a_receipt_finds_what_was_changed_even_if_the_log_says_nothing(
+    config: Path, store: Store, tmp_path: Path
+) -> None:
+    fill(store, WORLD, 700, seed=6)
+    path = tmp_path / "receipt.json"
+    run("-c", config, "-o", path)
+    fill(store, WORLD, 1, seed=1, first=60_000, prefix="later")
+    with store.writing() as connection:  # nothing that a receipt is computed from
+        connection.execute(sa.update(t.decisions).where(t.decisions.c.id == "d400").values(asked_by="k2"))
+        facts = {
+            table: connection.execute(sa.select(table)).mappings().all()
+            for table in (t.decisions, t.executions, t.feedback, t.observations, t.ticks)
+        }
+        connection.execute(sa.update(t.log).values(chain=chain.fold(t.NO_FACTS, facts)))
+    run("--log", "-c", config, verb="verify")
+    printed = run(path, "-c", config, code=1, verb="verify")
+    head = read_receipt(path).head
+    assert head is not None
+    assert f"the chain of {path} at position {head.seq:,} was changed" in printed
 
 
 def test_the_own_log_is_compared_with_the_baseline_of_the_configuration(config: Path, store: Store) -> None:
@@ -727,4 +753,6 @@ def test_a_decision_that_a_log_lost_is_a_difference(config: Path, store: Store, 
     run("-c", config, "-o", path)
     with store.writing() as connection:
         connection.execute(sa.delete(t.executions).where(t.executions.c.decision_id == "d400"))
-    assert "digest: " in run(path, "-c", config, code=1, verb="verify")
+    printed = run(path, "-c", config, code=1, verb="verify")
+    assert "digest: " in printed
+    assert "there is no fact at position " in printed
