@@ -65,6 +65,9 @@ class Local:
         """Yield the answer."""
         return self._host.stream(prompt, tracing.carry())
 
+    async def close(self) -> None:
+        """Do nothing: it holds no connection."""
+
 
 class _Receiver(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
