@@ -158,7 +158,7 @@ def publish(service: Service, n: int) -> None:
     versions.publish(store, other.draft(state, n, 3 * n, None, epoch, START), state)
     with store.writing() as connection:  # those that pages ask for
         for number, kept in enumerate(states, 1):
-            versions.store_checkpoint(connection, number, kept)
+            versions.restore_state(connection, number, kept)
 
 
 def pages(n: int, recipe: str) -> Iterator[tuple[str, str]]:
