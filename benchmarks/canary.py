@@ -33,6 +33,7 @@ from armwise.agent.lab.warmstart.canary import (
     first_share,
     next_step,
 )
+from armwise.agent.policies import Exploration
 from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import GateSpec, judge
@@ -168,7 +169,7 @@ def run(
 ) -> tuple[str, int, float]:
     """Return how a canary ends (`promote`, `end` or `wait`), after how many decisions, and at which cost."""
     course = Course(world, rng, automatic)
-    first = first_share(FLOOR, len(ARMS))
+    first = first_share(Exploration(FLOOR * len(ARMS)), len(ARMS))
     share, look = first if automatic else 0.0, FIRST_LOOK
     while course.n < length:
         course.decide(look - course.n, share)

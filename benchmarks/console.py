@@ -41,7 +41,7 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import dumps
 from armwise.feedback.log.texts import list_texts
 from armwise.feedback.registry import versions
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log import rollups, take_epoch
 from benchmarks.http_load import connect, request
 from tests.agent.browsing import listening
 from tests.agent.fakes import Service
@@ -140,6 +140,7 @@ def fill(url: str, n: int, join: str) -> None:
 def publish(service: Service, n: int) -> None:
     """Publish versions that have learned a little of the log, and a candidate of another recipe."""
     recipe, store, rng = Recipe.from_config(service.config), service.replica.store, np.random.default_rng(1)
+    epoch = take_epoch(store, "benchmark", START + DAYS * 86400.0)
     policy = recipe.build(list(service.config.actions))
     states = []
     for parent in (None, 1):
@@ -147,18 +148,18 @@ def publish(service: Service, n: int) -> None:
             decision, _, value = turn(i, n, rng)
             policy.learn(decision, value.value or 0.0)
         states.append(state := policy.save())
-        versions.publish(store, recipe.draft(state, n, 3 * n, parent, 1, START), state)
-    draft = recipe.draft(state, n, 3 * n, 2, 1, START)
+        versions.publish(store, recipe.draft(state, n, 3 * n, parent, epoch, START), state)
+    draft = recipe.draft(state, n, 3 * n, 2, epoch, START)
     row = {name: getattr(draft, name) for name in versions.Version.__slots__ if name != "version"}
     row |= {"logged_seq": 0, "chain": t.NO_FACTS}
     with store.writing() as connection:  # as of a learner that published one a minute, most without states
         connection.execute(sa.insert(t.versions), [row] * (VERSIONS - 2))
-    versions.publish(store, recipe.draft(state, n, 3 * n, VERSIONS, 1, START), state)
+    versions.publish(store, recipe.draft(state, n, 3 * n, VERSIONS, epoch, START), state)
     other = Recipe(PolicySpec(kind="linucb", params={"ridge": 1.0}), service.config.reward)
-    versions.publish(store, other.draft(state, n, 3 * n, None, 1, START), state)
+    versions.publish(store, other.draft(state, n, 3 * n, None, epoch, START), state)
     with store.writing() as connection:  # those that pages ask for
         for number, kept in enumerate(states, 1):
-            versions.store_checkpoint(connection, number, kept)
+            versions.restore_state(connection, number, kept)
 
 
 def pages(n: int, recipe: str) -> Iterator[tuple[str, str]]:

@@ -17,11 +17,16 @@ Last, the time that SHA-256 takes for a gigabyte, and for the home.
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.agent.derived import DAMAGES, Home, Warnings, damage
 
@@ -99,4 +104,4 @@ def hashed(path: Path, mib: int = 1024) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

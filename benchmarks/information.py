@@ -144,6 +144,17 @@ class Recorded:
         steps = int(self._questions.steps[row, column])
         return Retrieval(tuple(Passage(name, "", f"found by {arm}") for name in ids), steps=steps)
 
+    async def recall(self, arm: str, query: Query, k: int) -> None:
+        """Return nothing: no search is cached."""
+
+    async def is_restricted(self) -> bool:
+        """Return that every caller may see all passages."""
+        return False
+
+    async def passages(self, ids: Sequence[str]) -> list[Passage]:
+        """Raise: no passage is read again."""
+        raise NotImplementedError
+
     async def vectors(self, backbone: str, ids: Sequence[str]) -> Embeddings:
         """Raise: no router reads them."""
         raise NotImplementedError
@@ -270,7 +281,8 @@ async def replayed(
         await replica.refresh()
         for n, row in enumerate(order):
             text = questions.texts[row]
-            ask = Ask(f"q-{n}", text, ({"role": "user", "content": text},), len(questions.passages[row][1]))
+            messages = ({"role": "user", "content": text},)
+            ask = Ask(f"q-{n}", text, messages, k=len(questions.passages[row][1]))
             async for event in replica.turns.turn(ask):
                 if isinstance(event, Finished):
                     at = questions.arms.index(event.execution.served or "none")

@@ -29,6 +29,8 @@ from armwise.arms.corpus import ingest
 from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare
 
+TEMPLATE = Path(__file__).parents[1] / "agent/config/template.yaml"
+
 Recalls = dict[str, dict[str, float]]
 """Arm to data set to mean recall in [0, 1]; the data set `all` is the mean over questions."""
 
@@ -106,9 +108,7 @@ def show(ours: Recalls, theirs: Recalls, took_ms: Mapping[str, float], resources
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Folder with the corpus and the queries.")],
-    config: Annotated[Path, typer.Option(help="Configuration of arms and backbones.")] = Path(
-        "agent/config/template.yaml"
-    ),
+    config: Annotated[Path, typer.Option(help="Configuration of arms and backbones.")] = TEMPLATE,
     home: Annotated[Path, typer.Option(help="Folder of corpus and indexes.")] = Path(".retrieval"),
     k: Annotated[int, typer.Option("-k", help="Passages that an arm may return.")] = 4,
 ) -> None:

@@ -1,17 +1,17 @@
 """How far off are clipped, switched and shrunk estimates, by the rule that chose their parameter?
 
-    python benchmarks/shrinkage.py [simulations]
+    python benchmarks/shrinkage.py [300]
 
 Each simulation invents a world of eight kinds of questions and six arms, lets a policy
 with a floor log n decisions that earn 0 or 1, and estimates the value of another one,
 which is known. Predictions are the mean reward of each arm, cross-fitted: a poor model.
 """
 
-import sys
 from collections import defaultdict
-from typing import get_args
+from typing import Annotated, get_args
 
 import numpy as np
+import typer
 
 from armwise.feedback.arrays import Floats
 from armwise.feedback.ope import Sample
@@ -64,7 +64,9 @@ def simulate(n: int, floor: float, rng: np.random.Generator) -> dict[str, float]
     return {name: value - truth for name, value in values.items()}
 
 
-def main(simulations: int) -> None:
+def main(
+    simulations: Annotated[int, typer.Argument(help="Logs of each floor and size.", min=1)] = 300,
+) -> None:
     """Print the root mean square error by estimate, floor and size of the log."""
     rng = np.random.default_rng(2020)
     settings = [(floor, n) for floor in (0.002, 0.02, 0.05) for n in (300, 3000, 20_000)]
@@ -81,4 +83,4 @@ def main(simulations: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    typer.run(main)

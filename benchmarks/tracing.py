@@ -65,6 +65,9 @@ class Local:
         """Yield the answer."""
         return self._host.stream(prompt, tracing.carry())
 
+    async def close(self) -> None:
+        """Do nothing: it holds no connection."""
+
 
 class _Receiver(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -160,7 +163,7 @@ async def measure(folder: Path, port: int, rounds: int, turns: int, console: Con
         title=f"{rounds} rounds of {turns} turns",
     )
     async with app.router.lifespan_context(app):
-        while not app.state.service.ready:
+        while not app.state.replica.ready:
             await asyncio.sleep(0.1)
         for path in BODIES:
             times_by_name: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}

@@ -1,6 +1,6 @@
 """Two models, of which the dear one is better on hard questions only: who gets the easy ones?
 
-    python benchmarks/two_models.py [--rated 0.05 --wrong 0.1]
+    python benchmarks/two_models.py [--rated 0.05 --wrong 0.1] [--orders 20]
     python benchmarks/two_models.py --rated 0.05 --wrong 0.1 --table TABLES/routellm.csv --large gpt4
 
 Half of 3,000 questions are short, and both models answer .9 of them right; half are long, with numbers, and
@@ -48,8 +48,8 @@ POLICIES = (
     "baseline, explore .1",
 )
 
-QUESTIONS, LATE, ORDERS = 3000, 2500, 20
-"""Questions of an order, the first that counts as late, and orders."""
+QUESTIONS, LATE = 3000, 2500
+"""Questions of an order, and the first that counts as late."""
 
 SPAN, FOUND = 200, 0.9
 """Questions over which the share of right draws is taken, and the share at which the models are found."""
@@ -163,6 +163,7 @@ def main(
     wrong: Annotated[float, typer.Option(help="Share of ratings that are wrong.")] = 0.0,
     table: Annotated[Path | None, typer.Option(help="A table of `outcome_tables.py`.")] = None,
     large: Annotated[str, typer.Option(help="The arm of the table to compare with.")] = "large",
+    orders: Annotated[int, typer.Option(min=2, help="Orders of the questions.")] = 20,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = len(os.sched_getaffinity(0)),
 ) -> None:
     """Print a row for each policy, and for each gap of the simulation."""
@@ -172,12 +173,12 @@ def main(
             print(f"| policy | lead over {large} | worst order |\n| --- | ---: | ---: |")
             for policy in POLICIES:
                 task = partial(replay, policy, table, large, **ratings)
-                print(f"| {policy} | {describe_lead(np.array([*pool.map(task, range(ORDERS))]))}", flush=True)
+                print(f"| {policy} | {describe_lead(np.array([*pool.map(task, range(orders))]))}", flush=True)
             return
         heads = "extra cost", "policy", "large on easy", "large on hard", "found", "lead over large", "worst"
         print(f"| {' | '.join(heads)} |\n| ---: | --- | ---: | ---: | ---: | ---: | ---: |")
         for gap, policy in product(GAPS, POLICIES):
-            runs = np.array([*pool.map(partial(simulate, policy, gap, **ratings), range(ORDERS))])
+            runs = np.array([*pool.map(partial(simulate, policy, gap, **ratings), range(orders))])
             easy, hard, *_ = runs.mean(0)
             shares = f"| {gap} | {policy} | {easy:.2f} | {hard:.2f} | {np.median(runs[:, 3]):,.0f} |"
             print(f"{shares} {describe_lead(runs[:, 2])}", flush=True)
