@@ -1,13 +1,14 @@
 """Judged pairs: what is drawn, what the intervals hold, and when a verdict is given."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from armwise.feedback.arrays import Floats
+from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.ope import confidence_sequences, pairs
 from armwise.feedback.ope.pairs import JudgedPairs, Word
 
@@ -33,7 +34,7 @@ def world(share_alike: float, difference: float, sizes: tuple[int, ...], seed: i
     return found
 
 
-def draw_values(table: list[Floats], n: int, seed: int) -> tuple[Floats, Floats]:
+def draw_values(table: list[Floats], n: int, seed: int) -> tuple[Floats, Integers]:
     drawn = pairs.draw(tuple(map(len, table)), n, seed)
     groups, members = drawn.group.tolist(), drawn.member.tolist()
     return np.array([table[g][m] for g, m in zip(groups, members, strict=True)]), drawn.group
@@ -135,7 +136,7 @@ def test_an_unknown_verdict_counts_against_either_claim() -> None:
 @pytest.mark.parametrize(
     "bad", [{"value": [1.5]}, {"value": []}, {"labels": np.zeros(2)}, {"labels": np.array([2.0])}]
 )
-def test_impossible_pairs_are_refused(bad: dict[str, object]) -> None:
+def test_impossible_pairs_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"value|labels"):
         judged(np.array(bad.pop("value", [0.0])), **bad)
 
