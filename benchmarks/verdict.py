@@ -1,12 +1,12 @@
 """Are the verdicts of `armwise prove --challenger` true, and how many pairs do they take?
 
     python benchmarks/outcome_tables.py FOLDER TABLES
-    python benchmarks/verdict.py TABLES [--runs 100] [--pairs 1500]
+    python benchmarks/verdict.py TABLES [--runs 20] [--pairs 2000]
 
-Each table has the scores of several arms on the same questions. The best arm is the reference, and three
-others are challengers: the next best one, the median one, and the next best one made to lose just more than
-the margin of 5 points, the hardest case for a false `switch`. A pair is better or worse if the scores differ
-by more than a twentieth of their range.
+Each table has the scores of several arms on the same questions. The best arm is the reference, and four
+others are challengers: the next best one, the median one, and the next best one made as good, or made to lose
+just more than the margin, the hardest case for a false `switch`. A pair is better or worse if the scores
+differ by more than a twentieth of their range.
 
 A judge sees the pairs. One is exact, two err in 10 and 25 % of the pairs, one names the first answer in 30 %
 of the pairs, and one the longer answer, which four of five times is that of the challenger. The last is also
@@ -37,16 +37,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from armwise.feedback.arrays import Floats
 from armwise.feedback.ope import pairs
-from armwise.feedback.ope.confidence_sequences import bound_mean
+from armwise.feedback.ope.confidence_sequences import compute_lower_ends
 
-MARGIN, TIE = 0.05, 0.05
+MARGIN, TIE = 0.1, 0.05
 """Accepted loss, and the part of the range of scores up to which two are alike."""
 
 PLAIN = 143
 """Pairs after which others print a share."""
 
-JUST_BEYOND = 0.055
-"""Loss of the challenger that is made to lose just more than the margin."""
+BEYOND = 0.005
+"""Loss beyond the margin of the challenger that is made to lose just more."""
+
+CHALLENGERS = ("next best", "median", "as good", "just beyond")
 
 PLACE, LENGTH, LONGER = 0.3, 0.3, 0.8
 """How often a judge follows place or length, and how often the challenger writes the longer answer."""
@@ -85,13 +87,23 @@ def list_challengers(scores: Floats, rng: np.random.Generator) -> dict[str, Floa
         "median": scores[:, order[len(order) // 2]] - scores[:, order[0]],
     }
     truths = {name: np.where(np.abs(gap) > TIE, np.sign(gap), 0.0) for name, gap in gaps.items()}
-    beyond = truths["next best"].copy()
-    sign = -1.0 if beyond.mean() > -JUST_BEYOND else 1.0
-    for at in rng.permutation(len(beyond)):
-        if sign * (beyond.mean() + JUST_BEYOND) >= 0.0:
+    next_best = truths["next best"]
+    return {
+        **truths,
+        "as good": shift(next_best, 0.0, rng),
+        "just beyond": shift(next_best, -MARGIN - BEYOND, rng),
+    }
+
+
+def shift(truth: Floats, mean: float, rng: np.random.Generator) -> Floats:
+    """Return a truth in which random questions are better, or worse, until their mean is right."""
+    shifted = truth.copy()
+    sign = 1.0 if truth.mean() < mean else -1.0
+    for at in rng.permutation(len(shifted)):
+        if sign * (shifted.mean() - mean) >= 0.0:
             break
-        beyond[at] = max(min(beyond[at] + sign, 1.0), -1.0)
-    return {**truths, "just beyond": beyond}
+        shifted[at] = max(min(shifted[at] + sign, 1.0), -1.0)
+    return shifted
 
 
 def judge(name: str, truth: Floats, rng: np.random.Generator) -> tuple[Floats, float]:
@@ -130,13 +142,13 @@ def bound(value: Floats, labels: Floats | None) -> tuple[Floats, Floats]:
     """Return the lower and the upper end after each pair, the first of which may be labelled."""
     errors = pairs.ERROR * pairs.LOWER_SHARE, pairs.ERROR * pairs.UPPER_SHARE
     if labels is None:
-        return bound_mean(value, 1.0, errors[0], moves=False), -bound_mean(
+        return compute_lower_ends(value, 1.0, errors[0], moves=False), -compute_lower_ends(
             -value, 1.0, errors[1], moves=False
         )
     gap, ends = labels - value[: len(labels)], list[Floats]()
     for sign, error in zip((1.0, -1.0), errors, strict=True):
-        of_judge = bound_mean(sign * value, 1.0, error / 2.0, moves=False)
-        of_gap = bound_mean(sign * gap, 2.0, error / 2.0, moves=False)
+        of_judge = compute_lower_ends(sign * value, 1.0, error / 2.0, moves=False)
+        of_gap = compute_lower_ends(sign * gap, 2.0, error / 2.0, moves=False)
         ends.append(sign * (of_judge + np.concatenate([of_gap, np.full(len(value) - len(gap), of_gap[-1])])))
     return ends[0], ends[1]
 
@@ -174,8 +186,8 @@ def describe(name: str, challenger: str, found: Runs, most: int) -> str:
 
 def main(
     tables: Annotated[Path, typer.Argument(help="Folder of `outcome_tables.py`.")],
-    runs: Annotated[int, typer.Option(min=1, help="Runs of each judge on each challenger of a table.")] = 100,
-    most: Annotated[int, typer.Option("--pairs", min=PLAIN, help="Most pairs of a run.")] = 1500,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each judge on each challenger of a table.")] = 20,
+    most: Annotated[int, typer.Option("--pairs", min=PLAIN, help="Most pairs of a run.")] = 2000,
 ) -> None:
     """Print the table."""
     paths = sorted(tables.glob("*.csv"))
@@ -190,7 +202,7 @@ def main(
     )
     print(f"{'judge':16}{'challenger':13}{'judged':>13}{'true':>9}{'verdict':>10}{'pairs':>10}{'share':>9}")
     for name in JUDGES:
-        for challenger in ("next best", "median", "just beyond"):
+        for challenger in CHALLENGERS:
             print(describe(name, challenger, found[name, challenger], most))
 
 

@@ -245,7 +245,7 @@ def _lower_of_units(evidence: Evidence, starts: Integers, most: int, error: floa
     return max(bound, -1.0), total / n_units
 
 
-def bound_mean(
+def compute_lower_ends(
     values: Floats, scale: float, error: float, *, rows: Integers | None = None, moves: bool = True
 ) -> Floats:
     """Bound a mean from below at all rows at once, from values that estimate it without bias.
@@ -264,7 +264,7 @@ def bound_mean(
     Raises:
         ValueError: A value is below `-scale` or not a number, or the error is not in (0, 1).
 
-    >>> bound_mean(np.tile([1.0, 0.0], 500), 1.0, 0.05, rows=np.array([10, 1_000])).round(3).tolist()
+    >>> compute_lower_ends(np.tile([1.0, 0.0], 500), 1.0, 0.05, rows=np.array([10, 1_000])).round(3).tolist()
     [-0.219, 0.422]
     """
     refuse("value", values, values >= -scale * (1.0 + _ROUNDING), f"at least {-scale:g}")

@@ -2,8 +2,8 @@
 
     sizes of classes --draw--> RequestDraws --a judge--> JudgedPairs --compare(margin)--> PairsComparison
 
-The value of a pair is 1 if the challenger is better than the reference, -1 if it is worse, 0 if they are
-alike, and between them if two verdicts differ. A point of 100 is a hundredth of that. All ends are confidence
+The value of a pair is 1 if the challenger is better than the reference, -1 if it is worse, 0 if neither is,
+and between them if two verdicts differ. A point of 100 is a hundredth of that. All ends are confidence
 sequences (`armwise.feedback.ope.confidence_sequences`): one may look after every pair. They share an error of
 `ERROR`, so that all of them hold together, for all classes and at all looks.
 
@@ -140,7 +140,7 @@ class GroupComparison:
     Attributes:
         pairs: Number of draws.
         difference: The challenger minus the reference, in [-1, 1].
-        no_worse: Share of the requests in which the challenger is better or alike.
+        no_worse: Share of the requests in which the challenger is not worse.
     """
 
     pairs: int
@@ -186,14 +186,14 @@ def compare(pairs: JudgedPairs) -> PairsComparison:
     other = ERROR * (1.0 - LOWER_SHARE - UPPER_SHARE) / ends
     errors = ERROR * LOWER_SHARE, ERROR * UPPER_SHARE
     weight, reach = pairs.weights[pairs.group], float(pairs.weights.max())
-    difference = by_judge = _bound(pairs.value, weight, reach, errors, moves=pairs.moves)
+    difference = by_judge = _compute_ends(pairs.value, weight, reach, errors, moves=pairs.moves)
     if pairs.labels is not None:
-        difference = _bound_labelled(pairs, weight, reach, errors)
+        difference = _compute_labelled_ends(pairs, weight, reach, errors)
     known = ~np.isnan(pairs.value)
     no_worse = np.where(known, np.where(pairs.value >= 0.0, 1.0, -1.0), np.nan)
 
-    def bound_share(rows: slice | Integers, of_rows: Floats, most: float) -> Ends:
-        found = _bound(no_worse[rows], of_rows, most, (other, other), moves=pairs.moves)
+    def compute_share(rows: slice | Integers, of_rows: Floats, most: float) -> Ends:
+        found = _compute_ends(no_worse[rows], of_rows, most, (other, other), moves=pairs.moves)
         estimate, low, high = ((1.0 + end) / 2.0 for end in found)
         return estimate, low, high
 
@@ -204,17 +204,19 @@ def compare(pairs: JudgedPairs) -> PairsComparison:
         groups.append(
             GroupComparison(
                 len(rows),
-                _bound(pairs.value[rows], alone, 1.0, (other, other), moves=pairs.moves),
-                bound_share(rows, alone, 1.0),
+                _compute_ends(pairs.value[rows], alone, 1.0, (other, other), moves=pairs.moves),
+                compute_share(rows, alone, 1.0),
             )
             if len(rows)
             else None
         )
-    whole = GroupComparison(len(weight), difference, bound_share(slice(None), weight, reach))
+    whole = GroupComparison(len(weight), difference, compute_share(slice(None), weight, reach))
     return PairsComparison(whole, tuple(groups), None if pairs.labels is None else by_judge)
 
 
-def _bound(value: Floats, weight: Floats, reach: float, errors: tuple[float, float], *, moves: bool) -> Ends:
+def _compute_ends(
+    value: Floats, weight: Floats, reach: float, errors: tuple[float, float], *, moves: bool
+) -> Ends:
     """Return the weighted mean of values in [-1, 1] with its ends; NaN counts as the worse case."""
     known = ~np.isnan(value)
     estimate = float(np.average(value[known], weights=weight[known])) if known.any() else 0.0
@@ -224,7 +226,9 @@ def _bound(value: Floats, weight: Floats, reach: float, errors: tuple[float, flo
     return estimate, max(low, -1.0), min(high, 1.0)
 
 
-def _bound_labelled(pairs: JudgedPairs, weight: Floats, reach: float, errors: tuple[float, float]) -> Ends:
+def _compute_labelled_ends(
+    pairs: JudgedPairs, weight: Floats, reach: float, errors: tuple[float, float]
+) -> Ends:
     """Return the difference by the judge plus the mean of (label - judge), each with half of the error."""
     assert pairs.labels is not None
     n, ends = len(pairs.labels), list[float]()
@@ -247,7 +251,7 @@ def _lower(values: Floats, scale: float, error: float, *, moves: bool) -> float:
     if not len(values):
         return -scale
     rows = np.array([len(values)]) if moves else None
-    return float(confidence_sequences.bound_mean(values, scale, error, rows=rows, moves=moves)[-1])
+    return float(confidence_sequences.compute_lower_ends(values, scale, error, rows=rows, moves=moves)[-1])
 
 
 def forecast_more(pairs: JudgedPairs, margin: float, seed: int = 0) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from armwise.agent.lab.receipt.pairs import AskedPair, toss
 from armwise.agent.lab.receipt.verdict import PairDraws, PairOutcome, StoredPair, order_pairs
 from armwise.feedback.jsonl import ExchangeError, appearing, read_lines
 
-CHOICES: Mapping[str, float] = {"first": 1.0, "second": -1.0, "alike": 0.0}
+CHOICES: Mapping[str, float] = {"first": 1.0, "second": -1.0, "equal": 0.0}
 """What `better` may say, as the preference for the first answer."""
 
 NEEDED = (PairOutcome.JUDGED, PairOutcome.UNREADABLE)
@@ -75,7 +75,7 @@ def read_labels(path: Path) -> dict[str, float | None]:
             ) from None
         if better not in (*CHOICES, "", None):
             raise ExchangeError(
-                f'{path}, line {number}: "better" is {better!r:.80}; first, second or alike was expected'
+                f'{path}, line {number}: "better" is {better!r:.80}; first, second or equal was expected'
             )
         labels[name] = CHOICES.get(better) if better else None
     return labels

@@ -294,7 +294,7 @@ class PairAsker:
         first = toss(self.seed, "order", group, member) < 0.5
         return (first, not first) if toss(self.seed, "both", group, member) < BOTH_ORDERS else (first,)
 
-    def bound_usd(self, ask: Ask, group: int, member: int) -> float:
+    def compute_most_usd(self, ask: Ask, group: int, member: int) -> float:
         """Return the most dollars that a pair may cost."""
         arms = [self._decide(ask, arm) for arm in (self.challenger, self.reference)]
         answers = sum(self.turns.bound_cost(ask, one, one.drawn).usd for one in arms)
@@ -446,7 +446,7 @@ async def collect_pairs(
         for request in first:
             if request in known:
                 continue
-            bound = asker.bound_usd(requests.asks[request[0]][request[1]], *request)
+            bound = asker.compute_most_usd(requests.asks[request[0]][request[1]], *request)
             if len(batch) == AT_ONCE or spent + reserved + bound > budget:
                 break
             batch, reserved = [*batch, request], reserved + bound
@@ -455,7 +455,7 @@ async def collect_pairs(
             break
         known |= await _ask_batch(asker, requests, blocks, batch, numbers)
     if not drawn:
-        bound = asker.bound_usd(requests.asks[order[0][0]][order[0][1]], *order[0])
+        bound = asker.compute_most_usd(requests.asks[order[0][0]][order[0][1]], *order[0])
         raise PairsStoppedError(
             f"the budget of ${budget:g} is less than the ${bound:.4g} that the first pair may cost at most: "
             "raise --budget, or set a lower `answering.max_tokens`"

@@ -43,7 +43,9 @@ Value = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
-class _Document(BaseModel):
+class VerdictPart(BaseModel):
+    """A part of a verdict."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -52,7 +54,7 @@ class PairOutcome(StrEnum):
 
     JUDGED = "judged"
     EQUAL = "equal"
-    """Both answers have the same words: alike, without the judge."""
+    """Both answers have the same words: neither is better, and no judge is asked."""
 
     UNREADABLE = "unreadable"
     """The judge gave no verdict, or refused: not known."""
@@ -72,7 +74,7 @@ VALUES: Mapping[PairOutcome, float] = {
 """Value of a pair that was not judged."""
 
 
-class StoredPair(_Document):
+class StoredPair(VerdictPart):
     """A request that both arms answered."""
 
     group: Number = Field(description="Number of its class.")
@@ -99,32 +101,32 @@ class StoredPair(_Document):
         return VALUES[self.outcome]
 
 
-class RequestClass(_Document):
+class RequestClass(VerdictPart):
     """A class of requests."""
 
     name: Name
     requests: Annotated[int, Field(ge=1, le=1 << 53)]
 
 
-class PairFigures(_Document):
+class PairFigures(VerdictPart):
     """Two arms on a class of requests, or on all; see `armwise.feedback.ope.pairs.GroupComparison`."""
 
     pairs: Number
     difference: Three
     no_worse: Three
     better: Number
-    alike: Number
+    equal: Number
     worse: Number
     unknown: Number
 
 
-class JudgeFigures(_Document):
+class JudgeFigures(VerdictPart):
     """How far the judge can be trusted."""
 
     asked: Number = Field(description="Pairs that it was asked about.")
     unreadable: Number = Field(description="Pairs without a verdict.")
     first: Finite | None = Field(description="Mean preference for the first answer, in [-1, 1].")
-    both: Number = Field(description="Pairs with verdicts in both orders, of which one names an answer.")
+    both: Number = Field(description="Pairs in both orders, unless both verdicts are that neither is better.")
     same_place: Number = Field(description="Those in which both verdicts name the same place.")
     labels: Number = Field(description="Labels that were given.")
     agreed: Number = Field(description="Those that are as the judge said.")
@@ -135,7 +137,7 @@ class JudgeFigures(_Document):
         return self.both >= ENOUGH_BOTH and self.same_place > FOLLOWS_PLACE * self.both
 
 
-class VerdictFigures(_Document):
+class VerdictFigures(VerdictPart):
     """All that is stated."""
 
     word: Word
@@ -151,7 +153,7 @@ class VerdictFigures(_Document):
     more_usd: tuple[Finite, Finite] | None = Field(description="About so many further dollars.")
 
 
-class PairsVerdict(_Document):
+class PairsVerdict(VerdictPart):
     """A verdict on two arms, and all that is needed to compute it again."""
 
     format: Literal["armwise-verdict"] = "armwise-verdict"
@@ -283,7 +285,7 @@ def compute_figures(draw: PairDraws, stored: Sequence[StoredPair], margin: float
 
 def _count(found: GroupComparison, value: Floats) -> PairFigures:
     """Return the figures of a class, with the number of pairs that ended each way."""
-    ways = {"better": value > 0.0, "alike": value == 0.0, "worse": value < 0.0, "unknown": np.isnan(value)}
+    ways = {"better": value > 0.0, "equal": value == 0.0, "worse": value < 0.0, "unknown": np.isnan(value)}
     counts = {name: int(flags.sum()) for name, flags in ways.items()}
     return PairFigures(pairs=found.pairs, difference=found.difference, no_worse=found.no_worse, **counts)
 

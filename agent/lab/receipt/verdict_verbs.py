@@ -106,12 +106,12 @@ def _choose_arms(options: PairsOptions, settings: "AppConfig") -> tuple[str, str
     """Return the challenger and the reference. Raises ValueError."""
     reference = options.beside or settings.baseline
     if reference is None:
-        raise ValueError("--beside: name the arm to compare with, or set `baseline` in the configuration")
+        raise ValueError("the reference is missing: name the arm to compare with, or set `baseline` in the configuration")
     for option, arm in (("--challenger", options.challenger), ("--beside", reference)):
         if arm not in settings.actions:
             raise ValueError(f"{option} {arm}: no such arm{did_you_mean(arm, settings.actions)}")
     if options.challenger == reference:
-        raise ValueError(f"--challenger {reference}: another arm than --beside was expected")
+        raise ValueError(f"--challenger {reference}: it is the reference, and another arm was expected")
     return options.challenger, reference
 
 
@@ -169,7 +169,7 @@ def _ask(options: PairsOptions, path: Path, settings: "AppConfig") -> PairsVerdi
     if options.ask_labels:
         n = write_labels(found.asked, options.seed, options.ask_labels, options.labels_path)
         errors.print(
-            f"{options.labels_path}: set `better` of its {n} pairs to first, second or alike. Then repeat "
+            f"{options.labels_path}: set `better` of its {n} pairs to first, second or equal. Then repeat "
             f"the command with --labels {options.labels_path} instead of --ask-labels.",
             **PLAIN,
         )

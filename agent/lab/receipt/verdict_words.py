@@ -8,7 +8,7 @@ from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, Word
 
-COLUMNS = ("requests", "pairs", "better or alike of 100", "points of 100", "better", "alike", "worse")
+COLUMNS = ("requests", "pairs", "better or equal of 100", "points of 100", "better", "equal", "worse")
 
 
 def write_verdict_text(verdict: PairsVerdict) -> str:
@@ -69,7 +69,7 @@ def _missing(verdict: PairsVerdict) -> str:
     (low, high), (least, most) = figures.more, figures.more_usd
     pairs = f"{low:,} to {high:,}" if low < high else f"{low:,}"
     usd = f", for {write_dollars(least, most)} to {write_dollars(most)}" if most else ""
-    return f"About {pairs} more pairs would tell{usd}, if they are like these."
+    return f"About {pairs} more pairs would decide{usd}, if they are like these."
 
 
 def _rows(verdict: PairsVerdict) -> Iterator[tuple[str, ...]]:
@@ -88,7 +88,7 @@ def _row(name: str, requests: int, figures: PairFigures | None) -> tuple[str, ..
     share, points = (
         _write_ends(ends, signed) for ends, signed in ((figures.no_worse, ""), (figures.difference, "+"))
     )
-    counts = (f"{n:,}" for n in (figures.better, figures.alike, figures.worse))
+    counts = (f"{n:,}" for n in (figures.better, figures.equal, figures.worse))
     return name, f"{requests:,}", f"{figures.pairs:,}", share, points, *counts
 
 
@@ -119,7 +119,7 @@ def _notes(verdict: PairsVerdict) -> list[str]:
         )
     if figures.by_judge is not None:
         notes.append(
-            f"Your labels: the judge agrees in {judge.agreed:,} of {judge.labels:,}. By the judge alone, the "
+            f"Your labels: the judge agrees in {judge.agreed:,} of {judge.labels:,}. Without them, the "
             f"difference is {_write_ends(figures.by_judge, '+')} points."
         )
     about = "the questions of the log that both arms answered"

@@ -74,7 +74,7 @@ def test_more_draws_begin_with_the_same_ones() -> None:
 def test_bounds_of_a_mean_are_those_of_the_product_of_bets() -> None:
     """Bisection finds the mean at which the mixture of all bets reaches 1 / error."""
     values = np.random.default_rng(5).choice([-2.0, 0.0, 1.0], size=300)
-    found = confidence_sequences.bound_mean(values, 2.0, 0.01)
+    found = confidence_sequences.compute_lower_ends(values, 2.0, 0.01)
     for n in (1, 10, 299):
         low, high = -2.0, 2.0
         for _ in range(60):
@@ -181,7 +181,9 @@ def test_false_verdicts_are_rare_where_the_loss_is_just_beyond_the_margin() -> N
     for seed in range(100):
         value, _ = draw_values(world(0.85, -0.06, (1000,), 100 + seed), 600, seed)
         truth_is_beyond = float(np.concatenate(world(0.85, -0.06, (1000,), 100 + seed)).mean()) < -0.05
-        low = confidence_sequences.bound_mean(value, 1.0, pairs.ERROR * pairs.LOWER_SHARE, moves=False)[-1]
+        low = confidence_sequences.compute_lower_ends(
+            value, 1.0, pairs.ERROR * pairs.LOWER_SHARE, moves=False
+        )[-1]
         false += truth_is_beyond and low > -0.05
     assert false <= 3
 
@@ -228,7 +230,9 @@ def test_a_forecast_is_right_within_a_factor_of_two_about_the_pairs_that_it_take
     right = 0
     for seed in range(12):
         value, _ = draw_values(world(0.8, -0.2, (1000,), 200 + seed), 6000, seed)
-        high = -confidence_sequences.bound_mean(-value, 1.0, pairs.ERROR * pairs.UPPER_SHARE, moves=False)
+        high = -confidence_sequences.compute_lower_ends(
+            -value, 1.0, pairs.ERROR * pairs.UPPER_SHARE, moves=False
+        )
         needed = int(np.argmax(high < -0.1)) + 1 - 60
         found = pairs.forecast_more(judged(value[:60]), 0.1)
         assert found is not None

@@ -211,7 +211,7 @@ def test_not_yet_says_about_how_many_pairs_and_dollars_more(world: World) -> Non
     assert 1 <= low < high
     assert figures["more_usd"][1] == pytest.approx(high * figures["spent"] / 60)
     printed = world.run("--pairs", 60)
-    assert f"About {low:,} to {high:,} more pairs would tell, for $" in printed
+    assert f"About {low:,} to {high:,} more pairs would decide, for $" in printed
 
 
 def test_a_verdict_is_printed_as_text_markdown_and_json(world: World) -> None:
@@ -259,7 +259,7 @@ def test_unreadable_verdicts_are_counted_and_widen_the_interval(world: World) ->
     figures = world.prove("--pairs", 100)["figures"]
     unknown = figures["whole"]["unknown"]
     assert unknown >= figures["judge"]["unreadable"] > 5, "a request that is drawn again counts again"
-    assert figures["whole"]["alike"] + unknown == figures["whole"]["pairs"]
+    assert figures["whole"]["equal"] + unknown == figures["whole"]["pairs"]
     world.better = lambda *_: 0
     world.write([{"query": f"question {n}?"} for n in range(N)][::-1])
     sure = world.prove("--pairs", 100)["figures"]
@@ -287,7 +287,7 @@ def test_an_outage_counts_for_nothing(world: World) -> None:
     assert "the judge 'judge' failed" in world.run(code=1)
     world.error.clear()
     figures = world.prove("--pairs", 30)["figures"]
-    assert figures["whole"]["alike"] == 30
+    assert figures["whole"]["equal"] == 30
 
 
 # -- labels ------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_file_of_labels_that_is_not_of_this_run_is_refused(world: World) -> No
     path.write_text('{"pair": "0/9999", "better": "first"}\n')
     assert "no pair of this run is in the file" in world.run("--pairs", 20, "--labels", path, code=2)
     path.write_text('{"pair": "0/1", "better": "small"}\n')
-    assert "first, second or alike was expected" in world.run("--pairs", 20, "--labels", path, code=2)
+    assert "first, second or equal was expected" in world.run("--pairs", 20, "--labels", path, code=2)
 
 
 # -- verify ------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_requests_without_the_field_are_a_class_of_their_own(tmp_path: Path) -> 
     ("words", "message"),
     [
         (("--challenger", "smal"), "no such arm; did you mean 'small'"),
-        (("--beside", "small"), "another arm than --beside"),
+        (("--beside", "small"), "it is the reference"),
         (("--judge", "jury"), "no language model of that name"),
         (("--pairs", 0), "--pairs of 1 or more"),
         (("--budget", 0), "the first pair may cost at most"),
@@ -478,7 +478,7 @@ def test_pairs_of_the_log_give_a_verdict_and_can_be_verified(world: World) -> No
     said(CliRunner().invoke(app, words), 0)
     verdict = read_verdict(output)
     whole = verdict.figures.whole
-    assert (whole.pairs, whole.better, whole.worse, whole.alike, whole.unknown) == (160, 3, 5, 150, 2)
+    assert (whole.pairs, whole.better, whole.worse, whole.equal, whole.unknown) == (160, 3, 5, 150, 2)
     assert verdict.figures.usd == pytest.approx((0.001, 0.01))
     assert verdict.figures.seconds == pytest.approx((0.5, 0.5))
     assert verdict.seed is None
