@@ -186,9 +186,13 @@ def compare(pairs: JudgedPairs) -> PairsComparison:
     other = ERROR * (1.0 - LOWER_SHARE - UPPER_SHARE) / ends
     errors = ERROR * LOWER_SHARE, ERROR * UPPER_SHARE
     weight, reach = pairs.weights[pairs.group], float(pairs.weights.max())
-    difference = by_judge = _compute_ends(pairs.value, weight, reach, errors, moves=pairs.moves)
-    if pairs.labels is not None:
+    by_judge: Ends | None = None
+    if pairs.labels is None:
+        difference = _compute_ends(pairs.value, weight, reach, errors, moves=pairs.moves)
+    else:
         difference = _compute_labelled_ends(pairs, weight, reach, errors)
+        halves = errors[0] / 2.0, errors[1] / 2.0  # the ends that are a part of those with labels
+        by_judge = _compute_ends(pairs.value, weight, reach, halves, moves=pairs.moves)
     known = ~np.isnan(pairs.value)
     no_worse = np.where(known, np.where(pairs.value >= 0.0, 1.0, -1.0), np.nan)
 
@@ -211,7 +215,7 @@ def compare(pairs: JudgedPairs) -> PairsComparison:
             else None
         )
     whole = GroupComparison(len(weight), difference, compute_share(slice(None), weight, reach))
-    return PairsComparison(whole, tuple(groups), None if pairs.labels is None else by_judge)
+    return PairsComparison(whole, tuple(groups), by_judge)
 
 
 def _compute_ends(

@@ -453,7 +453,7 @@ async def collect_pairs(
         if not batch:
             stopped = "pairs" if drawn == len(order) else "budget"
             break
-        known |= await _ask_batch(asker, requests, blocks, batch, numbers)
+        known |= await ask_batch(asker, requests, blocks, batch, numbers)
     if not drawn:
         bound = asker.compute_most_usd(requests.asks[order[0][0]][order[0][1]], *order[0])
         raise PairsStoppedError(
@@ -465,7 +465,7 @@ async def collect_pairs(
     return Collected(draws, [known[request] for request in counted], min(resumed, len(counted)), stopped)
 
 
-async def _ask_batch(
+async def ask_batch(
     asker: PairAsker,
     requests: RequestFile,
     blocks: BlockFolder,

@@ -55,7 +55,9 @@ def prove(
     as_json: Annotated[bool, typer.Option("--json", help="Print only the receipt.")] = False,
     challenger: Annotated[
         str | None,
-        typer.Option("--challenger", help="Compare this arm with the reference: both answer the same requests."),
+        typer.Option(
+            "--challenger", help="Compare this arm with the reference: both answer the same requests."
+        ),
     ] = None,
     judge: Annotated[
         str, typer.Option("--judge", help="Language model that compares the answers, a name of `llms`.")

@@ -106,7 +106,9 @@ def _choose_arms(options: PairsOptions, settings: "AppConfig") -> tuple[str, str
     """Return the challenger and the reference. Raises ValueError."""
     reference = options.beside or settings.baseline
     if reference is None:
-        raise ValueError("the reference is missing: name the arm to compare with, or set `baseline` in the configuration")
+        raise ValueError(
+            "the reference is missing: name the arm to compare with, or set `baseline` in the configuration"
+        )
     for option, arm in (("--challenger", options.challenger), ("--beside", reference)):
         if arm not in settings.actions:
             raise ValueError(f"{option} {arm}: no such arm{did_you_mean(arm, settings.actions)}")

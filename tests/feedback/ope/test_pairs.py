@@ -141,6 +141,25 @@ def test_impossible_pairs_are_refused(bad: dict[str, Any]) -> None:
         judged(np.array(bad.pop("value", [0.0])), **bad)
 
 
+@pytest.mark.parametrize("sizes", [(1000,), SIZES])
+@pytest.mark.parametrize("labelled", [0, 50])
+def test_all_ends_share_one_error(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], labelled: int
+) -> None:
+    errors = list[float]()
+    compute = confidence_sequences.compute_lower_ends
+
+    def note(values: Floats, scale: float, error: float, **more: Any) -> Floats:
+        errors.append(error)
+        return compute(values, scale, error, **more)
+
+    monkeypatch.setattr(confidence_sequences, "compute_lower_ends", note)
+    value, group = draw_values(world(0.8, 0.0, sizes, 51), 300, 51)
+    pairs.compare(judged(value, sizes, group, labels=value[:labelled] if labelled else None))
+    by_judge = pairs.ERROR * (pairs.LOWER_SHARE + pairs.UPPER_SHARE) / 2.0 if labelled else 0.0
+    assert sum(errors) == pytest.approx(pairs.ERROR + by_judge), "the ends by the judge are computed twice"
+
+
 # -- verdicts ----------------------------------------------------------------------------------------
 
 
@@ -198,7 +217,10 @@ def test_labels_correct_a_judge_that_always_prefers_the_challenger() -> None:
     found = pairs.compare(judged(kind, labels=truth[:1500]))
     assert pairs.decide(found.whole.difference, 0.05) is Word.KEEP
     assert found.whole.difference[0] == pytest.approx(float(truth.mean()), abs=0.05)
-    assert found.by_judge == pairs.compare(judged(kind)).whole.difference
+    alone = pairs.compare(judged(kind)).whole.difference
+    assert found.by_judge is not None
+    assert found.by_judge[0] == alone[0]
+    assert found.by_judge[1] < alone[1] < alone[2] < found.by_judge[2], "half of the error goes to the labels"
 
 
 def test_few_labels_make_the_interval_wider_not_narrower() -> None:
