@@ -26,6 +26,7 @@ from armwise.feedback.events import Context, Cost, Decision, Execution, Observat
 from armwise.feedback.log import Store
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import FakeArms, FakeEmbedders
+from tests.neighbours import SUBJECTS, write_corpus
 
 N = 300
 
@@ -180,6 +181,33 @@ def test_what_was_finished_before_a_crash_is_not_asked_again(
     twice = [key for key, n in world.asked.items() if n > 1 and key[0] == "small"]
     assert len(twice) <= AT_ONCE
     assert {key[1] for key in twice}.isdisjoint(written)
+
+
+def test_the_arms_of_a_configuration_answer_from_their_own_passages(tmp_path: Path) -> None:
+    """Nothing is replaced here: two searches of a small corpus, an encoder, and two scripted models."""
+    scripted = {"engine": "scripted", "default": "Perhaps the sea."}
+    document = {
+        "home": str(tmp_path / "home"),
+        "corpus": {"name": "small", "source": str(write_corpus(tmp_path / "corpus.jsonl"))},
+        "backbones": {"tiny": {"model": "hashing:64"}},
+        "arms": {
+            "cheap": {"kind": "bm25", "answering": {"llm": "small"}},
+            "dear": {"kind": "dense", "params": {"backbone": "tiny"}},
+        },
+        "llm": {"engine": "scripted", "default": "The mountain."},
+        "llms": {"small": scripted, "judge": {"engine": "scripted", "default": '{"better": 0}'}},
+        "reward": {"metrics": {"thumb": {"range": [-1, 1]}}},
+    }
+    config, requests = tmp_path / "config.yaml", tmp_path / "requests.jsonl"
+    config.write_text(yaml.safe_dump({"applications": [{"name": "a", "args": document}]}))
+    rows = [{"messages": [{"role": "user", "content": f"What stands beside the {one}?"}]} for one in SUBJECTS]
+    requests.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["prove", requests, "-c", config, "--challenger", "cheap", "--beside", "dear", "--judge", "judge"]
+    result = CliRunner().invoke(app, [*map(str, words), "--pairs", "30", "--json"])
+    verdict = json.loads(result.stdout)
+    assert verdict["figures"]["whole"]["equal"] == 30
+    assert verdict["figures"]["judge"]["asked"] == verdict["figures"]["asked"] == len(verdict["pairs"])
+    assert all(min(one["seconds"]) > 0.0 for one in verdict["pairs"])
 
 
 def test_what_pairs_under_way_may_cost_is_set_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
