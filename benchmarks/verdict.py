@@ -10,7 +10,8 @@ differ by more than a twentieth of their range.
 
 A judge sees the pairs. One is exact, two err in 10 and 25 % of the pairs, one names the first answer in 30 %
 of the pairs, and one the longer answer, which four of five times is that of the challenger. The last is also
-corrected by labels on the first 500 pairs.
+corrected by labels on the first 500 pairs. A quarter of the pairs is judged in both orders, as the command
+does, and a judge that mostly names the same place gives no verdict.
 
     judged      runs that ever had a verdict that is false of what the judge says of all questions:
                 at most 5 %
@@ -35,7 +36,9 @@ from rich.progress import track
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from armwise.feedback.arrays import Floats
+from armwise.agent.lab.receipt.pairs import BOTH_ORDERS
+from armwise.agent.lab.receipt.verdict import ENOUGH_BOTH, FOLLOWS_PLACE
+from armwise.feedback.arrays import Flags, Floats
 from armwise.feedback.ope import pairs
 from armwise.feedback.ope.confidence_sequences import compute_lower_ends
 
@@ -106,9 +109,13 @@ def shift(truth: Floats, mean: float, rng: np.random.Generator) -> Floats:
     return shifted
 
 
-def judge(name: str, truth: Floats, rng: np.random.Generator) -> tuple[Floats, float]:
-    """Return what a judge says of each question, and the mean of that over its errors and orders."""
-    n, said = len(truth), truth.copy()
+def judge(name: str, truth: Floats, rng: np.random.Generator) -> tuple[Floats, Flags, Flags]:
+    """Return what a judge says of each question, and which are judged in both orders and name a place twice.
+
+    Of those that are judged in both orders, the second array has those in which it names an answer at all.
+    """
+    n, said, same_place = len(truth), truth.copy(), np.zeros(len(truth), dtype=np.bool_)
+    both = rng.random(n) < BOTH_ORDERS
     if name.startswith("errs"):
         share = float(name.split()[1]) / 100.0
         wrong = rng.random(n) < share
@@ -116,15 +123,17 @@ def judge(name: str, truth: Floats, rng: np.random.Generator) -> tuple[Floats, f
     elif name == "first":
         follows = rng.random(n) < PLACE
         said[follows] = rng.choice([-1.0, 1.0], size=int(follows.sum()))
+        same_place = both & follows
+        said[same_place] = 0.0
     elif name.startswith("longer"):
         follows = rng.random(n) < LENGTH
         said[follows] = np.where(rng.random(int(follows.sum())) < LONGER, 1.0, -1.0)
-    return said, float(said.mean())
+    return said, both & ((said != 0.0) | same_place), same_place
 
 
-def find_verdict(low: Floats, high: Floats) -> tuple[pairs.Word, int | None]:
-    """Return the first verdict, and the number of pairs that it took."""
-    decided = (low > -MARGIN) | (high < -MARGIN)
+def find_verdict(low: Floats, high: Floats, allowed: Flags) -> tuple[pairs.Word, int | None]:
+    """Return the first verdict that is allowed, and the number of pairs that it took."""
+    decided = allowed & ((low > -MARGIN) | (high < -MARGIN))
     if not decided.any():
         return pairs.Word.NOT_YET, None
     at = int(np.argmax(decided))
@@ -156,13 +165,15 @@ def bound(value: Floats, labels: Floats | None) -> tuple[Floats, Floats]:
 def run(truth: Floats, name: str, most: int, seed: int, found: Runs, table: str) -> None:
     """Judge drawn pairs until there is a verdict."""
     rng = np.random.default_rng([seed, JUDGES.index(name)])
-    said, mean = judge(name, truth, rng)
+    said, named, same_place = judge(name, truth, rng)
     member = pairs.draw((len(truth),), most, seed).member
     low, high = bound(said[member], truth[member][:LABELS] if "labels" in name else None)
-    word, taken = find_verdict(low, high)
+    n_named, n_same = np.cumsum(named[member]), np.cumsum(same_place[member])
+    allowed = (n_named < ENOUGH_BOTH) | (n_same <= FOLLOWS_PLACE * n_named)
+    word, taken = find_verdict(low, high, allowed)
     if "labels" not in name:
-        found.false_judged.append(is_false(word, mean))
-        found.by_table[table].append(is_false(word, mean))
+        found.false_judged.append(is_false(word, float(said.mean())))
+        found.by_table[table].append(found.false_judged[-1])
     found.false_true.append(is_false(word, float(truth.mean())))
     found.taken.append(taken)
     plain = float(said[member][:PLAIN].mean()) > -MARGIN
