@@ -265,7 +265,7 @@ def compute_lower_ends(
         ValueError: A value is below `-scale` or not a number, or the error is not in (0, 1).
 
     >>> compute_lower_ends(np.tile([1.0, 0.0], 500), 1.0, 0.05, rows=np.array([10, 1_000])).round(3).tolist()
-    [-0.219, 0.422]
+    [-0.566, 0.45]
     """
     refuse("value", values, values >= -scale * (1.0 + _ROUNDING), f"at least {-scale:g}")
     if not 0.0 < error < 1.0:
