@@ -488,7 +488,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="[DECISION_OR_RECEIPT]",
-            help="Id of a decision, or a receipt of `armwise prove` (.json).",
+            help="Id of a decision, or a receipt or verdict of `armwise prove` (.json).",
         ),
     ] = None,
     log: Annotated[

@@ -25,7 +25,14 @@ from armwise.agent.hosts.listener import listening
 from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
 from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
-from armwise.arms.deployments import AddressedGenerator, ArmHost, Embedders, LateGenerator, TracedGenerator
+from armwise.arms.deployments import (
+    AddressedGenerator,
+    ArmHost,
+    Embedders,
+    LateGenerator,
+    TracedGenerator,
+    retrieval_cache,
+)
 from armwise.arms.llm import Generator, LlmSpec, writing
 from armwise.arms.retrievers import ArmGraph
 
@@ -94,6 +101,23 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
     """
     require_libraries(config)
     begin(config.telemetry)
+    backends = open_backends(config, open_cache(config.retrieval_cache, str(counters)))
+    replica = once_the_log_answers(partial(open_replica, config, backends, str(counters)))
+    learner = Reopened("the learner", partial(LearnerHost, config))
+    return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
+
+
+def open_backends(config: AppConfig, cache: retrieval_cache.RetrievalCache | None = None) -> Backends:
+    """Open the arms, encoders and language models of a configuration in this process.
+
+    Args:
+        config: The configuration, with absolute paths.
+        cache: Caches the retrievals of arms with `cache`; None: no caching.
+
+    Raises:
+        ArmError: An arm cannot be built, or an encoder cannot be loaded.
+        GeneratorError: A language model cannot be loaded.
+    """
     writers = open_generators(config)
     encoders = Embedders(config.backbones, {})
     placed = ArmGraph(config.arms).deployments()
@@ -107,12 +131,8 @@ def open_parts(config: AppConfig, counters: Path) -> tuple[Replica, Reopened, Re
         )
         for host in placed
     }
-    cache = open_cache(config.retrieval_cache, str(counters))
     here = hosted.open_here(config, hosts, encoders, writers[writing.DEFAULT], cache)
-    backends = Backends(here, encoders, writers)
-    replica = once_the_log_answers(partial(open_replica, config, backends, str(counters)))
-    learner = Reopened("the learner", partial(LearnerHost, config))
-    return replica, learner, Reopened("what runs jobs", partial(JobsHost, config))
+    return Backends(here, encoders, writers)
 
 
 def open_generators(config: AppConfig) -> dict[str, Generator]:

@@ -173,6 +173,18 @@ def prefer(
     return Grade(verdict, caller.tokens, caller.malformed)
 
 
+def prefer_bound(*, answer_tokens: int, reasoning_tokens: int = 0, retries: int = 1) -> Bound:
+    """Return the most that `prefer` has the model read and write, for two answers with these tokens."""
+    return asking_bound(
+        PAIR.system + TAGS + enclose("answer", ""),
+        PAIR.form,
+        PAIR.max_tokens + reasoning_tokens,
+        words=WORD_BUDGET,
+        read=answer_tokens,
+        retries=retries,
+    )
+
+
 def _case(question: str, passages: Sequence[Passage], word_budget: int) -> str:
     r"""Return passages and question as a judge is shown them.
 

@@ -245,6 +245,43 @@ def _lower_of_units(evidence: Evidence, starts: Integers, most: int, error: floa
     return max(bound, -1.0), total / n_units
 
 
+def compute_lower_ends(
+    values: Floats, scale: float, error: float, *, rows: Integers | None = None, moves: bool = True
+) -> Floats:
+    """Bound a mean from below at all rows at once, from values that estimate it without bias.
+
+    Args:
+        values: Values in the order in which they came, shape (n,), each at least `-scale`.
+        scale: Fixed before the first row, above 0.
+        error: Probability that any bound fails, in (0, 1).
+        rows: Numbers of rows after which to bound, shape (k,), rising; by default all.
+        moves: Whether the mean may change from row to row; the bound is then about its average so far.
+            If it is fixed, each bound is at least the one before.
+
+    Returns:
+        Lower bounds, shape (k,). For an upper bound, negate values and bounds.
+
+    Raises:
+        ValueError: A value is below `-scale` or not a number, or the error is not in (0, 1).
+
+    >>> compute_lower_ends(np.tile([1.0, 0.0], 500), 1.0, 0.05, rows=np.array([10, 1_000])).round(3).tolist()
+    [-0.566, 0.45]
+    """
+    refuse("value", values, values >= -scale * (1.0 + _ROUNDING), f"at least {-scale:g}")
+    if not 0.0 < error < 1.0:
+        raise ValueError(f"error must be in (0, 1), got {error:.6g}")
+    rows = np.arange(1, len(values) + 1) if rows is None else rows
+    low, growth = np.empty(len(rows)), np.zeros((len(BETS), 1))
+    for begin in range(0, len(values), _BLOCK):
+        steps = np.maximum(values[begin : begin + _BLOCK] / scale, -1.0)
+        grown = growth + np.cumsum(np.log1p(BETS[:, np.newaxis] * steps), axis=1)
+        growth = grown[:, -1:]
+        here = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(steps)]))
+        low[here] = _solve(grown[:, rows[here] - begin - 1], rows[here], error)
+    low = scale * np.maximum(low, -1.0)
+    return low if moves else np.maximum.accumulate(low)
+
+
 def _bounds(
     evidence: Evidence, served: float, level: float, rows: Integers | None, one_sided: bool
 ) -> Bounds:

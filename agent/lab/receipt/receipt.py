@@ -230,7 +230,7 @@ def verify(receipt: SavingsReceipt, traffic: LoggedTraffic) -> list[str]:
         again = make_receipt(traffic, sessions, receipt.settlement, receipt.figures.reference)
     except ValueError as error:
         return [*differences, f"figures: {error}"]
-    return [*differences, *_differing("", receipt.figures, again.figures), *_outcomes(receipt, again)]
+    return [*differences, *list_differences("", receipt.figures, again.figures), *_outcomes(receipt, again)]
 
 
 def _outcomes(receipt: SavingsReceipt, again: SavingsReceipt) -> Iterator[str]:
@@ -239,15 +239,28 @@ def _outcomes(receipt: SavingsReceipt, again: SavingsReceipt) -> Iterator[str]:
         if receipt.outcomes != again.outcomes:
             yield "sessions: only one of the receipt and the log has any"
         return
-    yield from _differing("sessions, ", receipt.outcomes, again.outcomes)
+    yield from list_differences("sessions, ", receipt.outcomes, again.outcomes)
 
 
-def _differing(where: str, stated: BaseModel, found: BaseModel) -> Iterator[str]:
-    """Yield how figures differ."""
+def list_differences(
+    where: str,
+    stated: BaseModel,
+    found: BaseModel,
+    places: tuple[str, str] = ("on the receipt", "from the log"),
+) -> Iterator[str]:
+    """Yield how figures differ, a sentence each.
+
+    Args:
+        where: Begins each sentence.
+        stated: The figures of a document.
+        found: The same, computed again.
+        places: What to call the places of both.
+    """
+    again = found.model_dump()
     for name, value in stated.model_dump().items():
-        other = getattr(found, name)
+        other = again[name]
         if not _same(value, other):
-            yield f"{where}{name}: {_format_value(value)} on the receipt, {_format_value(other)} from the log"
+            yield f"{where}{name}: {_format_value(value)} {places[0]}, {_format_value(other)} {places[1]}"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -256,7 +269,9 @@ def _same(one: Any, other: Any) -> bool:
     >>> _same((1.0, 2.0), (1.0 + 1e-12, 2.0)), _same(1.0, None), _same("a", "b"), _same(1, 2)
     (True, False, False, False)
     """
-    if isinstance(one, tuple) and isinstance(other, tuple):
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=DIGITS, abs_tol=1e-12)
@@ -264,8 +279,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return "(" + ", ".join(map(_format_value, value)) + ")"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_format_value(one)}" for name, one in value.items())
     return f"{value:.9g}" if isinstance(value, float) else "nothing" if value is None else str(value)
 
 

@@ -21,7 +21,9 @@ from armwise.agent.lab.receipt.receipt import (
     write_receipt,
 )
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
+from armwise.agent.lab.receipt.verdict import is_verdict
 from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
+from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError, appearing
 from armwise.feedback.log.chain import LogHead
 from armwise.feedback.ope.noninferiority import NothingComparableError
@@ -36,7 +38,7 @@ def prove(
         typer.Argument(
             metavar="[LOG_OR_URL]",
             help="A file of `armwise export` or `armwise import`, or the address of a service. "
-            "By default the log.",
+            "By default the log. With --challenger: a file of requests, JSON lines.",
         ),
     ] = None,
     beside: Annotated[
@@ -53,6 +55,30 @@ def prove(
         bool, typer.Option("--markdown", help="Print only Markdown, for a pull request.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the receipt.")] = False,
+    challenger: Annotated[
+        str | None,
+        typer.Option(
+            "--challenger", help="Compare this arm with the reference: both answer the same requests."
+        ),
+    ] = None,
+    judge: Annotated[
+        str, typer.Option("--judge", help="Language model that compares the answers, a name of `llms`.")
+    ] = writing.DEFAULT,
+    pairs: Annotated[int, typer.Option("--pairs", help="Most pairs.")] = 200,
+    budget: Annotated[float, typer.Option("--budget", help="Most dollars for answers and verdicts.")] = 5.0,
+    by: Annotated[
+        str, typer.Option("--by", help="Field of a request that names its class, such as metadata.task.")
+    ] = "",
+    margin: Annotated[
+        float, typer.Option("--margin", help="Largest loss that you accept, in points of 100.")
+    ] = 5.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that draws the requests.")] = 0,
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="File of --ask-labels that you have filled in.")
+    ] = None,
+    ask_labels: Annotated[
+        int, typer.Option("--ask-labels", help="Write so many pairs to a file, for verdicts of your own.")
+    ] = 0,
     key: Key = None,
     config: ConfigPath = CONFIG,
 ) -> None:
@@ -60,9 +86,31 @@ def prove(
 
     The intervals hold however often you check. The command first lists what it can and cannot know about
     this traffic. It exits with 1 if nothing can be stated.
+
+    With --challenger, it says whether to switch to another arm, from pairs of answers that a judge compares.
+    A run that was interrupted continues where it stopped.
     """
     with report_errors():
         _require(output, badge, markdown=markdown, as_json=as_json)
+        if challenger is not None:
+            from armwise.agent.lab.receipt.verdict_verbs import PairsOptions, prove_pairs
+
+            options = PairsOptions(
+                requests=None if log is None else Path(log),
+                challenger=challenger,
+                beside=beside,
+                judge=judge,
+                pairs=pairs,
+                budget=budget,
+                by=by,
+                margin=margin,
+                seed=seed,
+                labels=labels,
+                ask_labels=ask_labels,
+                output=output,
+            )
+            prove_pairs(options, config, markdown=markdown, as_json=as_json)
+            return
         traffic, settings = _open(log, key, config)
         settlement = traffic.settlement
         sessions = traffic.sessions(settlement)
@@ -154,6 +202,11 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
         config: The configuration, where no log is named.
     """
     with report_errors():
+        if is_verdict(path):
+            from armwise.agent.lab.receipt.verdict_verbs import verify_verdict
+
+            verify_verdict(path)
+            return
         receipt = read_receipt(path)
         traffic, _ = _open(log, key, config)
         differences = verify(receipt, traffic)

@@ -29,7 +29,7 @@ def write_sentence(receipt: SavingsReceipt) -> str:
     parts = f"{savings} at {quality}" if savings and quality else savings or (quality and f"had {quality}")
     parts = parts or "cannot be compared"
     stated = (
-        f"Compared with always using {_short(figures.reference)}, what was served {parts}, "
+        f"Compared with always using {shorten(figures.reference)}, what was served {parts}, "
         f"on {_extent(figures)} from {moment(figures.first_at)} to {moment(figures.last_at)}."
     )
     together = f"All of this holds with {1.0 - receipt.error:.0%} confidence, however often you check."
@@ -55,7 +55,7 @@ def _quality(figures: ArmComparison) -> str:
     if figures.quality is None:
         return ""
     estimate, low, high = (100.0 * end for end in figures.quality)
-    low, high = _round_down(low), -_round_down(-high)
+    low, high = round_down(low), -round_down(-high)
     if high < 0.0:
         return f"a quality {-estimate:.1f} points of 100 lower ({-high:.1f} to {-low:.1f})"
     below = f"no worse than {-low:.1f} points of 100 below"
@@ -63,10 +63,10 @@ def _quality(figures: ArmComparison) -> str:
     return f"a quality {bound} (estimate {estimate:+.1f}, {low:+.1f} to {high:+.1f})"
 
 
-def _round_down(points: float) -> float:
+def round_down(points: float) -> float:
     """Return a number rounded down to a tenth: rounded ends are not narrower than they are.
 
-    >>> _round_down(-3.34), _round_down(1.29), _round_down(-2.0000000001)
+    >>> round_down(-3.34), round_down(1.29), round_down(-2.0000000001)
     (-3.4, 1.2, -2.0)
     """
     return math.floor(round(10.0 * points, 6)) / 10.0
@@ -141,7 +141,7 @@ def _sessions(outcomes: StatedOutcomes | None) -> list[str]:
     return [f"In {outcomes.sessions:,} sessions, {known}{unknown}."]
 
 
-def _short(name: str) -> str:
+def shorten(name: str) -> str:
     """Return the name of an arm, cut to a length, with codes in place of control characters."""
     name = one_line(name)
     return name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "\u2026"
@@ -161,14 +161,14 @@ def write_markdown(receipt: SavingsReceipt) -> str:
     lines = [
         "### Savings and quality",
         "",
-        _escape(write_sentence(receipt)),
+        escape(write_sentence(receipt)),
         "",
-        f"| compared with always {_escape(_short(figures.reference))} | estimate | at least | at most |",
+        f"| compared with always {escape(shorten(figures.reference))} | estimate | at least | at most |",
         "| --- | ---: | ---: | ---: |",
         *(_row(name, ends, scale, digits) for name, ends, scale, digits in rows),
         "",
         f"`armwise verify receipt.json LOG` recomputes it; rows `{receipt.digest[:16]}`, "
-        f"Armwise {_escape(receipt.armwise)}.",
+        f"Armwise {escape(receipt.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -178,10 +178,10 @@ def _row(name: str, ends: Ends, scale: float, digits: int) -> str:
     return f"| {name} | {cells} |"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return a text that Markdown shows as it is, on one line.
 
-    >>> _escape("a|b <i>")
+    >>> escape("a|b <i>")
     'a\\|b \\<i\\>'
     """
     return _MARKDOWN.sub(r"\\\1", one_line(text))
@@ -198,10 +198,10 @@ def write_badge(receipt: SavingsReceipt) -> str:
         _, low, high = figures.saved
         parts.append(f"saves at least {write_dollars(1000.0 * low, 1000.0 * high)} per 1,000")
     if figures.quality is not None:
-        parts.append(f"quality {_round_down(100.0 * figures.quality[1]):+.1f} points at worst")
+        parts.append(f"quality {round_down(100.0 * figures.quality[1]):+.1f} points at worst")
         saves = figures.saved is not None and figures.saved[1] > 0.0
         colour = _GREEN if saves and figures.quality[1] >= -EQUAL else _AMBER
-    return _draw_badge(f"versus {_short(figures.reference)}", ", ".join(parts), colour)
+    return _draw_badge(f"versus {shorten(figures.reference)}", ", ".join(parts), colour)
 
 
 def _draw_badge(label: str, text: str, colour: str) -> str:

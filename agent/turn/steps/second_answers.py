@@ -27,6 +27,7 @@ from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.checked import CheckedAnswering, check_texts
 from armwise.agent.turn.eligibility import OverloadedError
 from armwise.agent.turn.places import Places
+from armwise.agent.turn.price import LanguageModel
 from armwise.agent.turn.record import Decided, Finished, TurnError, is_text
 from armwise.agent.turn.steps.base import Commit, TurnStep
 from armwise.arms.base import ArmError, Passage
@@ -263,7 +264,7 @@ class SecondAnswers(TurnStep):
         """Have another arm answer, and its answer compared with that of the user."""
         decision, given = turn.decision, turn.execution.answer or ""
         async with self.places.hold():
-            done, passages = await self._answer_with(turn.ask, decision, arm)
+            done, passages = await answer_with(self.turns, turn.ask, decision, arm)
             observation = Observation(
                 decision.id,
                 ObservationSource.SHADOW,
@@ -283,18 +284,10 @@ class SecondAnswers(TurnStep):
                 return replace(observation, value=0.0)
             pair = ((given, turn.passages), (done.answer, passages))
             (first, of_first), (second, of_second) = pair[::-1] if observation.swapped else pair
-            # in turn, so that the passages of neither lead
-            both = (
-                passage
-                for pair in zip_longest(of_first, of_second)
-                for passage in pair
-                if passage is not None
-            )
-            shown = list({passage.id: passage for passage in both}.values())
             ask = partial(
                 judge.prefer,
                 question=turn.ask.question,
-                passages=shown,
+                passages=merge_passages(of_first, of_second),
                 first=first,
                 second=second,
                 reasoning_tokens=self._reasoning_tokens,
@@ -303,22 +296,6 @@ class SecondAnswers(TurnStep):
         if observation.value is None or observation.swapped:  # 1: the judge prefers the first answer
             return observation
         return replace(observation, value=-observation.value)
-
-    async def _answer_with(
-        self, ask: Ask, decision: Decision, arm: str
-    ) -> tuple[Execution, Sequence[Passage]]:
-        """Return how another arm answers, and its passages."""
-        passages: Sequence[Passage] = ()
-        events = self.turns.repeat(ask, decision, arm, charge=lambda *_: None)
-        try:
-            async for event in events:
-                if isinstance(event, Decided):
-                    passages = event.retrieval.passages
-                elif isinstance(event, Finished):
-                    return event.execution, passages
-        except TurnError as error:
-            return error.execution, passages
-        raise AssertionError("a turn ends with how it ended")
 
     async def _grade(self, turn: _Finished) -> Observation:
         """Have the answer of the user graded."""
@@ -338,9 +315,8 @@ class SecondAnswers(TurnStep):
 
     @property
     def _reasoning_tokens(self) -> int:
-        """Room for the thoughts of the judge, where it is behind an endpoint: only endpoints take hints."""
-        hints = base.HINTS & self.turns.writer.models[writing.DEFAULT].options
-        return structured_output.REASONING_TOKENS if hints else 0
+        """Room for the thoughts of the judge."""
+        return leave_room_to_think(self.turns.writer.models[writing.DEFAULT])
 
     async def _judge(
         self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
@@ -382,3 +358,30 @@ class SecondAnswers(TurnStep):
         return replace(
             observation, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
         )
+
+
+async def answer_with(
+    turns: Any, ask: Ask, decision: Decision, arm: str
+) -> tuple[Execution, Sequence[Passage]]:
+    """Return how an arm answers a request whose decision is made, and its passages; nothing is logged."""
+    passages: Sequence[Passage] = ()
+    try:
+        async for event in turns.repeat(ask, decision, arm, charge=lambda *_: None):
+            if isinstance(event, Decided):
+                passages = event.retrieval.passages
+            elif isinstance(event, Finished):
+                return event.execution, passages
+    except TurnError as error:
+        return error.execution, passages
+    raise AssertionError("a turn ends with how it ended")
+
+
+def merge_passages(of_first: Sequence[Passage], of_second: Sequence[Passage]) -> list[Passage]:
+    """Return the passages of two answers in turn, each once, so that those of neither lead."""
+    both = (passage for pair in zip_longest(of_first, of_second) for passage in pair if passage is not None)
+    return list({passage.id: passage for passage in both}.values())
+
+
+def leave_room_to_think(model: LanguageModel) -> int:
+    """Return the tokens for the thoughts of a judge behind an endpoint: only endpoints take hints."""
+    return structured_output.REASONING_TOKENS if base.HINTS & model.options else 0

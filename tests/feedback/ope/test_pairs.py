@@ -1,0 +1,282 @@
+"""Judged pairs: what is drawn, what the intervals hold, and when a verdict is given."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from armwise.feedback.arrays import Floats, Integers
+from armwise.feedback.ope import confidence_sequences, pairs
+from armwise.feedback.ope.pairs import JudgedPairs, Word
+
+SIZES = (900, 80, 20)
+
+
+def judged(
+    value: Floats, sizes: tuple[int, ...] = (1000,), group: object = None, **more: object
+) -> JudgedPairs:
+    groups = np.zeros(len(value), dtype=np.int64) if group is None else np.asarray(group)
+    return JudgedPairs(np.asarray(value, dtype=float), groups, pairs.compute_weights(sizes), **more)  # type: ignore[arg-type]
+
+
+def world(share_alike: float, difference: float, sizes: tuple[int, ...], seed: int) -> list[Floats]:
+    """Return the value of each request of each class, with these shares up to rounding."""
+    rng, worse = np.random.default_rng(seed), (1.0 - share_alike - difference) / 2.0
+    found = []
+    for n in sizes:
+        value = np.zeros(n)
+        ends = round(worse * n), round((1.0 - share_alike) * n)
+        value[: ends[0]], value[ends[0] : ends[1]] = -1.0, 1.0
+        found.append(rng.permutation(value))
+    return found
+
+
+def draw_values(table: list[Floats], n: int, seed: int) -> tuple[Floats, Integers]:
+    drawn = pairs.draw(tuple(map(len, table)), n, seed)
+    groups, members = drawn.group.tolist(), drawn.member.tolist()
+    return np.array([table[g][m] for g, m in zip(groups, members, strict=True)]), drawn.group
+
+
+# -- draws -------------------------------------------------------------------------------------------
+
+
+def test_rare_classes_are_seen_and_weights_are_at_most_two() -> None:
+    drawn = pairs.draw(SIZES, 30_000, 1)
+    shares = np.bincount(drawn.group, minlength=3) / 30_000
+    expected = 0.5 * np.array(SIZES) / 1000 + 0.5 / 3
+    assert np.abs(shares - expected).max() < 0.01
+    weights = pairs.compute_weights(SIZES)
+    assert weights.max() <= 2.0
+    assert float(expected @ weights) == pytest.approx(1.0)
+
+
+def test_each_request_of_a_class_is_drawn_equally_often() -> None:
+    drawn = pairs.draw((5, 3), 40_000, 2)
+    for group, size in enumerate((5, 3)):
+        counts = np.bincount(drawn.member[drawn.group == group], minlength=size)
+        assert len(counts) == size
+        assert np.abs(counts / counts.sum() - 1.0 / size).max() < 0.015
+
+
+def test_more_draws_begin_with_the_same_ones() -> None:
+    few, many = pairs.draw(SIZES, 50, 3), pairs.draw(SIZES, 500, 3)
+    assert few.group.tolist() == many.group.tolist()[:50]
+    assert few.member.tolist() == many.member.tolist()[:50]
+    assert pairs.draw(SIZES, 50, 4).member.tolist() != few.member.tolist()
+
+
+# -- intervals ---------------------------------------------------------------------------------------
+
+
+def test_bounds_of_a_mean_are_those_of_the_product_of_bets() -> None:
+    """Bisection finds the mean at which the mixture of all bets reaches 1 / error."""
+    values = np.random.default_rng(5).choice([-2.0, 0.0, 1.0], size=300)
+    found = confidence_sequences.compute_lower_ends(values, 2.0, 0.01)
+    for n in (1, 10, 299):
+        low, high = -2.0, 2.0
+        for _ in range(60):
+            mean = (low + high) / 2.0
+            bets = confidence_sequences.BETS[:, np.newaxis]
+            products = np.prod((1.0 + bets * values[: n + 1] / 2.0) / (1.0 + bets * mean / 2.0), axis=1)
+            low, high = (mean, high) if products.mean() > 100.0 else (low, mean)
+        assert found[n] <= low + 1e-6
+        assert found[n] == pytest.approx(low, abs=0.02)
+
+
+@pytest.mark.parametrize("sizes", [(1000,), SIZES])
+def test_all_intervals_hold_at_all_looks_in_nearly_all_worlds(sizes: tuple[int, ...]) -> None:
+    failed = 0
+    for seed in range(60):
+        table = world(0.7, -0.05, sizes, seed)
+        truth = float(np.concatenate(table).mean())
+        no_worse = float((np.concatenate(table) >= 0).mean())
+        value, group = draw_values(table, 400, seed)
+        wrong = False
+        for n in (20, 60, 150, 400):
+            found = pairs.compare(judged(value[:n], sizes, group[:n]))
+            ends = [(found.whole.difference, truth), (found.whole.no_worse, no_worse)]
+            for one, values in zip(found.groups, table, strict=False):
+                if one is not None:
+                    ends += [(one.difference, values.mean()), (one.no_worse, (values >= 0).mean())]
+            wrong |= any(not low <= true <= high for (_, low, high), true in ends)
+        failed += wrong
+    assert failed <= 3
+
+
+def test_the_estimate_is_the_mean_over_requests_whatever_the_classes() -> None:
+    table = [np.zeros(900), np.full(80, -1.0), np.ones(20)]
+    value, group = draw_values(table, 20_000, 7)
+    found = pairs.compare(judged(value, SIZES, group))
+    truth = float(np.concatenate(table).mean())
+    assert found.whole.difference[0] == pytest.approx(truth, abs=0.005)
+    assert found.whole.no_worse[0] == pytest.approx(0.92, abs=0.005)
+    assert [one.difference[0] for one in found.groups if one] == [0.0, -1.0, 1.0]
+
+
+def test_a_class_that_was_not_drawn_has_no_figures() -> None:
+    found = pairs.compare(judged(np.zeros(5), SIZES, np.zeros(5, dtype=np.int64)))
+    assert found.groups[0] is not None
+    assert found.groups[1:] == (None, None)
+
+
+def test_an_unknown_verdict_counts_against_either_claim() -> None:
+    rng = np.random.default_rng(8)
+    known = rng.choice([-1.0, 0.0, 1.0], p=[0.1, 0.8, 0.1], size=400)
+    some = np.where(rng.random(400) < 0.1, np.nan, known)
+    whole = pairs.compare(judged(some)).whole
+    worst, best = (pairs.compare(judged(np.where(np.isnan(some), v, some))).whole for v in (-1.0, 1.0))
+    assert whole.difference[1:] == (worst.difference[1], best.difference[2])
+    assert whole.no_worse[1:] == (worst.no_worse[1], best.no_worse[2])
+    assert whole.difference[0] == pytest.approx(float(np.nanmean(some)))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"value": [1.5]}, {"value": []}, {"labels": np.zeros(2)}, {"labels": np.array([2.0])}]
+)
+def test_impossible_pairs_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"value|labels"):
+        judged(np.array(bad.pop("value", [0.0])), **bad)
+
+
+@pytest.mark.parametrize("sizes", [(1000,), SIZES])
+@pytest.mark.parametrize("labelled", [0, 50])
+def test_all_ends_share_one_error(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], labelled: int
+) -> None:
+    errors = list[float]()
+    compute = confidence_sequences.compute_lower_ends
+
+    def note(values: Floats, scale: float, error: float, **more: Any) -> Floats:
+        errors.append(error)
+        return compute(values, scale, error, **more)
+
+    monkeypatch.setattr(confidence_sequences, "compute_lower_ends", note)
+    value, group = draw_values(world(0.8, 0.0, sizes, 51), 300, 51)
+    pairs.compare(judged(value, sizes, group, labels=value[:labelled] if labelled else None))
+    by_judge = pairs.ERROR * (pairs.LOWER_SHARE + pairs.UPPER_SHARE) / 2.0 if labelled else 0.0
+    assert sum(errors) == pytest.approx(pairs.ERROR + by_judge), "the ends by the judge are computed twice"
+
+
+# -- verdicts ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]), min_size=1, max_size=60),
+    st.sampled_from([0.02, 0.05, 0.3]),
+    st.integers(1, 20),
+)
+def test_a_verdict_once_given_does_not_turn_into_the_other(
+    values: list[float], margin: float, repeat: int
+) -> None:
+    every = np.tile(values, repeat)
+    found = [
+        pairs.decide(pairs.compare(judged(every[:n])).whole.difference, margin)
+        for n in range(1, len(every) + 1, max(1, len(every) // 25))
+    ]
+    given_words = [word for word in found if word is not Word.NOT_YET]
+    assert all(one is other for one, other in itertools.pairwise(given_words))
+
+
+def test_ends_only_come_closer_unless_what_is_compared_may_change() -> None:
+    value = np.concatenate([np.ones(200), np.full(300, -1.0)])
+    lows = [pairs.compare(judged(value[:n])).whole.difference[1] for n in range(50, 500, 50)]
+    assert lows == sorted(lows)
+    moving = [pairs.compare(judged(value[:n], moves=True)).whole.difference[1] for n in (200, 500)]
+    assert moving[1] < 0.0 < moving[0]
+
+
+def test_a_challenger_as_good_gets_switch_and_a_bad_one_keep() -> None:
+    for difference, expected in ((0.0, Word.SWITCH), (-0.2, Word.KEEP)):
+        value, _ = draw_values(world(0.8, difference, (1000,), 11), 1500, 11)
+        assert pairs.decide(pairs.compare(judged(value)).whole.difference, 0.05) is expected
+
+
+def test_false_verdicts_are_rare_where_the_loss_is_just_beyond_the_margin() -> None:
+    false = 0
+    for seed in range(100):
+        value, _ = draw_values(world(0.85, -0.06, (1000,), 100 + seed), 600, seed)
+        truth_is_beyond = float(np.concatenate(world(0.85, -0.06, (1000,), 100 + seed)).mean()) < -0.05
+        low = confidence_sequences.compute_lower_ends(
+            value, 1.0, pairs.ERROR * pairs.LOWER_SHARE, moves=False
+        )[-1]
+        false += truth_is_beyond and low > -0.05
+    assert false <= 3
+
+
+# -- labels ------------------------------------------------------------------------------------------
+
+
+def test_labels_correct_a_judge_that_always_prefers_the_challenger() -> None:
+    truth, _ = draw_values(world(0.6, -0.3, (1000,), 21), 3000, 21)
+    kind = np.maximum(truth, 0.0)
+    assert pairs.decide(pairs.compare(judged(kind)).whole.difference, 0.05) is Word.SWITCH
+    found = pairs.compare(judged(kind, labels=truth[:1500]))
+    assert pairs.decide(found.whole.difference, 0.05) is Word.KEEP
+    assert found.whole.difference[0] == pytest.approx(float(truth.mean()), abs=0.05)
+    alone = pairs.compare(judged(kind)).whole.difference
+    assert found.by_judge is not None
+    assert found.by_judge[0] == alone[0]
+    assert found.by_judge[1] < alone[1] < alone[2] < found.by_judge[2], "half of the error goes to the labels"
+
+
+def test_few_labels_make_the_interval_wider_not_narrower() -> None:
+    value, _ = draw_values(world(0.8, 0.0, (1000,), 22), 800, 22)
+    alone, few, many = (
+        pairs.compare(judged(value, labels=labels)).whole.difference
+        for labels in (None, value[:20], value[:700])
+    )
+    width = [high - low for _, low, high in (alone, few, many)]
+    assert width[0] < width[2] < width[1]
+
+
+def test_a_label_that_was_asked_and_not_given_counts_as_the_worse_case() -> None:
+    value, _ = draw_values(world(0.8, 0.0, (1000,), 23), 800, 23)
+    labels = value[:400].copy()
+    labels[::10] = np.nan
+    _, low, high = pairs.compare(judged(value, labels=labels)).whole.difference
+    worst, best = (
+        pairs.compare(judged(value, labels=np.where(np.isnan(labels), v, labels))).whole.difference
+        for v in (-1.0, 1.0)
+    )
+    assert (low, high) == (worst[1], best[2])
+
+
+# -- forecasts ---------------------------------------------------------------------------------------
+
+
+def test_a_forecast_is_right_within_a_factor_of_two_about_the_pairs_that_it_takes() -> None:
+    right = 0
+    for seed in range(12):
+        value, _ = draw_values(world(0.8, -0.2, (1000,), 200 + seed), 6000, seed)
+        high = -confidence_sequences.compute_lower_ends(
+            -value, 1.0, pairs.ERROR * pairs.UPPER_SHARE, moves=False
+        )
+        needed = int(np.argmax(high < -0.1)) + 1 - 60
+        found = pairs.forecast_more(judged(value[:60]), 0.1)
+        assert found is not None
+        right += found[0] / 2.0 <= needed <= 2.0 * found[1]
+    assert right >= 10
+
+
+def test_a_forecast_is_longer_for_a_smaller_margin_and_ends_somewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value, _ = draw_values(world(0.8, 0.0, (1000,), 31), 200, 31)
+    wide, narrow = (pairs.forecast_more(judged(value), margin) for margin in (0.2, 0.05))
+    assert wide is not None
+    assert narrow is not None
+    assert wide[0] < narrow[0] < narrow[1] <= pairs.MOST_MORE
+    monkeypatch.setattr(pairs, "MOST_MORE", wide[0] - 1)
+    assert pairs.forecast_more(judged(value), 0.2) is None
+
+
+def test_weighted_classes_are_forecast_at_the_scale_of_their_weights() -> None:
+    table = world(0.9, 0.0, SIZES, 41)
+    value, group = draw_values(table, 200, 41)
+    found = pairs.forecast_more(judged(value, SIZES, group), 0.05)
+    assert found is not None
+    assert found[0] > 50
