@@ -54,6 +54,7 @@ log --database sqlite --pairs 10 --rounds 1
 shrinkage 1
 """,
     "slow": """
+adaptive_picture --orders 2 --plot picture.png
 audit --logs 1 --faulty 1 --rows 500 --true-rows 200 --workers 1
 bm25 --corpus qa/corpus.jsonl.gz --queries qa/queries.jsonl.gz
 canary --runs 1 --power-runs 1 --length 50
@@ -71,6 +72,7 @@ restarts --rewards 1 --alone 1 --runs 1
 retrieval qa --home home
 sticky --conversations 10 --seeds 2
 tracing --rounds 1 --turns 1
+verdict . --runs 1 --pairs 143
 """,
     "nightly": """
 agent_day --sessions 110

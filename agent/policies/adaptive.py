@@ -241,7 +241,7 @@ class Adaptive:
 
         Args:
             decision: What was drawn.
-            reward: Its reward.
+            reward: Reward of the drawn arm.
             cost: What the reward lost to costs.
         """
         check_reward(decision, reward)
