@@ -11,6 +11,7 @@ a checkpoint that is kept elsewhere shows that.
 The order of the names in a document counts, since both databases keep it and it has a meaning.
 """
 
+import base64
 import hashlib
 import secrets
 from collections import defaultdict
@@ -74,12 +75,12 @@ class ChainReport:
 
 
 def make_salt() -> str:
-    """Return a new salt: 128 random bits, in hexadecimal."""
-    return secrets.token_hex(t.SALT_CHARS // 2)
+    """Return a new salt: 96 random bits, as letters, digits, `-` and `_`."""
+    return secrets.token_urlsafe(t.SALT_CHARS * 3 // 4)
 
 
 def make_seal(table: sa.Table, row: Row, texts: Mapping[str, Any], salt: str) -> str:
-    """Return the seal of a fact: 64 hexadecimal digits.
+    """Return the seal of a fact: 192 bits, in base64.
 
     Args:
         table: One of `FACTS`.
@@ -88,7 +89,8 @@ def make_seal(table: sa.Table, row: Row, texts: Mapping[str, Any], salt: str) ->
         salt: Random text that is beside it.
     """
     sealed = [salt, texts, *(row[name] for name in ERASABLE.get(table, ()))]
-    return hashlib.blake2b(_spell(sealed), digest_size=_BYTES).hexdigest()
+    digest = hashlib.blake2b(_spell(sealed), digest_size=t.SEAL_CHARS * 3 // 4).digest()
+    return base64.b64encode(digest).decode()
 
 
 def fold(chain: str, rows: Mapping[sa.Table, Sequence[Row]]) -> str:

@@ -56,8 +56,8 @@ SCHEMA = 1
 NO_FACTS = 64 * "0"
 """The chain of a log without facts."""
 
-SALT_CHARS = 32
-"""Length of a salt."""
+SALT_CHARS, SEAL_CHARS = 16, 32
+"""Lengths of a salt and of a seal, in base64."""
 
 # Named, so that a later schema finds them on both databases.
 metadata = MetaData(
@@ -79,7 +79,7 @@ def _position() -> Column[int]:
 
 def _seal() -> Column[str]:
     """The seal of a fact, by `armwise.feedback.log.chain`; NULL: it has nothing that an erasure removes."""
-    return Column("seal", String(64))
+    return Column("seal", String(SEAL_CHARS))
 
 
 def _number(name: str = "seq") -> Column[int]:

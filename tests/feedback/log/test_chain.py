@@ -286,7 +286,11 @@ def test_a_change_of_texts_names_their_fact(store: Store, table: sa.Table) -> No
     assert row is not None
     its = t.texts.c.seq == row.seq
     named = f"the fact at position {row.seq}, of the {table.name}, "
-    for changed in ({"document": {"answer": "another one"}}, {"salt": "0" * 32}, {"salt": " " * 32}):
+    for changed in (
+        {"document": {"answer": "another one"}},
+        {"salt": "0" * t.SALT_CHARS},
+        {"salt": " " * t.SALT_CHARS},
+    ):
         execute(store, sa.update(t.texts).where(its).values(changed))
         (change,) = verify(store, **heads)
         assert change.startswith(named)
@@ -301,7 +305,10 @@ def test_a_change_of_texts_names_their_fact(store: Store, table: sa.Table) -> No
 def test_texts_that_are_added_name_their_fact(store: Store) -> None:
     store.append([value("never")])
     store.append([replace(value("never", "other"), tags={})])
-    execute(store, sa.insert(t.texts).values(seq=2, document={"content": {"comment": "?"}}, salt="0" * 32))
+    execute(
+        store,
+        sa.insert(t.texts).values(seq=2, document={"content": {"comment": "?"}}, salt="0" * t.SALT_CHARS),
+    )
     (change,) = verify(store)
     assert change.startswith("the fact at position 2, of the feedback, ")
 
