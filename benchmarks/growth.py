@@ -6,8 +6,8 @@ A block of 10,000 turns is committed through `Store.append`, as a service does, 
 learner. The database then copies it, with later positions, times and ids, until the log has each of the
 sizes; each copy is a turn with an answer of 60 words and a judgement. At each size a replica and a learner
 are opened on the log, in this process. What they add is removed again before the log grows on. With
-`--dims` each turn has an embedding of so many numbers. PostgreSQL is the one that the tests start, with its
-settings as they are; all is in the folder, and removed at the end.
+`--dims` each turn has an embedding of so many numbers, and only the size is measured. PostgreSQL is the one
+that the tests start, with its settings as they are; all is in the folder, and removed at the end.
 """
 
 import asyncio
@@ -331,12 +331,13 @@ def main(
             calm(store)
             rows.setdefault("bytes a decision", []).append(f"{size_of(store) / n:,.0f}")
             back_up(store, server, place, rows)
-            learn(url, service, n, rows)
-            settle(store, n)
-            join_again(store, service, rows)
-            settle(store, n)
-            asyncio.run(serve(place, url, n, rows))
-            settle(store, n)
+            if not dims:  # the service here has no encoder
+                learn(url, service, n, rows)
+                settle(store, n)
+                join_again(store, service, rows)
+                settle(store, n)
+                asyncio.run(serve(place, url, n, rows))
+                settle(store, n)
             have = n
             table = Table(database, *(f"{count:,}" for count in turn_counts[: turn_counts.index(n) + 1]))
             table.title = f"load {os.getloadavg()[0]:.0f}"
