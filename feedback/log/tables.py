@@ -56,8 +56,8 @@ SCHEMA = 1
 NO_FACTS = 64 * "0"
 """The chain of a log without facts."""
 
-SALT_CHARS, SEAL_CHARS = 16, 32
-"""Lengths of a salt and of a seal, in base64."""
+SALT_CHARS, SEAL_CHARS = 24, 40
+"""Lengths of a salt and of a seal, in hexadecimal digits."""
 
 # Named, so that a later schema finds them on both databases.
 metadata = MetaData(

@@ -205,7 +205,7 @@ def test_the_chain_does_not_depend_on_how_facts_share_commits(
     heads = set[LogHead]()
     for store, size in zip(stores, (len(facts), 1, 3), strict=True):
         salts = count()
-        monkeypatch.setattr(batch, "make_salt", lambda salts=salts: f"{next(salts):016x}")
+        monkeypatch.setattr(batch, "make_salt", lambda salts=salts: f"{next(salts):024x}")
         for start in range(0, len(facts), size):
             store.append(facts[start : start + size])
         heads.add(head(store))
