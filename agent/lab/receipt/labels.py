@@ -21,6 +21,12 @@ NEEDED = (PairOutcome.JUDGED, PairOutcome.UNREADABLE)
 """Pairs that a label says something new of: of the others the value is a fact."""
 
 
+def require_new(path: Path) -> None:
+    """Refuse a file that may hold labels already. Raises ValueError."""
+    if path.exists():
+        raise ValueError(f"{path} exists: fill it in and name it with --labels, or move it")
+
+
 def write_labels(asked: Sequence[AskedPair], seed: int, most: int, path: Path) -> int:
     """Write the first pairs that take a label to a file; return their number.
 
@@ -33,8 +39,7 @@ def write_labels(asked: Sequence[AskedPair], seed: int, most: int, path: Path) -
     Raises:
         ValueError: The file exists.
     """
-    if path.exists():
-        raise ValueError(f"{path} exists: fill it in and name it with --labels, or move it")
+    require_new(path)
     chosen = [one for one in asked if one.pair.outcome in NEEDED][:most]
     with appearing(path) as file:
         for one in chosen:

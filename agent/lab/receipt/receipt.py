@@ -11,12 +11,23 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
+from armwise.agent.lab.receipt.documents import (
+    Finite,
+    Name,
+    Number,
+    ProofDocument,
+    Stated,
+    Three,
+    list_differences,
+    read_document,
+    write_document,
+)
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, name_log
-from armwise.feedback.jsonl import ExchangeError, appearing, explain
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import (
     ArmComparison,
@@ -41,23 +52,8 @@ LARGEST_FILE = 1 << 20
 RECEIPT = "receipt.json"
 """File of the home with the newest receipt."""
 
-DIGITS = 1e-9
-"""Relative difference up to which two figures are the same: processors round sums differently."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-Name = Annotated[str, Field(max_length=1000)]
-
-Number = Annotated[int, Field(ge=0, le=1 << 53)]
-
-Three = tuple[Finite, Finite, Finite]
-
-
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Figures(_Document):
+class Figures(Stated):
     """The figures of a receipt; see `armwise.feedback.ope.noninferiority.ArmComparison`."""
 
     reference: Name
@@ -84,7 +80,7 @@ class Figures(_Document):
     last_at: Finite
 
 
-class StatedOutcomes(_Document):
+class StatedOutcomes(Stated):
     """How sessions went; see `armwise.agent.lab.receipt.traffic.SessionOutcomes`."""
 
     sessions: Number
@@ -93,14 +89,14 @@ class StatedOutcomes(_Document):
     abandoned: Number | None
 
 
-class StatedHead(_Document):
+class StatedHead(Stated):
     """The head of the log; see `armwise.feedback.log.chain`."""
 
     seq: Number = Field(description="Position of its last fact.")
     chain: str = Field(pattern="^[0-9a-f]{64}$", description="Hash over all facts up to there.")
 
 
-class SavingsReceipt(_Document):
+class SavingsReceipt(ProofDocument):
     """A statement of savings and quality, and all that is needed to compute it again from the log."""
 
     format: Literal["armwise-receipt"] = "armwise-receipt"
@@ -119,7 +115,7 @@ class SavingsReceipt(_Document):
     figures: Figures
     outcomes: StatedOutcomes | None = None
     head: StatedHead | None = Field(
-        default=None, description="LogHead of the log as it was read; null for a file or a service."
+        default=None, description="Head of the log as it was read; null for a file or a service."
     )
 
     @property
@@ -131,10 +127,6 @@ class SavingsReceipt(_Document):
     def comparison(self) -> ArmComparison:
         """The figures."""
         return ArmComparison(**self.figures.model_dump())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the receipt as JSON."""
-        return self.model_dump(mode="json", by_alias=True)
 
 
 def make_receipt(
@@ -242,73 +234,14 @@ def _outcomes(receipt: SavingsReceipt, again: SavingsReceipt) -> Iterator[str]:
     yield from list_differences("sessions, ", receipt.outcomes, again.outcomes)
 
 
-def list_differences(
-    where: str,
-    stated: BaseModel,
-    found: BaseModel,
-    places: tuple[str, str] = ("on the receipt", "from the log"),
-) -> Iterator[str]:
-    """Yield how figures differ, a sentence each.
-
-    Args:
-        where: Begins each sentence.
-        stated: The figures of a document.
-        found: The same, computed again.
-        places: What to call the places of both.
-    """
-    again = found.model_dump()
-    for name, value in stated.model_dump().items():
-        other = again[name]
-        if not _same(value, other):
-            yield f"{where}{name}: {_format_value(value)} {places[0]}, {_format_value(other)} {places[1]}"
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Return whether two figures are the same.
-
-    >>> _same((1.0, 2.0), (1.0 + 1e-12, 2.0)), _same(1.0, None), _same("a", "b"), _same(1, 2)
-    (True, False, False, False)
-    """
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=DIGITS, abs_tol=1e-12)
-    return bool(one == other)
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return "(" + ", ".join(map(_format_value, value)) + ")"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_format_value(one)}" for name, one in value.items())
-    return f"{value:.9g}" if isinstance(value, float) else "nothing" if value is None else str(value)
-
-
 def read_receipt(path: Path) -> SavingsReceipt:
-    """Read a receipt.
-
-    Raises:
-        ExchangeError: It cannot be read; the message names the file and the value.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise ExchangeError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > LARGEST_FILE:
-        raise ExchangeError(f"{path} has more than {LARGEST_FILE:,} bytes: no receipt has")
-    try:
-        return SavingsReceipt.model_validate_json(content)
-    except ValidationError as error:
-        raise ExchangeError(f"{path} is no receipt of `armwise prove`: {explain(error)}") from None
+    """Read a receipt. Raises ExchangeError: it cannot be read; the message names the file and the value."""
+    return read_document(path, SavingsReceipt, "receipt", LARGEST_FILE)
 
 
 def write_receipt(receipt: SavingsReceipt, path: Path) -> None:
     """Write a receipt as JSON."""
-    with appearing(path) as file:
-        file.write((json.dumps(receipt.as_json(), indent=2) + "\n").encode())
+    write_document(receipt, path, indent=2)
 
 
 def locate_kept(config: "AppConfig") -> Path:

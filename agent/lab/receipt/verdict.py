@@ -6,7 +6,6 @@ The document has the pairs as numbers, without a question or an answer, so that 
 again from it alone. Which request is drawn when follows from the seed and from the sizes of the classes.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -16,11 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from armwise.agent.lab.receipt.receipt import Finite, Name, Number, Three, list_differences
+from armwise.agent.lab.receipt.documents import (
+    Finite,
+    Name,
+    Number,
+    ProofDocument,
+    Stated,
+    Three,
+    list_differences,
+    read_document,
+    write_document,
+)
 from armwise.feedback.arrays import Floats
-from armwise.feedback.jsonl import ExchangeError, appearing, explain
 from armwise.feedback.ope import pairs
 from armwise.feedback.ope.pairs import GroupComparison, JudgedPairs, Word
 
@@ -41,12 +49,6 @@ FOLLOWS_PLACE = 0.5
 Value = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
 
 Amount = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
-class VerdictPart(BaseModel):
-    """A part of a verdict."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PairOutcome(StrEnum):
@@ -74,7 +76,7 @@ VALUES: Mapping[PairOutcome, float] = {
 """Value of a pair that was not judged."""
 
 
-class StoredPair(VerdictPart):
+class StoredPair(Stated):
     """A request that both arms answered."""
 
     group: Number = Field(description="Number of its class.")
@@ -101,14 +103,14 @@ class StoredPair(VerdictPart):
         return VALUES[self.outcome]
 
 
-class RequestClass(VerdictPart):
+class RequestClass(Stated):
     """A class of requests."""
 
     name: Name
     requests: Annotated[int, Field(ge=1, le=1 << 53)]
 
 
-class PairFigures(VerdictPart):
+class PairFigures(Stated):
     """Two arms on a class of requests, or on all; see `armwise.feedback.ope.pairs.GroupComparison`."""
 
     pairs: Number
@@ -120,7 +122,7 @@ class PairFigures(VerdictPart):
     unknown: Number
 
 
-class JudgeFigures(VerdictPart):
+class JudgeFigures(Stated):
     """How far the judge can be trusted."""
 
     asked: Number = Field(description="Pairs that it was asked about.")
@@ -137,7 +139,7 @@ class JudgeFigures(VerdictPart):
         return self.both >= ENOUGH_BOTH and self.same_place > FOLLOWS_PLACE * self.both
 
 
-class VerdictFigures(VerdictPart):
+class VerdictFigures(Stated):
     """All that is stated."""
 
     word: Word
@@ -153,7 +155,7 @@ class VerdictFigures(VerdictPart):
     more_usd: tuple[Finite, Finite] | None = Field(description="About so many further dollars.")
 
 
-class PairsVerdict(VerdictPart):
+class PairsVerdict(ProofDocument):
     """A verdict on two arms, and all that is needed to compute it again."""
 
     format: Literal["armwise-verdict"] = "armwise-verdict"
@@ -178,10 +180,6 @@ class PairsVerdict(VerdictPart):
     labelled: Number = Field(description="First draws for which labels were asked.")
     pairs: list[StoredPair]
     figures: VerdictFigures
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON."""
-        return self.model_dump(mode="json", by_alias=True)
 
 
 class PairDraws(BaseModel):
@@ -367,25 +365,10 @@ def is_verdict(path: Path) -> bool:
 
 
 def read_verdict(path: Path) -> PairsVerdict:
-    """Read a verdict.
-
-    Raises:
-        ExchangeError: It cannot be read; the message names the file and the value.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise ExchangeError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > LARGEST_FILE:
-        raise ExchangeError(f"{path} has more than {LARGEST_FILE:,} bytes: no verdict has")
-    try:
-        return PairsVerdict.model_validate_json(content)
-    except ValidationError as error:
-        raise ExchangeError(f"{path} is no verdict of `armwise prove`: {explain(error)}") from None
+    """Read a verdict. Raises ExchangeError: it cannot be read; the message names the file and the value."""
+    return read_document(path, PairsVerdict, "verdict", LARGEST_FILE)
 
 
 def write_verdict(verdict: PairsVerdict, path: Path) -> None:
     """Write a verdict as JSON."""
-    with appearing(path) as file:
-        file.write((json.dumps(verdict.as_json(), indent=1) + "\n").encode())
+    write_document(verdict, path, indent=1)

@@ -9,7 +9,7 @@ import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress
 from armwise.agent.cli.options import open_config, with_log
-from armwise.agent.lab.receipt.labels import label_pairs, read_labels, write_labels
+from armwise.agent.lab.receipt.labels import label_pairs, read_labels, require_new, write_labels
 from armwise.agent.lab.receipt.pairs import (
     EVERYTHING,
     Collected,
@@ -149,8 +149,8 @@ def _ask(options: PairsOptions, path: Path, settings: "AppConfig") -> PairsVerdi
     requests = read_requests(path, options.by, settings.limits.question_chars)
     for why, n in requests.left_out.items():
         errors.print(f"{n:,} lines are left out: they {why}.", **PLAIN)
-    if options.ask_labels and options.labels_path.exists():
-        raise ValueError(f"{options.labels_path} exists: fill it in and name it with --labels, or move it")
+    if options.ask_labels:
+        require_new(options.labels_path)  # before anything is paid for
     with progress(errors) as on_progress:
         found = run_pairs(
             settings,
