@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from armwise.agent.config import AppConfig
-from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy, train_on
+from armwise.agent.learning import Recipe, StoredTrained, read_spec, restore_policy, teach, train_on
 from armwise.agent.policies import (
     POLICIES,
     Policy,
@@ -356,9 +356,11 @@ class LearnedTarget(Candidate):
         if learned and reward is not None and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
         if learned and self.rule is not None:
-            beside = self.beside(example) if self.beside else ()
-            train_on(self.policy, self.rule, beside if reward is None else (example, *beside))
-            for label in (observation.decision for observation in beside):
+            if reward is not None:
+                teach(self.policy, self.rule, example, reward)
+            observations = self.beside(example) if self.beside else ()
+            train_on(self.policy, self.rule, observations)
+            for label in (observation.decision for observation in observations):
                 if observed.find_source(label) is ObservationSource.JUDGE:
                     self._graded.add(label.id.removesuffix(f"/{ObservationSource.JUDGE}/{label.drawn}"))
         if self.pacer is not None and example.decision.policy != LABELS:
@@ -546,7 +548,6 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
         follower = observed.WithObservations(
             setting.store, setting.rule, start.also, start.after, start.after, recipe.router
         )
-
         beside = partial(_observe, follower)
     return _with_router(
         LearnedTarget(

@@ -17,6 +17,7 @@ from .restore import (
     earlier_checkpoint,
     learn,
     restore_policy,
+    teach,
     train_on,
 )
 from .router_scores import StoredTrained, keep_router, open_router, score_by_searching
@@ -45,6 +46,7 @@ __all__ = [
     "rebuild",
     "restore_policy",
     "score_by_searching",
+    "teach",
     "train_on",
     "verify",
     "verify_states",

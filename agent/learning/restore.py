@@ -149,15 +149,18 @@ def learn(
 
 def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
     """Train a policy on examples, in order, with the rewards of a rule."""
-    learns_costs = getattr(policy, "learns_costs", False)
     for example in examples:
         reward = rule.compute_learned_reward(example)
-        if reward is None:
-            continue
-        if learns_costs:
-            policy.learn(example.decision, reward, rule.compute_learned_cost(example))  # type: ignore[call-arg]
-        else:
-            policy.learn(example.decision, reward)
+        if reward is not None:
+            teach(policy, rule, example, reward)
+
+
+def teach(policy: Policy, rule: RewardRule, example: Example, reward: float) -> None:
+    """Train a policy on an example, whose reward by the rule is known."""
+    if getattr(policy, "learns_costs", False):
+        policy.learn(example.decision, reward, rule.compute_learned_cost(example))  # type: ignore[call-arg]
+    else:
+        policy.learn(example.decision, reward)
 
 
 MAX_QUEUED = 8

@@ -181,9 +181,12 @@ class ArmRegressions:
     def costs(self, rows: Rows) -> Array:
         """Return the mean of what the rewards of each arm lost to costs; of an unknown arm, of all arms."""
         total, n = self.paid[rows].T
+        mean: Array = total / np.maximum(n, 1.0)
+        if n.all():
+            return mean
         known = self.paid[self.paid[:, 1] > 0.0]
         usual = float((known[:, 0] / known[:, 1]).mean()) if len(known) else 0.0
-        return np.where(n > 0.0, total / np.maximum(n, 1.0), usual)
+        return np.where(n > 0.0, mean, usual)
 
     def pay(self, row: int, cost: float) -> None:
         """Count what a reward of an arm lost to costs."""
