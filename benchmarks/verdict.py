@@ -9,7 +9,7 @@ just more than the margin, the hardest case for a false `switch`. A pair is bett
 differ by more than a twentieth of their range.
 
 A judge sees the pairs. One is exact, two err in 10 and 25 % of the pairs, one names the first answer in 30 %
-of the pairs, and one the longer answer, which four of five times is that of the challenger. The last is also
+of the pairs, and one the longer answer, which the challenger writes four of five times. The last is also
 corrected by labels on the first 500 pairs. A quarter of the pairs is judged in both orders, as the command
 does, and a judge that mostly names the same place gives no verdict.
 

@@ -27,7 +27,7 @@ OURS = {"benchmarks", "tests", *(path.stem for path in BENCHMARKS.glob("*.py"))}
 
 
 def stop(*_: object) -> NoReturn:
-    """End a script in the place of its work."""
+    """End a script instead of running it."""
     sys.exit(0)
 
 

@@ -33,7 +33,7 @@ def verify_log(
             known = {**of_versions, **checkpoints}
             report = chain.verify_chain(store, known, partial(on_progress, "facts"))
         for change in report.changes:
-            errors.print(change, style="red", soft_wrap=True)
+            errors.print(change, style="red", **PLAIN)
         if report.changes:
             raise typer.Exit(1)
         console.print(

@@ -3,10 +3,10 @@
     seal of a fact    hash of a salt, its texts and the other columns that an erasure empties
     chain at a fact   hash of the chain before it, of the columns that an erasure keeps, and of its seal
 
-The salt of a seal is beside the texts and goes with them, so the seal says nothing about erased texts. The
-chain is folded fact by fact, however they are committed; the head of the log has it, and so has whatever
-keeps a copy, a checkpoint, to compare with later. Who can write to the database can fold another chain: only
-a checkpoint that is kept elsewhere shows that.
+The salt of a seal is stored with the texts and erased with them, so the seal says nothing about erased texts.
+The chain is folded fact by fact, however they are committed. The head of the log has it, and so has whatever
+keeps a copy, a checkpoint, to compare with later. Someone who can write to the database can fold another
+chain: only a checkpoint that is kept elsewhere shows that.
 
 The order of the names in a document counts, since both databases keep it and it has a meaning.
 """
@@ -85,7 +85,7 @@ def make_seal(table: sa.Table, row: Row, texts: Mapping[str, Any], salt: str) ->
         table: One of `FACTS`.
         row: Values of the fact by column.
         texts: What is in `texts` as the document of the fact.
-        salt: Random text that is beside it.
+        salt: The salt that is stored with them.
     """
     sealed = [salt, texts, *(row[name] for name in ERASABLE.get(table, ()))]
     return hashlib.blake2b(_spell(sealed), digest_size=t.SEAL_CHARS // 2).hexdigest()
@@ -96,7 +96,7 @@ def fold(chain: str, rows: Mapping[sa.Table, Sequence[Row]]) -> str:
 
     Args:
         chain: The chain before them.
-        rows: Their rows, by table; those of other tables are left out.
+        rows: Their rows, by table; rows of other tables are ignored.
     """
     facts = [(row["seq"], table, row) for table in FACTS for row in rows.get(table, ())]
     facts.sort(key=itemgetter(0))
@@ -209,7 +209,7 @@ class _Walk:
         checkpoints: Heads to compare with, by what has them.
 
     Attributes:
-        found: The first fact that is missing, and the first whose texts are not those of its seal.
+        found: The first fact that is missing, and the first that does not match its seal.
     """
 
     def __init__(self, checkpoints: Mapping[str, LogHead]) -> None:

@@ -14,8 +14,8 @@ the requests that are drawn from.
 
 A verdict that is missing counts as the worst in a lower end and as the best in an upper end.
 
-With labels, verdicts of your own on the first draws, the difference is that of the judge plus the mean of
-(label - judge): the interval pays for a judge that errs. Source of that estimate: Angelopoulos, Bates,
+With labels, verdicts of your own on the first draws, the mean of (label - judge) is added to the difference
+that the judge finds: the interval pays for a judge that errs. Source of that estimate: Angelopoulos, Bates,
 Fannjiang, Jordan and Zrnic 2023, arXiv:2301.09633.
 """
 
@@ -150,7 +150,7 @@ class GroupComparison:
 
 @dataclass(frozen=True, slots=True)
 class PairsComparison:
-    """Two arms on all requests, and on those of each class if there are several.
+    """Two arms on all requests, and on each class if there are several.
 
     Attributes:
         whole: On all.

@@ -13,7 +13,7 @@
     quota       a replica admitted a key beyond its limit
     alarm       a change was detected and is not in the log, or stands twice
     waiting     more is under way at once, or waits, than may
-    chain       the chain of the log is not that of its facts, or not what a version has of it
+    chain       the chain of the log does not follow from its facts, or a version has another one
     law         a statement broke what holds of every log: see `tests.simulation.laws`
     erased      a text is there after its erasure was acknowledged
     foreign     a caller was shown what belongs to another

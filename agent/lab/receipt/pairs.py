@@ -80,8 +80,8 @@ UNNAMED = "(none)"
 WRAPPERS = ("body", "params", "request")
 """Keys under which batch files and logs keep the body of a request."""
 
-
 GO_ON = "Try the arms with `armwise ask`, then repeat the command: it goes on where it stopped."
+"""What to do once a run has stopped."""
 
 
 class PairsStoppedError(GeneratorError):

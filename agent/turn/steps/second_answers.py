@@ -377,7 +377,7 @@ async def answer_with(
 
 
 def merge_passages(of_first: Sequence[Passage], of_second: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of two answers in turn, each once, so that those of neither lead."""
+    """Return the passages of two answers, one of each in turn, and each passage once."""
     both = (passage for pair in zip_longest(of_first, of_second) for passage in pair if passage is not None)
     return list({passage.id: passage for passage in both}.values())
 
