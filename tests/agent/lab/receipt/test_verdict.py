@@ -183,6 +183,29 @@ def test_what_was_finished_before_a_crash_is_not_asked_again(
     assert {key[1] for key in twice}.isdisjoint(written)
 
 
+def test_another_seed_is_another_run(world: World) -> None:
+    world.write([{"query": f"question {n}?"} for n in range(12)])
+    first, second = (world.prove("--pairs", 20, "--seed", seed)["figures"]["asked"] for seed in (1, 2))
+    asked = sum(n for (model, _), n in world.asked.items() if model == "small")
+    assert asked == first + second, "the judge reads the answers in another order"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_models_are_closed_when_a_run_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    closed = list[object]()
+
+    async def close(generator: PricedGenerator) -> None:
+        closed.append(generator)
+
+    monkeypatch.setattr(PricedGenerator, "close", close)
+    if fails:
+        world.error["judge"] = GeneratorError("it is away")
+    world.run("--pairs", 20, code=1 if fails else 0)
+    assert len(closed) >= len(PRICES)
+
+
 def test_the_arms_of_a_configuration_answer_from_their_own_passages(tmp_path: Path) -> None:
     """Nothing is replaced here: two searches of a small corpus, an encoder, and two scripted models."""
     scripted = {"engine": "scripted", "default": "Perhaps the sea."}
