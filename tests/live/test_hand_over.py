@@ -37,7 +37,7 @@ class Traffic:
 
     def _ask(self, anew: bool) -> None:
         client = httpx.Client(timeout=60, verify=False)
-        while not self._end.wait(0.05):  # a pause, or the new service would hardly get a processor to start
+        while not self._end.wait(0.2):  # a pause, or the new service would hardly get a processor to start
             if anew:
                 client.close()
                 client = httpx.Client(timeout=60, verify=False)
