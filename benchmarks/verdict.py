@@ -1,7 +1,7 @@
 """Are the verdicts of `armwise prove --challenger` true, and how many pairs do they take?
 
     python benchmarks/outcome_tables.py FOLDER TABLES
-    python benchmarks/verdict.py TABLES [--runs 20] [--pairs 2000]
+    python benchmarks/verdict.py TABLES [--runs 20] [--pairs 2000] [--plot docs/img/verdict.png]
 
 Each table has the scores of several arms on the same questions. The best arm is the reference, and four
 others are challengers: the next best one, the median one, and the next best one made as good, or made to lose
@@ -21,6 +21,9 @@ does, and a judge that mostly names the same place gives no verdict.
                 side of the margin
 
 A line for each judge and challenger; the worst table of each is in brackets.
+
+`--plot` draws the picture of docs/guide/receipt.md instead of a table: the intervals of three simulated
+challengers as pairs come in.
 """
 
 import csv
@@ -32,7 +35,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from matplotlib.figure import Figure
 from rich.progress import track
+from routing_plots import BLUE, GREEN, INK, RED, _dress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -60,6 +65,13 @@ LABELS = 500
 """First pairs that are labelled."""
 
 JUDGES = ("exact", "errs 10 %", "errs 25 %", "first", "longer", "longer, labels")
+
+DRAWN = (
+    ((0.06, 0.06), GREEN, "as good"),
+    ((0.06, 0.15), BLUE, "9 points worse"),
+    ((0.04, 0.26), RED, "22 points worse"),
+)
+"""Challengers of the picture: shares of better and of worse pairs."""
 
 
 @dataclass
@@ -195,12 +207,43 @@ def describe(name: str, challenger: str, found: Runs, most: int) -> str:
     )
 
 
+def draw_intervals(path: Path, most: int) -> None:
+    """Draw the intervals of three challengers as pairs come in, and the accepted loss."""
+    figure = Figure(figsize=(8.4, 3.2), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    x = np.arange(1, most + 1)
+    for (better, worse), colour, word in DRAWN:
+        truth = np.random.default_rng(0).choice(
+            [1.0, 0.0, -1.0], most, p=[better, 1.0 - better - worse, worse]
+        )
+        low, high = bound(truth, None)
+        found, taken = find_verdict(low, high, np.ones(most, dtype=np.bool_))
+        axes.fill_between(x, 100.0 * low, 100.0 * high, color=colour, alpha=0.25, linewidth=0)
+        label = f"{word}: {found.value}" + (f" after {taken}" if taken else "")
+        axes.plot(x, 100.0 * np.cumsum(truth) / x, color=colour, linewidth=1.4, label=label)
+        if taken is not None:
+            axes.axvline(taken, color=colour, linewidth=0.9, linestyle=":")
+        print(label)
+    axes.axhline(-100.0 * MARGIN, color=INK, linewidth=0.9, linestyle="--", label="accepted loss")
+    axes.set_xlabel("pairs", color=INK)
+    axes.set_ylabel("points of 100", color=INK)
+    axes.set_xlim(1, most)
+    axes.set_ylim(-45, 30)
+    axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
+    _dress(axes, "")
+    figure.savefig(path)
+
+
 def main(
     tables: Annotated[Path, typer.Argument(help="Folder of `outcome_tables.py`.")],
     runs: Annotated[int, typer.Option(min=1, help="Runs of each judge on each challenger of a table.")] = 20,
     most: Annotated[int, typer.Option("--pairs", min=PLAIN, help="Most pairs of a run.")] = 2000,
+    plot: Annotated[Path | None, typer.Option(help="Draw the picture to this file instead.")] = None,
 ) -> None:
-    """Print the table."""
+    """Print the table, or draw the picture."""
+    if plot is not None:
+        draw_intervals(plot, most)
+        return
     paths = sorted(tables.glob("*.csv"))
     found = defaultdict[tuple[str, str], Runs](Runs)
     for path in track(paths, "tables"):

@@ -16,7 +16,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,10 @@ from armwise.agent.turn.steps.second_answers import answer_with, leave_room_to_t
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.base import ArmError, Passage, Progress
 from armwise.arms.lab.jobs.checkpoint import BlockFolder, open_blocks
+from armwise.arms.lab.portfolio.outcomes import Outcome
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, Request, base, blocking_writer, judge, protocols
 from armwise.arms.llm import catalog as llm_catalog
+from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmGraph
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import describe_error
@@ -231,29 +234,57 @@ class AskedPair:
         pair: The pair.
         question: The question.
         answers: Answers of challenger and reference; empty: it failed.
+        costs: What they cost, by the fields of `Cost`.
     """
 
     pair: StoredPair
     question: str
     answers: tuple[str, str]
+    costs: tuple[Mapping[str, float], Mapping[str, float]]
 
     def pack(self) -> bytes:
         """Return it as bytes."""
-        return orjson.dumps(
-            {"pair": self.pair.model_dump(mode="json"), "question": self.question, "answers": self.answers}
-        )
+        texts = {"question": self.question, "answers": self.answers}
+        return orjson.dumps({"pair": self.pair.model_dump(mode="json"), **texts, "costs": self.costs})
 
     @classmethod
     def unpack(cls, content: bytes) -> "AskedPair":
         """Read what `pack` has written."""
         read = orjson.loads(content)
-        first, second = read["answers"]
-        return cls(StoredPair.model_validate(read["pair"]), read["question"], (first, second))
+        pair = StoredPair.model_validate(read["pair"])
+        return cls(pair, read["question"], tuple(read["answers"]), tuple(read["costs"]))
 
     @property
     def is_whole(self) -> bool:
         """Whether both arms answered."""
         return self.pair.outcome in (PairOutcome.JUDGED, PairOutcome.EQUAL, PairOutcome.UNREADABLE)
+
+    def list_outcomes(self, arms: tuple[str, str], dataset: str) -> list[Outcome]:
+        """Return the outcomes of both arms, as `armwise lab train` reads them.
+
+        As in a battle, the better arm has the score 1 and the other one 0, or both have 0.5.
+
+        Args:
+            arms: Names of challenger and reference.
+            dataset: Name of the class of the request.
+        """
+        pair = self.pair
+        value = pair.value if pair.label is None else pair.label
+        question = Question(f"{pair.group}/{pair.member}", self.question, dataset=dataset)
+        failed = (
+            pair.outcome in (PairOutcome.CHALLENGER_FAILED, PairOutcome.BOTH_FAILED),
+            pair.outcome in (PairOutcome.REFERENCE_FAILED, PairOutcome.BOTH_FAILED),
+        )
+        return [
+            Outcome(
+                question,
+                arm,
+                scores={} if isnan(value) else {"judge": 0.0 if failed[at] else 0.5 + sign * value / 2.0},
+                costs=self.costs[at],
+                error="no answer" if failed[at] else "",
+            )
+            for at, (arm, sign) in enumerate(zip(arms, (1.0, -1.0), strict=True))
+        ]
 
 
 def toss(seed: int, use: str, group: int, member: int) -> float:
@@ -330,7 +361,8 @@ class PairAsker:
                 pair, ask, (texts[0] or "", texts[1] or ""), [found for _, found in done]
             )
         stored = tuple(self.redact(text or "") for text in texts)
-        return AskedPair(pair, self.redact(ask.question), (stored[0], stored[1]))
+        costs = asdict(mine.cost), asdict(other.cost)
+        return AskedPair(pair, self.redact(ask.question), (stored[0], stored[1]), costs)
 
     async def _judge(
         self, pair: StoredPair, ask: Ask, texts: tuple[str, str], passages: Sequence[Sequence[Passage]]

@@ -22,9 +22,9 @@ from armwise.agent.lab.receipt.receipt import (
 )
 from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
 from armwise.agent.lab.receipt.verdict import is_verdict
-from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_sentence
+from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_picture, write_sentence
 from armwise.arms.llm import writing
-from armwise.feedback.jsonl import ExchangeError, appearing
+from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.log.chain import LogHead
 from armwise.feedback.ope.noninferiority import NothingComparableError
 
@@ -48,13 +48,15 @@ def prove(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the receipt to this .json file.")
+        Path | None, typer.Option("--output", "-o", help="Write the receipt or verdict to this .json file.")
     ] = None,
     badge: Annotated[Path | None, typer.Option("--badge", help="Write a badge to this .svg file.")] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print only Markdown, for a pull request.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print only the receipt.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON and nothing else.")
+    ] = False,
     challenger: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +81,12 @@ def prove(
     ask_labels: Annotated[
         int, typer.Option("--ask-labels", help="Write so many pairs to a file, for verdicts of your own.")
     ] = 0,
+    outcomes: Annotated[
+        Path | None,
+        typer.Option(
+            "--outcomes", help="Write the outcomes of both arms to this file, for `armwise lab train`."
+        ),
+    ] = None,
     key: Key = None,
     config: ConfigPath = CONFIG,
 ) -> None:
@@ -91,7 +99,7 @@ def prove(
     A run that was interrupted continues where it stopped.
     """
     with report_errors():
-        _require(output, badge, markdown=markdown, as_json=as_json)
+        _require(output, badge, outcomes, markdown=markdown, as_json=as_json)
         if challenger is not None:
             from armwise.agent.lab.receipt.verdict_verbs import PairsOptions, prove_pairs
 
@@ -108,9 +116,13 @@ def prove(
                 labels=labels,
                 ask_labels=ask_labels,
                 output=output,
+                badge=badge,
+                outcomes=outcomes,
             )
             prove_pairs(options, config, markdown=markdown, as_json=as_json)
             return
+        if by or labels or ask_labels or outcomes:
+            raise ValueError("--by, --labels, --ask-labels and --outcomes need --challenger")
         traffic, settings = _open(log, key, config)
         settlement = traffic.settlement
         sessions = traffic.sessions(settlement)
@@ -152,10 +164,13 @@ def _read_earlier(output: Path | None, source: str) -> SavingsReceipt | None:
     return receipt if receipt.source == source else None
 
 
-def _require(output: Path | None, badge: Path | None, *, markdown: bool, as_json: bool) -> None:
+def _require(
+    output: Path | None, badge: Path | None, outcomes: Path | None, *, markdown: bool, as_json: bool
+) -> None:
     """Refuse options that cannot be followed. Raises ValueError."""
-    for option, path, suffix in (("--output", output, ".json"), ("--badge", badge, ".svg")):
-        if path is not None and path.suffix != suffix:
+    files = ("--output", output, ".json"), ("--badge", badge, ".svg"), ("--outcomes", outcomes, "")
+    for option, path, suffix in files:
+        if path is not None and suffix and path.suffix != suffix:
             raise ValueError(f"{option} {path}: a name that ends with {suffix} was expected")
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"{option} {path}: there is no folder {path.parent}")
@@ -186,8 +201,7 @@ def _write(receipt: SavingsReceipt, output: Path | None, badge: Path | None) -> 
     if output is not None:
         write_receipt(receipt, output)
     if badge is not None:
-        with appearing(badge) as file:
-            file.write(write_badge(receipt).encode())
+        write_picture(write_badge(receipt), badge)
 
 
 def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = CONFIG) -> None:

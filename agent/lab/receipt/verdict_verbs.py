@@ -1,7 +1,7 @@
 """The part of `prove` that compares two arms by pairs, and the part of `verify` that computes it again."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,22 @@ from armwise.agent.lab.receipt.verdict import (
     verify_pairs,
     write_verdict,
 )
-from armwise.agent.lab.receipt.verdict_words import write_verdict_markdown, write_verdict_text
+from armwise.agent.lab.receipt.verdict_words import (
+    write_verdict_badge,
+    write_verdict_markdown,
+    write_verdict_text,
+)
+from armwise.agent.lab.receipt.words import write_picture
+from armwise.arms.lab.portfolio.outcomes import write_outcomes
 from armwise.arms.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
+
+FREE = (
+    "By the prices of the configuration, these models are free, so --budget limits nothing. Set "
+    "`usd_per_kilotoken_in` and `usd_per_kilotoken_out` if one of them is not."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,8 @@ class PairsOptions:
         labels: File with labels; None: there are none.
         ask_labels: Number of pairs to write to a file to fill in; 0: none.
         output: File of the verdict; None: it is not written.
+        badge: File of a badge; None: it is not written.
+        outcomes: File for the outcomes of both arms; None: it is not written.
     """
 
     requests: Path | None
@@ -65,6 +78,8 @@ class PairsOptions:
     labels: Path | None
     ask_labels: int
     output: Path | None
+    badge: Path | None
+    outcomes: Path | None
 
     def __post_init__(self) -> None:
         if self.pairs < 1 or self.budget < 0.0 or not 0.0 <= self.margin <= 100.0 or self.ask_labels < 0:
@@ -72,8 +87,8 @@ class PairsOptions:
                 "--pairs of 1 or more, --budget of 0 or more, --margin from 0 to 100 and --ask-labels of 0 "
                 "or more were expected"
             )
-        if self.requests is None and (self.by or self.labels or self.ask_labels):
-            raise ValueError("--by, --labels and --ask-labels need a file of requests")
+        if self.requests is None and (self.by or self.labels or self.ask_labels or self.outcomes):
+            raise ValueError("--by, --labels, --ask-labels and --outcomes need a file of requests")
 
     @property
     def labels_path(self) -> Path:
@@ -89,6 +104,8 @@ def prove_pairs(options: PairsOptions, config: Path, *, markdown: bool, as_json:
         verdict = _ask(options, options.requests, open_config(config, without=["router"]))
     if options.output is not None:
         write_verdict(verdict, options.output)
+    if options.badge is not None:
+        write_picture(write_verdict_badge(verdict), options.badge)
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=1))
     elif markdown:
@@ -168,6 +185,8 @@ def _ask(options: PairsOptions, path: Path, settings: "AppConfig") -> PairsVerdi
         errors.print(f"{found.resumed:,} pairs were there already.", **PLAIN)
     if found.stopped == "budget":
         errors.print(f"The budget of ${options.budget:g} allows no further pair.", style="yellow", **PLAIN)
+    if found.asked and not any(any(one.pair.usd) for one in found.asked):
+        errors.print(FREE, style="yellow", **PLAIN)
     if options.ask_labels:
         n = write_labels(found.asked, options.seed, options.ask_labels, options.labels_path)
         errors.print(
@@ -189,6 +208,11 @@ def _state(
     draws, stored = found.draws, [one.pair for one in found.asked]
     if options.labels is not None:
         draws, stored = label_pairs(draws, stored, read_labels(options.labels))
+    if options.outcomes is not None:
+        pairs = (replace(one, pair=pair) for one, pair in zip(found.asked, stored, strict=True))
+        arms, classes = (challenger, reference), requests.classes
+        lines = (line for one in pairs for line in one.list_outcomes(arms, classes[one.pair.group]))
+        write_outcomes(options.outcomes, lines)
     return make_verdict(
         draws,
         stored,

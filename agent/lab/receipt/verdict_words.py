@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from armwise.agent.lab.receipt.verdict import PairFigures, PairsVerdict
-from armwise.agent.lab.receipt.words import escape, round_down, shorten
+from armwise.agent.lab.receipt.words import AMBER, GREEN, GREY, draw_badge, escape, round_down, shorten
 from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, Word
@@ -40,6 +40,18 @@ def write_verdict_markdown(verdict: PairsVerdict) -> str:
         f"Armwise {escape(verdict.armwise)}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+COLOURS = {Word.SWITCH: GREEN, Word.KEEP: AMBER}
+
+
+def write_verdict_badge(verdict: PairsVerdict) -> str:
+    """Return a verdict as a small picture in SVG."""
+    _, low, high = verdict.figures.whole.difference
+    word = verdict.figures.word
+    points = f"{round_down(100.0 * low):+.1f} to {-round_down(-100.0 * high):+.1f} points"
+    label = f"{shorten(verdict.challenger)} versus {shorten(verdict.reference)}"
+    return draw_badge(label, f"{word.value}, {points}", COLOURS.get(word, GREY))
 
 
 def _word(verdict: PairsVerdict) -> str:

@@ -3,9 +3,11 @@
 import html
 import math
 import re
+from pathlib import Path
 
 from armwise.agent.lab.receipt.receipt import SavingsReceipt, StatedOutcomes
 from armwise.agent.reporting import moment, one_line, write_dollars
+from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid
 
 NAME_CHARS = 60
@@ -13,7 +15,7 @@ NAME_CHARS = 60
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~#&!$@])")
 
-_GREEN, _AMBER, _GREY = "#2e7d32", "#b26a00", "#555555"
+GREEN, AMBER, GREY = "#2e7d32", "#b26a00", "#555555"
 
 EQUAL = 0.02
 """Loss of quality up to which the badge is green where dollars are saved."""
@@ -193,18 +195,19 @@ def escape(text: str) -> str:
 def write_badge(receipt: SavingsReceipt) -> str:
     """Return a receipt as a small picture in SVG."""
     figures = receipt.comparison
-    parts, colour = [], _GREY
+    parts, colour = [], GREY
     if figures.saved is not None:
         _, low, high = figures.saved
         parts.append(f"saves at least {write_dollars(1000.0 * low, 1000.0 * high)} per 1,000")
     if figures.quality is not None:
         parts.append(f"quality {round_down(100.0 * figures.quality[1]):+.1f} points at worst")
         saves = figures.saved is not None and figures.saved[1] > 0.0
-        colour = _GREEN if saves and figures.quality[1] >= -EQUAL else _AMBER
-    return _draw_badge(f"versus {shorten(figures.reference)}", ", ".join(parts), colour)
+        colour = GREEN if saves and figures.quality[1] >= -EQUAL else AMBER
+    return draw_badge(f"versus {shorten(figures.reference)}", ", ".join(parts), colour)
 
 
-def _draw_badge(label: str, text: str, colour: str) -> str:
+def draw_badge(label: str, text: str, colour: str) -> str:
+    """Return a label and a text on a colour as a small picture in SVG."""
     left, right = (round(len(part) * CHAR_WIDTH) + 2 * PADDING for part in (label, text))
     title, label, text = (html.escape(part) for part in (f"{label}: {text}", label, text))
     return (
@@ -216,3 +219,9 @@ def _draw_badge(label: str, text: str, colour: str) -> str:
         f'<text x="{left / 2:g}" y="14">{label}</text>'
         f'<text x="{left + right / 2:g}" y="14">{text}</text></g></svg>\n'
     )
+
+
+def write_picture(picture: str, path: Path) -> None:
+    """Write a picture to a file, which appears once it is whole."""
+    with appearing(path) as file:
+        file.write(picture.encode())

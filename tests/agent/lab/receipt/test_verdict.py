@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from typer.testing import CliRunner, Result
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
 from armwise.agent.lab.receipt import pairs as collecting
-from armwise.agent.lab.receipt.pairs import AT_ONCE, read_ask, read_requests
+from armwise.agent.lab.receipt.pairs import AT_ONCE, AskedPair, read_ask, read_requests
 from armwise.agent.lab.receipt.verdict import PairOutcome, StoredPair, describe_judge, read_verdict
 from armwise.agent.serving import Backends
 from armwise.arms.lab.jobs.checkpoint import BlockFolder
+from armwise.arms.lab.portfolio.outcomes import read_outcomes
 from armwise.arms.llm import GeneratorError, Prompt, base
 from armwise.arms.llm import catalog as llm_catalog
 from armwise.arms.llm.pricing import PricedGenerator
@@ -305,6 +306,72 @@ def test_a_verdict_is_printed_as_text_markdown_and_json(world: World) -> None:
     assert "question 7" not in printed, "no text of a request is in a verdict"
 
 
+@pytest.mark.parametrize(
+    ("small", "words", "said", "colour"),
+    [
+        ("It is {}.", ("--pairs", 400), "switch, ", "#2e7d32"),
+        ("Perhaps {}.", ("--pairs", 400), "keep, ", "#b26a00"),
+        ("Perhaps {}.", ("--pairs", 9), "not yet, ", "#555555"),
+    ],
+)
+def test_a_badge_has_the_word_and_its_points(
+    world: World, small: str, words: tuple[object, ...], said: str, colour: str
+) -> None:
+    world.better, world.small = right, small.format
+    figures = world.prove(*words, "--badge", world.folder / "badge.svg")["figures"]
+    badge = (world.folder / "badge.svg").read_text()
+    title, points = re.search(r"<title>(.*)</title>", badge), re.findall(r"[-+][\d.]+", badge)
+    assert title is not None
+    assert title[1].startswith(f"small versus large: {said}")
+    _, low, high = figures["whole"]["difference"]
+    assert float(points[0]) <= 100 * low <= float(points[0]) + 0.1
+    assert float(points[1]) - 0.1 <= 100 * high <= float(points[1])
+    assert colour in badge
+
+
+def test_outcomes_of_pairs_can_be_trained_on_and_entered_into_the_log(world: World) -> None:
+    world.better, path = right, world.folder / "pairs.jsonl.gz"
+    verdict = world.prove("--pairs", 60, "--by", "metadata.task", "--outcomes", path)
+    values = {
+        f"{one['group']}/{one['member']}": StoredPair.model_validate(one).value for one in verdict["pairs"]
+    }
+    found = read_outcomes(path)
+    assert found.arms == ("small", "large")
+    assert {
+        one.id: small - large
+        for one, (small, large) in zip(found.questions, found.scores["judge"], strict=True)
+    } == values
+    assert set(values.values()) == {0.0, -1.0}
+    assert {one.dataset for one in found.questions} == {"code", "chat"}
+    assert (found.costs["usd"] > 0.0).all()
+    entered = CliRunner().invoke(
+        app, ["lab", "enter-labels", str(path), "-c", str(world.config), "--metric", "thumb=judge"]
+    )
+    n = len(found.questions)
+    assert f"{2 * n} labels of 2 arms on {n} questions" in said(entered, 0)
+
+
+def test_arms_that_fail_and_pairs_without_a_verdict_have_outcomes_that_say_so() -> None:
+    def read(outcome: PairOutcome, **fields: Any) -> list[Mapping[str, float]]:
+        pair = StoredPair(group=0, member=1, outcome=outcome, usd=(0.1, 0.2, 0), seconds=(1, 2), **fields)
+        both = AskedPair(pair, "a question", ("x", "y"), ({}, {})).list_outcomes(("small", "large"), "chat")
+        return [one.scores for one in both]
+
+    assert read(PairOutcome.EQUAL) == [{"judge": 0.5}, {"judge": 0.5}]
+    assert read(PairOutcome.JUDGED, shown_first=0.5, shown_second=1.0) == [{"judge": 0.875}, {"judge": 0.125}]
+    assert read(PairOutcome.JUDGED, shown_first=1.0, label=-1.0) == [{"judge": 0.0}, {"judge": 1.0}]
+    assert read(PairOutcome.CHALLENGER_FAILED) == [{"judge": 0.0}, {"judge": 1.0}]
+    assert read(PairOutcome.BOTH_FAILED) == [{"judge": 0.0}, {"judge": 0.0}]
+    assert read(PairOutcome.UNREADABLE) == [{}, {}]
+
+
+def test_a_budget_that_limits_nothing_as_all_is_free_is_said(world: World) -> None:
+    assert "limits nothing" not in world.run("--pairs", 5)
+    priced = world.config.read_text()
+    world.config.write_text(re.sub(r"(usd_per_kilotoken_\w+): .*", r"\1: 0.0", priced))
+    assert "--budget limits nothing" in world.run("--pairs", 5, "--seed", 1)
+
+
 # -- the judge ---------------------------------------------------------------------------------------
 
 
@@ -496,6 +563,7 @@ def test_requests_without_the_field_are_a_class_of_their_own(tmp_path: Path) -> 
         (("--judge", "jury"), "no language model of that name"),
         (("--pairs", 0), "--pairs of 1 or more"),
         (("--budget", 0), "the first pair may cost at most"),
+        (("--outcomes", "no/where/pairs.jsonl"), "there is no folder no/where"),
     ],
 )
 def test_what_cannot_be_done_is_said(world: World, words: tuple[object, ...], message: str) -> None:
