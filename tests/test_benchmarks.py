@@ -53,45 +53,43 @@ late_feedback learning --decisions 100 --seeds 1
 log --database sqlite --pairs 10 --rounds 1
 shrinkage 1
 """,
-    "slow": """
+    "nightly": """
 adaptive_picture --orders 2 --plot picture.png
+agent_day --sessions 110
 audit --logs 1 --faulty 1 --rows 500 --true-rows 200 --workers 1
 bm25 --corpus qa/corpus.jsonl.gz --queries qa/queries.jsonl.gz
 canary --runs 1 --power-runs 1 --length 50
-decision --decisions 50 --rounds 1
-gate --runs 1 --power-runs 1 --range-runs 1 --delayed-runs 1
-gate_judge --runs 1 --power-runs 1
-information qa --turns 9 --orders 1 --only alone
-interval_coverage --worlds 1
-keep_up --rates 20 --seconds 1
-learner --examples 1000 --rounds 0
-one_rater --honest 1 --runs 1
-receipt --worlds --runs 1 --decisions 1000
-replay_qa qa --logs 2 --size 200 --workers 1
-restarts --rewards 1 --alone 1 --runs 1
-retrieval qa --home home
-sticky --conversations 10 --seeds 2
-tracing --rounds 1 --turns 1
-verdict . --runs 1 --pairs 143
-""",
-    "nightly": """
-agent_day --sessions 110
 console --decisions 1000 --folder console --repeats 1
 damaged_files
+decision --decisions 50 --rounds 1
 drift --runs 1
+gate --runs 1 --power-runs 1 --range-runs 1 --delayed-runs 1
+gate_judge --runs 1 --power-runs 1
 growth --sizes 10000
+information qa --turns 9 --orders 1 --only alone
+interval_coverage --worlds 1
 journeys
+keep_up --rates 20 --seconds 1
 late_feedback looks --seeds 1
+learner --examples 1000 --rounds 0
 learners --outcomes table.csv --seeds 1 --turns 9 --only template
 million qa --sizes 120 --engines bm25 --output million
+one_rater --honest 1 --runs 1
 pool --passages 1000 --questions 1
 portfolio_answers qa
 propensities --turns 20000
 receipt --runs 1 --decisions 1000 --power-runs 1
+receipt --worlds --runs 1 --decisions 1000
 relevance .
 replay log --rows 4000 --postgres-rows 0 --rounds 1
+replay_qa qa --logs 2 --size 200 --workers 1
+restarts --rewards 1 --alone 1 --runs 1
+retrieval qa --home home
 routers --decisions 50 --rounds 1
+sticky --conversations 10 --seeds 2
+tracing --rounds 1 --turns 1
 two_models --table table.csv --orders 2 --jobs 1
+verdict . --runs 1 --pairs 143
 """,
 }
 """Scripts, each with arguments that make it small, by how long that takes: see pyproject.toml."""
@@ -152,7 +150,7 @@ ELSEWHERE = {
 def ordered() -> Iterator[Any]:
     """Yield the lines of the table, with their marks."""
     nightly = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(NIGHTLY_S)]
-    marks: dict[str, list[Any]] = {"quick": [], "slow": [pytest.mark.slow], "nightly": nightly}
+    marks: dict[str, list[Any]] = {"quick": [], "nightly": nightly}
     for size, lines in SMALLEST.items():
         yield from (pytest.param(line, marks=marks[size], id=line) for line in lines.split("\n") if line)
 

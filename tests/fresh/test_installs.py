@@ -69,6 +69,7 @@ def test_the_quickstart_ends_with_a_promoted_warm_start(fresh: Fresh) -> None:
         fresh.run("armwise", "replay", "-c", str(config), "-o", "replay.html")
 
 
+@pytest.mark.nightly
 def test_litellm_draws_by_the_policy_beside_its_proxy(fresh: Fresh) -> None:
     fresh.install("armwise[serve]", "litellm[proxy]")
     # a busy machine takes longer than the 100 ms after which LiteLLM goes on by itself

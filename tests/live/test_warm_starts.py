@@ -160,7 +160,7 @@ WAYS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
     "way",
     [
         "one process",
-        "serve run",
+        pytest.param("serve run", marks=pytest.mark.nightly),
         pytest.param("armwise serve", marks=pytest.mark.nightly),
         pytest.param("serve deploy", marks=pytest.mark.nightly),
     ],

@@ -37,10 +37,10 @@ def test_every_promise_holds_in_forty_worlds_which_repeat() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_promise_holds_in_a_hundred_more_worlds() -> None:
-    done = simulate("--seeds", "100", "--first", "1001")
+def test_every_promise_holds_in_thirty_more_worlds() -> None:
+    done = simulate("--seeds", "30", "--first", "1001")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "100 worlds" in done.stdout
+    assert "30 worlds" in done.stdout
 
 
 @pytest.mark.slow

@@ -35,7 +35,12 @@ AXE = (Path(__file__).parents[2] / "assets" / "axe.min.js").read_text(encoding="
 
 HARM = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
-LOOKS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+LOOKS = [
+    (1280, "light"),
+    (390, "dark"),
+    pytest.param(1280, "dark", marks=pytest.mark.nightly),
+    pytest.param(390, "light", marks=pytest.mark.nightly),
+]
 
 LONG = HARM + " [1] " + "ما هو أطول نهر؟ " * 6000
 

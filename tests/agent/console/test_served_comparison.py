@@ -60,7 +60,7 @@ def looked_at(seed: int, right: tuple[float, ...], rewards: tuple[float, float])
 
 
 @pytest.mark.parametrize("right", [(0.5, 0.5, 0.5), (0.2, 0.5, 0.8), (0.95, 0.9, 0.7)])
-@pytest.mark.parametrize("rewards", [(0.0, 1.0), (-1.0, 1.0)])
+@pytest.mark.parametrize("rewards", [(0.0, 1.0), pytest.param((-1.0, 1.0), marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_all_intervals_of_all_looks_hold_the_truth_in_95_of_100_logs(
     right: tuple[float, ...], rewards: tuple[float, float]

@@ -146,6 +146,7 @@ def test_a_standby_takes_over_without_a_loss(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_that_were_acknowledged_before_their_commit_are_found_to_be_lost(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with stage(url, EXACT, tmp_path, clients=2, seed=5, sabotage="early") as service:
@@ -161,6 +162,7 @@ def test_rows_that_were_acknowledged_before_their_commit_are_found_to_be_lost(tm
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with stage(url, EXACT, tmp_path, clients=2, seed=6, sabotage="twice") as service:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from armwise.feedback.drift.alarms import Watch, read_alarms
@@ -220,6 +220,7 @@ def test_a_conversation_is_left_out_as_one(answered: int) -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=60, max_size=60), st.sampled_from([None, 0.0]))
+@settings(max_examples=15)
 @pytest.mark.slow
 def test_which_are_left_out_does_not_depend_on_values(values: list[float], default: float | None) -> None:
     def course(numbers: Sequence[float]) -> list[tuple[str, bool, int]]:
