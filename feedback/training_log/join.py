@@ -398,7 +398,10 @@ _ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(_IDS))
 _ON_EPISODES = _FEEDBACK.where(
     _f.episode_id.in_(_IDS),
     _f.decision_id.is_(None),
-    (_f.kind != FeedbackKind.VALUE) | (_f.received_at >= sa.bindparam("made_first")),
+    (_f.kind != FeedbackKind.VALUE)
+    | (_f.received_at >= sa.bindparam("made_first"))
+    # a value from before that was sent with one that counts ends what is learned together
+    | (_f.seq > sa.bindparam("logged_first")),
 )
 
 
@@ -493,7 +496,8 @@ def _read_turns(
     of_episodes: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
     made_first, wait_s = min(row.decided_at for row in rows), rule.wait_s
     episodes = sorted({row.episode_id for row in rows if row.episode_id is not None})
-    for row in _execute(connection, _ON_EPISODES, episodes, {**window, "made_first": made_first}):
+    bounds = {"made_first": made_first, "logged_first": min(row.seq for row in rows)}
+    for row in _execute(connection, _ON_EPISODES, episodes, {**window, **bounds}):
         of_episodes[row.episode_id].append(_read_feedback(row))
     for row in rows:
         feedback = items[row.id]

@@ -194,6 +194,10 @@ def test_random_histories_are_joined_as_one_by_one() -> None:
     assert sum(ready) > 2 * HISTORIES  # most of them have something to compare
 
 
+def test_feedback_sent_together_is_complete_at_its_end_though_that_is_older_than_the_decision() -> None:
+    assert compare(6137, FactLog()) == 2
+
+
 def test_histories_are_joined_alike_when_a_statement_takes_only_two_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
