@@ -1,6 +1,6 @@
 """What goes where: the newest questions by topic or by a field, and the share of each arm in each group.
 
-    draws --vectors--> unit vectors --spherical k-means--> topics --shares--> Routing
+    draws --find_topics--> topics --shares--> Routing
 
 Topics are clusters of the embeddings that the policy logged; without these, of the words of the questions.
 Questions whose texts were erased are in no topic.
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import log, sqrt
+from math import sqrt
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from armwise.agent.api import decisions
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.serving import Replica
-from armwise.arms.tokenizer import ENGLISH, split_words
-from armwise.feedback.arrays import Floats, Integers
+from armwise.agent.topics import find_topics, list_words
 from armwise.feedback.training_log import rollups
 
 NEWEST = 2000
@@ -29,29 +28,17 @@ NEWEST = 2000
 OLDEST = 200
 """Oldest explored decisions, for the shares at the start."""
 
-LEAST = 30
-"""Fewest questions that are grouped by topic."""
-
 LEAST_COUNTED = 20
 """Fewest questions of a group whose share is compared with another one."""
 
 DIFFERENT = 0.1
 """Least difference of two shares that is said."""
 
-FEWEST_TOPICS, MOST_GROUPS = 3, 8
+MOST_GROUPS = 8
 
 OTHERS = "all others"
 
-WORDS = 800
-"""Most different words that questions are compared by."""
-
-FACTORS = 40
-"""Dimensions that words are reduced to."""
-
-ROUNDS, STARTS = 25, 3
-"""Most rounds of k-means, and its starts."""
-
-NAME_WORDS, EXAMPLE_CHARS = 3, 90
+EXAMPLE_CHARS = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +127,11 @@ def group(draws: VisibleDraws, by: str | None) -> Routing:
     first = {draw.seq for draw in recent}
     early = [draw for draw in oldest if draw.seq not in first][: max(OLDEST // 4, len(newest) // 10)]
     every = list({draw.seq: draw for draw in (*newest, *early)}.values())
-    names = _by_value(every, by) if by else _by_topic(every)
+    if by:
+        names = _by_value(every, by)
+    else:
+        found = find_topics([draw.question for draw in every], [draw.embedding for draw in every])
+        names = {draw.seq: name for draw, name in zip(every, found, strict=True) if name is not None}
     rows = defaultdict[str, list[rollups.NewestDraw]](list)
     for draw in every:
         if draw.seq in names:
@@ -220,114 +211,13 @@ def _by_value(draws: Sequence[rollups.NewestDraw], field: str) -> dict[int, str]
     return {seq: value if value in frequent else OTHERS for seq, value in values.items()}
 
 
-# -- topics ---------------------------------------------------------------------------------------
-
-
-def _by_topic(draws: Sequence[rollups.NewestDraw]) -> dict[int, str]:
-    """Return the name of the topic by position; empty if there are too few texts."""
-    words = {draw.seq: _words(draw.question) for draw in draws}
-    draws = [draw for draw in draws if words[draw.seq]]
-    if len(draws) < LEAST:
-        return {}
-    dense = {len(draw.embedding) for draw in draws}
-    if dense != {0} and len(dense) == 1:
-        vectors = np.array([draw.embedding for draw in draws])
-        vectors = vectors - vectors.mean(axis=0)
-    else:
-        vectors = weigh_words([words[draw.seq] for draw in draws])
-    found = cluster(_normalise(vectors), min(MOST_GROUPS, len(draws) // 10))
-    names = name_clusters([words[draw.seq] for draw in draws], found)
-    return {draw.seq: names[number] for draw, number in zip(draws, found.tolist(), strict=True)}
-
-
-def _words(text: str) -> frozenset[str]:
-    lower = (word.lower() for word in split_words(text, contractions=True, pairs=True))
-    return frozenset(word for word in lower if word not in ENGLISH and not word.isdigit())
-
-
-def weigh_words(texts: Sequence[frozenset[str]]) -> Floats:
-    """Return the TF-IDF vectors of texts, reduced to their main directions, shape (n, d)."""
-    counts = Counter(word for text in texts for word in text)
-    frequent = [(word, n) for word, n in counts.most_common(WORDS) if n > 1] or counts.most_common(WORDS)
-    column = {word: i for i, (word, _) in enumerate(frequent)}
-    matrix = np.zeros((len(texts), len(column)))
-    for row, text in enumerate(texts):
-        matrix[row, [column[word] for word in text if word in column]] = 1.0
-    matrix = _normalise(matrix * [1.0 + log(len(texts) / n) for _, n in frequent])
-    _, directions = np.linalg.eigh(matrix.T @ matrix)
-    reduced: Floats = matrix @ directions[:, -FACTORS:]
-    return reduced
-
-
-def _normalise(vectors: Floats) -> Floats:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Floats = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-9)
-    return unit
-
-
-def cluster(vectors: Floats, most: int) -> Integers:
-    """Return the cluster of each vector, shape (n,), by spherical k-means with a fixed seed.
-
-    The number of clusters is the one for which vectors are nearest to their own centre, compared with the
-    next one.
-
-    Args:
-        vectors: Unit vectors, shape (n, d).
-        most: Most clusters.
-    """
-    rng, best, found = np.random.default_rng(0), -np.inf, np.zeros(len(vectors), dtype=np.int64)
-    for k in range(FEWEST_TOPICS, most + 1):
-        for _ in range(STARTS):
-            numbers, similarity = _k_means(vectors, k, rng)
-            nearest = np.sort(similarity, axis=1)
-            apart = float(np.mean(nearest[:, -1] - nearest[:, -2]))
-            if apart > best:
-                best, found = apart, numbers
-    return found
-
-
-def _k_means(vectors: Floats, k: int, rng: np.random.Generator) -> tuple[Integers, Floats]:
-    """Return the cluster of each vector, shape (n,), and its similarity to each centre, shape (n, k)."""
-    centres = vectors[[rng.integers(len(vectors))]]
-    while len(centres) < k:  # k-means++: far ones are likely to be the next
-        distance = np.maximum(0.0, 1.0 - (vectors @ centres.T).max(axis=1)) + 1e-12
-        centres = np.vstack([centres, vectors[rng.choice(len(vectors), p=distance / distance.sum())]])
-    numbers = np.full(len(vectors), -1)
-    for _ in range(ROUNDS):
-        similarity = vectors @ centres.T
-        now = similarity.argmax(axis=1)
-        if (now == numbers).all():
-            break
-        numbers = now
-        sums = np.zeros_like(centres)
-        np.add.at(sums, numbers, vectors)
-        centres = np.where(np.abs(sums).sum(axis=1, keepdims=True) > 0.0, _normalise(sums), centres)
-    return numbers, vectors @ centres.T
-
-
-def name_clusters(texts: Sequence[frozenset[str]], found: Integers) -> dict[int, str]:
-    """Return the most distinctive words of each cluster: frequent in it, and rarer in all texts."""
-    of_all, names = Counter(word for text in texts for word in text), dict[int, str]()
-    for number in np.unique(found).tolist():
-        inside = np.flatnonzero(found == number).tolist()
-        counts = Counter(word for row in inside for word in texts[row])
-        lift = {
-            word: n / len(inside) * log(n / len(inside) / (of_all[word] / len(texts)) + 1e-12)
-            for word, n in counts.items()
-        }
-        ranked = sorted(counts, key=lambda word: (-lift[word], word))[:NAME_WORDS]
-        name = ", ".join(ranked)
-        names[number] = name if name not in names.values() else f"{name} ({number})"
-    return names
-
-
 def _examples(draws: Sequence[rollups.NewestDraw], names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
     """Return two questions of each group: a usual one, and one of the usual ones that is least like it."""
     texts = defaultdict[str, dict[str, frozenset[str]]](dict)
     for draw in draws:
         text = " ".join(draw.question.split())
         if draw.seq in names and text:
-            texts[names[draw.seq]].setdefault(text, _words(text))
+            texts[names[draw.seq]].setdefault(text, list_words(text))
     examples = {}
     for name, some in texts.items():
         counts = Counter(word for words in some.values() for word in words)

@@ -30,6 +30,7 @@ from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.policies.base import Uniform
 from armwise.agent.serving import arm_infos
 from armwise.agent.serving.replica import name_models
+from armwise.agent.topics import LEAST, find_topics
 from armwise.agent.turn import (
     AnswerWriter,
     ArmHealth,
@@ -80,6 +81,12 @@ EVERYTHING = "all"
 UNNAMED = "(none)"
 """Name of the class of requests without the field that names classes."""
 
+TOPICS = "topics"
+"""Stands for the topics of the questions, instead of a field that names classes."""
+
+MOST_GROUPED = 20_000
+"""Most requests that are grouped by topic: their words are compared in memory."""
+
 WRAPPERS = ("body", "params", "request")
 """Keys under which batch files and logs keep the body of a request."""
 
@@ -118,7 +125,8 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
 
     Args:
         path: JSON lines, plain or .gz.
-        by: Field that names the class of a request, such as `metadata.task`; empty: all are one class.
+        by: Field that names the class of a request, such as `metadata.task`, or `TOPICS`; empty: all are one
+            class.
         most_chars: Most characters of a question.
 
     Raises:
@@ -137,7 +145,9 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
         if isinstance(ask, str):
             left_out[ask] += 1
         else:
-            found[name_class(document, by) if by else EVERYTHING].append(ask)
+            found[name_class(document, by) if by and by != TOPICS else EVERYTHING].append(ask)
+    if by == TOPICS:
+        found = _group_by_topic(found[EVERYTHING])
     if not found:
         raise ValueError(
             f"{path}: no request was found; {_describe_left_out(left_out) or 'the file is empty'}"
@@ -148,6 +158,18 @@ def read_requests(path: Path, by: str, most_chars: int) -> RequestFile:
     return RequestFile(
         digest.hexdigest(), tuple(names), tuple(tuple(found[name]) for name in names), left_out
     )
+
+
+def _group_by_topic(asks: Sequence[Ask]) -> defaultdict[str, list[Ask]]:
+    """Return requests by the topic of their question. Raises ValueError if there are too many or too few."""
+    if len(asks) > MOST_GROUPED:
+        raise ValueError(f"--by {TOPICS}: {len(asks):,} requests, but at most {MOST_GROUPED:,} are grouped")
+    found = defaultdict[str, list[Ask]](list)
+    for ask, name in zip(asks, find_topics([ask.question for ask in asks]), strict=True):
+        found[UNNAMED if name is None else name].append(ask)
+    if len(found) == 1:
+        raise ValueError(f"--by {TOPICS}: {len(asks):,} requests are too few: {LEAST} with words are needed")
+    return found
 
 
 def _describe_left_out(left_out: Mapping[str, int]) -> str:

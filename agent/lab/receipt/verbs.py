@@ -69,7 +69,10 @@ def prove(
     pairs: Annotated[int, typer.Option("--pairs", help="Most pairs.")] = 200,
     budget: Annotated[float, typer.Option("--budget", help="Most dollars for answers and verdicts.")] = 5.0,
     by: Annotated[
-        str, typer.Option("--by", help="Field of a request that names its class, such as metadata.task.")
+        str,
+        typer.Option(
+            "--by", help="Field of a request that names its class, such as metadata.task, or topics."
+        ),
     ] = "",
     margin: Annotated[
         float, typer.Option("--margin", help="Largest loss that you accept, in points of 100.")
