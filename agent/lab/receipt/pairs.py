@@ -282,7 +282,7 @@ class AskedPair:
         return self.pair.outcome in (PairOutcome.JUDGED, PairOutcome.EQUAL, PairOutcome.UNREADABLE)
 
     def list_outcomes(self, arms: tuple[str, str], dataset: str) -> list[Outcome]:
-        """Return the outcomes of both arms, as `armwise lab train` reads them.
+        """Return the outcomes of both arms, as `armwise lab train` reads them; empty without a verdict.
 
         As in a battle, the better arm has the score 1 and the other one 0, or both have 0.5.
 
@@ -292,6 +292,8 @@ class AskedPair:
         """
         pair = self.pair
         value = pair.value if pair.label is None else pair.label
+        if isnan(value):
+            return []
         question = Question(f"{pair.group}/{pair.member}", self.question, dataset=dataset)
         failed = (
             pair.outcome in (PairOutcome.CHALLENGER_FAILED, PairOutcome.BOTH_FAILED),
@@ -301,7 +303,7 @@ class AskedPair:
             Outcome(
                 question,
                 arm,
-                scores={} if isnan(value) else {"judge": 0.0 if failed[at] else 0.5 + sign * value / 2.0},
+                scores={"judge": 0.0 if failed[at] else 0.5 + sign * value / 2.0},
                 costs=self.costs[at],
                 error="no answer" if failed[at] else "",
             )

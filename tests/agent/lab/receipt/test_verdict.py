@@ -362,7 +362,7 @@ def test_arms_that_fail_and_pairs_without_a_verdict_have_outcomes_that_say_so() 
     assert read(PairOutcome.JUDGED, shown_first=1.0, label=-1.0) == [{"judge": 0.0}, {"judge": 1.0}]
     assert read(PairOutcome.CHALLENGER_FAILED) == [{"judge": 0.0}, {"judge": 1.0}]
     assert read(PairOutcome.BOTH_FAILED) == [{"judge": 0.0}, {"judge": 0.0}]
-    assert read(PairOutcome.UNREADABLE) == [{}, {}]
+    assert read(PairOutcome.UNREADABLE) == []
 
 
 def test_a_budget_that_limits_nothing_as_all_is_free_is_said(world: World) -> None:
