@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 
 from armwise.feedback.arrays import Flags, Floats, Integers
-from armwise.feedback.events import FAILURES, Context, Cost, Example, Mode, Status
+from armwise.feedback.events import ELSEWHERE, FAILURES, Context, Cost, Example, Mode, Status
 from armwise.feedback.reward import Arithmetic, Prices, RewardRule
 from armwise.feedback.texts import digest_question, find_value
 
@@ -182,7 +182,8 @@ class Decisions:
         settled: Whether the reward is final.
         usd: Dollars of the answer.
         seconds: Seconds of the answer.
-        floor: Least probability that the row claims for an eligible arm.
+        floor: Least probability that the row claims for an eligible arm; NaN: it claims none, as where
+            another decider takes part.
         deadline: Until when feedback counts, seconds since the epoch.
         rewarded_at: When the first value was received, seconds since the epoch.
         context: The input of the policy.
@@ -388,7 +389,9 @@ def tabulate(
             settled=np.asarray(at < settled),
             usd=_column(x.cost.usd for x in chunk),
             seconds=_column(x.cost.retrieval_s + x.cost.llm_s for x in chunk),
-            floor=_column(d.floor if d.floor and not d.share else nan for d in decisions),
+            floor=_column(
+                d.floor if d.floor and not d.share and d.policy not in ELSEWHERE else nan for d in decisions
+            ),
             deadline=_column(d.deadline if d.deadline > d.decided_at else nan for d in decisions),
             rewarded_at=np.full(len(chunk), nan),
             context=[d.context for d in decisions],

@@ -397,7 +397,10 @@ def read_decisions(
         wanted += [
             *(_text(d.features).label("features"), log_rows.select_texts(t.decisions)),
             sa.func.coalesce(log_rows.StepNumber("floor", "least"), sa.literal_column("0.0")).label("floor"),
-            sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")).label("share"),
+            sa.case(
+                (d.policy.in_(ELSEWHERE), sa.literal_column("1.0")),
+                else_=sa.func.coalesce(log_rows.StepNumber("canary", "share"), sa.literal_column("0.0")),
+            ).label("share"),
             d.deadline,
             received.scalar_subquery().label("rewarded_at"),
         ]

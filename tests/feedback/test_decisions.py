@@ -1,5 +1,6 @@
 """The table of decisions: each reader gives the same rows, whatever a page of it holds."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -8,13 +9,15 @@ import pytest
 
 from armwise.feedback import sources
 from armwise.feedback.decisions import concatenate, tabulate
-from armwise.feedback.events import LABELS, Mode, Status
+from armwise.feedback.events import INCUMBENT, LABELS, OBSERVED, Mode, Status
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_decisions
 from armwise.feedback.training_log import Settled, settled
 from tests.feedback.conftest import decision
 from tests.feedback.examples import example, some_examples, some_rule, write
+
+Steps = Mapping[str, Mapping[str, object]]
 
 RULE = RewardRule(metrics={"right": Metric()}, cost_weight=0.0)
 
@@ -62,6 +65,27 @@ def test_what_is_read_in_bulk_is_what_facts_say(store: Store, seed: int) -> None
     assert [context.features for context in contexts] == [one.features for one in one_by_one.context]
     failed = in_bulk.draw.each(lambda key: key.failed)[order]
     assert failed.tolist() == [one.failed for one in examples]
+
+
+@pytest.mark.parametrize(
+    ("policy", "canary", "floor"),
+    [
+        ("vowpal", {}, 0.25),
+        ("vowpal", {"canary": {"version": 2, "share": 0.1}}, np.nan),
+        (INCUMBENT, {"incumbent": {"share": 0.9, "pmf": {}, "shadow": {}}}, np.nan),
+        (OBSERVED, {"incumbent": {"shadow": {}}}, np.nan),
+    ],
+)
+def test_a_floor_is_claimed_only_where_the_policy_draws_alone(
+    store: Store, policy: str, canary: Steps, floor: float
+) -> None:
+    one = example(1)
+    steps = {"floor": {"least": 0.25}, **canary}
+    one = replace(one, decision=replace(one.decision, policy=policy, steps=steps))
+    write(store, RULE.join, [one])
+    in_bulk = concatenate([*read_decisions(store, RULE, without=(), audited=True)])
+    for table in (in_bulk, concatenate([*tabulate([one], RULE)])):
+        np.testing.assert_array_equal(table.floor, [floor])
 
 
 def test_rows_keep_their_distributions_however_they_are_cut_and_put_together() -> None:

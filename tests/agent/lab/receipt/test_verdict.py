@@ -343,6 +343,8 @@ def test_outcomes_of_pairs_can_be_trained_on_and_entered_into_the_log(world: Wor
     } == values
     assert set(values.values()) == {0.0, -1.0}
     assert {one.dataset for one in found.questions} == {"code", "chat"}
+    paid = {f"{one['group']}/{one['member']}": one["usd"][:2] for one in verdict["pairs"]}
+    assert found.costs["usd"].tolist() == [paid[one.id] for one in found.questions]
     assert (found.costs["usd"] > 0.0).all()
     entered = CliRunner().invoke(
         app, ["lab", "enter-labels", str(path), "-c", str(world.config), "--metric", "thumb=judge"]
@@ -363,6 +365,20 @@ def test_arms_that_fail_and_pairs_without_a_verdict_have_outcomes_that_say_so() 
     assert read(PairOutcome.CHALLENGER_FAILED) == [{"judge": 0.0}, {"judge": 1.0}]
     assert read(PairOutcome.BOTH_FAILED) == [{"judge": 0.0}, {"judge": 0.0}]
     assert read(PairOutcome.UNREADABLE) == []
+
+
+def test_a_badge_rounds_each_end_of_the_points_away_from_the_estimate(world: World) -> None:
+    world.better, badge = right, world.folder / "badge.svg"
+    for n in range(20, 60, 4):
+        _, low, high = world.prove("--pairs", n, "--badge", badge)["figures"]["whole"]["difference"]
+        least, most = (float(end) for end in re.findall(r"[-+][\d.]+", badge.read_text())[:2])
+        assert (least, most) == (pytest.approx(100 * low, abs=0.1), pytest.approx(100 * high, abs=0.1))
+        assert least <= 100 * low < 100 * high <= most
+
+
+def test_options_of_pairs_without_a_challenger_are_refused(world: World) -> None:
+    result = CliRunner().invoke(app, ["prove", "-c", str(world.config), "--by", "topics"])
+    assert "need --challenger" in said(result, 2)
 
 
 def test_a_budget_that_limits_nothing_as_all_is_free_is_said(world: World) -> None:
@@ -449,7 +465,9 @@ def test_labels_that_say_otherwise_take_the_verdict_back(world: World) -> None:
     for one in asked:
         one["better"] = "second" if one["first"].startswith("Perhaps") else "first"
     path.write_text("".join(json.dumps(one) + "\n" for one in asked))
-    verdict = world.prove("--pairs", 400, "--labels", path)
+    outcomes = world.folder / "outcomes.jsonl"
+    verdict = world.prove("--pairs", 400, "--labels", path, "--outcomes", outcomes)
+    assert (read_outcomes(outcomes).scores["judge"][:, 0] == 0.0).sum() == 20, "a router learns from labels"
     figures = verdict["figures"]
     assert figures["word"] == "not yet"
     assert (figures["judge"]["labels"], figures["judge"]["agreed"]) == (20, 0)
