@@ -133,7 +133,7 @@ class AppConfig(BaseModel):
         max_length=20,
         description=(
             "Your own steps of a turn, such as a rule about which arms may be drawn. Armwise runs them in "
-            "this order, after the built-in steps."
+            "this order, after the built-in steps except `health`."
         ),
     )
     drift: DriftSpec | None = Field(

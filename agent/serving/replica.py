@@ -267,12 +267,13 @@ class Replica:
         router = None if configured is None else configured.about
         self.arms = ArmRegistry(config, store, arms, self.turns, router, self._switch)
         self.commit = self.log.append
-        *kinds, health = load_built_in()
-        for kind in kinds:
-            self._add_step(kind.build(self))
+        early, late = ([kind for kind in load_built_in() if kind.is_last is last] for last in (False, True))
+        for kind in early:
+            self._add_step(kind.build(self))  # one may look for another that was built before it
         for step in config.build_steps():
             self._add_step(step)
-        self._add_step(health.build(self))  # it looks at the arms that all others have left
+        for kind in late:
+            self._add_step(kind.build(self))
         self.passages = arms.passages
         self.unread: str | None = None
         self._learning, self._check_at = lag.SuccessorCheck(store), 0.0

@@ -1,7 +1,8 @@
 """The steps of a turn: its optional parts, one file each.
 
-A service has the steps of `BUILT_IN` that its configuration asks for, and then its own ones. Remove a file
-and its line here, and a service without that part remains.
+A service has the steps of `BUILT_IN` that its configuration asks for, in this order, and then its own ones.
+Those with `is_last` come after these. Remove a file and its line here, and a service without that part
+remains.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,10 @@ BUILT_IN = {
     "second_answers": "second_answers:SecondAnswers",
     "health": "health:HealthStep",
 }
-"""Module and class of each step by its name, in the order of a turn."""
+"""Module and class of each step by its name, in the order of a turn.
+
+The order counts: a canary changes the floor that is planned after it, and second answers are signals, too.
+"""
 
 __all__ = [
     "BUILT_IN",

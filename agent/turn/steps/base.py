@@ -130,18 +130,20 @@ class StepError(ValueError):
 class TurnStep:
     """An optional part of a turn. Override the methods that it needs.
 
-    In each turn the methods are called in the order below, of all steps in the order of the service. `mask`
-    and `plan` may be called more than once, and must not change the step; the others are called once. Class
-    methods compute with what is logged alone, so that any decision can be recomputed from the log.
+    In each turn the methods are called in the order below, of all steps in the order of the service. Those
+    before `take_failure` may be called more than once, and must not change the step. Class methods compute
+    with what is logged alone, so that any decision can be recomputed from the log.
 
     Attributes:
         name: Name of the step, under which `Decision.steps` has its record.
         is_for_any_turn: Whether `plan` is called even if the arm is certain before the draw: named by the
             caller, or kept by the conversation.
+        is_last: Whether a built-in step comes after a service's own steps: it looks at what they have left.
     """
 
     name: ClassVar[str]
     is_for_any_turn: ClassVar[bool] = False
+    is_last: ClassVar[bool] = False
 
     @classmethod
     def build(cls, service: Any) -> Self | None:
@@ -155,7 +157,7 @@ class TurnStep:
     def mask(self, draft: Draft) -> Mapping[str, str]:
         """Return the arms among `draft.names` that may not be drawn, each with the reason.
 
-        Called before arms search and again right before the draw.
+        Called before arms search, again right before the draw, and where the price of a turn is asked.
         """
         return {}
 
@@ -204,7 +206,7 @@ class TurnStep:
         return None
 
     def finish(self, ask: Ask, decision: Decision, execution: Execution, passages: Sequence[Passage]) -> None:
-        """Called once an answer is complete and durable. Must return at once."""
+        """Called once an answer of a language model is complete and durable. Must return at once."""
 
     async def stop(self) -> None:
         """End work in the background; called as the service stops."""

@@ -17,6 +17,7 @@ class HealthStep(TurnStep):
     """
 
     name: ClassVar[str] = "health"
+    is_last: ClassVar[bool] = True
 
     def __init__(self, health: ArmHealth) -> None:
         self._health = health
