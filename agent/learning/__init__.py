@@ -15,12 +15,10 @@ from .restore import (
     BusyError,
     PolicyHistory,
     earlier_checkpoint,
-    learn,
     restore_policy,
-    teach,
-    train_on,
 )
 from .router_scores import StoredTrained, keep_router, open_router, score_by_searching
+from .training import learn, teach, train_on
 from .verify import Verification, verify
 
 __all__ = [

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from armwise.agent.learning.recipe import Recipe
-from armwise.agent.learning.restore import learn, load_checkpoint, resume_point
+from armwise.agent.learning.restore import load_checkpoint, resume_point
 from armwise.agent.learning.router_scores import MOST, score_unscored
+from armwise.agent.learning.training import learn
 from armwise.agent.policies import Policy, PolicyError, list_restarts
 from armwise.arms.base import Progress
 from armwise.arms.models import Backbone

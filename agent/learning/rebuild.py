@@ -17,7 +17,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.learner import draft_version
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, active_recipe, list_known_arms
-from armwise.agent.learning.restore import learn
+from armwise.agent.learning.training import learn
 from armwise.agent.policies import Policy, PolicyError
 from armwise.feedback.log import Store, erasures
 from armwise.feedback.registry import Version, versions

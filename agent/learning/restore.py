@@ -8,19 +8,18 @@ which can go on with another version, only the first ones.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from armwise.agent.learning.arithmetic import arithmetic
 from armwise.agent.learning.recipe import DIGEST_CHARS, Recipe, read_spec
+from armwise.agent.learning.training import learn
 from armwise.agent.policies import Policy, PolicyError, build_policy
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import Example
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import read_learned_examples
 
 logger = logging.getLogger(__name__)
 
@@ -119,48 +118,6 @@ def resume_point(store: Store, empty: Policy, version: Version) -> tuple[Policy,
     """
     checkpoint = earlier_checkpoint(store, empty, version, warn=True) if empty.resumes_exactly else None
     return (empty, None) if checkpoint is None else (checkpoint[1], checkpoint[0].examples_seq)
-
-
-def learn(
-    store: Store,
-    recipe: Recipe,
-    policy: Policy,
-    after: int | None,
-    upto: int,
-    watch: Callable[[Iterator[Example]], Iterable[Example]] = iter,
-) -> None:
-    """Train a policy on the examples of its recipe, in order.
-
-    Args:
-        store: The log.
-        recipe: The recipe of the policy.
-        policy: The policy; it is changed.
-        after: Position of the training log up to which it has learned, labels included; None: it has learned
-            nothing.
-        upto: Position of the last example to learn.
-        watch: Sees each example before it is learned, and goes on once it is.
-
-    Raises:
-        LogGapError: Rows of the training log or of its facts are missing.
-    """
-    examples = read_learned_examples(store, recipe.reward, recipe.start, after, upto, recipe.router)
-    train_on(policy, recipe.reward, watch(examples))
-
-
-def train_on(policy: Policy, rule: RewardRule, examples: Iterable[Example]) -> None:
-    """Train a policy on examples, in order, with the rewards of a rule."""
-    for example in examples:
-        reward = rule.compute_learned_reward(example)
-        if reward is not None:
-            teach(policy, rule, example, reward)
-
-
-def teach(policy: Policy, rule: RewardRule, example: Example, reward: float) -> None:
-    """Train a policy on an example, whose reward by the rule is known."""
-    if getattr(policy, "learns_costs", False):
-        policy.learn(example.decision, reward, rule.compute_learned_cost(example))  # type: ignore[call-arg]
-    else:
-        policy.learn(example.decision, reward)
 
 
 MAX_QUEUED = 8

@@ -415,7 +415,7 @@ def test_a_damaged_checkpoint_is_learned_again_from_the_one_before_it(
             again.append(example.seq)
             yield example
 
-    monkeypatch.setattr("armwise.agent.learning.restore.read_learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.training.read_learned_examples", noted)
     learner = a_learner(store)
     assert [record.getMessage().split(" is ")[0] for record in caplog.records] == [
         f"checkpoint of version {version.version}",

@@ -459,7 +459,7 @@ def test_the_policy_of_a_version_is_had_again_by_the_shortest_replay(
             seen.append(example.seq)
             yield example
 
-    monkeypatch.setattr("armwise.agent.learning.restore.read_learned_examples", noted)
+    monkeypatch.setattr("armwise.agent.learning.training.read_learned_examples", noted)
     assert again(store, 3) == expected
     assert seen == list(read)
 

@@ -9,7 +9,7 @@ import pytest
 from armwise.agent.config import AppConfig, parse
 from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe, active_recipe, digest_configuration
-from armwise.agent.learning.restore import train_on
+from armwise.agent.learning.training import train_on
 from armwise.agent.policies import PolicyError, PolicySpec
 from armwise.agent.policies.base import Uniform
 from armwise.feedback.events import Context, Cost, Decision, Example
