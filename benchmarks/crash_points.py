@@ -52,7 +52,7 @@ POINTS = (
     Point("feedback inserted", "feedback", REPLICA),
     Point("feedback committed", "feedback", REPLICA),
     Point("receipt begins", "feedback", REPLICA),
-    Point("fact folded", "join", LEARNER, most=100),
+    Point("facts joined", "join", LEARNER),
     Point("join inserted", "join", LEARNER, most=4),
     Point("join committed", "join", LEARNER, most=4),
     Point("tick inserted", "join", LEARNER, most=1, idle=True),

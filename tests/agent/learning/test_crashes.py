@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import crash_weather
+from benchmarks import crash_seams, crash_weather
 from benchmarks.crash_audit import Fault, Verdict
 from benchmarks.crash_children import BAGGED, EXACT
 from benchmarks.crash_ledger import DECISION, Ledger
@@ -171,6 +171,14 @@ def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path:
     assert kinds["digest"] > 0
     assert kinds["rebuild"] > 0
     assert kinds["lost"] == 0
+
+
+@pytest.mark.parametrize("point", [point.name for point in POINTS])
+def test_every_point_is_one_that_a_process_passes(point: str) -> None:
+    """A kill would wait in vain for another."""
+    seams = Path(crash_seams.__file__).read_text()
+    what, _, how = point.rpartition(" ")
+    assert f'"{what if how in ("inserted", "committed") else point}"' in seams
 
 
 @pytest.mark.parametrize("database", [False, True])
