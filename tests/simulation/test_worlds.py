@@ -25,14 +25,15 @@ def simulate(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
-def test_every_promise_holds_in_forty_worlds_which_repeat() -> None:
-    done = simulate("--seeds", "40", "--digests")
+@pytest.mark.timeout(400)
+def test_every_promise_holds_in_twenty_worlds_which_repeat() -> None:
+    done = simulate("--seeds", "20", "--digests")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 failed" in done.stdout
     again = simulate("--seeds", "2", "--first", "11", "--digests")
     lines = done.stdout.splitlines()
     assert again.stdout.splitlines()[:2] == lines[10:12]
-    assert len({line.split()[1] for line in lines[:40]}) == 40
+    assert len({line.split()[1] for line in lines[:20]}) == 20
 
 
 @pytest.mark.slow
