@@ -12,7 +12,7 @@ import pytest
 from armwise.agent.cli.predecessor import find_predecessor
 from tests.live.conftest import ROOT, START_S, STOP_S, Live, free_port, started, stopped, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SMALL = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}, "router": None}
 
@@ -80,7 +80,7 @@ def test_a_new_service_takes_the_port_over_and_nobody_is_refused(tmp_path: Path)
         with output.open("wb") as printed:
             new = subprocess.Popen(command, cwd=ROOT, stdout=printed, stderr=printed)
         try:
-            until(lambda: f"from process {old.pid}" in output.read_text(), START_S)
+            until(lambda: f"from process {old.pid}" in output.read_text(), 2 * START_S)
             until(lambda: not old.replicas("Ingress"), STOP_S)
             until(lambda: len(Live(old.url, old.config, old.client, new.pid).replicas("Ingress")) == 2)
             traffic.stop()
