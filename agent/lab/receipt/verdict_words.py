@@ -47,9 +47,8 @@ COLOURS = {Word.SWITCH: GREEN, Word.KEEP: AMBER}
 
 def write_verdict_badge(verdict: PairsVerdict) -> str:
     """Return a verdict as a small picture in SVG."""
-    _, low, high = verdict.figures.whole.difference
     word = verdict.figures.word
-    points = f"{round_down(100.0 * low):+.1f} to {-round_down(-100.0 * high):+.1f} points"
+    points = f"{_write_range(verdict.figures.whole.difference, '+')} points"
     label = f"{shorten(verdict.challenger)} versus {shorten(verdict.reference)}"
     return draw_badge(label, f"{word.value}, {points}", COLOURS.get(word, GREY))
 
@@ -106,8 +105,13 @@ def _row(name: str, requests: int, figures: PairFigures | None) -> tuple[str, ..
 
 def _write_ends(ends: Ends, sign: str) -> str:
     """Return an estimate with its ends in points of 100, the ends rounded away from it."""
-    estimate, low, high = (100.0 * end for end in ends)
-    return f"{estimate:{sign}.1f} ({round_down(low):{sign}.1f} to {-round_down(-high):{sign}.1f})"
+    return f"{100.0 * ends[0]:{sign}.1f} ({_write_range(ends, sign)})"
+
+
+def _write_range(ends: Ends, sign: str) -> str:
+    """Return the ends alone."""
+    _, low, high = (100.0 * end for end in ends)
+    return f"{round_down(low):{sign}.1f} to {-round_down(-high):{sign}.1f}"
 
 
 def _notes(verdict: PairsVerdict) -> list[str]:
