@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from armwise.agent.config import parse
+from armwise.agent.config import AppConfig, parse
 from armwise.agent.policies import Exploration, Uniform
 from armwise.agent.turn import (
     ArmHealth,
@@ -68,6 +68,19 @@ async def test_a_service_works_without_a_step(tmp_path: Path, left: str) -> None
         ):
             reply = await service.client.get(path)
             assert reply.status_code == 200, (path, reply.text)
+
+
+async def test_health_looks_at_the_arms_that_all_other_steps_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(steps.TurnStep):
+        name = "own"
+
+    monkeypatch.setattr(AppConfig, "build_steps", lambda _: [Own()])
+    async with Service(tmp_path).running() as service:
+        names = [step.name for step in service.replica.decider.steps]
+    assert names[0] == "groups"
+    assert names[-2:] == ["own", "health"]
 
 
 async def test_a_decision_of_a_step_that_is_gone_is_not_verified(

@@ -1,5 +1,6 @@
 """`armwise prove --challenger`: what is asked and paid, what is stated, and that it can be computed again."""
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -346,6 +347,9 @@ def test_outcomes_of_pairs_can_be_trained_on_and_entered_into_the_log(world: Wor
     paid = {f"{one['group']}/{one['member']}": one["usd"][:2] for one in verdict["pairs"]}
     assert found.costs["usd"].tolist() == [paid[one.id] for one in found.questions]
     assert (found.costs["usd"] > 0.0).all()
+    again = world.folder / "again.jsonl"
+    world.run("--pairs", 60, "--by", "metadata.task", "--outcomes", again)
+    assert again.read_bytes() == gzip.decompress(path.read_bytes()), "what was asked before costs the same"
     entered = CliRunner().invoke(
         app, ["lab", "enter-labels", str(path), "-c", str(world.config), "--metric", "thumb=judge"]
     )
@@ -580,6 +584,8 @@ def test_topics_of_the_questions_are_classes(tmp_path: Path, monkeypatch: pytest
     assert found.sizes == (30, 30, 30)
     for name, asks in zip(found.classes, found.asks, strict=True):
         assert all(word in ask.question for ask in asks for word in name.split(", "))
+    monkeypatch.setattr(collecting, "MOST_GROUPED", 90)
+    assert read_requests(path, "topics", 100) == found
     monkeypatch.setattr(collecting, "MOST_GROUPED", 89)
     with pytest.raises(ValueError, match="90 requests, but at most 89"):
         read_requests(path, "topics", 100)
