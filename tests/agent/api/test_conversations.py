@@ -233,7 +233,7 @@ async def test_a_session_is_named_as_clients_name_it(tmp_path: Path, named: str,
     assert [one["mode"] for one in found] == ["explore", "continued"]
     assert len({one["episode_id"] for one in found}) == 1
     assert (found[0]["episode_id"] == "s-1") == (named != "a key that is no id")
-    assert "ada" not in found[0]["episode_id"]
+    assert "example.com" not in found[0]["episode_id"]
 
 
 async def test_a_session_is_no_conversation_where_the_setting_says_episode(sticky: Service) -> None:

@@ -33,12 +33,12 @@ async def asked(service: Service, **fields: Any) -> str:
 
 
 async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service) -> None:
-    mine, other = await asked(service, user="ada"), await asked(service, user="bob")
-    assert (await look_up(service, agent={"user": "ada"})).status_code == 200
-    assert (await tell(service, mine, comment="Ada was here", tags={"page": "ada"})).status_code == 202
+    mine, other = await asked(service, user="mary"), await asked(service, user="bob")
+    assert (await look_up(service, agent={"user": "mary"})).status_code == 200
+    assert (await tell(service, mine, comment="Mary was here", tags={"page": "mary"})).status_code == 202
     await service.learn()
     before = await record(service, mine)
-    response = await service.client.delete("/v1/users/ada")
+    response = await service.client.delete("/v1/users/mary")
     assert response.status_code == 200
     done = response.json()
     assert (done["scope"], done["decisions"], done["feedback"], done["by"]) == ("user", 2, 1, "anybody")
@@ -57,7 +57,7 @@ async def test_a_user_is_erased_and_the_decision_still_verifies(service: Service
     assert "Its texts were erased" not in shown[other]
     listed = (await service.client.get("/v1/erasures")).json()["erasures"]
     assert listed == [done]
-    assert "ada" not in str(listed)
+    assert "mary" not in str(listed)
     report = verify_states(service.replica.store, service.config, lambda *_: None)
     assert report.sound
     assert any("2 decisions have no texts any more" in note for note in report.notes)

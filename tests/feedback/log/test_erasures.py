@@ -34,7 +34,7 @@ NOW = 200.0
 UNDER_WAY_S, DAY_S, PAUSE_S = 120.0, 86_400.0, 3600.0
 """How long a turn may be under way, a day, and how long a part that is not full waits."""
 
-SECRETS = ("what is", "an answer", "p1", "left by Ada", "Ada's page", "second answer")
+SECRETS = ("what is", "an answer", "p1", "left by Mary", "Mary's page", "second answer")
 
 
 def of_user(store: Store, name: str, user: str, *, at: float = 100.0, episode: str | None = None) -> Decision:
@@ -43,7 +43,7 @@ def of_user(store: Store, name: str, user: str, *, at: float = 100.0, episode: s
 
 
 def write(store: Store, name: str, user: str, **fields: str | None) -> None:
-    said = {"comment": "left by Ada", "label": "good"}
+    said = {"comment": "left by Mary", "label": "good"}
     seen = Observation(
         name, ObservationSource.SHADOW, "a", 0.5, answer="second answer", passages=("p1",), observed_at=106.0
     )
@@ -51,7 +51,7 @@ def write(store: Store, name: str, user: str, **fields: str | None) -> None:
         [
             of_user(store, name, user, **fields),  # type: ignore[arg-type]
             execution(name),
-            replace(value(name), content=said, tags={"page": "Ada's page"}),
+            replace(value(name), content=said, tags={"page": "Mary's page"}),
             seen,
         ]
     )
@@ -81,12 +81,12 @@ def test_of_an_erased_answer_it_stays_known_that_there_was_one() -> None:
 
 
 def test_the_texts_of_a_user_go_and_what_is_learned_stays(store: Store) -> None:
-    write(store, "d1", "ada")
-    write(store, "d2", "bob")
+    write(store, "d1", "mary")
+    write(store, "d2", "rob")
     joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
     joiner.advance(NOW)
     before = learned(store)
-    done = erasures.erase_user(store, "default", "ada", "k1", NOW)
+    done = erasures.erase_user(store, "default", "mary", "k1", NOW)
     assert (done.scope, done.by, done.decisions, done.executions, done.feedback, done.observations) == (
         erasures.Scope.USER, "k1", 1, 1, 1, 1,
     )  # fmt: skip
@@ -100,25 +100,25 @@ def test_the_texts_of_a_user_go_and_what_is_learned_stays(store: Store) -> None:
     assert (found.decision.context.question, found.execution and found.execution.answer) == ("", "")
     assert found.feedback[0].value == 1.0
     assert found.feedback[0].content == {"label": "good"}
-    assert other.feedback[0].content == {"comment": "left by Ada", "label": "good"}
-    again = erasures.erase_user(store, "default", "bob", "k2", NOW)
+    assert other.feedback[0].content == {"comment": "left by Mary", "label": "good"}
+    again = erasures.erase_user(store, "default", "rob", "k2", NOW)
     assert (again.number, again.by) == (done.number + 1, "k2")
     left = dump(store)
-    assert [text for text in (*SECRETS, "ada", "bob") if text in left] == []
+    assert [text for text in (*SECRETS, "mary", "rob") if text in left] == []
 
 
 def test_a_user_of_another_project_with_the_same_name_is_another_one(store: Store) -> None:
-    write(store, "d1", "ada")
-    assert erasures.erase_user(store, "shop", "ada", "k1", NOW).decisions == 0
+    write(store, "d1", "mary")
+    assert erasures.erase_user(store, "shop", "mary", "k1", NOW).decisions == 0
     assert erasures.user_digest(store, "a", "b") != erasures.user_digest(store, "ab", "")
-    assert erasures.erase_user(store, "default", "ada", "k1", NOW).decisions == 1
-    assert erasures.erase_user(store, "default", "ada", "k1", NOW).decisions == 0, "the user is forgotten"
+    assert erasures.erase_user(store, "default", "mary", "k1", NOW).decisions == 1
+    assert erasures.erase_user(store, "default", "mary", "k1", NOW).decisions == 0, "the user is forgotten"
 
 
 def test_an_episode_goes_with_the_feedback_on_it(store: Store) -> None:
-    write(store, "d1", "ada", episode="e1")
+    write(store, "d1", "mary", episode="e1")
     store.append(
-        [Feedback("f", None, "comment", None, 107.0, episode_id="e1", content={"comment": "left by Ada"})]
+        [Feedback("f", None, "comment", None, 107.0, episode_id="e1", content={"comment": "left by Mary"})]
     )
     done = erasures.erase_episode(store, "e1", "cli", NOW)
     assert (done.decisions, done.feedback) == (1, 2)
@@ -126,9 +126,9 @@ def test_an_episode_goes_with_the_feedback_on_it(store: Store) -> None:
 
 
 def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store: Store) -> None:
-    store.append([of_user(store, "d1", "ada")])
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
-    late = replace(value("d1", at=150.0), content={"comment": "left by Ada"}, tags={"page": "Ada's page"})
+    store.append([of_user(store, "d1", "mary")])
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
+    late = replace(value("d1", at=150.0), content={"comment": "left by Mary"}, tags={"page": "Mary's page"})
     seen = Observation(
         "d1", ObservationSource.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
     )
@@ -143,27 +143,27 @@ def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store:
 def said(name: str, *, at: float = 110.0, **about: str) -> Feedback:
     """A comment with a tag, on a decision or an episode."""
     about = about or {"decision_id": "never"}
-    content = {"comment": "left by Ada"}
+    content = {"comment": "left by Mary"}
     return Feedback(
         name, about.get("decision_id"), "comment", None, at,
-        tags={"page": "Ada's page"}, episode_id=about.get("episode_id"), content=content,
+        tags={"page": "Mary's page"}, episode_id=about.get("episode_id"), content=content,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("about", [{"decision_id": "never"}, {"episode_id": "never"}])
 def test_feedback_on_nothing_is_erased_by_its_id(store: Store, about: dict[str, str]) -> None:
-    store.append([said("Ada said", at=110.0, **about), said("other", decision_id="another", at=111.0)])
+    store.append([said("Mary said", at=110.0, **about), said("other", decision_id="another", at=111.0)])
     erase = erasures.erase_decision if "decision_id" in about else erasures.erase_episode
     done = erase(store, "never", "k1", NOW)
     assert (done.decisions, done.feedback) == (0, 1)
     (found, other) = store.feedback(10)
-    assert (found.id, found.content, found.tags) == (pseudonym("Ada said"), {}, {})
-    assert other.content == {"comment": "left by Ada"}
+    assert (found.id, found.content, found.tags) == (pseudonym("Mary said"), {}, {})
+    assert other.content == {"comment": "left by Mary"}
 
 
 def test_a_decision_is_erased_by_its_id_and_no_other(store: Store) -> None:
-    write(store, "d1", "ada", episode="e1")
-    write(store, "d2", "ada", episode="e1")
+    write(store, "d1", "mary", episode="e1")
+    write(store, "d2", "mary", episode="e1")
     done = erasures.erase_decision(store, "d1", "k1", NOW)
     assert (done.scope, done.decisions, done.feedback) == (erasures.Scope.DECISION, 1, 1)
     texts = [one.decision.context.question for name in ("d1", "d2") if (one := store.record(name))]
@@ -173,44 +173,44 @@ def test_a_decision_is_erased_by_its_id_and_no_other(store: Store) -> None:
 def test_names_of_features_become_pseudonyms_but_for_our_own(store: Store) -> None:
     ours = {"router": 0.5, "similarity": 0.25}
     seen = Context(
-        "?", {"tier=Ada": 1.0, "length": 0.5}, (0.25,), {"a": {"kind=dense": 1.0, **ours}, "b": {}}
+        "?", {"tier=Mary": 1.0, "length": 0.5}, (0.25,), {"a": {"kind=dense": 1.0, **ours}, "b": {}}
     )
-    store.append([replace(of_user(store, "d1", "ada"), context=seen)])
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    store.append([replace(of_user(store, "d1", "mary"), context=seen)])
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     found = store.record("d1")
     assert found is not None
-    expected = replace(seen, question="", features={pseudonym("tier=Ada"): 1.0, "length": 0.5})
+    expected = replace(seen, question="", features={pseudonym("tier=Mary"): 1.0, "length": 0.5})
     assert found.decision.context == expected
-    assert "Ada" not in dump(store)
+    assert "Mary" not in dump(store)
 
 
 def test_a_retry_and_a_retraction_find_feedback_whose_id_was_erased(store: Store) -> None:
-    item = replace(value("d1", at=110.0), id="Ada's value", tags={"page": "Ada's page"})
-    store.append([of_user(store, "d1", "ada"), item])
+    item = replace(value("d1", at=110.0), id="Mary's value", tags={"page": "Mary's page"})
+    store.append([of_user(store, "d1", "mary"), item])
     joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
     joiner.advance(120.0)
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     (retried,) = store.append([item])
     assert retried.status is FeedbackStatus.DUPLICATE
     taken_back = replace(item, kind=FeedbackKind.RETRACTION, value=None, tags={}, received_at=112.0)
     store.append([taken_back, replace(execution("d1"), finished_at=113.0)])
-    assert "Ada" not in dump(store)
+    assert "Mary" not in dump(store)
     joiner.advance(120.0)
     assert list(read_examples(store, RULE.join)) == []
     assert not find_difference(store, RULE)[1]
 
 
 def test_a_retraction_before_an_erasure_holds_for_the_value_after_it(store: Store) -> None:
-    item = replace(value("d1", at=112.0), id="Ada's value")
+    item = replace(value("d1", at=112.0), id="Mary's value")
     store.append(
         [
-            of_user(store, "d1", "ada"),
+            of_user(store, "d1", "mary"),
             replace(item, kind=FeedbackKind.RETRACTION, value=None, received_at=111.0),
         ]
     )
     joiner = Joiner(store, RULE, take_epoch(store, "test", NOW))
     joiner.advance(120.0)
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     store.append([item, replace(execution("d1"), finished_at=113.0)])
     joiner.advance(120.0)
     assert list(read_examples(store, RULE.join)) == []
@@ -218,20 +218,20 @@ def test_a_retraction_before_an_erasure_holds_for_the_value_after_it(store: Stor
 
 def test_the_names_of_features_of_many_decisions_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasures, "AT_ONCE", 2)
-    store.append([of_user(store, f"d{i}", "ada") for i in range(5)])
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    store.append([of_user(store, f"d{i}", "mary") for i in range(5)])
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     assert "w=what" not in dump(store)
 
 
 def test_feedback_on_an_erased_episode_loses_its_texts_until_the_episode_goes_on(store: Store) -> None:
-    write(store, "d1", "ada", episode="e1")
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    write(store, "d1", "mary", episode="e1")
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     store.append([said("late", episode_id="e1")])
     assert [text for text in SECRETS if text in dump(store)] == []
-    write(store, "d2", "bob", episode="e1")
+    write(store, "d2", "rob", episode="e1")
     store.append([said("later", episode_id="e1", at=120.0)])
     *_, last = store.feedback(10)
-    assert last.content == {"comment": "left by Ada"}
+    assert last.content == {"comment": "left by Mary"}
 
 
 @pytest.fixture
@@ -244,10 +244,10 @@ def at_noon(url: str) -> Iterator[Store]:
 
 def test_an_episode_goes_on_within_one_commit_too(at_noon: Store) -> None:
     """Its newest decision says whether feedback on it keeps its texts, be it of the log or of the commit."""
-    erasures.erase_user(at_noon, "default", "ada", "k1", NOW)
-    of_ada, of_bob = (of_user(at_noon, f"d-{user}", user, episode="e1") for user in ("ada", "bob"))
-    at_noon.append([of_ada, said("f1", episode_id="e1"), of_bob, said("f2", episode_id="e1", at=120.0)])
-    assert [one.content for one in at_noon.feedback(10)] == [{}, {"comment": "left by Ada"}]
+    erasures.erase_user(at_noon, "default", "mary", "k1", NOW)
+    of_mary, of_rob = (of_user(at_noon, f"d-{user}", user, episode="e1") for user in ("mary", "rob"))
+    at_noon.append([of_mary, said("f1", episode_id="e1"), of_rob, said("f2", episode_id="e1", at=120.0)])
+    assert [one.content for one in at_noon.feedback(10)] == [{}, {"comment": "left by Mary"}]
 
 
 @pytest.mark.parametrize("scope", ["user", "episode", "decision"])
@@ -255,14 +255,14 @@ def test_an_episode_goes_on_within_one_commit_too(at_noon: Store) -> None:
 def test_a_turn_under_way_is_erased_when_it_is_committed(at_noon: Store, scope: str, age: float) -> None:
     store, at = at_noon, NOW - age
     turn: list[Fact] = [
-        of_user(store, "d1", "ada", at=at, episode="e1"),
+        of_user(store, "d1", "mary", at=at, episode="e1"),
         replace(execution("d1"), finished_at=at),
         said("f", decision_id="d1", at=at),
     ]
-    other: list[Fact] = [of_user(store, "d2", "bob", at=at, episode="e2"), said("g", decision_id="d2", at=at)]
+    other: list[Fact] = [of_user(store, "d2", "rob", at=at, episode="e2"), said("g", decision_id="d2", at=at)]
     match scope:
         case "user":
-            done = erasures.erase_user(store, "default", "ada", "k1", at)
+            done = erasures.erase_user(store, "default", "mary", "k1", at)
         case "episode":
             done = erasures.erase_episode(store, "e1", "k1", at)
         case _:
@@ -277,7 +277,7 @@ def test_a_turn_under_way_is_erased_when_it_is_committed(at_noon: Store, scope: 
     assert (found.decision.context.question == "") == under_way
     assert (found.execution is not None and found.execution.answer == "") == under_way
     assert (found.feedback[0].content == {}) == under_way
-    assert (spared.decision.erased, spared.feedback[0].content) == (False, {"comment": "left by Ada"})
+    assert (spared.decision.erased, spared.feedback[0].content) == (False, {"comment": "left by Mary"})
     with store.reading() as connection:
         numbers = connection.scalars(sa.select(t.decisions.c.erased).order_by(t.decisions.c.seq)).all()
     assert numbers == [done.number if under_way else None, None]
@@ -288,17 +288,17 @@ def test_the_record_of_an_erasure_forgets_whom_it_was_about(at_noon: Store) -> N
         with at_noon.reading() as connection:
             return [*connection.scalars(sa.select(t.operations.c.subject).order_by(t.operations.c.seq))]
 
-    erasures.erase_user(at_noon, "default", "ada", "k1", NOW)
-    erasures.erase_user(at_noon, "default", "bob", "k1", NOW + 10.0)
-    ada, bob = subjects()
-    assert "" not in (ada, bob)
-    assert ada != bob
-    digest = erasures.user_digest(at_noon, "default", "ada")
+    erasures.erase_user(at_noon, "default", "mary", "k1", NOW)
+    erasures.erase_user(at_noon, "default", "rob", "k1", NOW + 10.0)
+    mary, rob = subjects()
+    assert "" not in (mary, rob)
+    assert mary != rob
+    digest = erasures.user_digest(at_noon, "default", "mary")
     assert digest not in str(subjects())
     erasures.forget_subjects(at_noon, NOW + UNDER_WAY_S)
-    assert subjects() == [ada, bob]
+    assert subjects() == [mary, rob]
     erasures.forget_subjects(at_noon, NOW + UNDER_WAY_S + 5.0)
-    assert subjects() == ["", bob]
+    assert subjects() == ["", rob]
 
 
 @pytest.mark.parametrize(
@@ -310,13 +310,13 @@ def test_feedback_alone_goes_by_its_own_age(
     old, young = about
     store.append([said("old", at=DAY_S, **old), said("young", at=3 * DAY_S, **young)])
     assert not erasures.erase_older(store, 1.0, 3.5 * DAY_S)
-    assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Ada"}]
+    assert [one.content for one in store.feedback(10)] == [{}, {"comment": "left by Mary"}]
 
 
 def test_feedback_that_came_with_a_label_does_not_age_what_is_before_it(store: Store) -> None:
     day = DAY_S
     label = replace(decision("label", at=5 * day), policy="labels")
-    store.append([of_user(store, "d1", "ada", at=5 * day), label, value("label", at=1.0)])
+    store.append([of_user(store, "d1", "mary", at=5 * day), label, value("label", at=1.0)])
     erasures.erase_older(store, 1.0, 5.5 * day)
     found = store.record("d1")
     assert found is not None
@@ -326,8 +326,8 @@ def test_feedback_that_came_with_a_label_does_not_age_what_is_before_it(store: S
 def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
     store = Store(postgres.fresh())
     for i in range(20):
-        write(store, f"d{i}", "ada")
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+        write(store, f"d{i}", "mary")
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     query = "SELECT relname FROM pg_stat_user_tables WHERE vacuum_count > 0"
     with store.reading() as connection:
         vacuumed = {*connection.exec_driver_sql(query).scalars()}
@@ -338,10 +338,10 @@ def test_an_erasure_vacuums_the_tables_of_postgresql(postgres: Server) -> None:
 def test_nothing_of_a_text_is_left_in_the_file(tmp_path: Path) -> None:
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     for i in range(40):
-        write(store, f"d{i}", "ada")
+        write(store, f"d{i}", "mary")
     store.forget()
     assert b"an answer" in (tmp_path / "log.db").read_bytes()
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert [text for text in SECRETS[3:] if text.encode() in files] == []
     assert b"what is d7" not in files
@@ -353,17 +353,17 @@ def test_nothing_is_left_where_rows_of_any_size_moved_in_the_file(tmp_path: Path
     """Rows that get shorter are merged with their neighbours, which leaves copies on the pages they had."""
     rng, store = np.random.default_rng(seed), Store(f"sqlite:///{tmp_path / 'log.db'}", clock=lambda: NOW)
     for n in range(150):
-        user = rng.choice(["ada", "bob"])
+        user = rng.choice(["mary", "rob"])
         question, answer, comment = (f"{what} {user}: " * rng.integers(1, 41) for what in ("of", "to", "by"))
         context = Context(question, {f"w={user}{i}": 1.0 for i in range(n % 9)})
         digest = erasures.user_digest(store, "default", user)
         asked = replace(decision(f"d{n}"), context=context, user_digest=digest, asked_by="app")
         said = replace(execution(asked.id), answer=answer, marks=(f"to {user}, {n}",))
         store.append([asked, said, replace(value(asked.id), content={"comment": comment})])
-    erasures.erase_user(store, "default", "ada", "k1", NOW)
+    erasures.erase_user(store, "default", "mary", "k1", NOW)
     files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert [text for text in (b"of ada", b"to ada", b"by ada", b"w=ada") if text in files] == []
-    assert all(text in files for text in (b"of bob", b"to bob", b"by bob"))
+    assert [text for text in (b"of mary", b"to mary", b"by mary", b"w=mary") if text in files] == []
+    assert all(text in files for text in (b"of rob", b"to rob", b"by rob"))
     store.close()
 
 
@@ -371,7 +371,7 @@ def test_texts_go_by_age_a_bounded_part_at_a_time(store: Store, monkeypatch: pyt
     monkeypatch.setattr(erasures, "AT_ONCE", 8)
     day = DAY_S
     for i in range(6):
-        write(store, f"d{i}", "ada", at=i * day)  # type: ignore[arg-type]
+        write(store, f"d{i}", "mary", at=i * day)  # type: ignore[arg-type]
     now = 6.5 * day
     assert not erasures.erase_older(store, 7.0, now), "nothing is so old"
     assert erasures.erase_older(store, 2.0, now)
@@ -442,7 +442,7 @@ def test_an_erasure_reaches_what_it_was_about_and_nothing_of_the_same_name(at_no
 
 
 def test_texts_erased_by_two_are_counted_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(store, "d1", "ada", at=1.0)  # type: ignore[arg-type]
+    write(store, "d1", "mary", at=1.0)  # type: ignore[arg-type]
     writing = store.writing
 
     def late() -> object:
