@@ -236,11 +236,11 @@ def learn(url: str, service: Service, n: int, rows: Rows) -> None:
         some: list[Any] = []
         for i in range(first, first + 500):
             decided, done, feedback = turn(i, 10 * NEW, rng)
-            name = f"new-{i}"
+            name, at = f"new-{i}", now + 0.01 * (i - NEW)
             some += [
-                replace(decided, id=name, decided_at=now, deadline=now + rule.wait_s),
-                replace(done, decision_id=name, finished_at=now),
-                replace(feedback, id=name, decision_id=name, received_at=now),
+                replace(decided, id=name, decided_at=at, deadline=at + rule.wait_s),
+                replace(done, decision_id=name, finished_at=at),
+                replace(feedback, id=name, decision_id=name, received_at=at),
             ]
         store.append(some)
     with timed(rows, "start of a learner"):

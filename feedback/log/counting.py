@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.events import Feedback, FeedbackKind
-from armwise.feedback.log import tables as t
 
 
 def find_closing(deadline: float, logged_at: float) -> float:
@@ -49,18 +48,10 @@ def is_open(
     return (deadline + grace >= at) | (logged_at + grace >= at)
 
 
-_D = t.decisions.c
-
-LOGGED_SINCE = sa.bindparam("logged_since", type_=sa.Double)
-
-FIRST_OPEN = sa.select(_D.seq).where(_D.logged_at >= LOGGED_SINCE).order_by(_D.logged_at, _D.seq).limit(1)
-"""The first decision that may be open: earlier ones were committed so long ago that all are closed."""
-
-
-def bind_since(log_at: float, wait_s: float) -> dict[str, float]:
-    """Return the parameter of `FIRST_OPEN` at a time of the log, for a wait time in seconds.
+def find_open_since(log_at: float, wait_s: float) -> float:
+    """Return the time of the log before whose decisions all are closed, for a wait time in seconds.
 
     A decision is made before it is committed, so it is closed at most the wait time and the grace after its
     commit. Twice the grace, since sums are rounded.
     """
-    return {"logged_since": log_at - wait_s - 2 * GRACE_S}
+    return log_at - wait_s - 2 * GRACE_S

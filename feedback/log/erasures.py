@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.log import operations
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.listing import position_at
 from armwise.feedback.log.operations import Operation
 from armwise.feedback.log.store import Store, row_time
 from armwise.feedback.log.under_way import NAMED_ERASURE, subject_digest
@@ -176,7 +177,7 @@ def erase_older(store: Store, days: float, now: float) -> bool:
     with store.reading() as connection:
         before = operations.find_newest(connection, Operation.RETENTION)
         start = before.document["upto"] if before else 0
-        due = int(connection.scalar(_NEWEST_OLD, old) or 0)
+        due = position_at(connection, old["before"], before=True)
         # feedback whose decision never came may be the newest there is
         here = {"after": start, "upto": start + AT_ONCE}
         due = max(due, int(connection.scalar(_NEWEST_OLD_FEEDBACK, {**here, **old}) or 0))
@@ -231,13 +232,6 @@ def _read_erasure(
 _ERASURES = (Operation.ERASURE, Operation.RETENTION)
 
 _COUNTS = tuple(f"n_{table.name}" for table in _FACTS)
-
-_NEWEST_OLD = (
-    sa.select(_d.seq)
-    .where(_d.logged_at < sa.bindparam("before"))
-    .order_by(_d.logged_at.desc(), _d.seq.desc())
-    .limit(1)
-)
 
 _NEWEST_OLD_FEEDBACK = sa.select(sa.func.max(_f.seq)).where(
     _f.seq > sa.bindparam("after"),

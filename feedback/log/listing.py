@@ -253,10 +253,18 @@ def _read_outcome(row: Any, rule: RewardRule) -> tuple[int, float | None, tuple[
 
 def position_at(connection: sa.Connection, at: float, *, before: bool = False) -> int:
     """Return the position of the last decision that was committed by a time, or `before` it; 0: none was."""
-    d = t.decisions.c
-    until = d.logged_at < at if before else d.logged_at <= at
-    query = sa.select(d.seq).where(until).order_by(d.logged_at.desc(), d.seq.desc()).limit(1)
-    return int(connection.scalar(query) or 0)
+    return int(connection.scalar(_BEFORE if before else _UNTIL, {"at": at}) or 0)
+
+
+_d = t.decisions.c
+
+_at: sa.BindParameter[float] = sa.bindparam("at")
+
+_BEFORE, _UNTIL = (
+    # the log's time never falls, so that this is the order of the positions
+    sa.select(_d.seq).where(condition).order_by(_d.logged_at.desc(), _d.seq.desc()).limit(1)
+    for condition in (_d.logged_at < _at, _d.logged_at <= _at)
+)
 
 
 def positions_at(store: Store, times: Sequence[float]) -> list[int]:

@@ -104,7 +104,7 @@ decisions = Table(
     Column("id", String(128), nullable=False, unique=True),
     Column("decided_at", Time(), nullable=False, index=True),
     Column("deadline", Time(), nullable=False),
-    Column("logged_at", Time(), nullable=False, index=True),
+    Column("logged_at", Time(), nullable=False),
     Column("mode", String(16), nullable=False),
     Column("policy", String(64), nullable=False),
     Column("version", _SEQ, nullable=False),
@@ -125,6 +125,7 @@ decisions = Table(
     Column("asked_by", String(256)),
     _seal(),
     Index(None, "episode_id", "seq"),
+    Index(None, "logged_at", "seq"),
 )
 
 for _name, _of in (("decisions_by_draw_id", "draw_id"), ("decisions_kept_by_episode", "episode_id")):

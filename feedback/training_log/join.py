@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import LABELS, Feedback, FeedbackKind, Mode, Status
-from armwise.feedback.log import avoid_index, counting
+from armwise.feedback.log import avoid_index, counting, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
@@ -347,24 +347,17 @@ _MAY_CLOSE = (
     _IS_DRAWN & (_d.decided_at >= sa.bindparam("made_since")) & (_d.decided_at <= sa.bindparam("made_until")),
     # by a late commit, as that of a label
     _IS_DRAWN
-    & (_d.seq > sa.bindparam("late_after"))
-    & (avoid_index(_d.logged_at) <= sa.bindparam("late_until"))
+    & (_d.logged_at >= sa.bindparam("late_since"))
+    & (_d.logged_at <= sa.bindparam("late_until"))
     & ((_d.policy == LABELS) | (_d.logged_at > _d.decided_at + sa.bindparam("nearly_wait_s"))),
 )
 """Conditions that a decision may be closed between two times of the log."""
-
-_LATE_AFTER = (
-    sa.select(_d.seq)
-    .where(_d.seq <= _AFTER, avoid_index(_d.logged_at) < sa.bindparam("late_since"))
-    .order_by(_d.seq.desc())
-    .limit(1)
-)
 
 _TOUCHED = sa.union(
     sa.select(_e.decision_id.label("id")).where(_in_window(_e.seq)),
     sa.select(_f.decision_id).where(_in_window(_f.seq), _f.decision_id.is_not(None)),
     sa.select(_d.id).where(
-        _d.seq >= sa.bindparam("first"),
+        _d.seq > sa.bindparam("closed"),
         _d.episode_id.in_(sa.select(_f.episode_id).where(_in_window(_f.seq), _f.episode_id.is_not(None))),
     ),
     *(sa.select(_d.id).where(condition) for condition in _MAY_CLOSE),
@@ -437,24 +430,21 @@ def read_window(
     if len(rows) < upto - after:
         raise LogGapError(f"the log ends at {upto}, but rows after {after + len(rows)} are missing")
     times = Times(after, [*accumulate((row.at for row in rows), max, initial=log_at)][1:])
-    first = connection.scalar(counting.FIRST_OPEN, counting.bind_since(log_at, rule.wait_s))
-    closing = _may_close(connection, rule, after, log_at, times.log_at[-1])
-    ids = connection.scalars(_TOUCHED, {**window, **closing, "first": first or 0})
+    closed = listing.position_at(connection, counting.find_open_since(log_at, rule.wait_s), before=True)
+    closing = _may_close(rule, log_at, times.log_at[-1])
+    ids = connection.scalars(_TOUCHED, {**window, **closing, "closed": closed})
     draws = [draw for draw in _read_draws(connection, ids.all(), rule, window) if draw.closing >= log_at]
     ready = [*find_ready(draws, rule, shares(), times)] if draws else []
     return ready, times.log_at[-1]
 
 
-def _may_close(
-    connection: sa.Connection, rule: RewardRule, after: int, since: float, until: float
-) -> dict[str, float]:
+def _may_close(rule: RewardRule, since: float, until: float) -> dict[str, float]:
     """Return the parameters of `_MAY_CLOSE` for decisions closed between two times."""
     since, until = since - GRACE_S - ROUNDING_S, until - GRACE_S + ROUNDING_S
-    late_after = connection.scalar(_LATE_AFTER, {"after": after, "late_since": since})
     return {
         "made_since": since - rule.wait_s,
         "made_until": until - rule.wait_s,
-        "late_after": late_after or 0,
+        "late_since": since,
         "late_until": until,
         "nearly_wait_s": rule.wait_s - ROUNDING_S,
     }
@@ -542,19 +532,18 @@ def _execute(
         yield from connection.execute(query, {**values, "ids": ids[first : first + LOOKED_UP]}).all()
 
 
-def is_tick_due(connection: sa.Connection, rule: RewardRule, log_seq: int, log_at: float, now: float) -> bool:
+def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now: float) -> bool:
     """Return whether the time closes a decision that is not learned, or ends the wait time of the last one.
 
     Args:
         connection: A snapshot.
         rule: How the log is joined.
-        log_seq: The last position of the log.
-        log_at: The log's time there.
+        log_at: The log's time at its end.
         now: Seconds since the epoch.
     """
     if now <= log_at:
         return False
-    values = {**_may_close(connection, rule, log_seq, log_at, now - 2 * ROUNDING_S), "join": rule.join}
+    values = {**_may_close(rule, log_at, now - 2 * ROUNDING_S), "join": rule.join}
     if any(connection.scalar(query, values) is not None for query in _UNLEARNED):
         return True
     closes = any(connection.scalar(query, values) is not None for query in _CLOSED)

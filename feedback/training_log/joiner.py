@@ -119,7 +119,7 @@ class Joiner:
     def _is_tick_due(self, position: Position, now: float) -> bool:
         """Return whether the end of the log waits for the time; what this step has learned does not."""
         with self._store.reading() as connection:
-            return is_tick_due(connection, self._rule, position.log_seq, position.log_at, now)
+            return is_tick_due(connection, self._rule, position.log_at, now)
 
     def _write(self, position: Position, examples: Sequence[Mapping[str, Any]]) -> None:
         join = self._rule.join

@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.events import LABELS, Decision, Mode
-from armwise.feedback.log import LARGEST, Store, avoid_index, counting, rows
+from armwise.feedback.log import Store, avoid_index, counting, listing, rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.position import Position, read_head, read_position
@@ -75,7 +75,7 @@ def find_settled(connection: sa.Connection, rule: RewardRule, *, counted: bool =
     """
     position = read_position(connection, rule.join)
     values = _open_at(position, rule)
-    values |= _bind_after(position.settled_seq, _find_first_open(connection, values))
+    values |= _bind_after(position.settled_seq, _find_closed(connection, values))
     before, first = connection.execute(_FIRST, values).one()
     if first is None:
         return Settled(position=read_head(connection))
@@ -92,9 +92,10 @@ def find_settled_together(connection: sa.Connection, rule: RewardRule, position:
     """
     values = _open_at(position, rule) | {"join": rule.join, "statuses": rule.learned_statuses, "page": PAGE}
     settled, n, n_waiting = position.settled_seq, 0, 0
-    before_last = connection.scalar(_LOOK_BACK, values | {"upto": settled})
-    after, first = settled if before_last is None else before_last, _find_first_open(connection, values)
-    while page := connection.execute(_PAGE, values | _bind_after(after, first)).all():
+    closed = _find_closed(connection, values)
+    before_last = connection.scalar(_LOOK_BACK, values | {"closed": closed, "upto": settled})
+    after = settled if before_last is None else before_last
+    while page := connection.execute(_PAGE, values | _bind_after(after, closed)).all():
         for seq, waits in page:
             n, n_waiting = n + 1, n_waiting + waits
             if n_waiting <= STRAGGLERS * n and n >= TOGETHER:
@@ -180,16 +181,18 @@ def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Selec
 def _open_at(position: Position, rule: RewardRule) -> dict[str, Any]:
     """Return the values of the conditions of `_is_open` as far as a join has read."""
     at = {"at": position.log_at, "wait_s": rule.wait_s}
-    return at | counting.bind_since(position.log_at, rule.wait_s)
+    return at | {"logged_since": counting.find_open_since(position.log_at, rule.wait_s)}
 
 
-_AT, _WAIT_S = (sa.bindparam(name, type_=sa.Double) for name in ("at", "wait_s"))
+_AT, _WAIT_S, _LOGGED_SINCE = (
+    sa.bindparam(name, type_=sa.Double) for name in ("at", "wait_s", "logged_since")
+)
 
 
 def _is_open(c: Any) -> Sequence[sa.ColumnElement[bool]]:
     """Return conditions on the columns of a decision that its wait time is still running."""
     # The first is implied by the second, but this column has an index.
-    return c.logged_at >= counting.LOGGED_SINCE, counting.is_open(c.decided_at + _WAIT_S, c.logged_at, _AT)
+    return c.logged_at >= _LOGGED_SINCE, counting.is_open(c.decided_at + _WAIT_S, c.logged_at, _AT)
 
 
 def _is_continued() -> Sequence[sa.ColumnElement[bool]]:
@@ -206,14 +209,14 @@ _CONTINUED = _is_continued()
 _PAGE_SIZE = sa.bindparam("page", type_=sa.Integer)
 
 
-def _find_first_open(connection: sa.Connection, values: Mapping[str, Any]) -> int:
-    """Return the position of the first decision that may be open."""
-    return connection.scalar(counting.FIRST_OPEN, values) or LARGEST
+def _find_closed(connection: sa.Connection, values: Mapping[str, Any]) -> int:
+    """Return the position up to which decisions were committed so long ago that all are closed."""
+    return listing.position_at(connection, values["logged_since"], before=True)
 
 
-def _bind_after(after: int, first: int) -> dict[str, int]:
-    """Return the positions in `_select_open`: those that open turns continue may be before the first."""
-    return {"after": max(after, first - 1), "continued_after": after}
+def _bind_after(after: int, closed: int) -> dict[str, int]:
+    """Return the positions in `_select_open`: those that open turns continue may be among the closed ones."""
+    return {"after": max(after, closed), "continued_after": after}
 
 
 def _select_open(*columns: sa.ColumnElement[Any]) -> tuple[sa.Select[Any], sa.Select[Any]]:
@@ -241,8 +244,8 @@ def _find_first() -> sa.Select[Any]:
     after = avoid_index(d.seq) > sa.bindparam("after", type_=sa.BigInteger)
     some = sa.select(d.decided_at).where(*_EXPLORED, after)
     some = some.where(counting.is_open(d.decided_at + _WAIT_S, avoid_index(d.logged_at), _AT))
-    by_time = some.where(d.decided_at >= counting.LOGGED_SINCE)
-    late = some.where(d.logged_at >= counting.LOGGED_SINCE + _WAIT_S)
+    by_time = some.where(d.decided_at >= _LOGGED_SINCE)
+    late = some.where(d.logged_at >= _LOGGED_SINCE + _WAIT_S)
     _, continued = _select_open(d.decided_at)
     late = late.order_by(avoid_index(d.decided_at)).limit(1)
     times = _unite(late, *(part.order_by(d.decided_at).limit(1) for part in (by_time, continued)))
@@ -265,8 +268,9 @@ def _find_page() -> sa.Select[Any, Any]:
 def _find_look_back() -> sa.Select[Any]:
     """Return the query of the position before the last open decisions up to a position."""
     d = t.decisions.c
-    upto = d.seq <= sa.bindparam("upto", type_=sa.BigInteger), d.seq >= counting.FIRST_OPEN.scalar_subquery()
-    some = sa.select(d.seq).where(*_EXPLORED, *upto, *_is_open(d))
+    closed, upto = (sa.bindparam(name, type_=sa.BigInteger) for name in ("closed", "upto"))
+    is_open = counting.is_open(d.decided_at + _WAIT_S, avoid_index(d.logged_at), _AT)
+    some = sa.select(d.seq).where(*_EXPLORED, d.seq > closed, d.seq <= upto, is_open)
     last = some.order_by(d.seq.desc()).limit(LOOK_BACK).subquery()
     return sa.select(sa.func.min(last.c.seq) - 1)
 
