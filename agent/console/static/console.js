@@ -160,6 +160,11 @@
     }
   }
 
+  // what was opened while the page was loading, when nothing heard it
+  function catchUp() {
+    for (const details of document.querySelectorAll("details[open]")) details.dispatchEvent(new Event("toggle"));
+  }
+
   async function copyLink(button) {
     const link = new URL(button.dataset.link || location.href, location.href).href, field = document.getElementById("link");
     const output = button.parentElement.querySelector("output");
@@ -176,6 +181,7 @@
     }
   }
 
+  window.addEventListener("DOMContentLoaded", catchUp);
   window.addEventListener("DOMContentLoaded", reopen);
   document.addEventListener("htmx:afterSettle", reopen);
   document.addEventListener("toggle", (event) => {

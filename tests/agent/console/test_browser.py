@@ -433,6 +433,22 @@ def test_what_is_open_is_in_the_address(served: tuple[Service, str], chrome: Vis
     page.wait_for_url("**/decisions/*?open=features")
 
 
+def test_what_is_opened_while_the_page_loads_is_filled_and_in_the_address(
+    served: tuple[Service, str], chrome: Visit
+) -> None:
+    _, address = served
+    page = chrome(1280, "light")
+    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    held: list[Any] = []
+    page.route("**/static/console.js", lambda route: held.append(route))
+    page.locator("tbody a").last.click(no_wait_after=True)
+    page.get_by_text("What each feature adds").click()
+    page.locator("#why[open]").wait_for()
+    held.pop().continue_()
+    page.wait_for_url("**/decisions/*?open=why")
+    page.locator("#why section").wait_for()
+
+
 def test_a_question_in_a_link_is_never_sent(served: tuple[Service, str], chrome: Visit) -> None:
     """It stands behind the #, so that no log of a proxy has it; the arm is chosen again."""
     _, address = served
