@@ -212,7 +212,14 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
         )
     await ask("a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}")
     await ask("`verify` of a decision", 10, "GET", lambda i: f"/v1/decisions/{some[i % len(some)]}/verify")
+    await ask("console: overview, at first", 1, "GET", lambda _: "/console")
+    began = time.perf_counter()
+    while tasks := [*service.app.state.background.under_way.values()]:
+        await asyncio.wait(tasks)
+        await service.client.get("/console")
+    rows.setdefault("the comparison with each arm", []).append(f"{time.perf_counter() - began:.1f} s")
     for name, path in (
+        ("overview", ""),
         ("details, 24 h", "/details?window=24h"),
         ("details, all", "/details?window=all"),
         ("decisions", "/decisions"),
@@ -223,13 +230,6 @@ async def serve(folder: Path, url: str, n: int, rows: Rows) -> None:
         ("system", "/system"),
     ):
         await ask(f"console: {name}", 5, "GET", lambda _, path=path: "/console" + path)  # type: ignore[misc]
-    await ask("console: overview, at first", 1, "GET", lambda _: "/console")
-    began = time.perf_counter()
-    while tasks := [*service.app.state.background.under_way.values()]:
-        await asyncio.wait(tasks)
-        await service.client.get("/console")
-    rows.setdefault("the comparison with each arm", []).append(f"{time.perf_counter() - began:.1f} s")
-    await ask("console: overview", 5, "GET", lambda _: "/console")
     await running.__aexit__(None, None, None)
 
 

@@ -41,10 +41,10 @@ async def overview(
 
     async def make() -> tuple[Response, bool]:
         position = await asyncio.to_thread(_position, replica)
-        comparison = await _compare(request, replica, position)
         made, seen, wait = background(request), sight(caller), position[0] <= SHORT
-        draws: topics.VisibleDraws | None = await made.value(
-            ("draws", seen), position, lambda: topics.read_draws(replica, caller), wait=wait
+        comparison, draws = await asyncio.gather(
+            _compare(request, replica, position),
+            made.value(("draws", seen), position, lambda: topics.read_draws(replica, caller), wait=wait),
         )
         routing = None
         if draws is not None:

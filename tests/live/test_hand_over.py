@@ -12,7 +12,7 @@ import pytest
 from armwise.agent.cli.predecessor import find_predecessor
 from tests.live.conftest import ROOT, START_S, STOP_S, Live, free_port, started, stopped, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 SMALL = {"arms": {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}, "router": None}
 

@@ -37,14 +37,6 @@ def test_every_promise_holds_in_twenty_worlds_which_repeat() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_every_promise_holds_in_thirty_more_worlds() -> None:
-    done = simulate("--seeds", "30", "--first", "1001")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "30 worlds" in done.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_every_promise_holds_in_the_worlds_of_the_day() -> None:

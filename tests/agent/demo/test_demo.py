@@ -126,6 +126,7 @@ def drawn(log: sqlite3.Connection, word: str, arm: str, last: int = 40, before: 
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_each_chapter_came_about_in_the_log(log: sqlite3.Connection) -> None:
     ((forced, status, result),) = log.execute(

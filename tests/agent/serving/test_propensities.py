@@ -20,7 +20,7 @@ from armwise.feedback.events import Decision, Mode, Status
 from tests.agent.draws import judge, verdicts
 from tests.agent.traffic import ARMS, FALLBACK, MODES, STATUSES, Draws, Traffic
 
-TURNS = 60_000
+TURNS = 30_000
 EXPLORE, GREEDY, FORCED = (MODES.index(mode) for mode in (Mode.EXPLORE, Mode.GREEDY, Mode.FORCED))
 
 
@@ -46,16 +46,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_arms_are_drawn_as_often_as_the_log_says(traffic: Traffic) -> None:
     found = list(verdicts(traffic.draws))
-    assert len(found) > 25
+    assert len(found) > 20
     assert [verdict for verdict in found if not verdict.holds] == []
 
 
 def test_whatever_can_go_wrong_did(traffic: Traffic, decided: Draws) -> None:
     for one in Status:
         if one is not Status.LLM_TIMEOUT:
-            assert (decided.status == STATUSES.index(one)).sum() > 20, one
+            assert (decided.status == STATUSES.index(one)).sum() > 10, one
     assert set(decided.mode.tolist()) == {EXPLORE, GREEDY, FORCED}
-    assert min(traffic.undecided[why] for why in ("overloaded", "no eligible arm", "gone")) > 40
+    assert min(traffic.undecided[why] for why in ("overloaded", "no eligible arm", "gone")) > 20
     assert len(set(decided.mask.tolist())) == 2 ** len(ARMS) - 1, "every set of arms was left to be drawn"
     assert len(set(decided.version.tolist())) == 4
     assert set(decided.percent[decided.mode != FORCED].tolist()) == {0, 10, 50}, "of a candidate"
