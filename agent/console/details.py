@@ -16,7 +16,7 @@ from armwise.agent.console.charts import band, draw_chart
 from armwise.agent.console.live import cache_part, sight
 from armwise.agent.console.overview import compare_arms, write_duration
 from armwise.agent.console.page import page, pages
-from armwise.agent.console.served_comparison import least_floor, number_colours
+from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.serving import Replica
 from armwise.feedback.ope import intervals
@@ -36,9 +36,6 @@ SLOTS = 180
 
 COARSER = 4
 """Slots that are merged into one in the chart of rewards, where single slots have too few decisions."""
-
-WEIGHTED = ("w", "wr", "w2", "w2r", "w2r2")
-"""Sums from which the reward of always using an arm is estimated."""
 
 NEWEST = 1000
 """Newest turns whose latencies are shown."""
@@ -96,18 +93,17 @@ async def details(
 
 def _read(replica: Replica, name: str) -> dict[str, Any]:
     store, rule, now = replica.store, replica.config.reward, replica.clock()
-    floor = least_floor(replica.store, replica.config)
     window = choose_window(name, now, rollups.first_start(store))
     rows = rollups.read(store, window.since, window.until, window.step)
     arms = number_colours(replica.store)
     return {
         "read": rollups.progress(store, rule),
         "since": window.since,
-        "total": figures(rows, 0, rule, floor),
-        "arms": by_arm(rows, rule, floor),
+        "total": figures(rows, rule),
+        "arms": by_arm(rows, rule),
         "elsewhere": _elsewhere(replica, name, now),
         "latency": latencies(rollups.newest_seconds(store, NEWEST)),
-        "charts": charts(rows, window, rule, floor),
+        "charts": charts(rows, window, rule),
         "colours": arms,
     }
 
@@ -143,29 +139,23 @@ def choose_window(name: str, now: float, first: int | None) -> Window:
     return Window(name, int(since // step) * step, int(now) + 1, step)
 
 
-def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dict[str, Any]:
-    """Return counts, means and the estimates of reward of some rows of a window.
+def figures(some: rollups.Sums, rule: RewardRule) -> dict[str, Any]:
+    """Return counts and means of some rows of a window.
 
     Args:
         some: The rows of an arm, or all rows.
-        n: Number of rewards in the window.
         rule: Prices of costs, and the range of rewards.
-        floor: Least probability of an eligible arm.
     """
     total = some.total()
-    finished, rewarded, prices = total["finished"] or math.nan, total["rewarded"], rule.cost
+    finished, prices = total["finished"] or math.nan, rule.cost
     cost = (
         prices.steps * total["steps"] + prices.kilotokens * total["tokens"] / 1000 + prices.usd * total["usd"]
     )
     cost += prices.seconds * (total["retrieval_s"] + total["llm_s"])
-    squares = rewarded, total["reward"], total["reward2"]
     return {
         **total,
-        "reward_mean": intervals.from_sums(
-            int(rewarded), rewarded, total["reward"], *squares, reach=1.0, rewards=rule.reward_range
-        ),
-        "alone": intervals.from_sums(
-            int(n), *(total[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rule.reward_range
+        "reward_mean": intervals.estimate_mean(
+            total["rewarded"], total["reward"], total["reward2"], rule.reward_range
         ),
         "cost_mean": cost / finished,
         "retrieval_ms": 1000 * total["retrieval_s"] / finished,
@@ -173,10 +163,9 @@ def figures(some: rollups.Sums, n: float, rule: RewardRule, floor: float) -> dic
     }
 
 
-def by_arm(rows: rollups.Sums, rule: RewardRule, floor: float) -> dict[str, dict[str, Any]]:
+def by_arm(rows: rollups.Sums, rule: RewardRule) -> dict[str, dict[str, Any]]:
     """Return the figures of each arm, by name."""
-    n = rows.columns["rewarded"].sum()
-    return {arm: figures(rows.where(rows.arm == arm), n, rule, floor) for arm in sorted(set(rows.arm))}
+    return {arm: figures(rows.where(rows.arm == arm), rule) for arm in sorted(set(rows.arm))}
 
 
 def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
@@ -188,7 +177,7 @@ def latencies(seconds: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     }
 
 
-def charts(rows: rollups.Sums, window: Window, rule: RewardRule, floor: float) -> dict[str, str]:
+def charts(rows: rollups.Sums, window: Window, rule: RewardRule) -> dict[str, str]:
     """Return the charts of a window, as JSON for `console.js`."""
     n = (window.until - window.since + window.step - 1) // window.step
     total = np.bincount(rows.slot, rows.columns["decisions"], n)
@@ -196,7 +185,7 @@ def charts(rows: rollups.Sums, window: Window, rule: RewardRule, floor: float) -
     earned = {
         stretch: mean
         for stretch in np.unique(stretches).tolist()
-        if (mean := figures(rows.where(stretches == stretch), 0, rule, floor)["reward_mean"])
+        if (mean := figures(rows.where(stretches == stretch), rule)["reward_mean"])
     }
     middle, whole = window.since + window.step * COARSER / 2, [window.since, window.until]
     per_minute = (total * 60 / window.step).round(3).tolist()

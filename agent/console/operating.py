@@ -11,7 +11,7 @@ from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console import details, worth
 from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
-from armwise.agent.console.served_comparison import least_floor, number_colours
+from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
 from armwise.agent.serving import Replica
@@ -79,8 +79,7 @@ async def live(
 def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
     window = details.choose_window("24h", replica.clock(), None)
     rows = rollups.read(replica.store, window.since, window.until, window.step)
-    figures = details.by_arm(rows, replica.config.reward, least_floor(replica.store, replica.config))
-    return figures, number_colours(replica.store)
+    return details.by_arm(rows, replica.config.reward), number_colours(replica.store)
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise, permutations
-from math import ceil, inf, sqrt
+from math import inf, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,6 @@ from armwise.agent.console.served_comparison import (
     COLOURS,
     ERROR,
     LEAST,
-    MOST_MORE,
     MOST_STRETCHES,
     Alternative,
     CurveStretch,
@@ -62,6 +61,7 @@ from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Draws, Interval
 from armwise.feedback.ope.confidence_sequences import Evidence
+from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.registry import arm_sets, evaluations, promotions, runs, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
@@ -200,8 +200,8 @@ class AtEqualQuality:
         saved_low: Lower end of the savings.
         saved_high: Upper end of the savings.
         margin: Loss up to which two rewards count as equal.
-        more: Least number of further decisions to decide whether the cheaper one is as good; None: it is
-            decided, or takes more than can be forecast.
+        more: Least and most further decisions until it is decided whether the cheaper one is as good; None:
+            it is, or takes more than can be forecast.
         shares: Arms of the alternative, each with its probability; empty: it is no fixed mix of arms.
     """
 
@@ -214,7 +214,7 @@ class AtEqualQuality:
     saved_low: float
     saved_high: float
     margin: float
-    more: int | None
+    more: Further | None
     shares: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -1012,7 +1012,8 @@ def _beside(
     )
     if found.verdict != "not known":
         return found
-    return replace(found, more=_more(lead if saved > 0.0 else -lead, (high - low) / 2.0, margin, n))
+    cheaper_leads = lead if saved > 0.0 else -lead
+    return replace(found, more=forecast_more(cheaper_leads + margin, (high - low) / 2.0, n))
 
 
 def name_shares(shares: Sequence[tuple[str, float]]) -> str:
@@ -1063,22 +1064,3 @@ def _subtract(one: tuple[float, Interval], other: tuple[float, Interval]) -> tup
     """
     (a, (a_low, a_high)), (b, (b_low, b_high)) = one, other
     return a - b, a_low - b_high, a_high - b_low
-
-
-def _more(lead: float, half: float, margin: float, n: int) -> int | None:
-    """Return the least number of further decisions to show that the cheaper alternative is as good.
-
-    Args:
-        lead: Reward of the cheaper alternative, minus that of the other.
-        half: Half the width of the interval of the lead.
-        margin: Loss up to which two rewards count as equal.
-        n: Decisions so far.
-
-    >>> _more(0.0, 0.04, 0.02, 100), _more(-0.03, 0.04, 0.02, 100), _more(0.05, 0.01, 0.02, 100)
-    (300, None, None)
-    """
-    room = lead + margin
-    if room <= 0.0 or half <= room:
-        return None
-    more = ceil(n * ((half / room) ** 2 - 1.0) - 1e-9)
-    return more if 0 < more <= MOST_MORE * n else None

@@ -7,6 +7,7 @@ its interval.
 from collections.abc import Callable
 from html import escape
 from importlib import metadata
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from armwise.agent.console.period import AtEqualQuality, KindGain, Period
@@ -14,8 +15,6 @@ from armwise.agent.console.served_comparison import (
     Alternative,
     lead_in_words,
     name_alternative,
-    round_up,
-    say_when,
     summarise_served,
 )
 from armwise.agent.reporting import (
@@ -29,8 +28,10 @@ from armwise.agent.reporting import (
     moment,
     visible,
     write_dollars,
+    write_further,
     write_number,
 )
+from armwise.feedback.ope.intervals import Further
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -246,11 +247,11 @@ def gain_in_words(one: KindGain) -> str:
         return "loses"
     if one.beside.more is None:
         return "not known yet"
-    return f"not known yet: at least about {round_up(one.beside.more):,} more of this kind"
+    return f"not known yet: {write_further(one.beside.more, 'of this kind')}"
 
 
 def unknowns(period: Period) -> list[str]:
-    """Return the open questions as sentences, each with the least number of further decisions it takes."""
+    """Return the open questions as sentences, each with the number of further decisions it takes."""
     whole = period.whole
     if period.without and period.without == whole.explored:
         return ["what other choices would have earned: log the probability of each draw."]
@@ -263,7 +264,9 @@ def unknowns(period: Period) -> list[str]:
     ]
     questions = [
         _open(alternative)
-        for alternative in sorted(open_ones, key=lambda alternative: alternative.more or float("inf"))
+        for alternative in sorted(
+            open_ones, key=lambda alternative: alternative.more[0] if alternative.more else inf
+        )
     ]
     compared = [*([period.before] if period.before else []), *period.equal]
     questions += [_not_shown(comparison) for comparison in compared if comparison.verdict == "not known"]
@@ -284,8 +287,8 @@ def _open(alternative: Alternative) -> str:
     return f"whether it earns more or less than {name}{_when(alternative.more)}."
 
 
-def _when(more: int | None) -> str:
-    return f", {say_when(more)}" if more else ""
+def _when(more: Further | None) -> str:
+    return f": that takes {write_further(more)}" if more else ""
 
 
 def duration(seconds: float, beside: float = 0.0) -> str:

@@ -9,15 +9,15 @@ A long log is compared from a recent decision on: the newest 100,000 to 200,000 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil, inf
 
 import numpy as np
 
 from armwise.agent.config import AppConfig
 from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_kept, read_store
-from armwise.agent.reporting import write_dollars, write_number
+from armwise.agent.reporting import write_dollars, write_further, write_number
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, noninferiority
+from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.ope.noninferiority import (
     ArmComparison,
     Ends,
@@ -31,9 +31,6 @@ WINDOW = 300_000
 
 MARGIN = 0.02
 """Difference up to which two ratings are as good, as a share of their range."""
-
-MOST_MORE = 20
-"""Furthest forecast of further ratings, as a multiple of those so far."""
 
 NEEDED = noninferiority.SCALE_SESSIONS + noninferiority.ENOUGH
 """Answers from which on a comparison can be expected."""
@@ -210,7 +207,7 @@ def state_quality(found: BaselineComparison) -> Statement | None:
     if low >= -POINTS * MARGIN:
         return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
     more = forecast(value, low, high, one.decisions)
-    when = f" That takes about {more:,} more rated answers." if more else ""
+    when = f" That takes {write_further(more, 'rated answers')}." if more else ""
     return Statement(rated, f"{ends}: the two cannot be told apart yet.{when} {on}")
 
 
@@ -221,28 +218,23 @@ def share_rated(found: BaselineComparison) -> float | None:
     return found.rated / found.decisions
 
 
-def forecast(value: float, low: float, high: float, n: int) -> int | None:
-    """Return about how many more ratings show that answers are better, worse, or the same.
-
-    The distance of an end from the estimate falls with the square root of the number of ratings, or slower.
+def forecast(value: float, low: float, high: float, n: int) -> Further | None:
+    """Return how many more ratings show that answers are better, worse, or the same, whichever is first.
 
     Args:
-        value: The estimated lead in points, which is taken to be right.
+        value: The estimated lead in points.
         low: Lower end of the lead.
         high: Upper end of the lead.
         n: Ratings so far.
 
-    >>> forecast(10.0, -10.0, 30.0, 100), forecast(0.0, -4.0, 4.0, 100), forecast(-3.0, -50.0, 50.0, 100)
-    (180, 300, None)
+    >>> forecast(10.0, -10.0, 30.0, 100), forecast(0.0, -4.0, 4.0, 100), forecast(-3.0, -90.0, 90.0, 100)
+    ((27, 920), (61, None), (880, None))
     """
-    room = max(value, value + POINTS * MARGIN)
-    ratios = [(value - low) / room] if room > 0.0 else []
-    ratios += [(high - value) / -value] if value < 0.0 else []
-    more = min((n * (ratio**2 - 1.0) for ratio in ratios), default=inf)
-    if not 0.0 < more <= MOST_MORE * n:
-        return None
-    scale = int(10 ** max(0, len(str(int(more))) - 2))
-    return ceil(more / scale) * scale
+    forecasts = (
+        forecast_more(value + POINTS * MARGIN, value - low, n),
+        forecast_more(-value, high - value, n),
+    )
+    return min((more for more in forecasts if more is not None), key=lambda more: more[0], default=None)
 
 
 def state_waiting(

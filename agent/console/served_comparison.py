@@ -13,24 +13,21 @@ A single arm is compared on the explored decisions for which it was eligible.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 
 import numpy as np
 
 from armwise.agent.config import KEPT_FLOOR, AppConfig
 from armwise.agent.policies import FORM, select_kinds
-from armwise.agent.reporting import PALETTE
+from armwise.agent.reporting import PALETTE, write_further
 from armwise.feedback.drift import Alarm
 from armwise.feedback.log import Store
 from armwise.feedback.ope import Interval, confidence_sequences
 from armwise.feedback.ope.confidence_sequences import Evidence
+from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.registry import LiveArms, arm_sets, promotions
 
 ERROR = 0.05
 """Largest probability that any interval of a comparison ever misses the true value."""
-
-MOST_MORE = 20
-"""Furthest forecast of further decisions, as a multiple of those so far."""
 
 MOST_STRETCHES = 40
 """Most points of a learning curve."""
@@ -73,8 +70,8 @@ class Alternative:
         lead: Reward per decision of what was served, minus that of the alternative.
         low: Lower end of the lead.
         high: Upper end of the lead.
-        more: Further decisions needed at least to distinguish the two, if the lead is as estimated; None:
-            they are distinguished, or it takes more than the forecast covers.
+        more: Least and most further decisions until the two are distinguished; None: they are, or it takes
+            more than the forecast covers.
         few: Whether it was drawn too rarely to be called the best by its estimate.
     """
 
@@ -85,7 +82,7 @@ class Alternative:
     lead: float
     low: float
     high: float
-    more: int | None
+    more: Further | None
     few: bool = False
 
     @property
@@ -108,7 +105,7 @@ class Alternative:
         """That the two cannot be told apart, and when they may be, in words; empty: they can."""
         if self.better or self.worse:
             return ""
-        return "cannot be told apart" + (f", {say_when(self.more)}" if self.more else "")
+        return f"cannot be told apart{say_when(self.more)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +233,7 @@ def alternative(
         return None
     (value, interval), (lead, (low, high)) = estimate_value(evidence, error), estimate_lead(evidence, error)
     few = float(evidence.weight.sum() ** 2) < ENOUGH * float(evidence.weight @ evidence.weight)
-    more = _more(lead, low, high, decisions)
+    more = None if low > 0.0 or high < 0.0 else forecast_more(abs(lead), (high - low) / 2.0, decisions)
     return Alternative(name, len(evidence.reward), value, interval, lead, low, high, more, few)
 
 
@@ -263,21 +260,6 @@ def estimate_leads(evidence: Evidence, error: float, rows: Sequence[int]) -> lis
     leads = served / last - target / weight
     columns = (values.tolist() for values in (leads, -found.high, -found.low))
     return [(lead, (min(low, lead), max(high, lead))) for lead, low, high in zip(*columns, strict=True)]
-
-
-def _more(lead: float, low: float, high: float, decisions: int) -> int | None:
-    """Return how many more decisions are needed at least to distinguish a lead from 0; see `Alternative`.
-
-    Widths fall with the square root of the number of decisions, or slower.
-
-    >>> _more(0.1, -0.1, 0.3, 100), _more(0.1, 0.05, 0.15, 100), _more(0.0, -0.1, 0.1, 100)
-    (300, None, None)
-    """
-    if low > 0.0 or high < 0.0 or lead == 0.0:
-        return None
-    factor = ((high - low) / (2.0 * abs(lead))) ** 2
-    more = max(1, ceil(decisions * (factor - 1.0) - 1e-9))
-    return more if more <= MOST_MORE * decisions else None
 
 
 # -- in words -------------------------------------------------------------------------------------
@@ -337,32 +319,21 @@ def _describe_result(found: ServedComparison, subject: str) -> str:
 def say_when_decided(found: ServedComparison) -> str:
     """Return when an alternative can be told apart, to end a sentence; empty: it cannot be foreseen."""
     choices = [choice for choice in (found.uniform, *found.arms) if choice is not None]
-    counts = [choice.more for choice in choices if choice.more is not None]
-    return f", {say_when(min(counts))}" if counts else ""
+    forecasts = [choice.more for choice in choices if choice.more is not None]
+    return say_when(min(forecasts, key=lambda more: more[0], default=None))
 
 
-def say_when(more: int) -> str:
-    """Return after how many more decisions two choices can be told apart at the earliest, in words.
+def say_when(more: Further | None) -> str:
+    """Return how many more decisions it takes to distinguish two choices, to end a sentence; empty for None.
 
-    >>> say_when(43), say_when(1_234)
-    ('at the earliest after about 43 more decisions at this rate', \
-'at the earliest after about 1,300 more decisions at this rate')
+    >>> say_when((43, 1_300)), say_when(None)
+    (' yet: that takes about 43 to 1,300 more decisions', '')
     """
-    return f"at the earliest after about {_format_decisions(round_up(more), 'more ')} at this rate"
+    return "" if more is None else f" yet: that takes {write_further(more)}"
 
 
-def round_up(n: int) -> int:
-    """Return a number rounded up to two significant digits.
-
-    >>> round_up(7), round_up(43), round_up(1_234)
-    (7, 43, 1300)
-    """
-    scale = int(10 ** max(0, len(str(n)) - 2))
-    return -(-n // scale) * scale
-
-
-def _format_decisions(n: int, more: str = "") -> str:
-    return f"{n:,} {more}decision{'' if n == 1 else 's'}"
+def _format_decisions(n: int) -> str:
+    return f"{n:,} decision{'' if n == 1 else 's'}"
 
 
 def lead_in_words(lead: float, low: float, high: float) -> str:

@@ -110,7 +110,7 @@ def read_draws(replica: Replica, caller: Caller) -> VisibleDraws:
     newest = rollups.newest_draws(store, NEWEST, criteria)
     oldest = rollups.newest_draws(store, OLDEST, criteria, oldest=True)
     rated = rollups.newest_rewards(store, rule, NEWEST, criteria)
-    return VisibleDraws(newest, oldest, {one.seq: one.sums["reward"] for one in rated})
+    return VisibleDraws(newest, oldest, {one.seq: one.reward for one in rated})
 
 
 def group(draws: VisibleDraws, by: str | None) -> Routing:

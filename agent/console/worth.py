@@ -3,19 +3,21 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isclose
 from typing import Any
+
+import numpy as np
 
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.console.charts import draw_chart
-from armwise.agent.console.details import WEIGHTED
-from armwise.agent.console.served_comparison import MOST_MORE, least_floor, say_when
+from armwise.agent.console.served_comparison import ERROR, Estimate, estimate_value, least_floor, say_when
 from armwise.agent.policies import select_kinds
 from armwise.agent.serving import Replica
-from armwise.feedback.ope import intervals
+from armwise.feedback.ope import Interval
+from armwise.feedback.ope.confidence_sequences import Evidence
+from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import rollups
 
@@ -30,11 +32,6 @@ OTHERS = "all others"
 RUNS = 20
 """Number of newest warm starts that are searched for a portfolio."""
 
-ROUNDING = 1e-9
-"""Difference up to which two estimates are tied: the order of a sum may cause it."""
-
-Estimate = tuple[float, intervals.Interval] | None
-
 
 @dataclass(frozen=True)
 class QuestionKind:
@@ -46,23 +43,23 @@ class QuestionKind:
         drawn: Number of draws of each arm on this kind.
         worth: Estimated mean reward of each arm on this kind.
         best: The arm whose interval is above those of all other drawn arms, if there is one.
-        more: Least number of further decisions of the kind until the best arm is clear, if the estimates are
-            right; None: it is clear, or takes more than can be forecast.
+        more: Least and most further decisions of the kind until the best arm is clear; None: it is, or takes
+            more than can be forecast.
     """
 
     name: str
     n: int
-    drawn: Mapping[str, float]
+    drawn: Mapping[str, int]
     worth: Mapping[str, Estimate]
     best: str | None
-    more: int | None
+    more: Further | None
 
     @property
     def doubt(self) -> str:
         """That its arms cannot be told apart, and when they may be, in words; empty: they can."""
         if self.best is not None or len(self.worth) < 2:
             return ""
-        return "cannot be told apart" + (f", {say_when(self.more)}" if self.more else "")
+        return f"cannot be told apart{say_when(self.more)}"
 
 
 def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
@@ -90,7 +87,7 @@ def by_kind(replica: Replica, caller: Caller, by: str | None) -> dict[str, Any]:
 
 
 def group_questions(
-    rows: Sequence[rollups.Rewarded], by: str, rewards: intervals.Interval, floor: float
+    rows: Sequence[rollups.Rewarded], by: str, rewards: Interval, floor: float
 ) -> list[QuestionKind]:
     """Return the kinds of rewarded decisions by a feature, the most frequent first.
 
@@ -111,27 +108,20 @@ def group_questions(
     return [_kind(name, members[name], rewards, floor) for name in (*frequent_names, OTHERS) if members[name]]
 
 
-def _kind(
-    name: str, rows: Sequence[rollups.Rewarded], rewards: intervals.Interval, floor: float
-) -> QuestionKind:
-    sums = defaultdict[str, Counter[str]](Counter)
-    for row in rows:
-        sums[row.arm].update(row.sums)
-    drawn = {arm: amounts["rewarded"] for arm, amounts in sums.items()}
-    worth = {
-        arm: intervals.from_sums(
-            len(rows), *(amounts[name] for name in WEIGHTED), reach=1.0 / floor, rewards=rewards
-        )
-        for arm, amounts in sums.items()
-    }
+def _kind(name: str, rows: Sequence[rollups.Rewarded], rewards: Interval, floor: float) -> QuestionKind:
+    drawn = Counter(row.arm for row in rows)
+    worth: dict[str, Estimate] = {}
+    for arm in drawn:
+        of_arm = [row for row in rows if arm in row.arms]
+        weight = np.array([1.0 / row.propensity if row.arm == arm else 0.0 for row in of_arm])
+        reward = np.clip([row.reward for row in of_arm], *rewards)
+        evidence = Evidence(weight, reward, rewards, reach=np.maximum(weight, 1.0 / floor))
+        worth[arm] = estimate_value(evidence, ERROR / len(drawn))
     return QuestionKind(name, len(rows), drawn, worth, *leader(worth, len(rows)))
 
 
-def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | None]:
-    """Return the arm that is significantly the best, or the least number of further decisions until one is.
-
-    The widths of intervals fall with the square root of the number of decisions; intervals that are clipped
-    to the range of rewards are wider than they appear.
+def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, Further | None]:
+    """Return the arm that is significantly the best, or how many further decisions it takes until one is.
 
     Args:
         worth: Estimated reward of each arm.
@@ -140,7 +130,7 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
     >>> leader({"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.4, 0.6))}, 100)
     ('a', None)
     >>> leader({"a": (0.7, (0.5, 0.9)), "b": (0.5, (0.3, 0.7))}, 100)
-    (None, 300)
+    (None, (61, None))
     """
     ranked = sorted(
         ((arm, *estimate) for arm, estimate in worth.items() if estimate),
@@ -152,14 +142,13 @@ def leader(worth: Mapping[str, Estimate], n: int) -> tuple[str | None, int | Non
     (first, value, (low, high)), others = ranked[0], ranked[1:]
     if all(low > other_high for _, _, (_, other_high) in others):
         return first, None
-    factors = [
-        ((high - low + other_high - other_low) / (2.0 * (value - other))) ** 2
+    forecasts = [
+        forecast_more(value - other, (high - low + other_high - other_low) / 2.0, n)
         for _, other, (other_low, other_high) in others
-        if not isclose(other, value, abs_tol=ROUNDING)
+        if low <= other_high
     ]
-    tied = len(factors) < len(others)
-    more = inf if tied else max(1, round(n * (max(factors) - 1.0)))
-    return None, int(more) if more <= MOST_MORE * n else None
+    known = [more for more in forecasts if more is not None]
+    return None, max(known, key=lambda more: more[0]) if len(known) == len(forecasts) else None
 
 
 def portfolio(replica: Replica) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import accumulate, cycle, zip_longest
-from math import log10
 from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
@@ -14,8 +13,8 @@ from rich.text import Text
 
 from armwise.agent.evaluation.candidates import BASELINE, CandidateKind
 from armwise.agent.evaluation.request import EvaluationRequest
-from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, format_counts
-from armwise.feedback.ope import ESTIMATORS
+from armwise.agent.reporting import COLOURS, GREY, GRID, INK, PALETTE, format_counts, write_further
+from armwise.feedback.ope import ESTIMATORS, intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -651,23 +650,11 @@ LEAST_GAIN = 0.0005
 """Smallest gain that is displayed as more than +0.000, and for which a forecast is given."""
 
 
-def more_decisions(gain: Interval, n: int) -> int:
-    """Return about how many more decisions raise the lower end of a gain above 0, if the estimate is right.
-
-    The width of an interval falls with the square root of the number of decisions.
-
-    Args:
-        gain: A positive gain whose interval contains 0.
-        n: Number of decisions that it was estimated from.
-
-    Returns:
-        At least 1, rounded to two digits.
-
-    >>> more_decisions(Interval(value=0.1, low=-0.1, high=0.3, kind="normal"), 1_000)
-    3000
-    """
-    more = max(1.0, n * (((gain.value - gain.low) / gain.value) ** 2 - 1.0))
-    return int(round(more, 1 - int(log10(more))))
+def _forecast(gain: Interval, n: int) -> str:
+    """Return how many more decisions raise the lower end of a gain above 0, in words."""
+    errors = 1.96 if gain.kind in ("normal", "bootstrap") else 3.5
+    more = intervals.forecast_more(gain.value, gain.value - gain.low, n, errors=errors)
+    return write_further(more) if more else f"only more than {intervals.MOST_MORE * n:,} further decisions"
 
 
 def summary(report: Report) -> str:
@@ -698,8 +685,7 @@ def summary(report: Report) -> str:
     elif headline.covers and gain.value >= LEAST_GAIN:
         best = (
             f"it is too early to say that a candidate earns more than {baseline}: the largest estimate, "
-            f"of {name}, is {gain.value:+.3f}, which about {more_decisions(gain, rows):,} more decisions "
-            "would show"
+            f"of {name}, is {gain.value:+.3f}, which {_forecast(gain, rows)} would show"
         )
     else:
         best = (

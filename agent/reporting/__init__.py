@@ -12,6 +12,7 @@ from .html import (
     format_counts,
     moment,
     write_dollars,
+    write_further,
     write_number,
     write_price,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "one_line",
     "visible",
     "write_dollars",
+    "write_further",
     "write_number",
     "write_price",
 ]

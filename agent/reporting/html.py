@@ -210,6 +210,18 @@ def write_price(usd: float) -> str:
     return f"{write_dollars(1000.0 * usd)} per 1,000"
 
 
+def write_further(more: tuple[int, int | None], rows: str = "decisions") -> str:
+    """Return a forecast of further rows in words.
+
+    >>> write_further((320, 1300)), write_further((320, None), "ratings"), write_further((1, 1300), "draws")
+    ('about 320 to 1,300 more decisions', 'at least about 320 more ratings', 'up to about 1,300 more draws')
+    """
+    least, most = more
+    if most is None:
+        return f"at least about {least:,} more {rows}"
+    return f"about {least:,} to {most:,} more {rows}" if least > 1 else f"up to about {most:,} more {rows}"
+
+
 def format_counts(reasons: Mapping[str, int]) -> str:
     """Return the count for each reason as text.
 

@@ -412,11 +412,8 @@ ROLLUP_COUNTS = (
 )
 """Columns of whole numbers of `rollups`."""
 
-ROLLUP_SUMS = (
-    *("retrieval_s", "llm_s", "usd", "reward", "reward2"),
-    *("w", "wr", "w2", "w2r", "w2r2", "wr2"),
-)
-"""Columns of sums of `rollups`; `w` is 1 / propensity of the drawn arm, `r` the reward, and `2` a square."""
+ROLLUP_SUMS = ("retrieval_s", "llm_s", "usd", "reward", "reward2")
+"""Columns of sums of `rollups`; `2` is a square."""
 
 rollups = Table(
     "rollups",
@@ -424,7 +421,6 @@ rollups = Table(
     Column("width", Integer, primary_key=True, autoincrement=False),
     Column("start", BigInteger, primary_key=True, autoincrement=False),
     Column("arm", String(128), primary_key=True),
-    Column("n_arms", Integer, primary_key=True, autoincrement=False),
     *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
     *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
 )

@@ -55,8 +55,8 @@ MINUTES_FOR_S = 2 * 24 * HOUR
 BATCH = 5000
 """Positions that are read at a time."""
 
-Key = tuple[int, int, str, int]
-"""Start of a minute, start of a stretch of the log, drawn arm, number of eligible arms."""
+Key = tuple[int, int, str]
+"""Start of a minute, start of a stretch of the log, drawn arm."""
 
 
 def find_stretch(position: int) -> tuple[int, int]:
@@ -175,24 +175,22 @@ def first_start(store: Store) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of a window by slot, arm and number of eligible arms.
+    """Sums of a window by slot and arm.
 
     Attributes:
         slot: Number of the slot from the start of the window, from 0; shape (n,).
         arm: Names of the arms, shape (n,).
-        n_arms: Numbers of eligible arms, shape (n,).
         columns: Columns of `COUNTS` and `SUMS`, shape (n,), by name.
     """
 
     slot: Integers
     arm: NDArray[np.object_]
-    n_arms: Integers
     columns: Mapping[str, Floats]
 
     def where(self, rows: Flags) -> "Sums":
         """Return the rows selected by flags of shape (n,)."""
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return Sums(self.slot[rows], self.arm[rows], self.n_arms[rows], columns)
+        return Sums(self.slot[rows], self.arm[rows], columns)
 
     def total(self) -> dict[str, float]:
         """Return the sum of each column."""
@@ -215,22 +213,21 @@ def read(store: Store, since: int, until: int, step: int) -> Sums:
     slot = ((r.start - since) // step).label("slot")
     totals = (sa.func.sum(sa.cast(r[name], sa.Double)).label(name) for name in (*COUNTS, *SUMS))
     query = (
-        sa.select(r.arm, slot, r.n_arms, *totals)
+        sa.select(r.arm, slot, *totals)
         .where(r.width == (HOUR if step % HOUR == 0 else MINUTE), r.start >= since, r.start < until)
-        .group_by(slot, r.arm, r.n_arms)
-        .order_by(slot, r.arm, r.n_arms)
+        .group_by(slot, r.arm)
+        .order_by(slot, r.arm)
     )
     with store.reading() as connection:
         return _read_sums(connection.execute(query).all())
 
 
 def _read_sums(rows: Sequence[sa.Row[Any]]) -> Sums:
-    """Return the sums in rows of arm, slot, number of eligible arms, and all columns."""
+    """Return the sums in rows of arm, slot, and all columns."""
     arm = np.array([row[0] for row in rows], dtype=np.object_)
-    width = 2 + len(COUNTS) + len(SUMS)
+    width = 1 + len(COUNTS) + len(SUMS)
     numbers = np.array([row[1:] for row in rows], dtype=np.float64).reshape(len(rows), width).T
-    slots, n_arms = numbers[:2].astype(np.int64)
-    return Sums(slots, arm, n_arms, dict(zip((*COUNTS, *SUMS), numbers[2:], strict=True)))
+    return Sums(numbers[0].astype(np.int64), arm, dict(zip((*COUNTS, *SUMS), numbers[1:], strict=True)))
 
 
 def by_position(store: Store) -> Sums:
@@ -241,9 +238,9 @@ def by_position(store: Store) -> Sums:
     """
     r = rollups.c
     query = (
-        sa.select(r.arm, r.start, r.n_arms, *(r[name] for name in (*COUNTS, *SUMS)))
+        sa.select(r.arm, r.start, *(r[name] for name in (*COUNTS, *SUMS)))
         .where(r.width == LOG)
-        .order_by(r.start, r.arm, r.n_arms)
+        .order_by(r.start, r.arm)
     )
     with store.reading() as connection:
         return _read_sums(connection.execute(query).all())
@@ -262,17 +259,21 @@ def newest_seconds(store: Store, limit: int) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Rewarded:
-    """The contribution of a decision to the sums of its arm.
+    """A decision with its reward.
 
     Attributes:
         arm: The drawn arm.
-        sums: `COUNTS` and `SUMS` of its reward.
+        propensity: With which probability it was drawn.
+        reward: The reward.
+        arms: The eligible arms.
         features: Named features of its question.
         seq: Position in the log.
     """
 
     arm: str
-    sums: Mapping[str, float]
+    propensity: float
+    reward: float
+    arms: Sequence[str]
     features: Mapping[str, float]
     seq: int = 0
 
@@ -291,7 +292,8 @@ def newest_rewards(
     Raises:
         LogUnavailableError: Try again later.
     """
-    about = sa.cast(t.decisions.c.features, sa.Text), log_rows.select_texts(t.decisions)
+    documents = (sa.cast(column, sa.Text) for column in (t.decisions.c.arms, t.decisions.c.features))
+    about = *documents, log_rows.select_texts(t.decisions)
     query = _with_reward(*about).where(*criteria.conditions())
     with store.reading() as connection:
         query = query.where(
@@ -303,9 +305,10 @@ def newest_rewards(
         return [*log_rows.readable(found, _read_rewarded, lambda row: f"at {row[0][1]}")]
 
 
-def _read_rewarded(row: tuple[tuple[Any, ...], dict[str, float], list[Any]]) -> Rewarded:
-    (_, seq, arm, _), sums, (features, texts) = row
-    return Rewarded(arm, sums, log_rows.read_context(texts, loads(features)).features, seq)
+def _read_rewarded(row: tuple[tuple[Any, ...], float, float, list[Any]]) -> Rewarded:
+    (_, seq, arm), propensity, reward, (arms, features, texts) = row
+    seen = log_rows.read_context(texts, loads(features)).features
+    return Rewarded(arm, propensity, reward, loads(arms), seen, seq)
 
 
 class NewestDraw(NamedTuple):
@@ -367,7 +370,7 @@ def newest_draws(
     return [*log_rows.readable(rows, read)]
 
 
-_KEY = ("width", "start", "arm", "n_arms")
+_KEY = ("width", "start", "arm")
 
 _NAMES = (*_KEY, *COUNTS, *SUMS)
 
@@ -381,7 +384,6 @@ _DRAW = (
     t.decisions.c.decided_at,
     t.decisions.c.seq,
     t.decisions.c.drawn,
-    sa.func.coalesce(sa.func.json_array_length(t.decisions.c.arms), 0),
 )
 
 
@@ -500,12 +502,15 @@ def _rewards(
     upto = {"join": rule.join, "examples_upto": examples_after}
     if settled_after > settled_before:
         newly_settled = {"settled_after": settled_before, "settled_upto": settled_after, **upto}
-        for draw, added, _ in _iterate_rewarded(connection, rule, _NEWLY_SETTLED, newly_settled):
-            yield draw, added
+        yield from _add_rewards(_iterate_rewarded(connection, rule, _NEWLY_SETTLED, newly_settled))
     if examples_after > examples_before:
         late = {"examples_after": examples_before, "settled_upto": settled_before, **upto}
-        for draw, added, _ in _iterate_rewarded(connection, rule, _LATE, late):
-            yield draw, added
+        yield from _add_rewards(_iterate_rewarded(connection, rule, _LATE, late))
+
+
+def _add_rewards(found: Iterable[tuple[tuple[Any, ...], float, float, list[Any]]]) -> Iterator[Addition]:
+    for draw, _, reward, _ in found:
+        yield draw, {"rewarded": 1, "reward": reward, "reward2": reward * reward}
 
 
 def _with_reward(*more: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -542,8 +547,8 @@ _LATE = _with_reward().where(
 
 def _iterate_rewarded(
     connection: sa.Connection, rule: RewardRule, query: sa.Select[Any], part: Mapping[str, Any] = {}
-) -> Iterator[tuple[tuple[Any, ...], dict[str, float], list[Any]]]:
-    """Yield the draw of examples that have a reward, its contribution, and further columns of the query."""
+) -> Iterator[tuple[tuple[Any, ...], float, float, list[Any]]]:
+    """Yield the draw of examples that have a reward, its propensity, the reward, and the columns added."""
 
     def read(row: Any) -> tuple[tuple[Any, ...], float | None, float | None, list[Any]]:
         draw, outcome = row[1 : 1 + len(_DRAW)], row[1 + len(_DRAW) :]
@@ -554,40 +559,24 @@ def _iterate_rewarded(
         return draw, propensity, r, more
 
     for draw, propensity, r, more in log_rows.readable(connection.execute(query, part), read):
-        if r is None or propensity is None:
-            continue
-        w = 1.0 / propensity
-        yield (
-            tuple(draw),
-            {
-                "rewarded": 1,
-                "reward": r,
-                "reward2": r * r,
-                "w": w,
-                "wr": w * r,
-                "w2": w * w,
-                "w2r": w * w * r,
-                "w2r2": (w * r) ** 2,
-                "wr2": w * r * r,
-            },
-            more,
-        )
+        if r is not None and propensity is not None:
+            yield tuple(draw), propensity, r, more
 
 
 def _add(sums: dict[Key, dict[str, float]], additions: Iterable[Addition]) -> None:
-    for (decided_at, seq, arm, n_arms), added in additions:
-        totals = sums[int(decided_at // MINUTE) * MINUTE, find_stretch(seq)[0], arm, n_arms]
+    for (decided_at, seq, arm), added in additions:
+        totals = sums[int(decided_at // MINUTE) * MINUTE, find_stretch(seq)[0], arm]
         for name, value in added.items():
             totals[name] += value
 
 
 def _rows(sums: Mapping[Key, Mapping[str, float]], width: int, oldest: float) -> list[dict[str, Any]]:
     """Return the rows to add to the stretches of a width that began at `oldest` or later."""
-    rows: dict[tuple[int, str, int], dict[str, Any]] = {}
-    for (minute, stretch, arm, n_arms), added in sums.items():
+    rows: dict[tuple[int, str], dict[str, Any]] = {}
+    for (minute, stretch, arm), added in sums.items():
         if minute < oldest:
             continue
-        key = stretch if width == LOG else minute // width * width, arm, n_arms
+        key = stretch if width == LOG else minute // width * width, arm
         row = rows.setdefault(key, {**dict(zip(_KEY, (width, *key), strict=True)), **_ZERO})
         for name, value in added.items():
             row[name] += int(value) if name in COUNTS else value

@@ -293,8 +293,8 @@ def stated(**changes: Ends | float | None) -> BaselineComparison:
         ((0.05, 0.01, 0.09), "good", "5.0 points (1.0 to 9.0) higher"),
         ((-0.05, -0.09, -0.01), "warn", "5.0 points (1.0 to 9.0) lower"),
         ((0.0, -0.02, 0.05), "good", "(2.0 lower to 5.0 higher)"),
-        ((0.0, -0.04, 0.05), "", "takes about 2,700 more rated answers"),
-        ((-0.03, -0.4, 0.5), "", "cannot be told apart yet. From 900"),
+        ((0.0, -0.04, 0.05), "", "takes at least about 550 more rated answers"),
+        ((-0.03, -0.07, 0.01), "", "takes up to about 3,300 more rated answers. From 900"),
         ((0.0, -1.0, 1.0), "", "too few ratings"),
     ],
 )

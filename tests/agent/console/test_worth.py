@@ -15,7 +15,8 @@ from armwise.agent.access import OPEN
 from armwise.agent.console import worth
 from armwise.agent.console.page import CONSOLE
 from armwise.feedback.log import listing
-from armwise.feedback.ope import ESTIMATORS, Sample, intervals
+from armwise.feedback.ope import ESTIMATORS, Sample, confidence_sequences, intervals
+from armwise.feedback.ope.confidence_sequences import Evidence
 from armwise.feedback.registry import runs
 from armwise.feedback.training_log import read_examples, rollups
 from tests.agent.asking import look_up
@@ -69,10 +70,14 @@ async def test_the_worth_for_a_kind_is_the_estimate_on_it(
         for arm, found in kind.worth.items():
             target = np.tile(np.eye(len(arms))[arms.index(arm)], (9, 1))
             terms = ESTIMATORS["snips"](Sample(propensity, drawn, reward, target))
+            weight = np.where(drawn == arms.index(arm), 1.0 / propensity, 0.0)
+            reach = 1.0 / service.config.explores.among(3)
+            bounds = confidence_sequences.value(
+                Evidence(weight, reward, rule.reward_range, reach=reach), 1.0 - 0.05 / len(kind.worth)
+            )
             assert found is not None
-            hedged = intervals.hedge(terms, 1 / service.config.explores.among(3), *rule.reward_range)
-            expected = np.clip(intervals.normal(hedged), *rule.reward_range)
-            assert np.allclose((found[0], *found[1]), (terms.value, *expected))
+            low, high = min(bounds.low[-1], terms.value), max(bounds.high[-1], terms.value)
+            assert np.allclose((found[0], *found[1]), (terms.value, low, high))
             assert kind.drawn[arm] == (drawn == arms.index(arm)).sum()
         assert kind.best is None, "nine decisions prove nothing"
     assert "cannot be told apart" in shown
@@ -90,49 +95,54 @@ async def test_the_kinds_are_by_the_feature_that_most_questions_have(service: Se
 
 
 def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them() -> None:
-    sums = {"rewarded": 1.0, "w": 2.0, "wr": 1.0, "w2": 4.0, "w2r": 2.0, "w2r2": 1.0}
+    def rewarded(arm: str, reward: float, features: dict[str, float]) -> rollups.Rewarded:
+        return rollups.Rewarded(arm, 0.5, reward, ("a", "b"), features)
+
     seen_features: list[dict[str, float]] = [{}, {"w=river": 1.0}, {"ask=who": 1.0, "ask=how": 1.0}]
     seen_features += [{f"ask={i}": 1.0} for i in range(20) for _ in range(2)]
-    found = worth.group_questions(
-        [rollups.Rewarded("a", sums, one) for one in seen_features], "ask", (0, 1), 0.1
-    )
+    found = worth.group_questions([rewarded("a", 0.5, one) for one in seen_features], "ask", (0, 1), 0.1)
     assert len(found) == worth.MOST + 1
     assert [kind.n for kind in found] == [2] * worth.MOST + [2 * (20 - worth.MOST) + 2 + 1]
     assert found[-1].name == worth.OTHERS
-    better = rollups.Rewarded("b", {**sums, "wr": 1.5}, {"ask=who": 1.0})
-    (kind,) = worth.group_questions(
-        [rollups.Rewarded("a", sums, {"ask=who": 1.0}), better], "ask", (0, 1), 0.1
-    )
+    two = [rewarded("a", 0.1, {"ask=who": 1.0}), rewarded("b", 0.9, {"ask=who": 1.0})]
+    (kind,) = worth.group_questions(two, "ask", (0, 1), 0.1)
     assert (kind.n, kind.best) == (2, None)
     assert kind.more is not None
-    weightless = dict.fromkeys(sums, 0.0) | {"rewarded": 1.0}
-    (kind,) = worth.group_questions([rollups.Rewarded("a", weightless, {"ask=who": 1.0})], "ask", (0, 1), 0.1)
-    assert (kind.worth, kind.best, kind.more) == ({"a": None}, None, None)
+    (kind,) = worth.group_questions(200 * two, "ask", (0, 1), 0.1)
+    assert (kind.n, kind.best, kind.more) == (400, "b", None)
+
+
+def test_an_arm_is_compared_on_the_questions_for_which_it_was_eligible() -> None:
+    rows = [
+        rollups.Rewarded("a", 1.0, 0.0, ("a",), {"ask=who": 1.0}),
+        *100 * [rollups.Rewarded("a", 0.5, 1.0, ("a", "b"), {"ask=who": 1.0})],
+        *100 * [rollups.Rewarded("b", 0.5, 1.0, ("a", "b"), {"ask=who": 1.0})],
+    ]
+    (kind,) = worth.group_questions(rows, "ask", (0.0, 1.0), 0.1)
+    assert kind.worth["a"] is not None
+    assert kind.worth["b"] is not None
+    assert kind.worth["a"][0] < kind.worth["b"][0] == 1.0
 
 
 def test_an_arm_is_best_only_where_its_interval_is_above_all_others() -> None:
     apart = {"a": (0.9, (0.8, 1.0)), "b": (0.5, (0.3, 0.7)), "c": (0.7, (0.5, 0.85))}
-    assert worth.leader(apart, 50) == (None, 45), (
-        "the interval of c reaches into it, which is the last of them"
-    )
+    assert worth.leader(apart, 50) == (None, (1, 210)), "the interval of c reaches into it, the last of them"
     assert worth.leader(apart | {"c": (0.7, (0.5, 0.79))}, 50) == ("a", None)
-    assert worth.leader(apart | {"c": (0.7, (0.6, 0.8))}, 50) == (None, 1), "they touch"
+    assert worth.leader(apart | {"c": (0.7, (0.6, 0.8))}, 50) == (None, (1, 48)), "they touch"
     assert worth.leader({"a": (0.9, (0.8, 1.0)), "b": None}, 50) == (None, None)
-    for times, more in ((20, 20_000), (21, None)):  # as many decisions as there were
-        near = 0.5 - 0.4 / (times + 1) ** 0.5
-        pair = {"a": (0.5, (0.3, 0.7)), "b": (near, (near - 0.2, near + 0.2))}
-        assert worth.leader(pair, 1000) == (None, more)
     wide = (0.0, 1.0)
     for tied in (0.9, 0.9 - 1e-16, 0.9 - 1e-10):  # sums of the same rewards in another order
-        assert worth.leader({"a": (0.9, wide), "b": (tied, wide), "c": (0.1, wide)}, 50) == (None, None)
+        assert worth.leader({"a": (0.9, wide), "b": (tied, wide), "c": (0.1, wide)}, 50) == (
+            None,
+            (560, None),
+        )
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
 @pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
 def test_equal_rewards_have_an_interval_within_their_range_that_narrows(n: int, reward: float) -> None:
     def of(rows: int) -> tuple[float, float]:
-        sums = rows * np.array([1.0, reward, 1.0, reward, reward * reward])
-        found = intervals.from_sums(rows, *sums.tolist(), reach=1.0, rewards=(0.0, 1.0))
+        found = intervals.estimate_mean(rows, rows * reward, rows * reward * reward, (0.0, 1.0))
         assert found is not None
         assert found[1][0] <= found[0] <= found[1][1]
         return found[1]

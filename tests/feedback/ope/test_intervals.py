@@ -1,5 +1,6 @@
 """Intervals: their laws, and how often they hold the truth."""
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from armwise.feedback.arrays import Floats
+from armwise.feedback.ope.confidence_sequences import compute_lower_ends
 from armwise.feedback.ope.estimators import ESTIMATORS, dr, ips, snips
 from armwise.feedback.ope.intervals import (
     bootstrap,
     by_group,
     difference,
+    forecast_more,
     hedge,
     influence,
     normal,
@@ -253,3 +256,27 @@ def test_a_higher_level_has_a_wider_interval(reward: Floats, levels: tuple[float
 def test_what_cannot_have_an_interval_is_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(terms_of(np.ones(4)))
+
+
+@pytest.mark.parametrize(("better", "worse", "n"), [(0.2, 0.1, 100), (0.3, 0.25, 300), (0.3, 0.25, 1000)])
+def test_eight_of_ten_forecasts_hold(better: float, worse: float, n: int) -> None:
+    """Of a mean that a confidence sequence does not tell from 0 after n rows."""
+    held = []
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        values = rng.choice([1.0, -1.0, 0.0], size=21 * n, p=[better, worse, 1.0 - better - worse])
+        low = compute_lower_ends(values, 1.0, 0.025)
+        mean = float(values[:n].mean())
+        more = None if low[n - 1] > 0.0 else forecast_more(mean, mean - float(low[n - 1]), n)
+        if more is not None:
+            took = int(np.argmax(low[n:] > 0.0)) + 1 if (low[n:] > 0.0).any() else math.inf
+            held.append(more[0] <= took <= (more[1] or math.inf))
+    assert len(held) > 60
+    assert np.mean(held) > 0.75
+
+
+def test_a_forecast_needs_more_rows_the_smaller_the_lead_is() -> None:
+    found = [forecast_more(lead, 0.5, 1000) for lead in (0.4, 0.3, 0.2, 0.1, 0.0)]
+    assert [None if more is None else more[0] for more in found] == sorted(more[0] for more in found if more)
+    assert forecast_more(-0.2, 0.5, 1000) is None, "the bound is behind the estimate"
+    assert forecast_more(0.5, 0.5, 1) == (1, 1)
