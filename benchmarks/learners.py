@@ -52,7 +52,7 @@ from armwise.feedback.events import Context, Decision
 
 Floats = NDArray[np.float64]
 
-Found = TypeVar("Found")
+Item, Found = TypeVar("Item"), TypeVar("Found")
 
 EXPLORATION = 0.02
 """Share of the draws that all arms have alike, as in the default service."""
@@ -364,31 +364,33 @@ class Results:
             (f"the 500 questions after the change at {HALF:,} (recovery: {RECOVERED:,})", 2, changing),
             ("last third", 1, titles),
         ):
-            table = _table(title, "policy", *shown)
+            table = make_table(title, "policy", *shown)
             for name, runs_by_world in self.of.items():
-                cells = (_mean([run.leads[place] for run in runs_by_world[world]]) for world in shown)
+                cells = (write_mean([run.leads[place] for run in runs_by_world[world]]) for world in shown)
                 table.add_row(name, *cells)
             yield table
-        table = _table("questions to recover, median / 9 in 10", "policy", *changing)
+        table = make_table("questions to recover, median / 9 in 10", "policy", *changing)
         for name, runs_by_world in self.of.items():
             table.add_row(
-                name, *(_delays([run.recovery for run in runs_by_world[world]]) for world in changing)
+                name, *(write_delays([run.recovery for run in runs_by_world[world]]) for world in changing)
             )
         yield table
         watched = [world for world in ("newcomer", "rise", "price") if world in titles]
         empty = ["empty"] if "empty" in titles else []
         headings = [*(f"{world}: its draws" for world in empty), *(f"{world}: half" for world in watched)]
-        table = _table("an arm that is added, rises or becomes cheaper", "policy", *headings)
+        table = make_table("an arm that is added, rises or becomes cheaper", "policy", *headings)
         for name, runs_by_world in self.of.items():
             draws = (f"{np.mean([run.draws for run in runs_by_world[world]]):.0f}" for world in empty)
             table.add_row(
-                name, *draws, *(_delays([run.half for run in runs_by_world[world]]) for world in watched)
+                name, *draws, *(write_delays([run.half for run in runs_by_world[world]]) for world in watched)
             )
         yield table
 
     def records(self, lost: Mapping[str, str]) -> Table:
         """Return what is on record of each policy: its propensities, its state and what it takes."""
-        table = _table("on record", "policy", "chi-square of draws, p", "lost by kill -9", "us a question")
+        table = make_table(
+            "on record", "policy", "chi-square of draws, p", "lost by kill -9", "us a question"
+        )
         for name, runs_by_world in self.of.items():
             every = [run for runs in runs_by_world.values() for run in runs]
             us = f"{np.mean([run.us for run in every]):.0f}"
@@ -435,19 +437,22 @@ STYLES: dict[str, dict[str, Any]] = {
 """Policies with a colour of their own; the others are grey."""
 
 
-def _table(title: str, *headings: str) -> Table:
+def make_table(title: str, *headings: str) -> Table:
+    """Return an empty table in Markdown, whose first column is text."""
     table = Table(title=title, title_justify="left", box=MARKDOWN)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=not place)
     return table
 
 
-def _mean(values: Sequence[float]) -> str:
+def write_mean(values: Sequence[float]) -> str:
+    """Return 1,000 times the mean of some values, with its standard error."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return f"{1000 * np.mean(values):+.0f} ({1000 * error:.0f})"
 
 
-def _delays(values: Sequence[float]) -> str:
+def write_delays(values: Sequence[float]) -> str:
+    """Return the median and the 90 % quantile of some numbers of questions."""
     median, late = np.quantile(values, (0.5, 0.9), method="higher")
     return " / ".join("never" if np.isinf(quantile) else f"{quantile:.0f}" for quantile in (median, late))
 
@@ -495,7 +500,7 @@ def main(
         raise typer.BadParameter(f"{', '.join(unknown)}: not among {', '.join(worlds(folder / 'qa', 0))}")
     results = Results({name: {} for name in names})
     play_worlds = partial(task, folder=folder / "qa", paths=paths, among=world or ())
-    for (_, name), by_world in _in_parallel(console, [*product(range(seeds), names)], play_worlds):
+    for (_, name), by_world in run_in_parallel(console, [*product(range(seeds), names)], play_worlds):
         results.add(name, by_world)
     for table in results.tables():
         console.print(table)
@@ -514,9 +519,9 @@ def _choose(names: Sequence[str], only: Sequence[str] | None) -> list[str]:
     return [name for name in names if not only or name in only]
 
 
-def _in_parallel(
-    console: Console, items: Sequence[tuple[int, str]], work: Callable[[tuple[int, str]], Found]
-) -> Iterator[tuple[tuple[int, str], Found]]:
+def run_in_parallel(
+    console: Console, items: Sequence[Item], work: Callable[[Item], Found]
+) -> Iterator[tuple[Item, Found]]:
     """Yield what becomes of each item, in their order, with a progress bar."""
     columns = (*Progress.get_default_columns()[:1], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
@@ -534,12 +539,12 @@ def _on_outcomes(
 ) -> dict[str, dict[str, float]]:
     """Play on a table, print the leads with their standard errors, and return their means by policy."""
     leads: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    for (_, name), found in _in_parallel(console, [*product(range(seeds), names)], work):
+    for (_, name), found in run_in_parallel(console, [*product(range(seeds), names)], work):
         leads[name].append(found)
     columns = [*leads[names[0]][0]]
-    table = _table("1,000 x lead over the best fixed arm", "policy", *columns)
+    table = make_table("1,000 x lead over the best fixed arm", "policy", *columns)
     for name, runs in sorted(leads.items(), key=lambda item: -np.mean([run["all"] for run in item[1]])):
-        table.add_row(name, *(_mean([run[column] / 1000.0 for run in runs]) for column in columns))
+        table.add_row(name, *(write_mean([run[column] / 1000.0 for run in runs]) for column in columns))
     console.print(table)
     return {
         name: {column: float(np.mean([run[column] for run in runs])) for column in columns}

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 import learners
+import learners_rivals
 import numpy as np
 import typer
 from learners_outcomes import TEMPLATE, Entry, entries, read_settings
@@ -29,6 +30,8 @@ from numpy.typing import NDArray
 from armwise.agent.policies import FeatureSpec, describe
 
 Floats, Flags = NDArray[np.float64], NDArray[np.bool_]
+
+Player = learners.Ours | learners.Theirs
 
 ARMS = ("small", "large")
 
@@ -119,15 +122,25 @@ def play(
     quality, paid = world.told + paid, np.broadcast_to(paid, len(world.arms))
     around = quality.min() + quality.max()
     told = np.where((turned < wrong)[:, None], around - quality, quality) - paid
-    entry = find_entry(policy, large)
-    player, p = learners.Ours(entry.spec, world, entry.exploration), np.zeros(world.reward.shape)
+    player, p = enter(policy, world, large, seed), np.zeros(world.reward.shape)
     for turn in range(n):
-        p[turn], _, fact = player.decide(turn, world.arms, float(uniform[turn]))
+        p[turn], drawn, fact = player.decide(turn, world.arms, float(uniform[turn]))
         if has_rating[turn] < rated:
-            drawn = world.arms.index(fact.drawn)
-            costs = (float(paid[drawn]),) if getattr(player.policy, "learns_costs", False) else ()
-            player.policy.learn(fact, float(told[turn, drawn]), *costs)
+            reward = float(told[turn, drawn])
+            if isinstance(player, learners.Ours) and getattr(player.policy, "learns_costs", False):
+                player.policy.learn(fact, reward, float(paid[drawn]))
+            else:
+                player.learn(turn, fact, world.arms[drawn], reward)
     return p[:, at], (p * world.reward).sum(axis=1) - world.reward[:, at]
+
+
+def enter(policy: str, world: World, large: str, seed: int) -> Player:
+    """Return a policy of ours or of another package, which sees the form of a question."""
+    if policy in learners_rivals.RIVALS:
+        rival = learners_rivals.RIVALS[policy](world.arms, 1 + learners.DIMS, seed)
+        return learners.Theirs(rival, world, plain=True)
+    entry = find_entry(policy, large)
+    return learners.Ours(entry.spec, world, entry.exploration)
 
 
 def simulate(
