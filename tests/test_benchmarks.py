@@ -112,6 +112,7 @@ ELSEWHERE = {
     "exchanges": SERVICE,
     "exposure": ROOT_USER,
     "first_hour": QA,
+    "goals": QA,
     "kills": SERVICE,
     "little_feedback": QA,
     "load": SERVICE,
