@@ -14,6 +14,7 @@ import pytest
 from armwise.agent.access import OPEN
 from armwise.agent.console import worth
 from armwise.agent.console.page import CONSOLE
+from armwise.agent.console.served_comparison import estimate_value
 from armwise.feedback.log import listing
 from armwise.feedback.ope import ESTIMATORS, Sample, confidence_sequences, intervals
 from armwise.feedback.ope.confidence_sequences import Evidence
@@ -114,7 +115,7 @@ def test_rare_kinds_are_counted_together_and_a_question_without_one_is_with_them
 
 def test_an_arm_is_compared_on_the_questions_for_which_it_was_eligible() -> None:
     rows = [
-        rollups.Rewarded("a", 1.0, 0.0, ("a",), {"ask=who": 1.0}),
+        *1000 * [rollups.Rewarded("a", 1.0, 0.0, ("a",), {"ask=who": 1.0})],
         *100 * [rollups.Rewarded("a", 0.5, 1.0, ("a", "b"), {"ask=who": 1.0})],
         *100 * [rollups.Rewarded("b", 0.5, 1.0, ("a", "b"), {"ask=who": 1.0})],
     ]
@@ -122,6 +123,9 @@ def test_an_arm_is_compared_on_the_questions_for_which_it_was_eligible() -> None
     assert kind.worth["a"] is not None
     assert kind.worth["b"] is not None
     assert kind.worth["a"][0] < kind.worth["b"][0] == 1.0
+    assert kind.worth["b"][1][0] > 0.7, "the thousand others say nothing of it"
+    both = Evidence(np.repeat([0.0, 2.0], 100), np.ones(200), (0.0, 1.0), reach=10.0)
+    assert kind.worth["b"][1] == pytest.approx(estimate_value(both, 0.05 / 2)[1]), "two ranges hold together"
 
 
 def test_an_arm_is_best_only_where_its_interval_is_above_all_others() -> None:
