@@ -106,7 +106,9 @@ async def test_savings_quality_and_shares_are_those_of_the_world(tmp_path: Path)
     assert one.quality[1] < quality < one.quality[2]
     async with service.running(ready=False):
         page = plain(await seen(service, ""))
-        routing = topics.group(topics.read_draws(service.replica, OPEN), None)
+        draws = topics.read_draws(service.replica, OPEN)
+        routing = topics.group(draws, None)
+    assert {*draws.ratings.values()} == {0.0, 1.0}, "answers are rated right or wrong"
     assert f"${1000.0 * one.saved[0]:.2f} saved per 1,000 answers" in page
     assert routing.differs
     assert 3 <= len(routing.groups) <= 8
