@@ -102,11 +102,10 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
     while rollups.advance(log.store, rule).left:
         pass
     rows = rollups.read(log.store, 0, 3600, 60)
-    served = details.figures(rows, 0, rule, floor)["reward_mean"]
+    served = details.figures(rows, rule)["reward_mean"]
     yield Figure("reward of what was served", *served, RANGE)
-    for arm, figures in details.by_arm(rows, rule, floor).items():
-        for name in ("reward_mean", "alone"):
-            yield Figure(f"{name} of {arm}", *figures[name], RANGE)
+    for arm, figures in details.by_arm(rows, rule).items():
+        yield Figure(f"mean reward of {arm}", *figures["reward_mean"], RANGE)
     newest = rollups.newest_rewards(log.store, rule, 2000, listing.DecisionFilter())
     for kind in worth.group_questions(newest, "tier", rule.reward_range, floor):
         for arm, found in kind.worth.items():
