@@ -278,9 +278,7 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         table = concatenate([*read_decisions(store, rule, 0.0, later)])
         served = table.reward[~np.isnan(table.reward)].tolist()
         rollups.advance(store, rule)
-        (summed,) = [
-            one.sums["reward"] for one in rollups.newest_rewards(store, rule, 9, listing.DecisionFilter())
-        ]
+        (summed,) = [one.reward for one in rollups.newest_rewards(store, rule, 9, listing.DecisionFilter())]
         assert [batched, row.reward, *served, summed] == pytest.approx([expected] * 4)
 
 
