@@ -21,7 +21,7 @@ import copy
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -55,9 +55,10 @@ REWARDS = 100_000
 
 RIVALS = ("MABWiser LinUCB", "ParetoBandit", "river UCB")
 
-BASELINE = "adaptive, baseline: large"
-
 Found = dict[str, list[float]]
+
+read_outcomes = cache(learners_outcomes.read_outcomes)
+"""A process encodes the questions of a table once: that takes longer than to answer them."""
 
 
 def play(
@@ -80,7 +81,7 @@ def play(
         )
         return {"swap": [swap.recovery], "rise": [rise.half], "after it": [float(rise.leads[1])]}
     path = next(path for path in tables if path.stem == part)
-    on_table, outcomes = ON_TABLES.get(name, NAMES.get(name, name)), learners_outcomes.read_outcomes(path)
+    on_table, outcomes = ON_TABLES.get(name, NAMES.get(name, name)), read_outcomes(path)
     calm = learners.play_outcomes((seed, on_table), outcomes, turns, paths)["all"] / 1000.0
     return {"calm": [calm], "one rating": [measure_jump(on_table, outcomes, seed)]}
 
@@ -96,14 +97,7 @@ def play_two_models(name: str, seed: int) -> Found:
 
 def measure_jump(name: str, outcomes: learners_outcomes.Outcomes, seed: int) -> float:
     """Return the largest mean change of other questions' probabilities by one early rating."""
-    entry = learners_outcomes.entries().get(name)
-    world = outcomes.world(seed, LAST + OTHERS, plain=entry is not None and entry.plain)
-    player: learners.Ours | learners.Theirs
-    if entry is not None:
-        player = learners.Ours(entry.spec, world, entry.exploration)
-    else:
-        rival = learners_rivals.RIVALS[name](world.arms, 1 + learners.DIMS, seed)
-        player = learners.Theirs(rival, world, plain=True)
+    player, world = learners.enter_outcomes(name, outcomes, seed, LAST + OTHERS)
     uniform, largest = np.random.default_rng([seed, 3]).random(LAST + OTHERS), 0.0
 
     def look() -> learners.Floats:
@@ -152,25 +146,21 @@ def main(
 
 def tabulate(every: dict[str, Found]) -> learners.Table:
     """Return the table of all figures, by policy."""
-    delays = ("swap", "rise", *(f"{gap}: found" for gap in two_models.GAPS))
+    shown = {
+        **dict.fromkeys(
+            ("swap", "rise", *(f"{gap}: found" for gap in two_models.GAPS)), learners.write_delays
+        ),
+        "one rating": lambda values: f"{max(values):.2f}",
+        "false": lambda values: f"{np.mean(values):.1f}",
+    }
     figures = [*dict.fromkeys(figure for found in every.values() for figure in found)]
     table = learners.make_table("every goal", "policy", *figures)
     for name, found in every.items():
-        table.add_row(
-            name,
-            *(
-                ""
-                if not found[figure]
-                else learners.write_delays(found[figure])
-                if figure in delays
-                else f"{max(found[figure]):.2f}"
-                if figure == "one rating"
-                else f"{np.mean(found[figure]):.1f}"
-                if figure == "false"
-                else learners.write_mean(found[figure])
-                for figure in figures
-            ),
+        cells = (
+            shown.get(figure, learners.write_mean)(found[figure]) if figure in found else ""
+            for figure in figures
         )
+        table.add_row(name, *cells)
     return table
 
 

@@ -232,18 +232,26 @@ def play_outcomes(
 ) -> dict[str, float]:
     """Let one policy answer the questions of a table in one order."""
     learners_rivals.import_from(paths)
-    (seed, name), ours = item, entries()
-    entry = ours.get(name)
-    world = table.world(seed, turns, plain=entry is not None and entry.plain)
-    player: Ours | Theirs
-    if entry is not None:
-        player = Ours(entry.spec, world, entry.exploration)
-    elif name in (ridges := learners_rivals.ridges(FORM_COLUMNS)):
-        d = 1 + FORM_COLUMNS + len(world.contexts[0].embedding)
-        player = Theirs(ridges[name](world.arms, d, seed), world, FORM_COLUMNS)
-    else:
-        player = Theirs(learners_rivals.RIVALS[name](world.arms, 1 + DIMS, seed), world, DIMS, plain=True)
+    seed, name = item
+    player, world = enter_outcomes(name, table, seed, turns)
     return summarise(play(player, world, (seed, 0)).lead)
+
+
+def enter_outcomes(name: str, table: Outcomes, seed: int, turns: int) -> "tuple[Ours | Theirs, World]":
+    """Return a policy that has seen nothing of a table, by its name, and the questions in an order."""
+    entry = entries().get(name)
+    world = table.world(seed, turns, plain=entry is not None and entry.plain)
+    if entry is not None:
+        return Ours(entry.spec, world, entry.exploration), world
+    if name in (ridges := learners_rivals.ridges(FORM_COLUMNS)):
+        d = 1 + FORM_COLUMNS + len(world.contexts[0].embedding)
+        return Theirs(ridges[name](world.arms, d, seed), world, FORM_COLUMNS), world
+    return enter_by_form(name, world, seed), world
+
+
+def enter_by_form(name: str, world: World, seed: int) -> Theirs:
+    """Return a policy of another package that sees the form of a question."""
+    return Theirs(learners_rivals.RIVALS[name](world.arms, 1 + DIMS, seed), world, plain=True)
 
 
 def figures(run: Run, world: World) -> Figures:

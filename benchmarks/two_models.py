@@ -137,8 +137,7 @@ def play(
 def enter(policy: str, world: World, large: str, seed: int) -> Player:
     """Return a policy of ours or of another package, which sees the form of a question."""
     if policy in learners_rivals.RIVALS:
-        rival = learners_rivals.RIVALS[policy](world.arms, 1 + learners.DIMS, seed)
-        return learners.Theirs(rival, world, plain=True)
+        return learners.enter_by_form(policy, world, seed)
     entry = find_entry(policy, large)
     return learners.Ours(entry.spec, world, entry.exploration)
 
