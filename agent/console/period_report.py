@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from armwise.agent.console.period import AtEqualQuality, KindGain, Period
 from armwise.agent.console.served_comparison import (
     Alternative,
+    format_decisions,
     lead_in_words,
     name_alternative,
     summarise_served,
@@ -69,7 +70,7 @@ def write_text(period: Period) -> str:
     shares = ", ".join(f"{_short(arm.name)} {arm.share:.0%}" for arm in period.arms[:SHOWN])
     others = f" and {len(period.arms) - SHOWN} more" if len(period.arms) > SHOWN else ""
     lines.append(
-        f"{_format_decisions(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}."
+        f"{format_decisions(whole.decisions)}, {period.rewarded:,} with feedback. Drawn: {shares}{others}."
     )
     lines.append(_cut(summary_in_words(period), 330))
     if money := money_in_words(period):
@@ -135,7 +136,7 @@ def summary_in_words(period: Period) -> str:
     if not period.without:
         return doubt + summarise_served(period.whole, SUBJECT)
     if period.without < period.whole.explored:
-        count = _format_decisions(period.without)
+        count = format_decisions(period.without)
         missing = f"{count} have no logged propensity and are excluded from comparisons."
         return f"{doubt}{summarise_served(period.whole, SUBJECT)} {missing}"
     n = sum(raw_mean.n for raw_mean in period.raw)
@@ -307,10 +308,6 @@ def duration(seconds: float, beside: float = 0.0) -> str:
 
 def _from_to(period: Period) -> str:
     return f"{moment(period.since)} to {moment(period.until)}"
-
-
-def _format_decisions(n: int) -> str:
-    return f"{n:,} decision{'' if n == 1 else 's'}"
 
 
 def _short(name: str) -> str:

@@ -280,12 +280,12 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
         return "Nothing was asked yet."
     if not found.explored:
         reason = "callers named the arm, or asked for the most probable one"
-        return f"The policy has not drawn yet: in all of {_format_decisions(found.decisions)}, {reason}."
+        return f"The policy has not drawn yet: in all of {format_decisions(found.decisions)}, {reason}."
     sentence = _describe_result(found, subject)
     if not found.n_open:
         return sentence
     share = 100.0 * found.n_open / found.explored
-    still = f"the feedback window of {_format_decisions(found.n_open)} ({share:.0f} %) is still open"
+    still = f"the feedback window of {format_decisions(found.n_open)} ({share:.0f} %) is still open"
     if found.earned is None:
         return f"Nothing can be estimated yet: {still}. They count once it has closed."
     return f"{sentence} {still[0].upper()}{still[1:]}: they count once it has closed."
@@ -294,9 +294,7 @@ def summarise_served(found: ServedComparison, subject: str = "It") -> str:
 def _describe_result(found: ServedComparison, subject: str) -> str:
     """Return the result on the settled decisions, in a sentence."""
     if found.earned is None:
-        return (
-            f"Of {_format_decisions(found.decisions)} none has a reward yet: send feedback on some answers."
-        )
+        return f"Of {format_decisions(found.decisions)} none has a reward yet: send feedback on some answers."
     earned = f"{found.earned[0]:.3f} a decision"
     if found.uniform is None:
         return (
@@ -332,7 +330,12 @@ def say_when(more: Further | None) -> str:
     return "" if more is None else f" yet: that takes {write_further(more)}"
 
 
-def _format_decisions(n: int) -> str:
+def format_decisions(n: int) -> str:
+    """Return a number of decisions in words.
+
+    >>> format_decisions(1), format_decisions(1_200)
+    ('1 decision', '1,200 decisions')
+    """
     return f"{n:,} decision{'' if n == 1 else 's'}"
 
 
