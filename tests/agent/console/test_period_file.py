@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,19 @@ def test_the_curve_holds_the_truth_and_a_better_cheaper_arm_is_found(written: Ca
     for name in ("lead", "low", "high", "saved", "saved_low", "saved_high"):
         weighted = sum(share * getattr(one, name) for share, one in parts)
         assert getattr(mix, name) == pytest.approx(weighted), "it was chosen after looking"
+
+
+def test_a_forecast_is_of_when_the_cheaper_one_is_shown_to_be_as_good_within_the_margin(
+    written: Callable[..., Path],
+) -> None:
+    found = [one for one in whole(written(simulated(1500, seed=1))).equal if one.more is not None]
+    assert found
+    for one in found:
+        lead, half = one.lead if one.saved > 0.0 else -one.lead, (one.high - one.low) / 2.0
+        least, most = one.more or (0, 0)
+        if lead + one.margin > 0.0:
+            assert least <= one.n * ((half / (lead + one.margin)) ** 2 - 1.0) <= (most or inf)
+    assert any(-one.margin < (one.lead if one.saved > 0.0 else -one.lead) < one.margin for one in found)
 
 
 @pytest.mark.slow
