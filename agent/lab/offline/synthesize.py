@@ -139,7 +139,10 @@ def _maker(
 
 def _print_report(made: list[Made], duplicates: int, settings: Synthesis, console: Console) -> None:
     n_questions = settings.questions
-    short = f" of the {n_questions:,} asked for: the corpus gives no more" if len(made) < n_questions else ""
+    which = "one" if settings.config.corpora else "the"
+    short = (
+        f" of the {n_questions:,} asked for: {which} corpus gives no more" if len(made) < n_questions else ""
+    )
     alike = f", {duplicates:,} left out as duplicates" if duplicates else ""
     console.print(
         f"{len(made):,} questions{short}{alike}; written to {settings.output}",

@@ -102,6 +102,10 @@ ALIKE = 0.8
 """Jaccard similarity of content words from which two questions are near-duplicates."""
 
 
+EACH = 100
+"""Questions of a corpus that are kept even if another one gives fewer."""
+
+
 class KeptQuestions:
     """A selection of questions by style, at first one per passage.
 
@@ -150,6 +154,23 @@ class KeptQuestions:
             if not waiting[style]:
                 del waiting[style]
 
+    def level(self, prefixes: Sequence[str], seed: int) -> None:
+        """Leave out questions at random until no corpus has more than the smallest has, or than `EACH`.
+
+        A router trained on the questions expects traffic in their proportions, which say only how large
+        the corpora are.
+
+        Args:
+            prefixes: How the ids of the passages of each corpus begin.
+            seed: Seed that chooses the questions.
+        """
+        rows: defaultdict[str, list[int]] = defaultdict(list)
+        for row, made in enumerate(self.kept):
+            rows[next(prefix for prefix in prefixes if made.gold_ids[0].startswith(prefix))].append(row)
+        most, rng = max(EACH, min(map(len, rows.values()))), np.random.default_rng(seed)
+        left = sorted(row for some in rows.values() for row in rng.permutation(some)[:most].tolist())
+        self.kept = [self.kept[row] for row in left]
+
     def _missing(self, made: Made) -> float:
         """Return the fraction of the share of a question's style that is still missing."""
         due = self._due[made.style]
@@ -192,13 +213,14 @@ def synthesize(
 ) -> KeptQuestions:
     """Make n questions from passages in random order, and write them to a file.
 
-    Passages of different corpora alternate, whatever the sizes of the corpora: future traffic is unknown.
+    Passages of different corpora alternate, and each corpus gives as many questions, whatever its size,
+    because future traffic is unknown. If a small one gives fewer, questions of the others are left out.
 
     Args:
         corpus: The passages.
         maker: Makes questions from passages.
         output: The file of JSON lines; until it is written, finished blocks are in `<output>.blocks`.
-        n: Number of questions.
+        n: Number of questions; fewer are kept if the passages, or those of one corpus, give no more.
         shares: Weight of each style.
         seed: Seed that shuffles the passages.
         progress: Progress callback.
@@ -238,6 +260,7 @@ def synthesize(
                 break
         if not selection.kept:
             raise SynthesisError(f"no passage of corpus {corpus.name!r} yielded a question of these styles")
+        selection.level(list(corpus.parts), seed)
         written = output.with_name(f"{output.name}.part")
         written.write_bytes(
             b"".join(orjson.dumps(question.document()) + b"\n" for question in selection.kept)

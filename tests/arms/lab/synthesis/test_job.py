@@ -1,7 +1,7 @@
 """The job that makes questions: how many, of which styles, after which interruptions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -360,6 +360,54 @@ def test_several_corpora_are_read_in_turn(tmp_path: Path) -> None:
     assert shuffle_positions(corpus, 4).tolist() != order.tolist()
     ids = [passage.id for passage in corpus.passages(order) if passage.id.startswith("large/")]
     assert ids != sorted(ids), "each of them is shuffled"
+
+
+@pytest.mark.parametrize(
+    ("made", "kept"),
+    [
+        ({"large": 500, "middle": 300, "small": 120}, {"large": 120, "middle": 120, "small": 120}),
+        ({"large": 500, "middle": 70, "tiny": 3}, {"large": 100, "middle": 70, "tiny": 3}),
+        ({"large": 500, "middle": 300, "silent": 0}, {"large": 300, "middle": 300}),
+        ({"large": 500}, {"large": 500}),
+    ],
+)
+def test_no_corpus_has_more_questions_than_the_smallest(made: dict[str, int], kept: dict[str, int]) -> None:
+    selection = KeptQuestions(1000, {"keywords": 1.0})
+    names = [name for name, n in made.items() for _ in range(n)]
+    selection.add(
+        [Made(f"word{row} text{row}", (f"{name}/{row}",), "keywords") for row, name in enumerate(names)]
+    )
+    selection.fill()
+    selection.level([f"{name}/" for name in made], 3)
+    ids = [made.gold_ids[0] for made in selection.kept]
+    assert Counter(name.partition("/")[0] for name in ids) == kept
+    rows = [int(name.partition("/")[2]) for name in ids]
+    assert rows == sorted(rows), "in the order in which they were made"
+    if len(made) > 1:
+        assert max(rows[: kept["large"]]) > kept["large"], "not only the first are left"
+
+
+def test_a_file_has_as_many_questions_of_each_corpus(tmp_path: Path) -> None:
+    sizes = {"large": 300, "small": 110}
+    corpus = ingest_all(
+        [write(tmp_path, name, [f"{n}" for n in range(size)]) for name, size in sizes.items()]
+    )
+
+    class OneEach:
+        identity: Mapping[str, str] = {}
+        styles = ("keywords",)
+        step = 50
+
+        def make(self, positions: Sequence[int]) -> list[list[Made]]:
+            ids = [passage.id for passage in corpus.passages(positions)]
+            return [[Made(name.replace("/", " passage"), (name,), "keywords")] for name in ids]
+
+    run(corpus, OneEach(), tmp_path / "made.jsonl", n=300)
+    lines = (tmp_path / "made.jsonl").read_text().splitlines()
+    assert Counter(orjson.loads(line)["gold_ids"][0].partition("/")[0] for line in lines) == {
+        "large": 110,
+        "small": 110,
+    }
 
 
 def test_one_corpus_is_read_in_the_order_of_its_seed(people: Corpus) -> None:
