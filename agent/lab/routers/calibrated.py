@@ -1,11 +1,12 @@
 """A router whose scores are calibrated to utilities: expected rewards."""
 
+import math
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from armwise.agent.lab.routers.cross_validation import FOLDS, folds, kinds, out_of_fold_scores, worth
+from armwise.agent.lab.routers.cross_validation import FOLDS, choose_best, folds, kinds, out_of_fold_scores
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.catalog import build_router
 from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
@@ -26,15 +27,16 @@ class CalibratedParameters(Parameters):
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidate shares of the differences between questions that a router keeps; the smallest wins ties."""
+"""Candidate shares of the differences between questions that a router keeps."""
 
 
 class Calibrated(Parametrised[CalibratedParameters]):
     """Turns another router's scores into expected utilities, with an offset per arm and one slope.
 
     The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
-    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the share
-    at which the best-scored arms earn most on kinds that were left out of the fit. The offsets make the mean
+    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the largest
+    share at which the best-scored arms earn as much on kinds that were left out of the fit as at any other,
+    but for one standard error. The offsets make the mean
     score of an arm on the training questions its mean utility there.
 
     A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
@@ -93,14 +95,20 @@ class Calibrated(Parametrised[CalibratedParameters]):
 
 
 def _best_share(differences: Floats, utility: Floats) -> float:
-    """Return the share of predicted differences at which the best arms earn most."""
+    """Return the largest share of predicted differences that earns no less than the best, within its error.
+
+    If the arms are equally good on average, any share of the same differences chooses the same arms.
+    """
     is_known = ~np.isnan(differences).any(axis=1)
     scores, utility = differences[is_known], utility[is_known]
     if not len(scores):
         return 0.0
     scores = scores - scores.mean(axis=0)
     means = np.nan_to_num(np.nanmean(utility, axis=0), nan=-np.inf)
-    return max(SHARES, key=lambda share: worth(means + share * scores, utility))
+    earned = np.stack([choose_best(means + share * scores, utility) for share in SHARES])
+    less = earned[earned.sum(axis=1).argmax()] - earned
+    within = less.sum(axis=1) <= less.std(axis=1) * math.sqrt(less.shape[1])
+    return max(share for share, good in zip(SHARES, within.tolist(), strict=True) if good)
 
 
 def slope(scores: Floats, utility: Floats) -> float:

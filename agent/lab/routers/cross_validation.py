@@ -102,21 +102,26 @@ def kinds(table: Floats, n: int = FOLDS, seed: int = 0) -> list[tuple[Rows, Rows
     return [(np.flatnonzero(part != kind), np.flatnonzero(part == kind)) for kind in np.unique(part)]
 
 
-def worth(scores: Floats, utility: Floats) -> float:
-    """Return the sum of the utilities of the best-scored arms.
+def choose_best(scores: Floats, utility: Floats) -> Floats:
+    """Return the utilities of the best-scored arms, shape (n_compared,).
 
     Args:
         scores: Scores of the arms, shape (n, n_arms).
         utility: Utility of the arms, NaN where unknown, shape (n, n_arms). Only known arms can be chosen, and
-            only questions with at least two known arms count.
+            only questions with at least two known arms are compared.
 
-    >>> worth(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[0.0, 1.0], [np.nan, 5.0]]))
-    1.0
+    >>> choose_best(np.array([[0.1, 0.2], [0.3, 0.4]]), np.array([[0.0, 1.0], [np.nan, 5.0]])).tolist()
+    [1.0]
     """
     is_known = ~np.isnan(utility)
     compared = is_known.sum(axis=1) > 1
     chosen = np.where(is_known, scores, -np.inf).argmax(axis=1)
-    return float(utility[compared, chosen[compared]].sum())
+    return np.asarray(utility[compared, chosen[compared]])
+
+
+def worth(scores: Floats, utility: Floats) -> float:
+    """Return the sum of what `choose_best` returns."""
+    return float(choose_best(scores, utility).sum())
 
 
 def best_candidate(n_candidates: int, fit_and_score: FitAndScore, labels: RoutingDataset) -> int:

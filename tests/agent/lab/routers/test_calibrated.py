@@ -136,8 +136,9 @@ def test_too_few_questions_for_so_many_folds_are_told() -> None:
         build_calibrated(router=RIDGE).fit(labels)
 
 
-def two_kinds(flipped: float, seed: int = 0, n: int = 200) -> RoutingDataset:
+def two_kinds(flipped: float, apart: float = 0.02, noise: float = 0.0) -> RoutingDataset:
     """Two kinds of questions and two arms: a feature says which is better, times `flipped` in one."""
+    n, seed = 200, 0
     rng = np.random.default_rng(seed)
     kind, signal = np.repeat([0.0, 1.0], n // 2), rng.normal(size=n)
     better = signal * np.where(kind == 1.0, flipped, 1.0)
@@ -145,7 +146,8 @@ def two_kinds(flipped: float, seed: int = 0, n: int = 200) -> RoutingDataset:
     question = np.stack([kind, kind, kind, signal], axis=1)
     texts, vectors = tuple(f"question {row}" for row in range(n)), np.zeros((n, 0), dtype=np.float32)
     features = Features(("even", "odd"), texts, names, question, vectors)
-    return RoutingDataset(features, np.stack([0.5 + 0.1 * better, 0.52 - 0.1 * better], axis=1))
+    utility = np.stack([0.5 + 0.1 * better, 0.5 + apart - 0.1 * better], axis=1)
+    return RoutingDataset(features, utility + noise * rng.normal(size=utility.shape))
 
 
 def test_held_out_kinds_keep_only_differences_that_hold_for_other_kinds() -> None:
@@ -157,6 +159,17 @@ def test_held_out_kinds_keep_only_differences_that_hold_for_other_kinds() -> Non
     np.testing.assert_allclose(
         misled.scores(two_kinds(-1.0).features), np.tile(two_kinds(-1.0).utility.mean(axis=0), (200, 1))
     )
+
+
+@pytest.mark.parametrize(("apart", "noise"), [(0.0, 0.0), (0.0, 0.1), (0.02, 0.1)])
+def test_differences_that_hold_for_other_kinds_are_kept_in_full(apart: float, noise: float) -> None:
+    """Of equally good arms, any part of the differences chooses the same; under noise, about the same."""
+    by_features = {"kind": "ridge", "params": {"sees": "features"}}
+    by_kind, by_question = (
+        build_calibrated(held_out=held_out, router=by_features).fit(two_kinds(1.0, apart, noise))
+        for held_out in ("kinds", "questions")
+    )
+    assert by_kind.slope == pytest.approx(by_question.slope, rel=0.3)
 
 
 @given(
