@@ -27,7 +27,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from armwise.agent.policies.arm_regressions import DIFFERENCE, OF_SCORED, ArmRegressions, Array, Prior
+from armwise.agent.policies.arm_regressions import (
+    DIFFERENCE,
+    OF_SCORED,
+    WORTH,
+    WORTH_RESTARTED,
+    ArmRegressions,
+    Array,
+    Prior,
+)
 from armwise.agent.policies.base import PolicyError, Restart
 from armwise.agent.policies.change_detector import (
     MOST,
@@ -50,6 +58,12 @@ from armwise.feedback.events import ROUTER, Context, Decision
 
 WIDE, WIDE_SCORED = 1.0, 0.25
 """Factor on a variance before any reward, where no router scores the arms, and where one does."""
+
+DOUBT = 0.5
+"""Factor on the variance that is due to the worth of a difference of scores.
+
+Without it, scores that mislead would be trusted until one more reward turned all of them over.
+"""
 
 EARLY, EARLY_OF_ARM = 10.0, 1.0
 """Rewards, of all arms and of one, by which a factor is half way to `alpha` squared; the later counts."""
@@ -87,7 +101,7 @@ SURE, CERTAIN = 1.645, 2.645
 FADING = 50
 """Rewards from one time to the next at which a part of what is known of an arm that fell is forgotten."""
 
-LAYOUT = 3
+LAYOUT = 4
 """Version of the layout of a state; a state of another layout is learned again from the log."""
 
 
@@ -216,7 +230,10 @@ class Adaptive:
             if (baseline := self._settings["baseline"]) in arms:
                 at = arms.index(baseline)
                 apart = np.sqrt(variance + variance[at] + model.variance_in_common(prior.v - prior.v[at]))
-            return mean, np.sqrt(narrow * variance), risen, model.deviation, apart
+            differences = np.zeros_like(prior.v)
+            differences[:, DIFFERENCE] = prior.v[:, DIFFERENCE] - prior.v[:, DIFFERENCE].mean()
+            variance = narrow * variance + DOUBT * model.variance_in_common(differences)
+            return mean, np.sqrt(variance), risen, model.deviation, apart
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
         """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
@@ -259,7 +276,7 @@ class Adaptive:
             error = earned - float(model.expect(rows[at : at + 1], x, prior)[0][0])
             rise = model.rise[row] + max(-ONE, min(error / model.deviation, ONE)) - UNEXPLAINED
             model.rise[row] = min(max(rise, 0.0), ALL)
-            model.measure(error)
+            model.measure(error, WORTH_RESTARTED if self._restarts else WORTH)
             if self._rewards % FADING == 0:
                 for arm in (arm for arm, rose in self._find_last_changes().items() if not rose):
                     model.fade(self._rows[arm], 0.5 ** (FADING / HALF_LIFE))

@@ -5,7 +5,8 @@
 v has the difference of the arm's score from the mean score, and which of two levels it has: that of arms with
 scores, or of arms without. So one reward corrects all arms where scores promise too much, or say nothing. x
 are the columns of the question, whose weights are penalised the more, the more of them there are: intercept,
-form, embedding. Penalties shrink with the noise of rewards, so that the prior uncertainty of a weight stays.
+form, embedding. Penalties shrink with the noise of rewards, so that the prior uncertainty of a weight stays;
+among those in common, this holds for the worth of a difference of scores.
 
 An inverse per arm is updated a reward at a time, exactly (Sherman and Morrison's formula).
 """
@@ -140,7 +141,8 @@ class ArmRegressions:
         """Forget everything but the arms and the noise."""
         self.inverse[:] = np.diag(1.0 / (self.noise[2] * self.penalties))
         self.target[:], self.drawn[:], self.rise[:] = 0.0, 0.0, 0.0
-        self.gram, self.moment = np.diag(COMMON), COMMON * [WORTH_RESTARTED, 0.0, level]
+        penalties = COMMON * [self.noise[2], 1.0, 1.0]
+        self.gram, self.moment = np.diag(penalties), penalties * [WORTH_RESTARTED, 0.0, level]
 
     def expect(self, rows: Rows, x: Array, prior: Prior) -> tuple[Array, Array]:
         """Return the expected reward of each arm, and the variance of that, shapes (n,)."""
@@ -168,14 +170,22 @@ class ArmRegressions:
         first = self.inverse[rows, :, 0]
         return np.asarray(found - first * (more * found[:, 0] / (1.0 + more * first[:, 0]))[:, None])
 
-    def measure(self, error: float) -> None:
-        """Update the noise by the error of an expected reward; the penalties follow it in steps."""
+    def measure(self, error: float, worth: float) -> None:
+        """Update the noise by the error of an expected reward; the penalties follow it in steps.
+
+        Args:
+            error: The reward less what was expected.
+            worth: What was expected of a difference of scores before any reward.
+        """
         self.noise[1] = NOISE_DECAY * self.noise[1] + 1.0
         self.noise[0] = max(self.noise[0] + (error * error - self.noise[0]) / self.noise[1], LEAST_NOISE)
         before, factor = self.noise[2], min(self.noise[0] / NOISE, 1.0)
         if abs(math.log(factor / before)) > RESCALE:
             more = np.diag((factor - before) * self.penalties)
             self.inverse = np.linalg.inv(np.linalg.inv(self.inverse) + more)
+            in_common = (factor - before) * COMMON[DIFFERENCE]
+            self.gram[DIFFERENCE, DIFFERENCE] += in_common
+            self.moment[DIFFERENCE] += in_common * worth
             self.noise[2] = factor
 
     def costs(self, rows: Rows) -> Array:

@@ -100,9 +100,12 @@ class Reference:
         mean_score, vs, bonus = self.prior(seen, arms)
         v = np.array([row[2] for row in self.rows]).reshape(-1, 3)
         apart, weight = (np.array([row[k] for row in self.rows]) for k in (3, 4))
+        prior = COMMON * [self.factor, 1.0, 1.0]
         common = np.linalg.solve(
-            np.diag(COMMON) + (v.T * weight) @ v, COMMON * self.expected + (v.T * weight) @ apart
+            in_common := np.diag(prior) + (v.T * weight) @ v, prior * self.expected + (v.T * weight) @ apart
         )
+        apart_from_mean = vs[:, 0] - vs[:, 0].mean()
+        doubt = 0.5 * self.noise * apart_from_mean**2 * np.linalg.inv(in_common)[0, 0]
         now, found = self.columns(seen), []
         for arm, mine, more in zip(arms, vs, bonus, strict=True):
             own = weight * [row[0] == arm for row in self.rows]
@@ -118,7 +121,7 @@ class Reference:
         early = [max(10.0 / (10.0 + self.since), 1.0 / (1.0 + drawn.count(arm))) for arm in arms]
         width = self.alpha**2 + (wide - self.alpha**2) * np.array(early)
         means, variances = np.array(found).T
-        return means, np.sqrt(width * variances)
+        return means, np.sqrt(width * variances + doubt)
 
     def columns(self, seen: Context) -> Array:
         return np.array([1.0, *hash_features(seen.features, 8), *seen.embedding])
@@ -169,7 +172,7 @@ def test_means_and_deviations_are_those_of_regressions_that_are_solved_at_once(
 
 def test_before_the_first_reward_the_router_decides() -> None:
     seen = context(np.random.default_rng(0), {"bm25": 0.5, "dense": 0.9, "rrf": 0.2})
-    assert Adaptive().probabilities(seen, ARMS).tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-5)
+    assert Adaptive().probabilities(seen, ARMS).tolist() == pytest.approx([0.0, 1.0, 0.0], abs=5e-3)
     nothing = context(np.random.default_rng(0), {})
     assert Adaptive().probabilities(nothing, ARMS).tolist() == pytest.approx([1 / 3] * 3)
 
@@ -190,7 +193,7 @@ def test_an_equal_similarity_is_no_knowledge(same: dict[str, float]) -> None:
 def test_where_no_arm_has_a_score_the_similarity_of_its_source_decides() -> None:
     near = {arm: {"similarity": value} for arm, value in {"bm25": 0.2, "dense": 0.3, "rrf": 0.7}.items()}
     shares = Adaptive().probabilities(Context("?", arms=near), ARMS)
-    assert shares.tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-5)
+    assert shares.tolist() == pytest.approx([0.0, 0.0, 1.0], abs=5e-3)
     scored = {**near, "bm25": {"similarity": 0.2, "router": 0.4}, "dense": {"router": 0.3}}
     alone = {"bm25": {"router": 0.4}, "dense": {"router": 0.3}}
     means, those = (Adaptive().posterior(Context("?", arms=arms), ARMS) for arms in (scored, alone))
@@ -426,7 +429,7 @@ def test_a_state_with_other_arrays_is_refused_and_not_misread(monkeypatch: pytes
     policy.learn(decision(context(np.random.default_rng(1), {}), "rrf"), 1.0)
     state = policy.save()
     monkeypatch.undo()
-    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 3'):
+    with pytest.raises(PolicyError, match=r'"layout": 0.* is damaged, or not of .*"layout": 4'):
         Adaptive().load(state)
 
 
@@ -637,8 +640,32 @@ def test_a_price_that_is_subtracted_changes_the_arm_at_once() -> None:
     policy = play(Adaptive(dims=4), 300, lambda _: promised(0), promised).policy
     seen = context(np.random.default_rng(4), promised(0))
     free, priced = (policy.penalise(seen, ARMS, np.array([fee, 0.0, 0.0])) for fee in (0.0, 0.5))
-    assert free.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=1e-5)
-    assert priced.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=1e-5)
+    assert free.tolist() == pytest.approx([1.0, 0.0, 0.0], abs=5e-3)
+    assert priced.tolist() == pytest.approx([0.0, 1.0, 0.0], abs=5e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_that_mislead_are_left_within_thirty_ratings_and_not_by_one_of_them(seed: int) -> None:
+    """Each question has another right arm, and the scores say the opposite."""
+    policy, rng = Adaptive(dims=4), np.random.default_rng(seed)
+
+    def ask() -> tuple[Context, Array]:
+        right = rng.permutation([0.8, 0.4, 0.1])
+        return context(rng, dict(zip(ARMS, (0.9 - right).tolist(), strict=True))), right
+
+    others = [ask() for _ in range(40)]
+    before = np.array([policy.probabilities(seen, ARMS) for seen, _ in others])
+    favoured = [int(right.argmin()) for _, right in others]
+    assert before[range(40), favoured].mean() > 0.8
+    jumps = []
+    for _ in range(30):
+        seen, right = ask()
+        arm = int(rng.choice(3, p=compute_served_distribution(policy, seen, ARMS, FLOOR)))
+        policy.learn(decision(seen, ARMS[arm]), float(rng.random() < right[arm]))
+        apart, before = moved(policy, [seen for seen, _ in others], before)
+        jumps.append(apart)
+    assert before[range(40), favoured].mean() < 0.5
+    assert max(jumps) < 0.6
 
 
 def moved(policy: Adaptive, others: list[Context], before: Array) -> tuple[float, Array]:
