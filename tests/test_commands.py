@@ -88,6 +88,7 @@ QUESTIONS = ("examples/questions.jsonl", "examples/stdlib_questions.jsonl")
 LESS = (
     ("arms/corpus/stdlib.py", "sorted(sys.stdlib_module_names)", repr(MODULES)),
     ("serve_config.yaml", "questions: 1000", "questions: 200"),
+    ("serve_config.yaml", "passages: 2000", "passages: 50"),
 )
 """Files of the copy, each with a text that says how much there is to do, and one that says less."""
 

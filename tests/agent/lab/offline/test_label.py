@@ -62,13 +62,13 @@ def queries(tmp_path: Path) -> Path:
 def labelled(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
-    settings = Labelling.model_validate({"config": config, "output": tmp_path / "labels", **fields})
+    settings = Labelling.model_validate(
+        {"config": config, "output": tmp_path / "labels", "workers": 1, **fields}
+    )
     label_questions(settings, Console(file=output, width=100), lambda *_: None)
     return output.getvalue()
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_every_action_answers_every_question(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = labelled(tmp_path, config, queries=queries)
     outcomes = read_outcomes(tmp_path / "labels")
@@ -95,8 +95,6 @@ def test_every_action_answers_every_question(tmp_path: Path, config: AppConfig, 
         labelled(tmp_path, config, queries=queries, form="direct")
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_failures_are_counted_by_arm_and_measure(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     away = {"kind": "tests.arms.lab.jobs.test_score_job:Away"}
     extra = {"away": away, "b": {"kind": "bm25"}, "both": {"kind": "rrf", "params": {"arms": ["b", "away"]}}}
@@ -121,8 +119,6 @@ def test_failures_are_counted_by_arm_and_measure(tmp_path: Path, config: AppConf
     assert f"to retry, delete {tmp_path / 'labels'} and label again" in said
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = labelled(
         tmp_path,
@@ -210,7 +206,7 @@ def test_one_process_asks_a_model_on_a_gpu_unless_more_are_asked_for(
     monkeypatch.setattr("armwise.agent.lab.offline.label.label", label)
     given = parse({**config.model_dump(mode="json"), "llm": llm})
     with pytest.raises(JobError, match="enough"):
-        labelled(tmp_path, given, queries=queries, **fields)
+        labelled(tmp_path, given, queries=queries, **{"workers": None, **fields})
     assert asked == [workers]
 
 

@@ -81,14 +81,12 @@ def queries(tmp_path: Path) -> Path:
 def scored(tmp_path: Path, config: AppConfig, **fields: Any) -> str:
     """Run, and return what was printed."""
     output = StringIO()
-    fast = {"timed": 0} if "queries" in fields else {}
+    fast = {"timed": 0, "workers": 1} if "queries" in fields else {}
     settings = Scoring.model_validate({"config": config, "output": tmp_path / "scores", **fast, **fields})
     score_arms(settings, Console(file=output, width=120), lambda *_: None)
     return output.getvalue()
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_configured_arms_are_scored_on_the_corpus(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     said = scored(tmp_path, config, queries=queries, measure="R@3")
     matrix = read_matrix(tmp_path / "scores")
@@ -100,8 +98,6 @@ def test_configured_arms_are_scored_on_the_corpus(tmp_path: Path, config: AppCon
     assert "(11 of them before)" in scored(tmp_path, config, queries=queries, measure="R@3")
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_a_pool_is_scored_by_answers_of_the_model(tmp_path: Path, config: AppConfig, queries: Path) -> None:
     away = {"kind": "tests.arms.lab.jobs.test_score_job:Away"}
     pool = {"discounted": None, "vendi": None, "graph": None, "extra": {"away": away, "b": {"kind": "bm25"}}}
@@ -192,8 +188,6 @@ def test_a_cost_that_one_label_lacks_is_no_cost_of_the_arms(tmp_path: Path, conf
     assert read_matrix(tmp_path / "scores").table.costs == {"steps": {"bm25": 2.0, "none": 2.0}}
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) -> None:
     (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
     scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure="judge")
@@ -358,8 +352,6 @@ def several(tmp_path: Path) -> AppConfig:
     )
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_arms_over_several_corpora_are_scored_by_the_names_of_their_passages(tmp_path: Path) -> None:
     config = several(tmp_path)
     rows = [

@@ -554,11 +554,11 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(corpus: Corpus, tmp_path
         label(replace(job, seed=1), tmp_path / "labels")
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_a_score_that_does_not_apply_is_not_missing(corpus: Corpus, tmp_path: Path) -> None:
     known = (replace(QUESTIONS[0], answers=()), *QUESTIONS[1:])
-    report = label(make_job(corpus, tmp_path, questions=known, arms=("none",)), tmp_path / "labels")
+    report = label(
+        make_job(corpus, tmp_path, questions=known, arms=("none",)), tmp_path / "labels", workers=1
+    )
     assert {name: missing.count for name, missing in report.unscored.items()} == {
         "em": 0,
         "f1": 0,
@@ -566,11 +566,9 @@ def test_a_score_that_does_not_apply_is_not_missing(corpus: Corpus, tmp_path: Pa
     }
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_what_is_missing_is_counted(corpus: Corpus, tmp_path: Path) -> None:
     job = replace(diary_job(corpus, tmp_path), of_passages=(by_passages(recall, 3), by_judge(99)))
-    report = label(job, tmp_path / "labels")
+    report = label(job, tmp_path / "labels", workers=1)
     assert report.resumed == 0
     outcomes = report.outcomes
     assert outcomes.arms == (*ARMS, "diary")

@@ -79,8 +79,6 @@ def test_what_an_arm_searches_and_costs_is_a_fact_of_a_job(corpus: Corpus, tmp_p
     assert replace(job, backbones=elsewhere).facts() == job.facts(), "where a backbone serves is none"
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_a_matrix_has_the_dollars_of_searches(corpus: Corpus, tmp_path: Path) -> None:
     specs = {
         "away": ArmSpec(kind=f"{HERE}:Away", usd=4.0),
@@ -90,14 +88,14 @@ def test_a_matrix_has_the_dollars_of_searches(corpus: Corpus, tmp_path: Path) ->
         "none": SPECS["none"],
     }
     job = make_job(corpus, tmp_path / "indexes", specs=specs, timed=0)
-    score(job, tmp_path / "scores")
+    score(job, tmp_path / "scores", workers=1)
     matrix = read_matrix(tmp_path / "scores")
     assert matrix.arms == tuple(specs)
     assert matrix.costs("usd").tolist() == [4.0, 0.5, 2.0, 0.5, 0.0], (
         "away: as expected; drawn: where it found"
     )
     free = replace(job, specs={"none": SPECS["none"]})
-    score(free, tmp_path / "free")
+    score(free, tmp_path / "free", workers=1)
     assert "usd" not in read_matrix(tmp_path / "free").table.costs
 
 
@@ -142,8 +140,6 @@ def test_the_matrix_is_that_of_every_arm_searched_by_itself(
         score(replace(job, seed=1), tmp_path / "scores")
 
 
-@pytest.mark.usefixtures("cluster")
-@pytest.mark.slow
 def test_an_interrupted_job_does_nothing_again(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,23 +159,23 @@ def test_an_interrupted_job_does_nothing_again(
         return {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in blocks.glob("*.block")}
 
     with pytest.raises(StoppedError):
-        score(job, output, progress=stop_after_two)
+        score(job, output, workers=1, progress=stop_after_two)
     first = files()
     assert sorted(first) == ["000000.block", "000001.block"]
     with pytest.raises(JobError, match=r"scores\.blocks was made with seed '0', .*seed '7'"):
-        score(replace(job, seed=7), output)
+        score(replace(job, seed=7), output, workers=1)
 
     with monkeypatch.context() as broken:
         broken.setattr(score_job, "write_matrix", stop)
         with pytest.raises(StoppedError):
-            score(job, output)  # stopped when all is scored and timed
+            score(job, output, workers=1)  # stopped when all is scored and timed
     second = files()
     assert len(second) == 5
     assert {name: second[name] for name in first} == first, "what was finished is not written again"
     timed = Diary.asked(tmp_path)
 
     told: list[str] = []
-    report = score(job, output, progress=lambda what, *_: told.append(what))
+    report = score(job, output, workers=1, progress=lambda what, *_: told.append(what))
     assert not {"scoring questions", "timing arms"}.intersection(told)
     assert Diary.asked(tmp_path) == timed
     assert (report.n_questions, report.resumed) == (5, 5)
@@ -191,8 +187,6 @@ def test_an_interrupted_job_does_nothing_again(
     assert not blocks.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
 def test_questions_that_no_arm_answers_are_kept_as_unknown(corpus: Corpus, tmp_path: Path) -> None:
     job = make_job(
         corpus,
@@ -202,7 +196,7 @@ def test_questions_that_no_arm_answers_are_kept_as_unknown(corpus: Corpus, tmp_p
         timed=0,
         questions=QUESTIONS[:3],
     )
-    report = score(job, tmp_path / "scores")  # its last block is the one without a score
+    report = score(job, tmp_path / "scores", workers=1)  # its last block is the one without a score
     assert report.unknown == {"drawn": 1}
     assert np.isnan(read_matrix(tmp_path / "scores").scores).tolist() == [[False, False, True]]
 
