@@ -118,6 +118,7 @@ ELSEWHERE = {
     "load": SERVICE,
     "log_parts": "a service that runs",
     "ltrr": QA,
+    "made_questions": QA,
     "mba_rag": OTHERS,
     "memory": SERVICE,
     "model_routing": OTHERS,

@@ -3,10 +3,11 @@
     expected reward of an arm = scores of a router, levelled and weighed + its own regression on the question
 
 What all arms have in common is one small regression: how far the scores promise too much or too little, and
-what a difference of two scores is worth. What an arm costs is known after its first answer: it is the mean of
-what its rewards lost to costs, and is subtracted from what they would be without it. Scores of a router have
-it already. What is left of a reward is for the regression of its arm, whose penalties grow from the intercept
-to the form of a question and its embedding, and shrink where rewards are less noisy, so that the prior
+what a difference of two scores is worth. The less certain that worth is, the less the scores decide, so those
+that mislead are left by degrees. What an arm costs is known after its first answer: it is the mean of what
+its rewards lost to costs, and is subtracted from what they would be without it. Scores of a router have it
+already. What is left of a reward is for the regression of its arm, whose penalties grow from the intercept to
+the form of a question and its embedding, and shrink where rewards are less noisy, so that the prior
 uncertainty of a weight stays the same.
 
 When an arm's rewards have changed (`armwise.agent.policies.change_detector`), everything except the latest

@@ -34,10 +34,10 @@ class Calibrated(Parametrised[CalibratedParameters]):
     """Turns another router's scores into expected utilities, with an offset per arm and one slope.
 
     The slope is the least-squares one, with an offset for each arm, over out-of-fold scores: it measures how
-    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the largest
-    share at which the best-scored arms earn as much on kinds that were left out of the fit as at any other,
-    but for one standard error. The offsets make the mean
-    score of an arm on the training questions its mean utility there.
+    reliable the scores are, and is 0 where they mislead. With `held_out: kinds` it is multiplied by the
+    largest share at which the best-scored arms earn as much on kinds that were left out of the fit as at any
+    other, but for one standard error. The offsets make the mean score of an arm on the training questions its
+    mean utility there.
 
     A router that compares arms with each other, such as a pairwise one, needs all arms in every request.
 

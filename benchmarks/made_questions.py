@@ -1,0 +1,230 @@
+"""How much do generated questions tell about real ones? Three sources and six corpora.
+
+    python benchmarks/made_questions.py FOLDER [--made 300 --made 1000 --made 3600] [--orders 3]
+
+The three sources are those of `serve_config.yaml`, whose 144 real questions ship with the examples. FOLDER
+holds `qa/`: real questions about six corpora, a sample of which is asked. In each world, questions are
+generated, every source is searched for them, and routers are fitted to what was found. `adaptive` starts from
+their scores.
+
+Cells are the share of its draws that go to the source with the gold passages, before it has learned anything,
+and the mean share of gold passages that it finds in its first questions, at most 300, while it learns.
+"""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import orjson
+import sources
+import typer
+from numpy.typing import NDArray
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from routing_data import json_lines
+from threadpoolctl import threadpool_limits
+
+from armwise.agent.cli.console import progress
+from armwise.agent.config import parse
+from armwise.agent.lab.offline import Synthesis, make_questions, read_questions
+from armwise.agent.lab.routers.cross_validation import folds, out_of_fold_scores
+from armwise.agent.policies import PolicySpec, build_policy, compute_served_distribution
+from armwise.agent.routers import RoutingDataset, build_router
+from armwise.agent.routers.catalog import RouterSpec
+from armwise.arms.base import Query
+from armwise.arms.corpus import CorpusSource, ingest_all
+from armwise.arms.lab.synthesis import job
+from armwise.arms.models import build_embedder
+from armwise.arms.profile import ProfileSpec, similarities
+from armwise.arms.retrievers import ArmSpec, Resources, build_arm, prepare, prepare_profiles, read_profiles
+
+ROOT = Path(__file__).parents[1]
+
+ASKED, FIRST = 1000, 300
+"""Real questions at most, and those during which the policy learns."""
+
+NEIGHBORS = {"kind": "ridge", "params": {"sees": "neighbors"}}
+
+CALIBRATED = "the same, calibrated"
+
+ROUTERS = {
+    "neighbors": (NEIGHBORS, False),
+    "neighbors and profiles": (NEIGHBORS, True),
+    CALIBRATED: ({"kind": "calibrated", "params": {"held_out": "kinds", "router": NEIGHBORS}}, True),
+}
+"""Routers, and whether they see the profiles; the last one is that of `serve_config.yaml`."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Real:
+    """Real questions.
+
+    Attributes:
+        texts: The questions.
+        gold: Ids of the passages that answer each.
+    """
+
+    texts: Sequence[str]
+    gold: Sequence[Sequence[str]]
+
+
+class World:
+    """Some corpora, an arm over each, and real questions.
+
+    Args:
+        corpora: What each corpus is read from.
+        fused: Whether an arm fuses search by words and by vectors; otherwise it searches by words.
+        passages: Passages in the profile of a source.
+        real: The real questions.
+        home: Where corpora and indexes go.
+    """
+
+    def __init__(
+        self, corpora: Mapping[str, str], *, fused: bool, passages: int, real: Real, home: Path
+    ) -> None:
+        self.names, self.corpora, self.home = tuple(corpora), corpora, home
+        corpus = ingest_all(
+            [CorpusSource(text, home / "corpora" / name, name) for name, text in corpora.items()]
+        )
+        specs: dict[str, ArmSpec] = {}
+        for name in corpora:
+            words, near = ArmSpec(kind="bm25", corpus=name), {"backbone": "minilm"}
+            if fused:
+                specs[f"{name}_words"] = words
+                specs[f"{name}_near"] = ArmSpec(kind="dense", corpus=name, params=near)
+                words = ArmSpec(kind="rrf", params={"arms": [f"{name}_words", f"{name}_near"]})
+            specs[name] = words
+        have = Resources(corpus, home / "indexes", {"minilm": sources.ENCODER}, specs)
+        profile = ProfileSpec(backbone="minilm", passages=passages)
+        with progress() as on_progress:
+            prepare(have, progress=on_progress)
+            prepare_profiles(self.names, profile, have, on_progress)
+        self.arms = [build_arm(name, have) for name in self.names]
+        self.profiles = read_profiles(self.names, profile, have)
+        self.embedder = build_embedder(sources.ENCODER)
+        self.real = self.ask(real.texts, real.gold)
+        self.right = np.array([self.names.index(gold[0].partition("/")[0]) for gold in real.gold])
+
+    def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> sources.Asked:
+        """Search every source for some questions."""
+        vectors = self.embedder.encode_queries(list(texts))
+        near = np.array([[*similarities(self.profiles, vector).values()] for vector in vectors])
+        recall = []
+        for text, vector, right in zip(track(texts, "searching"), vectors, gold, strict=True):
+            found = [arm.search(Query(text, {"minilm": vector}), sources.K).passages for arm in self.arms]
+            recall.append(
+                [len({one.id for one in passages} & {*right}) / len({*right}) for passages in found]
+            )
+        none = np.zeros(len(texts))
+        return sources.Asked(
+            tuple(texts), vectors, tuple(map(tuple, gold)), np.array(recall), near, none, none
+        )
+
+    def make(self, n: int, *, as_many: bool = True) -> sources.Asked:
+        """Generate questions, as many of each corpus or as it gives them, and search for them."""
+        document = {
+            "home": str(self.home / "home"),
+            "corpora": {name: {"source": text} for name, text in self.corpora.items()},
+            "arms": {name: {"kind": "bm25", "corpus": name} for name in self.names},
+            "llm": {"engine": "scripted"},
+            "policy": {"kind": "uniform"},
+            "reward": {"metrics": {"recall": {"range": [0, 1]}}},
+        }
+        output, each = self.home / f"made-{n}-{as_many}.jsonl", job.EACH
+        output.unlink(missing_ok=True)
+        job.EACH = each if as_many else n
+        try:
+            making = Synthesis(config=parse(document), output=output, questions=n)
+            make_questions(making, Console(quiet=True), lambda *_: None)
+        finally:
+            job.EACH = each
+        made = read_questions(output)
+        return self.ask([one.text for one in made], [one.gold_ids for one in made])
+
+    def learn_from_real(self) -> Floats:
+        """Return scores of the real questions by routers that are fitted to labels of other real ones."""
+        labels = RoutingDataset(sources.features_of(self.real, self.names, self.profiles), self.real.recall)
+        return out_of_fold_scores(
+            lambda: build_router(RouterSpec.model_validate(NEIGHBORS)), labels, folds(self.real.texts)
+        )
+
+    def measure(self, scores: Floats, orders: int) -> tuple[float, float]:
+        """Return the share of draws for the right source, and the recall while it is learned."""
+        contexts = sources.contexts_of(self.real, self.names, scores)
+        policy, least = (
+            build_policy(PolicySpec(kind="adaptive"), self.names),
+            sources.EXPLORATION / len(self.names),
+        )
+        drawn = np.array([compute_served_distribution(policy, one, self.names, least) for one in contexts])
+        spec = {"kind": "adaptive"}
+        learned = [
+            sources.play(spec, contexts, self.real.recall, self.names, seed)[:FIRST] for seed in range(orders)
+        ]
+        return float(drawn[np.arange(len(drawn)), self.right].mean()), float(np.mean(learned))
+
+
+def three(home: Path) -> World:
+    """Return the world of `serve_config.yaml`."""
+    corpora = {"library": "stdlib", "language": "language", "guides": str(ROOT / "docs" / "guide")}
+    rows = [orjson.loads(line) for line in (ROOT / "examples" / "questions.jsonl").read_bytes().splitlines()]
+    real = Real([row["question"] for row in rows], [row["gold_ids"] for row in rows])
+    return World(corpora, fused=True, passages=2000, real=real, home=home)
+
+
+def six(folder: Path, home: Path) -> World:
+    """Return the world of six corpora."""
+    names = sources.write_corpora(folder, home)
+    rows = [row for row in json_lines(folder / "qa" / "queries.jsonl.gz") if row["gold_ids"]]
+    drawn = np.random.default_rng(0).permutation(len(rows))[:ASKED]
+    real = Real([rows[row]["question"] for row in drawn], [rows[row]["gold_ids"] for row in drawn])
+    corpora = {name: str(home / f"{name}.jsonl") for name in names}
+    return World(corpora, fused=False, passages=700, real=real, home=home)
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="Holds `qa/`.")],
+    made: Annotated[list[int], typer.Option(min=60, help="Questions to generate.")] = [300, 1000, 3600],  # noqa: B006
+    orders: Annotated[int, typer.Option(min=1, help="Orders of the real questions.")] = 3,
+    keep: Annotated[Path | None, typer.Option(help="Where corpora and indexes are kept.")] = None,
+) -> None:
+    """Fit the routers, and print the table."""
+    threadpool_limits(1)  # matrices of a decision are small
+    home = keep or Path(tempfile.mkdtemp(prefix="made-"))
+    builders = {"three sources": three, "six corpora": partial(six, folder)}
+    labels = [(f"{n:,}", n, True, ROUTERS) for n in made]
+    unequal = f"{made[-1]:,}, as corpora give them"
+    labels.append((unequal, made[-1], False, {CALIBRATED: ROUTERS[CALIBRATED]}))
+    rows: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for title, build in builders.items():
+        (place := home / title).mkdir(parents=True, exist_ok=True)
+        world = build(place)
+        rows["none", "source profiles"] += world.measure(world.real.similarity, orders)
+        rows["none, but real labels", "neighbors and profiles"] += world.measure(
+            world.learn_from_real(), orders
+        )
+        for of, n, as_many, routers in labels:
+            generated = world.make(n, as_many=as_many)
+            for name, (spec, profiles) in routers.items():
+                router = sources.fit(spec, generated, world, with_profiles=profiles)
+                scores = router.scores(sources.features_of(world.real, world.names))
+                rows[of, name] += world.measure(scores, orders)
+    table = Table("generated questions", "a router sees", box=MARKDOWN)
+    for title in builders:
+        table.add_column(f"{title}: right")
+        table.add_column("found")
+    for row, cells in rows.items():
+        table.add_row(*row, *(f"{value:.3f}" for value in cells))
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
