@@ -536,6 +536,14 @@ def test_after_a_restart_rewards_of_before_count_a_quarter(
     assert abs(change.since - (len(rows) - 260)) <= 2, "it dates the change"
     reference.restart(restart.kept, change.since)
     np.testing.assert_allclose(found, reference.posterior(seen, arms), atol=1e-9)
+    before = reference.factor
+    for _ in range(150):
+        one, reward = embedded(rng, scores), 0.5 + 0.02 * float(rng.random())
+        policy.learn(decision(one, "dense"), reward)
+        reference.learn(one, "dense", reward)
+    assert policy.restarts == (restart,)
+    assert reference.factor < before, "penalties follow the noise again"
+    np.testing.assert_allclose(policy.posterior(seen, arms), reference.posterior(seen, arms), atol=1e-9)
 
 
 @pytest.mark.parametrize("later", [0, 15])
