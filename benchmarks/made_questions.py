@@ -8,7 +8,8 @@ generated, every source is searched for them, and routers are fitted to what was
 their scores.
 
 Cells are the share of its draws that go to the source with the gold passages, before it has learned anything,
-and the mean share of gold passages that it finds in its first questions, at most 300, while it learns.
+and the mean share of gold passages that it finds in its first questions, at most 300, while it learns. The
+row of inverted scores says what a router costs that misleads.
 """
 
 import tempfile
@@ -217,6 +218,9 @@ def main(
                 router = sources.fit(spec, generated, world, with_profiles=profiles)
                 scores = router.scores(sources.features_of(world.real, world.names))
                 rows[of, name] += world.measure(scores, orders)
+                if (of, name) == (labels[-2][0], CALIBRATED):
+                    inverted = 2.0 * scores.mean(axis=1, keepdims=True) - scores
+                    rows["the same, with inverted scores", name] += world.measure(inverted, orders)
     table = Table("generated questions", "a router sees", box=MARKDOWN)
     for title in builders:
         table.add_column(f"{title}: right")
