@@ -101,7 +101,7 @@ def _best_share(differences: Floats, utility: Floats) -> float:
     """
     is_known = ~np.isnan(differences).any(axis=1)
     scores, utility = differences[is_known], utility[is_known]
-    if not len(scores):
+    if not ((~np.isnan(utility)).sum(axis=1) > 1).any():
         return 0.0
     scores = scores - scores.mean(axis=0)
     means = np.nan_to_num(np.nanmean(utility, axis=0), nan=-np.inf)

@@ -172,6 +172,14 @@ def test_differences_that_hold_for_other_kinds_are_kept_in_full(apart: float, no
     assert by_kind.slope == pytest.approx(by_question.slope, rel=0.3)
 
 
+def test_where_no_question_compares_arms_no_difference_is_kept() -> None:
+    labels = two_kinds(1.0)
+    labels.utility[::2, 0], labels.utility[1::2, 1] = np.nan, np.nan
+    alone = RoutingDataset(labels.features, labels.utility, is_choice=False)
+    by_features = {"kind": "ridge", "params": {"sees": "features"}}
+    assert build_calibrated(held_out="kinds", router=by_features).fit(alone).slope == 0.0
+
+
 @given(
     arrays(np.float64, (12, 3), elements=st.integers(-2, 2).map(float)), st.integers(2, 6), st.integers(0, 9)
 )
