@@ -115,8 +115,8 @@ class Adaptive:
 
     Args:
         alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
-            draws the arm with the highest predicted reward, but for doubts about a router's scores. For arms
-            without a router score, alpha starts at 1 and falls to this value as rewards arrive.
+            draws the arm with the highest predicted reward. For arms without a router score, alpha starts at
+            1 and falls to this value as rewards arrive. Doubt of a router's scores counts whatever alpha is.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
             policy uses the question's similarity to the arm's source. If None, it expects the same reward
