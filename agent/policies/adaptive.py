@@ -221,7 +221,8 @@ class Adaptive:
             prior = self._build_prior(model, context, arms, rows)
             mean, variance = model.expect(rows, x, prior)
             mean -= self._find_costs(model, rows, prior)
-            wide = WIDE_SCORED if prior.v[0, OF_SCORED] and not self._restarts else WIDE
+            is_scored = bool(prior.v[0, OF_SCORED])
+            wide = WIDE_SCORED if is_scored and not self._restarts else WIDE
             since = self._restarts[-1].reward if self._restarts else 0
             early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
             early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
@@ -231,9 +232,9 @@ class Adaptive:
             if (baseline := self._settings["baseline"]) in arms:
                 at = arms.index(baseline)
                 apart = np.sqrt(variance + variance[at] + model.variance_in_common(prior.v - prior.v[at]))
-            differences = np.zeros_like(prior.v)
-            differences[:, DIFFERENCE] = prior.v[:, DIFFERENCE] - prior.v[:, DIFFERENCE].mean()
-            variance = narrow * variance + DOUBT * model.variance_in_common(differences)
+            variance = narrow * variance
+            if is_scored:
+                variance += DOUBT * model.variance_in_common(prior.v - prior.v.mean(axis=0))
             return mean, np.sqrt(variance), risen, model.deviation, apart
 
     def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:

@@ -119,11 +119,6 @@ def choose_best(scores: Floats, utility: Floats) -> Floats:
     return np.asarray(utility[compared, chosen[compared]])
 
 
-def worth(scores: Floats, utility: Floats) -> float:
-    """Return the sum of what `choose_best` returns."""
-    return float(choose_best(scores, utility).sum())
-
-
 def best_candidate(n_candidates: int, fit_and_score: FitAndScore, labels: RoutingDataset) -> int:
     """Return the candidate with the highest utility on held-out questions; of ties, the first.
 
@@ -137,5 +132,6 @@ def best_candidate(n_candidates: int, fit_and_score: FitAndScore, labels: Routin
     """
     earned = np.zeros(n_candidates)
     for training, held_out in folds(labels.features.texts):
-        earned += [worth(scores, labels.utility[held_out]) for scores in fit_and_score(training, held_out)]
+        candidates = fit_and_score(training, held_out)
+        earned += [choose_best(scores, labels.utility[held_out]).sum() for scores in candidates]
     return int(earned.argmax())

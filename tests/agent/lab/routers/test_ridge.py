@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 from sklearn.svm import LinearSVC, LinearSVR
 
 from armwise.agent.lab.routers import ridge
-from armwise.agent.lab.routers.cross_validation import best_candidate, folds, worth
+from armwise.agent.lab.routers.cross_validation import best_candidate, choose_best, folds
 from armwise.agent.lab.routers.preprocessing import Preparation
 from armwise.agent.lab.routers.ridge import RidgeRouter, solve
 from armwise.agent.lab.routers.svm import PointwiseSVM, rank
@@ -169,7 +169,8 @@ def test_folds_hold_out_each_text_once(texts: list[str], n: int, seed: int) -> N
 
 def test_what_is_not_known_is_not_asked() -> None:
     utility = np.array([[np.nan, 1.0, 2.0], [np.nan, np.nan, 9.0], [3.0, 4.0, np.nan]])
-    assert worth(np.array([[9.0, 5.0, 4.0], [1.0, 1.0, 1.0], [1.0, 0.0, 7.0]]), utility) == 1.0 + 3.0
+    scores = np.array([[9.0, 5.0, 4.0], [1.0, 1.0, 1.0], [1.0, 0.0, 7.0]])
+    assert choose_best(scores, utility).sum() == 1.0 + 3.0
 
 
 def test_of_candidates_that_earn_the_same_the_first_is_chosen() -> None:
