@@ -15,10 +15,9 @@ row of inverted scores says what a router costs that misleads.
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
@@ -33,8 +32,6 @@ from routing_data import json_lines
 from threadpoolctl import threadpool_limits
 
 from armwise.agent.cli.console import progress
-from armwise.agent.config import parse
-from armwise.agent.lab.offline import Synthesis, make_questions, read_questions
 from armwise.agent.lab.routers.cross_validation import folds, out_of_fold_scores
 from armwise.agent.policies import PolicySpec, build_policy, compute_served_distribution
 from armwise.agent.routers import RoutingDataset, build_router
@@ -65,19 +62,6 @@ ROUTERS = {
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Real:
-    """Real questions.
-
-    Attributes:
-        texts: The questions.
-        gold: Ids of the passages that answer each.
-    """
-
-    texts: Sequence[str]
-    gold: Sequence[Sequence[str]]
-
-
 class World:
     """Some corpora, an arm over each, and real questions.
 
@@ -85,12 +69,18 @@ class World:
         corpora: What each corpus is read from.
         fused: Whether an arm fuses search by words and by vectors; otherwise it searches by words.
         passages: Passages in the profile of a source.
-        real: The real questions.
+        real: The real questions, with `question` and `gold_ids`.
         home: Where corpora and indexes go.
     """
 
     def __init__(
-        self, corpora: Mapping[str, str], *, fused: bool, passages: int, real: Real, home: Path
+        self,
+        corpora: Mapping[str, str],
+        *,
+        fused: bool,
+        passages: int,
+        real: Sequence[Mapping[str, Any]],
+        home: Path,
     ) -> None:
         self.names, self.corpora, self.home = tuple(corpora), corpora, home
         corpus = ingest_all(
@@ -112,8 +102,8 @@ class World:
         self.arms = [build_arm(name, have) for name in self.names]
         self.profiles = read_profiles(self.names, profile, have)
         self.embedder = build_embedder(sources.ENCODER)
-        self.real = self.ask(real.texts, real.gold)
-        self.right = np.array([self.names.index(gold[0].partition("/")[0]) for gold in real.gold])
+        self.real = self.ask([row["question"] for row in real], [row["gold_ids"] for row in real])
+        self.right = np.array([self.names.index(gold[0].partition("/")[0]) for gold in self.real.gold])
 
     def ask(self, texts: Sequence[str], gold: Sequence[Sequence[str]]) -> sources.Asked:
         """Search every source for some questions."""
@@ -122,9 +112,7 @@ class World:
         recall = []
         for text, vector, right in zip(track(texts, "searching"), vectors, gold, strict=True):
             found = [arm.search(Query(text, {"minilm": vector}), sources.K).passages for arm in self.arms]
-            recall.append(
-                [len({one.id for one in passages} & {*right}) / len({*right}) for passages in found]
-            )
+            recall.append([sources.share_of_gold(passages, right) for passages in found])
         none = np.zeros(len(texts))
         return sources.Asked(
             tuple(texts), vectors, tuple(map(tuple, gold)), np.array(recall), near, none, none
@@ -132,23 +120,11 @@ class World:
 
     def make(self, n: int, *, as_many: bool = True) -> sources.Asked:
         """Generate questions, as many of each corpus or as it gives them, and search for them."""
-        document = {
-            "home": str(self.home / "home"),
-            "corpora": {name: {"source": text} for name, text in self.corpora.items()},
-            "arms": {name: {"kind": "bm25", "corpus": name} for name in self.names},
-            "llm": {"engine": "scripted"},
-            "policy": {"kind": "uniform"},
-            "reward": {"metrics": {"recall": {"range": [0, 1]}}},
-        }
-        output, each = self.home / f"made-{n}-{as_many}.jsonl", job.EACH
-        output.unlink(missing_ok=True)
-        job.EACH = each if as_many else n
+        each, job.EACH = job.EACH, job.EACH if as_many else n
         try:
-            making = Synthesis(config=parse(document), output=output, questions=n)
-            make_questions(making, Console(quiet=True), lambda *_: None)
+            made = sources.generate(self.corpora, self.home, n, lambda *_: None)
         finally:
             job.EACH = each
-        made = read_questions(output)
         return self.ask([one.text for one in made], [one.gold_ids for one in made])
 
     def learn_from_real(self) -> Floats:
@@ -161,14 +137,11 @@ class World:
     def measure(self, scores: Floats, orders: int) -> tuple[float, float]:
         """Return the share of draws for the right source, and the recall while it is learned."""
         contexts = sources.contexts_of(self.real, self.names, scores)
-        policy, least = (
-            build_policy(PolicySpec(kind="adaptive"), self.names),
-            sources.EXPLORATION / len(self.names),
-        )
+        spec, least = {"kind": "adaptive"}, sources.EXPLORATION / len(self.names)
+        policy = build_policy(PolicySpec.model_validate(spec), self.names)
         drawn = np.array([compute_served_distribution(policy, one, self.names, least) for one in contexts])
-        spec = {"kind": "adaptive"}
         learned = [
-            sources.play(spec, contexts, self.real.recall, self.names, seed)[:FIRST] for seed in range(orders)
+            sources.play(spec, contexts, self.real.recall, self.names, seed, FIRST) for seed in range(orders)
         ]
         return float(drawn[np.arange(len(drawn)), self.right].mean()), float(np.mean(learned))
 
@@ -176,8 +149,8 @@ class World:
 def three(home: Path) -> World:
     """Return the world of `serve_config.yaml`."""
     corpora = {"library": "stdlib", "language": "language", "guides": str(ROOT / "docs" / "guide")}
-    rows = [orjson.loads(line) for line in (ROOT / "examples" / "questions.jsonl").read_bytes().splitlines()]
-    real = Real([row["question"] for row in rows], [row["gold_ids"] for row in rows])
+    lines = (ROOT / "examples" / "questions.jsonl").read_bytes().splitlines()
+    real = [orjson.loads(line) for line in lines]
     return World(corpora, fused=True, passages=2000, real=real, home=home)
 
 
@@ -186,7 +159,7 @@ def six(folder: Path, home: Path) -> World:
     names = sources.write_corpora(folder, home)
     rows = [row for row in json_lines(folder / "qa" / "queries.jsonl.gz") if row["gold_ids"]]
     drawn = np.random.default_rng(0).permutation(len(rows))[:ASKED]
-    real = Real([rows[row]["question"] for row in drawn], [rows[row]["gold_ids"] for row in drawn])
+    real = [rows[row] for row in drawn]
     corpora = {name: str(home / f"{name}.jsonl") for name in names}
     return World(corpora, fused=False, passages=700, real=real, home=home)
 
@@ -202,7 +175,7 @@ def main(
     home = keep or Path(tempfile.mkdtemp(prefix="made-"))
     builders = {"three sources": three, "six corpora": partial(six, folder)}
     labels = [(f"{n:,}", n, True, ROUTERS) for n in made]
-    unequal = f"{made[-1]:,}, as corpora give them"
+    most, unequal = f"{made[-1]:,}", f"{made[-1]:,}, as corpora give them"
     labels.append((unequal, made[-1], False, {CALIBRATED: ROUTERS[CALIBRATED]}))
     rows: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for title, build in builders.items():
@@ -218,7 +191,7 @@ def main(
                 router = sources.fit(spec, generated, world, with_profiles=profiles)
                 scores = router.scores(sources.features_of(world.real, world.names))
                 rows[of, name] += world.measure(scores, orders)
-                if (of, name) == (labels[-2][0], CALIBRATED):
+                if (of, name) == (most, CALIBRATED):
                     inverted = 2.0 * scores.mean(axis=1, keepdims=True) - scores
                     rows["the same, with inverted scores", name] += world.measure(inverted, orders)
     table = Table("generated questions", "a router sees", box=MARKDOWN)

@@ -44,10 +44,11 @@ from armwise.agent.routers import Router, RoutingDataset, build_router
 from armwise.agent.routers import features as router_features
 from armwise.agent.routers.catalog import RouterSpec
 from armwise.agent.routers.dataset import Features
-from armwise.arms.base import Query
+from armwise.arms.base import Progress, Query
 from armwise.arms.corpus import CorpusSource, ingest_all
 from armwise.arms.models import Backbone, build_embedder
 from armwise.arms.profile import NO_PROFILES, Profile, ProfileSpec, similarities
+from armwise.arms.questions import Question
 from armwise.arms.retrievers import ArmSpec, Resources, build_arm, catalog, fuse, prepare, read_profiles
 from armwise.feedback.events import Context, Decision
 
@@ -176,9 +177,9 @@ class Sources:
         for text, right in zip(track(texts, what), gold, strict=True):
             query = Query(text)
             rankings = [arm.search(query, K).passages for arm in self.arms]
-            recall.append([_share(passages, right) for passages in rankings])
-            fused.append(_share(fuse(rankings)[:K], right))
-            merged.append(_share(self.merged.search(query, K).passages, right))
+            recall.append([share_of_gold(passages, right) for passages in rankings])
+            fused.append(share_of_gold(fuse(rankings)[:K], right))
+            merged.append(share_of_gold(self.merged.search(query, K).passages, right))
         ids = tuple(map(tuple, gold))
         return Asked(tuple(texts), vectors, ids, np.array(recall), near, np.array(fused), np.array(merged))
 
@@ -196,31 +197,45 @@ class Sources:
             result = self.several[name].search(
                 Query(text, {"minilm": asked.vectors[row]}, expected=expected), K
             )
-            recalls.append(_share(result.passages, asked.gold[row]))
+            recalls.append(share_of_gold(result.passages, asked.gold[row]))
             steps.append(len(result.stages))
         return np.array(recalls), float(np.mean(steps))
 
     def made(self, n: int) -> Asked:
         """Make questions from the passages, and search everywhere for them."""
-        document = {
-            "home": str(self.home / "home"),
-            "corpora": {name: {"source": str(self.home / f"{name}.jsonl")} for name in self.names},
-            "arms": {name: {"kind": "bm25", "corpus": name} for name in self.names},
-            "llm": {"engine": "scripted"},
-            "policy": {"kind": "uniform"},
-            "reward": {"metrics": {"recall": {"range": [0, 1]}}},
-        }
-        output = self.home / "made.jsonl"
-        output.unlink(missing_ok=True)
-        making = Synthesis(config=parse(document), output=output, questions=n)
+        corpora = {name: str(self.home / f"{name}.jsonl") for name in self.names}
         with progress() as on_progress:
-            make_questions(making, Console(quiet=True), on_progress)
-        questions = read_questions(output)
+            questions = generate(corpora, self.home, n, on_progress)
         print("made of", dict(Counter(q.gold_ids[0].partition("/")[0] for q in questions)))
         return self.ask([q.text for q in questions], [q.gold_ids for q in questions], "made questions")
 
 
-def _share(passages: Sequence[Any], gold: Sequence[str]) -> float:
+def generate(corpora: Mapping[str, str], home: Path, n: int, on_progress: Progress) -> Sequence[Question]:
+    """Make questions by rules from the passages of some corpora.
+
+    Args:
+        corpora: What each corpus is read from.
+        home: Where corpora and questions go.
+        n: Number of questions.
+        on_progress: Called with the progress.
+    """
+    document = {
+        "home": str(home / "home"),
+        "corpora": {name: {"source": text} for name, text in corpora.items()},
+        "arms": {name: {"kind": "bm25", "corpus": name} for name in corpora},
+        "llm": {"engine": "scripted"},
+        "policy": {"kind": "uniform"},
+        "reward": {"metrics": {"recall": {"range": [0, 1]}}},
+    }
+    output = home / "made.jsonl"
+    output.unlink(missing_ok=True)
+    making = Synthesis(config=parse(document), output=output, questions=n)
+    make_questions(making, Console(quiet=True), on_progress)
+    return read_questions(output)
+
+
+def share_of_gold(passages: Sequence[Any], gold: Sequence[str]) -> float:
+    """Return the share of the gold passages that were found."""
     return len({passage.id for passage in passages} & {*gold}) / len({*gold})
 
 
@@ -252,13 +267,18 @@ def contexts_of(asked: Asked, names: tuple[str, ...], scores: Floats | None) -> 
 
 
 def play(
-    spec: Mapping[str, Any], contexts: Sequence[Context], recall: Floats, names: tuple[str, ...], seed: int
+    spec: Mapping[str, Any],
+    contexts: Sequence[Context],
+    recall: Floats,
+    names: tuple[str, ...],
+    seed: int,
+    first: int | None = None,
 ) -> Floats:
-    """Return the expected reward of each question, in one order, shape (n,)."""
+    """Return the expected reward of each question, or of the first ones, in one order, shape (n,)."""
     policy = build_policy(PolicySpec.model_validate(spec), names)
-    order = np.random.default_rng(seed).permutation(len(contexts))
-    draws = np.random.default_rng([seed, 1]).random(len(contexts))
-    expected = np.empty(len(contexts))
+    order = np.random.default_rng(seed).permutation(len(contexts))[:first]
+    draws = np.random.default_rng([seed, 1]).random(len(order))
+    expected = np.empty(len(order))
     for turn, row in enumerate(order):
         p = compute_served_distribution(policy, contexts[row], names, EXPLORATION / len(names))
         drawn = choose(p, float(draws[turn]))
