@@ -75,6 +75,9 @@ PRIOR = 0.5
 NEWCOMER = 0.2
 """By how much an arm without a score is expected to be better than the best score, in standard deviations."""
 
+FEW = 4
+"""Arms below which a power of `alpha` counts: trying one of few costs little, and never trying it costs much."""
+
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
 
@@ -116,7 +119,8 @@ class Adaptive:
     Args:
         alpha: How much uncertainty counts. With 1, the policy explores as Thompson sampling does. With 0, it
             draws the arm with the highest predicted reward. For arms without a router score, alpha starts at
-            1 and falls to this value as rewards arrive. Doubt of a router's scores counts whatever alpha is.
+            1 and falls to this value as rewards arrive; if there are two, to its square root, and if there
+            are three, to its power of 3/4. Doubt of a router's scores counts whatever alpha is.
         dims: Number of columns that the question's named features are hashed into. 0 leaves them out.
         prior_feature: Arm feature to use as expected reward, such as a router's score. If no arm has it, the
             policy uses the question's similarity to the arm's source. If None, it expects the same reward
@@ -224,7 +228,8 @@ class Adaptive:
             is_scored = bool(prior.v[0, OF_SCORED])
             wide = WIDE_SCORED if is_scored and not self._restarts else WIDE
             since = self._restarts[-1].reward if self._restarts else 0
-            early, least = EARLY / (EARLY + self._rewards - since), self._settings["alpha"] ** 2
+            early = EARLY / (EARLY + self._rewards - since)
+            least = self._settings["alpha"] ** (2.0 if is_scored else 2.0 * min(len(arms) / FEW, 1.0))
             early_of_arm = EARLY_OF_ARM / (EARLY_OF_ARM + model.drawn[rows])
             narrow = least + max(wide - least, 0.0) * np.maximum(early, early_of_arm)
             risen = np.maximum(model.rise[rows] - NOTICE, 0.0)

@@ -119,7 +119,8 @@ class Reference:
         wide = 0.25 if vs[0, 1] and not self.restarted else 1.0
         drawn = [row[0] for row in self.rows]
         early = [max(10.0 / (10.0 + self.since), 1.0 / (1.0 + drawn.count(arm))) for arm in arms]
-        width = self.alpha**2 + (wide - self.alpha**2) * np.array(early)
+        alpha = self.alpha ** (1.0 if vs[0, 1] else {2: 0.5, 3: 0.75}.get(len(arms), 1.0))
+        width = alpha**2 + (wide - alpha**2) * np.array(early)
         means, variances = np.array(found).T
         return means, np.sqrt(width * variances + doubt)
 
@@ -158,7 +159,7 @@ def test_means_and_deviations_are_those_of_regressions_that_are_solved_at_once(
     for i in range(90):
         scores = {"bm25": float(rng.random()), "dense": float(rng.random())}
         seen = embedded(rng, scores if i % 3 else {"dense": scores["dense"]} if i % 2 else {})
-        for arms in (ARMS, ("rrf", "bm25"), ("new", "dense")):
+        for arms in (ARMS, ("rrf", "bm25"), ("new", "dense"), (*ARMS, "new"), (*ARMS, "new", "newer")):
             for found, right in zip(
                 policy.posterior(seen, arms), reference.posterior(seen, arms), strict=True
             ):
@@ -806,10 +807,11 @@ def test_an_arm_is_drawn_by_its_whole_uncertainty_until_it_has_rewards_of_its_ow
             one.learn(decision(seen, "bm25" if rewards <= 295 else "dense"), (0.4, 0.6)[rewards % 2])
         deviation = policy.posterior(seen, ARMS)[1] / whole.posterior(seen, ARMS)[1]
         shares.append(deviation**2)
-    early = 10.0 / 305.0
-    assert shares[294] == pytest.approx([0.04 + 0.96 * early, 1.0, 1.0])
-    assert shares[295] == pytest.approx([0.04 + 0.96 * 10.0 / 306.0, 0.04 + 0.96 / 2.0, 1.0])
-    assert shares[299][1] == pytest.approx(0.04 + 0.96 / 6.0)
+    least = 0.2**1.5  # of three arms
+    most = 1.0 - least
+    assert shares[294] == pytest.approx([least + most * 10.0 / 305.0, 1.0, 1.0])
+    assert shares[295] == pytest.approx([least + most * 10.0 / 306.0, least + most / 2.0, 1.0])
+    assert shares[299][1] == pytest.approx(least + most / 6.0)
 
 
 # -- a baseline --------------------------------------------------------------------------------------
