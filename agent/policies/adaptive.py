@@ -76,7 +76,7 @@ NEWCOMER = 0.2
 """By how much an arm without a score is expected to be better than the best score, in standard deviations."""
 
 FEW = 4
-"""Arms below which a power of `alpha` counts: trying one of few costs little, and never trying it costs much."""
+"""Arms from which `alpha` itself counts; of fewer, a power of it, because trying one of few costs little."""
 
 KNOWN = 10.0
 """Rewards of an arm after which half of a newcomer's bonus is gone."""
