@@ -1,5 +1,7 @@
 """Linear routers: equal to scikit-learn's on the same inputs, and held down as far as the data want it."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -182,6 +184,21 @@ def test_of_candidates_that_earn_the_same_the_first_is_chosen() -> None:
         return [candidate[held_out] for candidate in scores]
 
     assert best_candidate(4, rehearse, labels) == 2
+
+
+def test_each_compared_question_counts_as_much_however_few_its_part_has() -> None:
+    labels = world(60, seed=1)
+    labels.utility[:] = np.nan
+    (_, many), *others = folds(labels.features.texts)
+    labels.utility[many, :2] = 0.3, 0.0
+    for _, part in others:
+        labels.utility[part[0], :2] = 0.0, 0.4
+
+    def rehearse(seen: object, held_out: Sequence[int]) -> list[Floats]:
+        del seen
+        return [np.tile(row, (len(held_out), 1)) for row in np.eye(labels.utility.shape[1])[:2]]
+
+    assert best_candidate(2, rehearse, labels) == 0
 
 
 @pytest.mark.parametrize(
