@@ -6,8 +6,6 @@ BIN    := $(VENV)/bin
 CONFIG ?= serve_config.yaml
 FUZZ_S ?= 600
 FRESH  ?= slow and not nightly
-ROOM   ?= agent/access
-DAY    ?= $(shell date +%Y%m%d)
 DOCS   := .venv-docs
 AUDIT  := .venv-audit
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -18,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus mutants-sample mutants-nightly check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -81,12 +79,6 @@ browser:  ## install Debian's chromium, in which the tests of the console run
 
 prometheus:  ## install Debian's Prometheus, with promtool, which the tests of deploy/ run
 	command -v promtool || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
-
-mutants-sample: $(VENV)/ready-dev  ## plant sixty small faults in ROOM=agent/access, one at a time, and list those that no test notices; the first run asks which test reaches which line (half an hour)
-	$(BIN)/python benchmarks/mutants.py $(ROOM)
-
-mutants-nightly: $(VENV)/ready-dev  ## plant thirty in all of the code, others every day; fail where more than a tenth survive
-	$(BIN)/python benchmarks/mutants.py --together --n 30 --seed $(DAY) --most 0.1 --test-s 120
 
 check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
 	@$(MAKE) --no-print-directory --jobs --output-sync types lint layers calls

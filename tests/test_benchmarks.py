@@ -27,7 +27,6 @@ OURS = {"benchmarks", "tests", *(path.stem for path in BENCHMARKS.glob("*.py"))}
 """Top-level names that a benchmark may import beside the package and what is installed."""
 
 WITHOUT_ARGUMENTS = {
-    "mutant_worker": "mutants.py starts it, and asks it over its standard input",
     "obp_golden": "it has no arguments, and takes a Python that has obp",
     "obp_peer": "estimators.py starts it, by a Python that has obp",
 }
@@ -47,7 +46,6 @@ budget qa --questions 50 --orders 1
 checked_cascade --data . --seeds 1 --passes 1
 cluster_coverage --worlds 1
 estimators --rows 1000 --arms 2
-filters qa/corpus.jsonl.gz --home home --searches 1
 languages
 late_feedback learning --decisions 100 --seeds 1
 log --database sqlite --pairs 10 --rounds 1
@@ -55,21 +53,16 @@ shrinkage 1
 """,
     "nightly": """
 adaptive_picture --orders 2 --plot picture.png
-agent_day --sessions 110
 audit --logs 1 --faulty 1 --rows 500 --true-rows 200 --workers 1
 bm25 --corpus qa/corpus.jsonl.gz --queries qa/queries.jsonl.gz
 canary --runs 1 --power-runs 1 --length 50
 console --decisions 1000 --folder console --repeats 1
-damaged_files
 decision --decisions 50 --rounds 1
 drift --runs 1
 gate --runs 1 --power-runs 1 --range-runs 1 --delayed-runs 1
 gate_judge --runs 1 --power-runs 1
 growth --sizes 10000
-information qa --turns 9 --orders 1 --only alone
 interval_coverage --worlds 1
-journeys
-keep_up --rates 20 --seconds 1
 late_feedback looks --seeds 1
 learner --examples 1000 --rounds 0
 learners --outcomes table.csv --seeds 1 --turns 9 --only template
@@ -84,10 +77,8 @@ relevance .
 replay log --rows 4000 --postgres-rows 0 --rounds 1
 replay_qa qa --logs 2 --size 200 --workers 1
 restarts --rewards 1 --alone 1 --runs 1
-retrieval qa --home home
 routers --decisions 50 --rounds 1
 sticky --conversations 10 --seeds 2
-tracing --rounds 1 --turns 1
 two_models --table table.csv --orders 2 --jobs 1
 verdict . --runs 1 --pairs 143
 """,
@@ -100,48 +91,36 @@ SERVICE = "a service that it starts, loads or kills for minutes"
 ROOT_USER = "root, who makes or becomes others"
 
 ELSEWHERE = {
-    "attack": SERVICE,
     "budget_peer": "a package that is not installed, and a table of its project",
     "cascade": QA,
-    "cold": QA,
     "chat": SERVICE,
     "console_pictures": "a browser; `make pictures` runs it",
     "crash": SERVICE,
-    "encoders": QA,
-    "everything": SERVICE,
     "exchanges": SERVICE,
-    "exposure": ROOT_USER,
     "first_hour": QA,
     "goals": QA,
-    "kills": SERVICE,
     "little_feedback": QA,
     "load": SERVICE,
-    "log_parts": "a service that runs",
     "ltrr": QA,
     "made_questions": QA,
     "mba_rag": OTHERS,
     "memory": SERVICE,
     "model_routing": OTHERS,
-    "mutant_worker": "requests of mutants.py",
-    "mutants": "minutes; tests/test_mutants.py runs it",
     "nodes": ROOT_USER,
     "nodes_head": ROOT_USER,
     "obp_golden": "obp, and a Python of its time",
     "obp_peer": "obp, and a Python of its time",
-    "odd_endpoints": SERVICE,
     "outages": SERVICE,
     "outcome_tables": OTHERS,
     "pipelines": "the file of a language model",
     "portfolio": "minutes, whatever its arguments",
     "r3ag": QA,
     "replay_obd": OTHERS,
-    "retrieval_cache": "minutes in which the documentation of the standard library is encoded",
     "routing": QA,
     "second_backbone": "packages of 404 MB",
     "service": SERVICE,
     "soak": SERVICE,
     "sources": QA,
-    "sources_feb4rag": OTHERS,
     "sources_live": QA,
     "sources_rivals": "packages that are not installed",
     "warm_start": SERVICE,
@@ -157,7 +136,7 @@ def ordered() -> Iterator[Any]:
         yield from (pytest.param(line, marks=marks[size], id=line) for line in lines.split("\n") if line)
 
 
-NUMBERS = {"N": "1", "PID": "1", "$(DAY)": "1"}
+NUMBERS = {"N": "1", "PID": "1"}
 """Words that stand for a number."""
 
 _COMMAND = re.compile(

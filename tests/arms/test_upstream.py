@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from armwise.arms import upstream
 from armwise.arms.upstream import ERROR_BYTES, UpstreamError, limit_size
-from benchmarks.odd_endpoints import EVENTS, stream_of
 from tests.endless import PART, EndlessBody
+from tests.odd_endpoint import EVENTS, stream_of
 
 
 def respond(status: int, body: EndlessBody, **headers: str) -> httpx.Client:

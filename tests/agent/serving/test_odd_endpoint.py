@@ -14,9 +14,9 @@ from armwise.arms.llm import endpoint as endpoints
 from armwise.arms.llm.base import ScriptedGenerator
 from armwise.arms.llm.endpoint import EndpointGenerator
 from armwise.feedback.events import Status
-from benchmarks.odd_endpoints import OddEndpoint, asked
 from tests.agent.asking import ask
 from tests.agent.fakes import Service
+from tests.odd_endpoint import OddEndpoint, asked
 
 ANSWERED = {
     "nothing odd",

@@ -23,8 +23,8 @@ from armwise.arms.llm.protocols.chat import (
 )
 from armwise.arms.llm.protocols.patch import Patch
 from armwise.arms.upstream import UpstreamError
-from benchmarks.odd_endpoints import odd_fields
 from tests.arms.llm.protocols.test_messages import JSON, like
+from tests.odd_endpoint import odd_fields
 
 LIMITS = AnswerLimits(choices=2, tokens=10, request_bytes=100)
 

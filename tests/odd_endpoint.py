@@ -1,47 +1,22 @@
-"""What a service answers and records where the endpoint of its language model answers oddly.
-
-    python benchmarks/odd_endpoints.py [--only TEXT]
-
-An endpoint of this process gives each oddity once: every field of the events of a chat completion with values
-of other types and sizes, and bytes that are no such stream at all. `armwise serve` is started with it as its
-language model, and asked once for each. The table has the HTTP status of the answer, what the log has of it,
-the seconds that it took, and how much the memory of the service has grown. A row that ends with `!` breaks a
-promise: a status other than 200, 502 and those of `REFUSED`, a decision without an execution, or more than
-`MOST_MIB`.
-"""
+"""An endpoint of a language model that answers oddly, in one of many ways, and what a service makes of it."""
 
 import asyncio
 import gzip
 import json
 import re
-import sys
-import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import httpx
-import typer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.http_target import armwise, free_port, memory_mib, settings, started
-from benchmarks.service import serve_config
-
-MOST_MIB = 200
-"""MiB by which the service may grow in all."""
 
 REFUSED = (400, 413, 415, 422)
 """Statuses of an endpoint that are the caller's."""
-
-START_S = 300.0
-"""Longest start that is waited for."""
 
 PIECE = b"x" * (1 << 16)
 MOST_PIECES = 4096
@@ -329,50 +304,3 @@ async def asked(client: httpx.AsyncClient, name: str, number: int, arm: str = "n
     decision = reply.headers.get("x-decision-id", "")
     recorded = (await client.get(f"/v1/decisions/{decision}")).json().get("status", "") if decision else ""
     return Row(name, reply.status_code, recorded, seconds, reply.text)
-
-
-async def ask_all(only: str) -> None:
-    """Start a service, and print a row for each oddity."""
-    endpoint, port = OddEndpoint(), free_port()
-    async with endpoint.listening() as url:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            document = {
-                **settings(folder),
-                "arms": {"none": {"kind": "none"}},
-                "llm": {"engine": "openai", "base_url": url, "model": "odd", "max_retries": 0},
-            }
-            config = serve_config(folder, port, "armwise.agent.app:build", document)
-            with started(armwise(config), folder, {}) as pid:
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
-                    await _ready(client)
-                    await _print_rows(client, endpoint, only, pid)
-
-
-async def _print_rows(client: httpx.AsyncClient, endpoint: OddEndpoint, only: str, pid: int) -> None:
-    before = memory_mib(pid)
-    print("| oddity | status | recorded | seconds | MiB more | |\n| --- | --- | --- | --- | --- | --- |")
-    for number, name in enumerate(endpoint.names):
-        if only in name:
-            row, more = await asked(client, name, number), memory_mib(pid) - before
-            broken = "" if row.kept and more <= MOST_MIB else "!"
-            figures = f"{row.status} | {row.recorded} | {row.seconds:.2f} | {more:.0f} | {broken}"
-            print(f"| {name} | {figures} |", flush=True)
-
-
-async def _ready(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(START_S):
-        while True:
-            with suppress(httpx.TransportError):
-                if (await client.get("/ready")).is_success:
-                    return
-            await asyncio.sleep(0.5)
-
-
-def main(only: Annotated[str, typer.Option(help="Part of the names of the oddities.")] = "") -> None:
-    """Print what a service answers and records for each odd answer of its endpoint."""
-    asyncio.run(ask_all(only))
-
-
-if __name__ == "__main__":
-    typer.run(main)
