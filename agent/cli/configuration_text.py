@@ -42,28 +42,28 @@ _CLIP = re.compile(r"^( +)clip: .*\n", re.MULTILINE)
 _WARM_START = re.compile(r"(?:^ +# .*\n)+^( +)warm_start:\n(?:\1  .*\n)+\n", re.MULTILINE)
 
 _HOME = """
-Corpus, indexes and, unless log_url names another place, the log: no other service may have this folder.
+This folder holds the corpus, the indexes and, without log_url, the log. Each service needs its own folder.
 """
 
 _LOG = """
-Where decisions and feedback are kept. A password does not stand here: it is in PGPASSFILE, or the whole URL
-in the file that ARMWISE_LOG_URL_FILE names.
+The database for decisions and feedback. Keep its password out of this file: put it into PGPASSFILE, or the
+whole URL into the file that ARMWISE_LOG_URL_FILE names.
 """
 
 _ENDPOINT = """
-api_key_env names the variable that holds the key. A known model has the price of a list; set another with
-usd_per_kilotoken_in and ..._out, or `usd: 0` if the model costs nothing.
+api_key_env names the environment variable with the API key. Armwise knows the prices of common models. To set
+another price, use usd_per_kilotoken_in and usd_per_kilotoken_out, or `usd: 0` if the model costs nothing.
 """
 
-_IN_PROCESS = "Runs in the deployment Generator. How long answers may be: answering, limits."
+_IN_PROCESS = "The model runs on this machine. `answering` and `limits` bound the length of answers."
 
 _SOURCES = """
-The sources. Each may be a file, a folder of documents, or what every interpreter has: `stdlib`, `language`.
+A source is a file, a folder of documents, or a part of Python's documentation (`stdlib`, `language`).
 """
 
-_MODELS = "The models by name; `llm` above is one of them. An arm is one source and one model: pipelines."
+_MODELS = "All models by name, including `llm` from above."
 
-_PIPELINES = "Every source with every model."
+_PIPELINES = "One arm for each combination of source and model."
 
 
 class NamedSource(Protocol):

@@ -30,6 +30,9 @@ from armwise.agent.replies import (
 BUSY = (429, 503)
 """HTTP statuses after which the same request may succeed later."""
 
+NOT_OURS = "Is another program listening there? --url or ARMWISE_URL names the service"
+"""Advice about a reply that Armwise would not give."""
+
 Context = Mapping[str, float | str | bool]
 
 Metrics = Mapping[str, float | str | bool]
@@ -239,7 +242,9 @@ def arms() -> Call[list[str]]:
         try:
             return [arm["name"] for arm in reply["arms"] if arm["enabled"]]
         except (KeyError, TypeError) as error:
-            raise ClientError(f"GET {response.request.url.path} gave no list of arms: {error!r}") from error
+            raise ClientError(
+                f"GET {response.request.url.path} gave no list of arms: {error!r}. {NOT_OURS}"
+            ) from error
 
     return Call("GET", "/v1/arms", list_enabled)
 
@@ -304,10 +309,12 @@ def _read_receipts(items: Sequence[Mapping[str, Any]], response: httpx.Response)
 def _json(response: httpx.Response) -> dict[str, Any]:
     """Return the object of a response. Raises ClientError."""
     try:
-        content: dict[str, Any] = response.json()
+        content = response.json()
     except ValueError:
+        content = None
+    if not isinstance(content, dict):
         place = response.request.url.copy_with(userinfo=b"")
-        raise ClientError(f"{place} gave {response.status_code} and no JSON") from None
+        raise ClientError(f"{place} gave {response.status_code} and no JSON object. {NOT_OURS}")
     return content
 
 
@@ -318,4 +325,6 @@ def _parse(model: type[Model], response: httpx.Response) -> Model:
         first = error.errors()[0]
         what = ": ".join([".".join(map(str, first["loc"])), first["msg"]])
         place = f"{response.request.method} {response.request.url.copy_with(userinfo=b'')}"
-        raise ClientError(f"{place} gave a reply that does not fit {model.__name__}: {what}") from error
+        raise ClientError(
+            f"{place} gave a reply that does not fit {model.__name__}: {what}. {NOT_OURS}"
+        ) from error

@@ -213,7 +213,8 @@ class _Events:
     def answer(self) -> Answer:
         """The complete answer. Raises ClientError before the end of the stream."""
         if not self._ended:
-            raise ClientError("the stream has not ended: read it to its end first")
+            other = "" if self.fields else f". If you did, no answer was in it. {calls.NOT_OURS}"
+            raise ClientError(f"the stream has not ended: read it to its end first{other}")
         message = {"role": "assistant", "content": self.text}
         choice = {"index": 0, "message": message, "finish_reason": self._finish_reason, "logprobs": None}
         latency_s = time.perf_counter() - self._started

@@ -302,7 +302,7 @@ async def test_a_reply_of_another_shape_is_named() -> None:
 @pytest.mark.parametrize(
     ("response", "said"),
     [
-        (httpx.Response(200, text="<html>"), "gave 200 and no JSON"),
+        (httpx.Response(200, text="<html>"), "gave 200 and no JSON object"),
         (httpx.Response(403, text="no"), "gave 403, no"),
     ],
 )

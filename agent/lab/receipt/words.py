@@ -27,14 +27,13 @@ CHAR_WIDTH, PADDING = 6.6, 10
 def write_sentence(receipt: SavingsReceipt) -> str:
     """Return what a receipt states, in one or a few sentences."""
     figures = receipt.comparison
-    savings, quality = _savings(figures), _quality(figures)
-    parts = f"{savings} at {quality}" if savings and quality else savings or (quality and f"had {quality}")
-    parts = parts or "cannot be compared"
+    found = [part for part in (_savings(figures), _quality(figures)) if part]
     stated = (
-        f"Compared with always using {shorten(figures.reference)}, what was served {parts}, "
-        f"on {_extent(figures)} from {moment(figures.first_at)} to {moment(figures.last_at)}."
+        f"Compared with always using {shorten(figures.reference)}, what was served "
+        f"{' and '.join(found) or 'cannot be compared'}. This covers {_extent(figures)} "
+        f"from {moment(figures.first_at)} to {moment(figures.last_at)}."
     )
-    together = f"All of this holds with {1.0 - receipt.error:.0%} confidence, however often you check."
+    together = f"All ranges hold together with {1.0 - receipt.error:.0%} confidence, however often you check."
     return " ".join([stated, together, *_warnings(figures), *_sessions(receipt.outcomes)])
 
 
@@ -58,11 +57,9 @@ def _quality(figures: ArmComparison) -> str:
         return ""
     estimate, low, high = (100.0 * end for end in figures.quality)
     low, high = round_down(low), -round_down(-high)
-    if high < 0.0:
-        return f"a quality {-estimate:.1f} points of 100 lower ({-high:.1f} to {-low:.1f})"
-    below = f"no worse than {-low:.1f} points of 100 below"
-    bound = below if low < 0.0 else f"at least {low:.1f} points of 100 above"
-    return f"a quality {bound} (estimate {estimate:+.1f}, {low:+.1f} to {high:+.1f})"
+    size = f"{abs(estimate):.1f} points of 100 {'higher' if estimate >= 0.0 else 'lower'}"
+    ends = " to ".join(f"{abs(end):.1f} {'higher' if end >= 0.0 else 'lower'}" for end in (low, high))
+    return f"had a quality {size} (range: {ends})"
 
 
 def round_down(points: float) -> float:
@@ -75,7 +72,7 @@ def round_down(points: float) -> float:
 
 
 def _extent(figures: ArmComparison) -> str:
-    """Return on how many decisions and sessions the figures are."""
+    """Return how many decisions and sessions the figures cover."""
     n = figures.decisions if figures.quality is not None else figures.priced
     among = "" if figures.sessions == n else f" in {figures.sessions:,} sessions"
     return f"{n:,} decisions ({figures.drawn:,} drew it){among}"
@@ -117,8 +114,7 @@ def _warnings(figures: ArmComparison) -> list[str]:
     if figures.beyond:
         warnings.append(
             f"The first {figures.session_limit} decisions of each session count in quality; "
-            f"{figures.beyond:,} "
-            "are left out."
+            f"{figures.beyond:,} are left out."
         )
     return warnings
 

@@ -1092,6 +1092,17 @@ def test_a_failure_in_the_words_of_another_is_told_as_it_is(
     assert f"/v1/policy gave {status}, {words}" in said(run("status", "--url", service.url), 1)
 
 
+@pytest.mark.parametrize("body", [{}, {"service": "other"}, [], "hello", b"<html>"], ids=str)
+@pytest.mark.parametrize(
+    "verb", [["status"], ["feedback", "d-1", "thumb=1"], ["ask", "?"]], ids=lambda v: v[0]
+)
+def test_another_program_on_the_port_is_suspected(service: Canned, verb: list[str], body: object) -> None:
+    for route in ("GET /ready", "GET /v1/policy", "GET /v1/arms", "POST /v1/feedback"):
+        service.reply(route, body)
+    service.reply("POST /v1/chat/completions", body)
+    assert "another program" in said(run(*verb, "--url", service.url), 1)
+
+
 @pytest.mark.parametrize(
     "verb",
     [
