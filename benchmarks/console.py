@@ -176,16 +176,14 @@ def pages(n: int, recipe: str) -> Iterator[tuple[str, str]]:
     since = time.strftime("%Y-%m-%d", time.gmtime(START + DAYS * 43200.0))
     yield "decisions from the middle on", f"/decisions?until={since}"
     yield "one decision", f"/decisions/{n // 2:032x}"
-    yield "why this arm", f"/decisions/{n - 7:032x}/why"
     yield "arms", "/arms"
     yield "playground", "/playground"
     yield "policies", "/policies"
     yield "versions in the middle of a recipe", f"/policies?recipe={recipe}&earlier={VERSIONS // 2}"
     yield "what a promotion will do", f"/policies/act?action=promote&version={VERSIONS + 2}"
     yield "two versions on 1,000 questions", "/policies/differences?one=1&other=2"
-    yield "evidence of the gate", "/policies/gate"
+    yield "verdicts of the gate", "/policies/gate"
     yield "evaluations", "/evaluations"
-    yield "two evaluations compared", "/evaluations/compare?of=1&of=2"
     yield "warm starts", "/warm-starts"
     yield "system", "/system"
 

@@ -11,6 +11,7 @@ The pages are those of the service as it is, in Debian's chromium; the chat is i
 With `--demo`, it takes a picture of the page that `armwise demo` has left instead.
 """
 
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -307,7 +308,7 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
     with browsing() as visit, service.working():
         pictures = {
             "overview": "",
-            "arms": "/arms?by=kind",
+            "arms": "/arms",
             "decision": "/decisions?text=longer&arm=dense&metric=solved",
             "playground": "/playground",
             "policies": f"/policies/act?action=judge&version={canary}",
@@ -322,12 +323,10 @@ def take_all(service: Service, address: str, canary: int, folder: Path, scheme: 
             if name == "decision":
                 page.locator("tbody a").first.click()
                 page.locator("#passages summary").first.wait_for()
-                page.get_by_text("What each feature adds").click()
-                page.locator("#why section").wait_for()
             if name == "policies":
                 page.get_by_role("button", name="Judge").click()
                 judged = page.locator("#gate article", has_text=f":{canary}:")
-                judged.locator("canvas").wait_for(timeout=120_000)
+                judged.get_by_text(re.compile("hold|promote")).wait_for(timeout=120_000)
             take(page, folder / f"console-{name}{suffix}.png")
 
 

@@ -1,4 +1,4 @@
-"""Pages of decisions: search them; show a decision, verify it, explain its arm, and rate it."""
+"""Pages of decisions: search them; show a decision, verify it, and rate it."""
 
 import asyncio
 from dataclasses import replace
@@ -14,7 +14,6 @@ from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
-from armwise.agent.console import explanation
 from armwise.agent.console.page import ACTION, name_model, page, pages, read_form, valid
 from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import Moment
@@ -169,17 +168,6 @@ async def verify(
     """Whether the distribution and the draw can be recomputed from the log."""
     verification = (await api.verify(replica, caller, decision_id)).reply
     return page(request, "verification.html", one=verification)
-
-
-@router.get("/decisions/{decision_id}/why", dependencies=[require("read")])
-async def why(
-    request: Request, replica: AppReplica, caller: RequestCaller, decision_id: DecisionId
-) -> Response:
-    """The largest contributions to the score of the drawn arm against the runner-up."""
-    record = await api.record(replica, caller, decision_id)
-    explained = await explanation.explain(replica, record.decision)
-    arms = await asyncio.to_thread(number_colours, replica.store)
-    return page(request, "why.html", why=explained, colours=arms)
 
 
 @router.post("/decisions/{decision_id}/feedback", dependencies=[require("feedback"), ACTION])

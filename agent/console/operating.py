@@ -9,7 +9,7 @@ from fastapi import Request, Response
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
-from armwise.agent.console import details, worth
+from armwise.agent.console import details
 from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
 from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import EvaluationRequest
@@ -56,24 +56,12 @@ INPUTS = {
 
 
 @router.get("/arms", dependencies=[USE])
-async def live(
-    request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
-) -> Response:
-    """The live arms: their specs, health, estimated reward by kind of question, and switches."""
+async def live(request: Request, replica: AppReplica) -> Response:
+    """The live arms: their specs, health, figures and switches."""
     reply = (await arms.arms(replica)).reply
     health = {arm.name: replica.decider.health.state(arm.name) for arm in reply.arms}
     figures, colour_numbers = await asyncio.to_thread(_last_day, replica)
-    worth_by_kind, chosen = None, None
-    if "read" in caller.scopes:
-        worth_by_kind = await asyncio.to_thread(worth.by_kind, replica, caller, by)
-        chosen = await asyncio.to_thread(worth.portfolio, replica)
-    shown: dict[str, Any] = {
-        "figures": figures,
-        "colours": colour_numbers,
-        "worth": worth_by_kind,
-        "portfolio": chosen,
-    }
-    return page(request, "arms.html", **vars(reply), health=health, **shown)
+    return page(request, "arms.html", **vars(reply), health=health, figures=figures, colours=colour_numbers)
 
 
 def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:

@@ -13,10 +13,13 @@ import numpy as np
 from fastapi import Query, Request, Response
 from pydantic import Field
 
+from armwise.agent.access import Caller
 from armwise.agent.api import decisions as api_decisions
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
+from armwise.agent.api.operations import evaluations as api_evaluations
 from armwise.agent.api.operations import policies
+from armwise.agent.api.operations.evaluations import EvaluationState
 from armwise.agent.api.schemas import (
     LARGEST,
     CanaryChoice,
@@ -26,10 +29,9 @@ from armwise.agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
-from armwise.agent.console import evidence
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
 from armwise.agent.console.served_comparison import number_colours
-from armwise.agent.evaluation import FRESH_S, name_candidate, newest_judgement
+from armwise.agent.evaluation import FRESH_S, EvaluationRequest, name_candidate, newest_judgement
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration
 from armwise.agent.policies import Policy, PolicyError
@@ -54,6 +56,9 @@ READ, OPERATE = require("read"), require("operate")
 
 PAGE = 50
 """Recipes, rows of the timeline, or versions of a recipe per page."""
+
+JUDGED = 3
+"""Newest evaluations of the gate that are shown."""
 
 COMPARED = 1000
 """Number of newest decisions on which two versions are compared."""
@@ -138,7 +143,7 @@ async def overview(
     the expanded `recipe`.
     """
     state = (await policies.policy(replica)).reply
-    judgements = await evidence.read_verdicts(replica, caller)
+    judged = await read_judgements(replica, caller)
     rows = await asyncio.to_thread(recipe_rows, replica, before)
     opened = None
     if recipe is not None:
@@ -150,8 +155,8 @@ async def overview(
         request,
         "policies.html",
         active=state,
-        **judgements,
-        **evidence.deciding(replica),
+        judged=judged,
+        **deciding(replica),
         rows=rows,
         recipe=recipe,
         opened=opened,
@@ -165,7 +170,46 @@ async def overview(
 async def show_versions(request: Request, replica: AppReplica, recipe: RecipeDigest) -> Response:
     """The newest versions of a recipe, for its expanded row on the page."""
     opened = await asyncio.to_thread(read_versions, replica, recipe or "", None)
-    return page(request, "versions.html", opened=opened, **evidence.deciding(replica))
+    return page(request, "versions.html", opened=opened, **deciding(replica))
+
+
+def deciding(replica: Replica) -> dict[str, Any]:
+    """Return the number of the served version, if any, and the canaries by their versions."""
+    served, active = replica.versions.version, replica.versions.active
+    return {
+        "served": None if served is None else served.version,
+        "canaries": {canary.version: canary for canary in active.canaries},
+    }
+
+
+async def read_judgements(
+    replica: Replica, caller: Caller
+) -> list[tuple[EvaluationState, Mapping[str, Any]]]:
+    """Return the newest evaluations that asked the gate, each with its verdicts by candidate."""
+    newest = (await api_evaluations.evaluations(replica, caller, PAGE)).reply.evaluations
+    found = list[tuple[EvaluationState, Mapping[str, Any]]]()
+    for evaluation in [one for one in newest if one.request.get("gate")][:JUDGED]:
+        result = (await api_evaluations.read_result(replica, caller, evaluation.id)).result or {}
+        candidates = result.get("candidates", ())
+        verdicts = {one["name"]: verdict for one in candidates if (verdict := one.get("verdict"))}
+        found.append((evaluation, verdicts))
+    return found
+
+
+@router.get("/policies/gate", dependencies=[READ])
+async def gate(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+    """The verdicts of the gate; the page reloads them while an evaluation runs."""
+    return page(request, "gate.html", judged=await read_judgements(replica, caller))
+
+
+@router.post("/policies/gate", dependencies=[OPERATE, ACTION])
+async def judge(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
+    """Have the gate judge a version, by the same evaluation as for a promotion."""
+    chosen = await _version(replica, valid(PathNumber, (await read_form(request)).get("version", "")))
+    active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
+    candidates = (name_candidate(chosen.version, active),)
+    await api_evaluations.submit(replica, caller, EvaluationRequest(candidates=candidates, gate=True))
+    return redirect(request, "/policies")
 
 
 def recipe_rows(replica: Replica, before: int | None, recipe: str | None = None) -> list[RecipeRow]:

@@ -11,7 +11,6 @@ from armwise.agent.api.middleware import AppReplica
 from armwise.agent.console import (
     decisions,
     details,
-    evidence,
     operating,
     overview,
     playground,
@@ -110,7 +109,7 @@ ROUTES = tuple(
         playground.answers,
         *(
             module.router
-            for module in (overview, details, playground, decisions, policies, evidence, operating, system)
+            for module in (overview, details, playground, decisions, policies, operating, system)
         ),
         _elsewhere,
     )

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from armwise.agent.policies.arm_regressions import (
-    DIFFERENCE,
     OF_SCORED,
     WORTH,
     WORTH_RESTARTED,
@@ -51,7 +50,6 @@ from armwise.agent.policies.encoding import (
     check_whole,
     prior_scores,
     question_columns,
-    question_contributions,
 )
 from armwise.agent.policies.sampling import TIE, best_probabilities, greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
@@ -241,24 +239,6 @@ class Adaptive:
             if is_scored:
                 variance += DOUBT * model.variance_in_common(prior.v - prior.v.mean(axis=0))
             return mean, np.sqrt(variance), risen, model.deviation, apart
-
-    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
-        """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
-
-        The embedding counts as one feature. Features that share a hashed column share its weight.
-        """
-        check_context(context)
-        x = self._columns(context)
-        with self._lock:
-            model, rows = self._model or self._empty(x), self._find_rows(arms)
-            prior = self._build_prior(model, context, arms, rows)
-            common, own = model.weights(rows, prior)
-        of_scores = prior.mean_score + common[DIFFERENCE] * prior.v[:, DIFFERENCE] + prior.bonus
-        levels = prior.v[:, OF_SCORED:] @ common[OF_SCORED:]
-        parts = {"prior": of_scores, "level of all arms": levels}
-        if (costs := self._find_costs(model, rows, prior)).any():
-            parts["cost"] = -costs
-        return parts | question_contributions(context, self._settings["dims"], own)
 
     def learn(self, decision: Decision, reward: float, cost: float = 0.0) -> None:
         """Update from one reward, and restart if there is now enough evidence of a change.

@@ -154,12 +154,6 @@ class ArmRegressions:
         """Return the variance of what the arms have in common, for columns of shape (n, 3), shape (n,)."""
         return np.asarray(self.noise[0] * np.einsum("ni,ni->n", v, np.linalg.solve(self.gram, v.T).T))
 
-    def weights(self, rows: Rows, prior: Prior) -> tuple[Array, Array]:
-        """Return the weights in common, shape (3,), and those of each arm, shape (n, d)."""
-        common: Array = np.linalg.solve(self.gram, self.moment).astype(np.float64, copy=False)
-        left = np.einsum("k,nkd->nd", [1.0, *-common], self.target[rows])
-        return common, self._solve(rows, left, prior)
-
     def _solve(self, rows: Rows, right: Array, prior: Prior) -> Array:
         """Return the inverse of each arm times a vector, or one of its own, shape (n, d).
 

@@ -39,8 +39,6 @@ class Policy(Protocol):
     - `check_untrusted(params, configured)`, static: raises PolicyError if parameters from a request could
       import code or open a file; `configured` says that the configuration has the same parameters. A kind
       without it can only be named by the configuration.
-    - `contributions(context, arms)`, the contribution of each feature to the score of each arm, by name;
-      raises PolicyError if its parameters make the score other than such a sum.
     - `penalise(context, arms, penalty)`, its distribution with a penalty subtracted from each predicted
       reward, shape (n_arms,); for a policy that predicts rewards.
     - `learns_costs = True`: `learn` takes what the reward lost to costs as a third argument.

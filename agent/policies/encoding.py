@@ -120,26 +120,6 @@ def question_columns(context: Context, dims: int, n: int | None) -> list[float]:
     return columns
 
 
-def question_contributions(
-    context: Context, dims: int, weights: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
-    """Return the contribution of each feature of a question to linear means, by name, each of shape (n,).
-
-    The embedding counts as one feature. Features that share a hashed column share its weight.
-
-    Args:
-        context: The question.
-        dims: Columns of the named features.
-        weights: Weights of an intercept and of `question_columns`, shape (n, 1 + n_columns).
-    """
-    contributions = {"intercept": weights[:, 0]}
-    for name, value in context.features.items() if dims else ():
-        contributions[name] = weights[:, 1 : 1 + dims] @ hash_features({name: value}, dims)
-    if context.embedding:
-        contributions["embedding of the question"] = weights[:, 1 + dims :] @ np.array(context.embedding)
-    return contributions
-
-
 @lru_cache(maxsize=100_000)
 def _slot(name: str, dims: int) -> tuple[int, float]:
     number = int(pseudonym(name).removeprefix("#"), 16)

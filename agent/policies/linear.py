@@ -24,14 +24,13 @@ from armwise.agent.policies.encoding import (
     check_reward,
     check_whole,
     question_columns,
-    question_contributions,
 )
 from armwise.agent.policies.features import FEATURE
 from armwise.agent.policies.ridge import ArmRidge, Array
 from armwise.agent.policies.sampling import greedy
 from armwise.agent.policies.serialization import pack, seal, unpack, unseal
 from armwise.feedback.events import Context, Decision
-from armwise.feedback.texts import OURS, by_pseudonym, find_value, pseudonym
+from armwise.feedback.texts import by_pseudonym, find_value, pseudonym
 
 DEFAULT_RIDGE_WITH_PRIOR = 3000.0
 """The default penalty with a `prior_feature`."""
@@ -138,30 +137,6 @@ class RidgePolicy(ABC):
                 new = cached.z[:, n_learned:]
                 covariance += new @ new.T / self._settings["ridge"]
         return mean + [self._prior(context, arm) for arm in arms], covariance
-
-    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, Array]:
-        """Return the contribution of each feature to the mean reward of each arm, shape (n,), by name.
-
-        They sum to the mean of `posterior`, which is linear in the features. The embedding counts as one
-        feature. Features that share a hashed column share its weight.
-        """
-        check_context(context)
-        x, settings, n = self._question(context), self._settings, len(arms)
-        contributions = {"prior": np.array([self._prior(context, arm) for arm in arms])}
-        with self._lock:
-            if self._model is None:
-                return contributions
-            columns = self._arm_columns(context, arms, x)
-            own, shared = self._model.weights(columns.rows)
-            z = columns.z[:, len(x) : self._model.shared.shape[1]]
-            columns_by_name = dict(self._columns)
-        contributions |= question_contributions(context, settings["dims"], own)
-        described = dict.fromkeys(name for arm in arms for name in context.arms.get(arm, ()))
-        for name in described:  # of other features, every arm has 0
-            column = columns_by_name.get(name if name in OURS else pseudonym(name), z.shape[1])
-            if column < z.shape[1]:
-                contributions[f"arm: {name}"] = z[:, column] * shared[column] * np.ones(n)
-        return contributions
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the difference between the reward and the prior of the drawn arm."""

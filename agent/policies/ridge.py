@@ -83,20 +83,6 @@ class ArmRidge:
         covariance.flat[:: len(rows) + 1] += variance
         return mean + residual @ self.shared[-1], covariance
 
-    def weights(self, rows: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return the weights of the means of `posterior`: of each arm's x, and of the columns z after x.
-
-        Args:
-            rows: Row of each arm, shape (n,); -1 is an unknown arm.
-
-        Returns:
-            Shapes (n, n_own) and (n_shared - n_own,).
-        """
-        n_own, blocks = self.own.shape[2], self.own.take(rows, axis=0)
-        own, beta = blocks[:, -1], self.shared[-1] if self.shared.size else np.zeros(n_own)
-        scaled = self.ridge * np.einsum("aij,i->aj", blocks[:, :n_own], beta[:n_own])
-        return own + scaled - np.einsum("aij,i->aj", blocks[:, n_own:-1], beta[n_own:]), beta[n_own:]
-
     def learn(self, row: int, x: Array, z: Array, reward: float) -> None:
         """Update from one reward of one arm.
 

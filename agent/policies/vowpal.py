@@ -34,7 +34,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -85,13 +85,6 @@ EXACT_FLAGS = """
     -b --bit_precision -l --learning_rate --power_t --initial_t
 """
 """Arguments with which, as tests show, a saved and loaded model continues exactly."""
-
-ADDITIVE_FLAGS = """
-    --cb_explore_adf --cb_type --epsilon --squarecb --gamma_scale --gamma_exponent --softmax --lambda --first
-    --sgd --adaptive --normalized --invariant --clip_p --random_seed -q --quadratic --cubic --interactions
-    --noconstant --hash -b --bit_precision -l --learning_rate --power_t --initial_t
-"""
-"""Arguments with which costs are a single linear regression, for any kind of exploration."""
 
 OTHER_FLAGS = """
     --affix --bag --boosting --cb_dro --cb_dro_alpha --cb_dro_tau --cb_dro_wmax --cover --elim --ftrl
@@ -156,7 +149,6 @@ class VowpalWabbit:
         flags, tokens = check_args(args), shlex.split(args)
         self.args = shlex.join(tokens)
         self.resumes_exactly = _resumes_exactly(flags)
-        self.is_additive = _is_additive(flags, self.args)
         # A model contains its own arguments, and some algorithms refuse them twice.
         self._vw = _restore(_model, self.args) if _model else _workspace(tokens)
         self._label_type = int(self._vw.get_label_type())
@@ -186,39 +178,6 @@ class VowpalWabbit:
         if not 0.0 < total < math.inf or min(scores) < 0.0:
             raise PolicyError(f"not a distribution: vw {self.args!r} gave {scores}")
         return np.array(scores)[actions.position] / total
-
-    def contributions(self, context: Context, arms: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-        """Return the contribution of each feature to the expected reward of each arm, shape (n,), by name.
-
-        The regression is linear in the features of the question, so the difference without a feature is
-        exactly its contribution, interactions included. The embedding counts as one feature; the features and
-        the name of the arm are the rest.
-
-        Raises:
-            PolicyError: With these arguments, the cost is not a sum over features.
-        """
-        if not self.is_additive:
-            raise PolicyError(f"the cost of vw {self.args!r} is not a sum over the features of a question")
-        check_context(context)
-        whole = self._costs(context, arms)
-        contributions = {}
-        for name in context.features:
-            rest = {other: value for other, value in context.features.items() if other != name}
-            contributions[name] = self._costs(replace(context, features=rest), arms) - whole
-        if context.embedding:
-            contributions["embedding of the question"] = (
-                self._costs(replace(context, embedding=()), arms) - whole
-            )
-        alone = self._costs(replace(context, features={}, embedding=()), arms)
-        return {"the arm itself": BASELINE - alone, **contributions}
-
-    def _costs(self, context: Context, arms: Sequence[str]) -> NDArray[np.float64]:
-        """Return the predicted cost of each arm, shape (n_arms,)."""
-        with self._lock:
-            actions = self._find_actions(context, arms)
-            self._vw.predict_multi([self._build_shared(context), *actions.examples])
-            costs = np.array([example.get_partial_prediction() for example in actions.examples])
-        return costs[actions.position]
 
     def learn(self, decision: Decision, reward: float) -> None:
         """Update from the cost and the propensity of the drawn arm.
@@ -330,16 +289,6 @@ def _resumes_exactly(flags: Mapping[str, str]) -> bool:
     return flags.keys() <= set(EXACT_FLAGS.split()) and flags.get("--cb_type") not in INEXACT_TYPES
 
 
-def _is_additive(flags: Mapping[str, str], args: str) -> bool:
-    """Return whether the predicted cost is linear in the features of a question.
-
-    >>> [_is_additive(_flags(args.split()), args) for args in (DEFAULT, "-q ss", "-q ::", "--bag 3")]
-    [True, False, False, False]
-    """
-    once = all(":" not in names and len(re.findall("[se]", names)) < 2 for names in CROSSED.findall(args))
-    return once and flags.keys() <= set(ADDITIVE_FLAGS.split()) and flags.get("--cb_type", "mtr") == "mtr"
-
-
 def check_args(args: object) -> Mapping[str, str]:
     """Check arguments without loading VW; those that cannot work, or name a file or a host, are refused.
 
@@ -374,9 +323,6 @@ def check_args(args: object) -> Mapping[str, str]:
                 f"vw argument {flag} needs {' and '.join(sorted(missing))}, the bounds of baseline - reward"
             )
     return flags
-
-
-CROSSED = re.compile(r"(?:^|\s)(?:-q|--quadratic|--cubic|--interactions)[\s=]?([^\s-]*)")
 
 
 def _check_token(token: str) -> None:

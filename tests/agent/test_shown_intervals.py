@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.console import details, worth
+from armwise.agent.console import details
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
@@ -29,7 +29,7 @@ from armwise.feedback.events import (
     ObservationSource,
     Status,
 )
-from armwise.feedback.log import Store, listing
+from armwise.feedback.log import Store
 from armwise.feedback.ope import ESTIMATORS, Interval, prediction_powered
 from armwise.feedback.ope.evaluation import INTERVALS
 from armwise.feedback.reward import Prices
@@ -97,8 +97,8 @@ class Logged:
 
 
 def of_the_console(log: Logged) -> Iterator[Figure]:
-    """The details with their charts, and what arms are worth by kind of question."""
-    rule, floor = log.config.reward, log.config.explores.among(len(log.config.actions))
+    """The details of a window."""
+    rule = log.config.reward
     while rollups.advance(log.store, rule).left:
         pass
     rows = rollups.read(log.store, 0, 3600, 60)
@@ -106,11 +106,6 @@ def of_the_console(log: Logged) -> Iterator[Figure]:
     yield Figure("reward of what was served", *served, RANGE)
     for arm, figures in details.by_arm(rows, rule).items():
         yield Figure(f"mean reward of {arm}", *figures["reward_mean"], RANGE)
-    newest = rollups.newest_rewards(log.store, rule, 2000, listing.DecisionFilter())
-    for kind in worth.group_questions(newest, "tier", rule.reward_range, floor):
-        for arm, found in kind.worth.items():
-            assert found is not None
-            yield Figure(f"{arm} for {kind.name}", *found, RANGE)
 
 
 def of_reports(log: Logged) -> Iterator[Figure]:

@@ -20,9 +20,23 @@ from armwise.feedback.registry import arm_sets, promotions
 from armwise.feedback.training_log import rollups
 from tests.agent.asking import look_up, tell
 from tests.agent.console.test_pages import plain, seen
-from tests.agent.console.test_worth import asked
 from tests.agent.evaluation.logged import add_up
 from tests.agent.fakes import Service
+
+
+async def asked(service: Service, tier: str, n: int, **headers: str) -> None:
+    """Ask questions of a kind, and praise BM25 for it if it is free."""
+    for i in range(n):
+        context = {"context": {"tier": tier, "size": i}}
+        found = (await look_up(service, headers, query=f"question {i}", agent=context)).json()["agent"]
+        praised = (found["arm_served"] == "bm25") == (tier == "free")
+        body = {
+            "metric_name": "thumb",
+            "decision_id": found["decision_id"],
+            "value": 1.0 if praised else -1.0,
+        }
+        assert (await service.client.post("/v1/feedback", json=body, headers=headers)).status_code == 202
+
 
 HARM = '<script>alert(1)</script>" onload="alert(2)'
 

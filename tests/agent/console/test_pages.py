@@ -1,4 +1,4 @@
-"""What the pages show of a small log: figures, decisions, explanations, and texts that mean harm."""
+"""What the pages show of a small log: figures, decisions, and texts that mean harm."""
 
 import asyncio
 import html
@@ -20,14 +20,14 @@ import sqlalchemy as sa
 from fastapi.routing import APIRoute
 
 from armwise.agent.cli.options import Key
-from armwise.agent.console import decisions, details, explanation, live, operating, policies, system
+from armwise.agent.console import decisions, details, live, operating, policies, system
 from armwise.agent.console.page import CONSOLE, STATIC, pages
 from armwise.agent.console.routes import ROUTES
 from armwise.agent.learning.restore import restore_policy
 from armwise.agent.run_folder import QUESTION, RUN_FOLDER, BuildingProgress
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import base
-from armwise.feedback.events import Context, Decision, Mask, Mode
+from armwise.feedback.events import Mask
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import runs, versions
 from armwise.feedback.reward import Prices, RewardRule
@@ -147,14 +147,12 @@ async def test_a_filter_that_cannot_be_read_is_named(service: Service, query: st
     assert said in plain(answer.text)
 
 
-async def test_a_decision_is_found_verified_explained_and_labelled(linear: Service) -> None:
+async def test_a_decision_is_found_verified_and_labelled(linear: Service) -> None:
     found = (await look_up(linear, query="where is the source?")).json()["agent"]["decision_id"]
     by_id = await seen(linear, f"/decisions?id=%20{found}%20")
     assert "where is the source?" in by_id
     assert (await linear.client.get(f"{CONSOLE}/decisions/none")).status_code == 404
     assert "Verified : version" in plain(await seen(linear, f"/decisions/{found}/verify"))
-    why = plain(await seen(linear, f"/decisions/{found}/why"))
-    assert "Exact: its expected reward differs" in why
     for value, status in (("1", 200), ("7", 400), ("good", 400)):
         kept = await linear.client.post(
             f"{CONSOLE}/decisions/{found}/feedback",
@@ -305,57 +303,6 @@ async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Servic
     assert "Neither eligible nor masked: none , bm25 . It was not live then" in shown
     forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
     assert "The request named the arm" in await seen(service, f"/decisions/{forced}")
-
-
-async def test_contributions_add_up_to_the_difference_of_the_scores(linear: Service) -> None:
-    found = (await look_up(linear, query="a question of twelve")).json()["agent"]["decision_id"]
-    shown = await seen(linear, f"/decisions/{found}/why")
-    total = float(re.findall(r"expected reward differs from the runner-up.s by ([-+][\d.]+)", shown)[0])
-    parts = [float(one) for one in re.findall(r"<td>([-+][\d.]+)</td>", shown)]
-    assert abs(sum(parts) - total) < 1e-3 * len(parts)
-
-
-def test_the_largest_contributions_are_shown_and_the_others_added_up() -> None:
-    amounts = {f"f{i}": np.array([0.0, -float(i)]) for i in range(1, 16)}
-    policy: Any = SimpleNamespace(contributions=lambda *_: amounts)
-    made = Decision("d", Context("q"), ("a", "b"), (0.9, 0.1), "a", "linucb", 1, Mode.EXPLORE)
-    found = explanation.explain_by(policy, made)
-    assert [name for name, _ in found.contributions] == [f"f{i}" for i in range(15, 3, -1)]
-    assert (found.arm, found.runner_up, found.exact) == ("a", "b", True)
-    assert (found.rest, found.total) == (1.0 + 2.0 + 3.0, 120.0)
-
-
-def test_a_feature_that_changes_the_probability_is_shown_and_one_that_does_not_is_not() -> None:
-    def probabilities(context: Context, _: Sequence[str]) -> Any:
-        p = 0.5 + 0.4 * context.features.get("tier", 0.0)
-        return np.array([p, 1.0 - p])
-
-    policy: Any = SimpleNamespace(probabilities=probabilities)
-    context = Context("q", {"length": 0.3, "tier": 1.0})
-    made = Decision("d", context, ("a", "b"), (0.9, 0.1), "a", "vowpal", 1, Mode.EXPLORE)
-    found = explanation.explain_by(policy, made)
-    assert (found.exact, found.unit, found.rest) == (False, "probability", None)
-    ((name, amount),) = found.contributions
-    assert (name, amount, found.total) == ("tier", pytest.approx(0.8), pytest.approx(0.8))
-
-
-@pytest.mark.parametrize(("args", "said"), [("--squarecb", "Exact:"), ("--bag 3", "An approximation")])
-async def test_explanations_of_vowpal_say_if_exact(tmp_path: Path, args: str, said: str) -> None:
-    policy = {"kind": "vowpal", "params": {"args": f"--cb_explore_adf {args} -q sa"}}
-    async with Service(tmp_path, policy=policy).running() as service:
-        await _explained(service, said)
-
-
-async def _explained(service: Service, said: str) -> None:
-    for i in range(4):
-        found = (await look_up(service, query=f"question {i}")).json()["agent"]
-        await tell(service, found["decision_id"], 1.0)
-    await service.learn()
-    found = (await look_up(service)).json()["agent"]
-    assert said in plain(await seen(service, f"/decisions/{found['decision_id']}/why"))
-    forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
-    answer = await service.client.get(f"{CONSOLE}/decisions/{forced}/why")
-    assert (answer.status_code, "no policy chose" in answer.text) == (409, True)
 
 
 async def test_a_key_sees_the_decisions_of_its_project_alone(

@@ -710,18 +710,6 @@ def test_in_a_new_service_eight_ratings_are_the_fewest_that_give_an_arm_nine_ten
     assert 8 <= ratings < 40
 
 
-def test_contributions_of_features_add_up_to_the_mean_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptive, "NOTICE", math.inf)
-    rng, policy = np.random.default_rng(5), Adaptive(dims=4, alpha=0.0)
-    for t in range(120):
-        scores = {"bm25": float(rng.random()), "dense": float(rng.random())} if t % 3 else {}
-        seen = replace(context(rng, scores), embedding=tuple(rng.normal(size=3).tolist()))
-        found = policy.contributions(seen, ARMS)
-        np.testing.assert_allclose(sum(found.values()), policy.posterior(seen, ARMS)[0], atol=1e-9)
-        assert {"prior", "intercept", "length", "digits", "embedding of the question"} < {*found}
-        policy.learn(decision(seen, ARMS[t % 3]), 0.4 + 0.2 * float(rng.random()), 0.1 * (t % 3))
-
-
 @pytest.mark.parametrize(
     ("params", "words"),
     [

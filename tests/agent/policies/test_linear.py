@@ -441,29 +441,6 @@ def test_features_of_arms_are_not_taken_from_the_last_decision(shared: bool) -> 
     assert lasting.save() == loaded.save()
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_contributions_of_features_add_up_to_the_mean_reward(shared: bool) -> None:
-    rng = np.random.default_rng(5)
-    policy = LinUCB(shared=shared, dims=4, ridge=2.0)
-    arms = ("a", "b", "new")
-    described = {"a": {"steps": 1.0}, "b": {"kind=graph": 2.0, "steps": 3.0}}
-
-    def context() -> Context:
-        words = {f"w={i}": float(rng.normal()) for i in rng.choice(9, 3, replace=False)}
-        return Context("?", words, tuple(rng.normal(size=3).tolist()), described)
-
-    for policy_has_learned in (False, True):
-        found = context()
-        contributions = policy.contributions(found, arms)
-        assert np.allclose(sum(contributions.values()), policy.posterior(found, arms)[0])
-        assert (len(contributions) > 5) == policy_has_learned
-        for i in range(30):
-            drawn = arms[i % 2]
-            policy.learn(
-                Decision(f"d{i}", context(), arms[:2], (0.5, 0.5), drawn, "linucb", 1), float(rng.normal())
-            )
-
-
 def test_the_columns_of_an_arm_are_those_of_the_loaded_state_and_of_its_present_features() -> None:
     features = {"bm25": {"steps": 1.0, "size": 2.0}, "dense": {"size": 1.0}, "none": {}}
     seen = replace(contexts(1, seed=0)[0], arms=features)
