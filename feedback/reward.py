@@ -361,6 +361,14 @@ class RewardRule(BaseModel):
         description="Reward lost per unit of priced cost. With 0, cost does not count.",
     )
     cost: Prices = Prices()
+    worth: Number | None = Field(
+        default=None,
+        gt=0,
+        description=(
+            "What a right answer is worth to you, in dollars. An answer that costs as much loses 1 of its "
+            "reward. Sets `cost.usd`, so leave that out."
+        ),
+    )
     token_prices: dict[str, Annotated[tuple[NonNegative, ...], Field(min_length=3, max_length=4)]] = Field(
         default_factory=dict,
         description=(
@@ -427,14 +435,28 @@ class RewardRule(BaseModel):
         return fields | {"complete": Complete.ALL} if len(fields.get("metrics") or ()) > 1 else fields
 
     @model_validator(mode="after")
+    def _price_dollars(self) -> "RewardRule":
+        """Set the price of a dollar by what a right answer is worth."""
+        if self.worth is None:
+            return self
+        if self.cost_weight == 0:
+            raise ValueError("worth needs a cost_weight above 0: with 0, cost does not count")
+        usd = 1 / self.worth / self.cost_weight
+        if not math.isfinite(usd):
+            raise ValueError(f"worth {self.worth:g} is too small: name the dollars of a right answer")
+        if self.cost.usd not in (0.0, usd):
+            raise ValueError("worth and cost.usd both price a dollar: remove one")
+        object.__setattr__(self, "cost", self.cost.model_copy(update={"usd": usd}))
+        return self
+
+    @model_validator(mode="after")
     def _sound(self) -> "RewardRule":
         for name in ("default", "failed"):
             if (value := getattr(self, name)) is not None and self.complete is not Complete.DEADLINE:
                 raise ValueError(
                     f"complete {self.complete.value!r} with {name} {value:g} would learn good and bad "
                     "rewards at different times: remove `complete`, so that each decision waits for its "
-                    "deadline, "
-                    "and shorten `wait_time` if that is too late"
+                    "deadline, and shorten `wait_time` if that is too late"
                 )
         declared = [metric.signal for metric in self.metrics.values() if metric.signal is not None]
         if twice := [signal.value for signal in Signal if declared.count(signal) > 1]:

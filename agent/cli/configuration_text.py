@@ -3,6 +3,7 @@
 Comments stay: parts of the text are replaced, not of a document.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,10 @@ SCHEMA = Path(__file__).parents[1] / "config" / "schema.json"
 """The JSON Schema of a configuration file, generated from the classes of the settings."""
 
 TYPICAL_TOKENS = (1000, 300)
-"""Tokens that a typical answer reads and writes, by which a dollar is weighed against a search."""
+"""Tokens that a typical answer reads and writes."""
+
+WORTH = 0.01
+"""Dollars that a right answer is worth until the operator says otherwise."""
 
 _TITLE = re.compile(r"^# An example .*\n", re.MULTILINE)
 
@@ -176,11 +180,16 @@ def _with_models(text: str, llms: Mapping[str, Mapping[str, Any]], *, searches: 
     if not usd[dearest]:
         return text
     read, wrote = TYPICAL_TOKENS
+    lost = usd[dearest] / WORTH
     about = (
-        f"# an answer of `{dearest}` of {read:,} tokens read and {wrote} written costs .1; raise usd to save"
+        f"# What a right answer is worth to you, in dollars. At {WORTH:g}, an answer of `{dearest}` with",
+        f"# {read:,} tokens in and {wrote} out (${usd[dearest]:.2g}) lowers its reward by {lost:.2g}.",
     )
-    text = _replace(_COST, text, [about, f"cost: {{steps: 1.0, usd: {float(f'{2 / usd[dearest]:.2g}'):g}}}"])
-    return _replace(_CLIP, text, ["clip: [-0.3, 1]  # what two searches and two such answers cost"])
+    text = _replace(_COST, text, ["cost: {steps: 1.0}", *about, f"worth: {WORTH:g}"])
+    lowest = -min(1.0, math.ceil(10 * (0.1 + 2 * lost)) / 10)
+    return _replace(
+        _CLIP, text, [f"clip: [{lowest:g}, 1]  # what two searches and two such answers cost, at most 1"]
+    )
 
 
 def _price(llm: Mapping[str, Any]) -> float:

@@ -40,6 +40,31 @@ COSTS = st.builds(
 )
 
 
+# -- what a right answer is worth ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.1, 1.0])
+def test_an_answer_loses_the_share_that_it_costs_of_what_a_right_one_is_worth(weight: float) -> None:
+    rule = RewardRule(metrics={"right": Metric()}, worth=0.01, cost_weight=weight)
+    assert rule.reward({"right": 1.0}, Cost(usd=0.002)) == pytest.approx(0.8)
+    assert rule.reward({"right": 1.0}, Cost(steps=1)) == pytest.approx(1 - weight)
+    assert RewardRule.model_validate_json(rule.model_dump_json()) == rule
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"cost": Prices(usd=5.0)}, "worth and cost.usd both price a dollar"),
+        ({"cost_weight": 0.0}, "worth needs a cost_weight above 0"),
+        ({"worth": 5e-324}, "is too small: name the dollars"),
+        ({"worth": 0.0}, "greater than 0"),
+    ],
+)
+def test_a_worth_that_cannot_price_a_dollar_is_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        RewardRule.model_validate({"worth": 0.01, **fields})
+
+
 # -- values -----------------------------------------------------------------------------------------------
 
 

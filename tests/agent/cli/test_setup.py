@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -22,7 +23,9 @@ from armwise.agent.cli.configuration_text import SCHEMA, render_config
 from armwise.agent.cli.main import app
 from armwise.agent.cli.served_home import mark_served
 from armwise.agent.config import CorpusSpec, load
+from armwise.agent.policies import build_policy, describe
 from armwise.arms.corpus import CorpusError
+from armwise.feedback.events import Cost, Decision, Example
 from tests.agent.canned_service import Canned
 
 ROOT = Path(__file__).parents[3]
@@ -161,9 +164,6 @@ def test_several_sources_and_models_are_arms_of_each_by_each(tmp_path: Path, end
     config = load(tmp_path / "armwise.yaml")
     assert list(config.actions) == ["corpus-big", "corpus-large", "tickets-big", "tickets-large"]
     assert {config.find_answering(name).llm for name in ("corpus-large", "tickets-large")} == {"large"}
-    typical_usd = 0.0025 + 0.3 * 0.01
-    reward = args["reward"]
-    assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
 
 
 @pytest.mark.parametrize("first", [(), ("--llm-model", "big")])
@@ -206,9 +206,30 @@ def test_models_of_the_list_are_weighed_at_its_prices(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     args = written(tmp_path / "armwise.yaml")
     assert args["llms"]["large"] == {"engine": "openai", "base_url": url, "model": "gpt-4o"}
-    reward = args["reward"]
-    typical_usd = 0.0025 + 0.3 * 0.01
-    assert reward["cost_weight"] * reward["cost"]["usd"] * typical_usd == pytest.approx(0.1, rel=0.02)
+    assert args["reward"]["worth"] == 0.01
+    dear = Cost(prompt_tokens=1000, completion_tokens=300, usd=0.0055)
+    rule = load(tmp_path / "armwise.yaml").reward
+    assert rule.reward({"answer_correct": 1.0}, dear) == pytest.approx(0.45)
+
+
+def test_a_cheap_model_that_is_as_good_is_chosen_by_the_defaults(tmp_path: Path, endpoint: str) -> None:
+    words = ("--no-documents", "--llm-url", endpoint, "--model", "small=big,.15,.6", "--model")
+    assert init(*words, "large=huge,2.5,10").exit_code == 0
+    config, rng = load(tmp_path / "armwise.yaml"), np.random.default_rng(5)
+    arms, usd = list(config.actions), {"small": 0.00033, "large": 0.0055}
+    policy, late = build_policy(config.policy, arms), []
+    for n in range(300):
+        context = describe("What is it?", config.features)
+        pmf = policy.probabilities(context, arms)
+        arm = str(rng.choice(arms, p=pmf))
+        late.append(pmf[arms.index("small")])
+        decision = Decision(f"d{n}", context, tuple(arms), tuple(pmf), arm, "adaptive", 1)
+        right = float(rng.random() < 0.8)
+        example = Example(n + 1, decision, Cost(usd=usd[arm]), {"answer_correct": right})
+        reward = config.reward.compute_learned_reward(example)
+        assert reward is not None
+        policy.learn(decision, reward)
+    assert np.mean(late[200:]) > 0.9
 
 
 def test_beside_a_model_with_a_price_another_needs_one(tmp_path: Path, endpoint: str) -> None:
