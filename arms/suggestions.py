@@ -4,37 +4,15 @@ import difflib
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-_ENGINES = (
-    "use an arm of kind postgres, qdrant, opensearch, elasticsearch or remote, or a retriever of LangChain, "
-    "LlamaIndex or Haystack"
-)
-
-REMOVED = {
-    "apprentice": "tap the decisions of the baseline, or replay the log with the other policy",
-    "restarting": "use adaptive, which restarts by itself",
-    "blend": "name one of its members, such as `kind: ridge`",
-    "logistic_xgboost": "use `kind: pointwise_xgboost` with `centre: false`",
-    **dict.fromkeys(("lancedb", "milvus", "tantivy"), _ENGINES),
-    "precision": "a model runs in the precision of its files",
-    "new_arms": "every arm is one of `arms`: declare it there, then run `armwise serve --replace`",
-    "points": "a service has one decision point: run an application for each, as in "
-    "deploy/ray/two_applications.yaml",
-}
-"""What to use instead of a kind or a key that was removed."""
-
 
 def did_you_mean(wrong: str, right: Iterable[str]) -> str:
-    """Return a hint for an error about a wrong name: what replaced it, the nearest right one, or all of them.
+    """Return a hint for an error about a wrong name: the nearest right one, or all of them.
 
     >>> did_you_mean("bm52", ["none", "bm25"])
     "; did you mean 'bm25'?"
-    >>> did_you_mean("restarting", ["adaptive", "linucb"])
-    '; it was removed: use adaptive, which restarts by itself'
     >>> did_you_mean("x", ["none", "bm25"]), did_you_mean("x", [])
     ('; available: bm25, none', '; available: none')
     """
-    if wrong in REMOVED:
-        return f"; it was removed: {REMOVED[wrong]}"
     names = sorted(right)
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; available: {', '.join(names) or 'none'}"

@@ -434,10 +434,9 @@ class RouterTarget(Candidate):
             raise CandidateError(f"candidate 'router:{folder}': {error}") from None
         if trained.router.stage is not Stage.QUESTION:
             raise CandidateError(
-                f"candidate 'router:{folder}' needs the passages of every arm, but the log keeps those "
-                "that one arm "
-                "found. If it advised the service, the log has its scores: evaluate "
-                "policy:{kind: routed, params: {epsilon: 0}} instead"
+                f"candidate 'router:{folder}' needs the passages of every arm, but the log keeps those that "
+                "one arm found. If it advised the service, the log has its scores: evaluate policy:{kind: "
+                "routed, params: {epsilon: 0}} instead"
             )
         self._stored, self._known = stored, trained.about.arms
         self._explores = config.explores

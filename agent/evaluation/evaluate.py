@@ -729,8 +729,7 @@ def _warnings(weight: dataset.Floats, diagnostics: Diagnostics) -> list[str]:
     if diagnostics.effective_n < gate.LEAST_EFFECTIVE_N:
         warnings.append(
             f"The {diagnostics.n:,} decisions carry as much information as {diagnostics.effective_n:,.0f} "
-            "decisions of the "
-            "candidate: too few."
+            "decisions of the candidate: too few."
         )
     largest = float(weight.max() / weight.sum())
     if largest > gate.LARGEST_SHARE:
@@ -785,9 +784,8 @@ INTERVAL_REMARKS = {
     "bernstein": f"Intervals hold at any number of rows: {INDEPENDENT_ROWS}.",
     "clopper_pearson": f"Intervals are exact, for rewards of two values: {INDEPENDENT_ROWS}.",
     "anytime": (
-        "Intervals hold at all times together, however often you check. Each row counts as a new draw "
-        "given all "
-        "earlier rows, even if it asks the same question."
+        "Intervals hold at all times together, however often you check. Each row counts as a new draw given "
+        "all earlier rows, even if it asks the same question."
     ),
 }
 """Assumptions of each kind of interval."""

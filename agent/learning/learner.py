@@ -199,8 +199,7 @@ class Learner:
             for restart in list_restarts(self._policy)[n_restarts:]:
                 logger.warning(
                     "example %d: the policy restarts from its latest %d rewards, because %s now earns %.3g "
-                    "and "
-                    "earned %.3g before",
+                    "and earned %.3g before",
                     *(example.seq, restart.kept, restart.arm, restart.after, restart.before),
                 )
                 if self._watch:

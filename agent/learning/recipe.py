@@ -86,8 +86,7 @@ class Recipe:
         if recipe.digest != version.recipe:
             raise PolicyError(
                 f"version {version.version} is of recipe {version.recipe[:DIGEST_CHARS]}: it was learned "
-                "with "
-                "another reward than the configured one"
+                "with another reward than the configured one"
             )
         return recipe
 

@@ -114,8 +114,7 @@ def _columns(table: ArmTable | None, names: tuple[str, ...]) -> ArmTable | None:
         if name.startswith(SAME_AS) and name not in table.names:
             raise RouterError(
                 f"the router compares answers with the answer of arm {name.removeprefix(SAME_AS)!r}, which "
-                "is "
-                "missing: give it the answers of all arms that it was fitted on"
+                "is missing: give it the answers of all arms that it was fitted on"
             )
     return ArmTable(names, table.values[:, :, positions(table.names, names)])
 

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from armwise.agent.policies import sampling
 from armwise.arms.base import ArmError, Passage
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, writing
 from armwise.arms.retrievers import AnswerCheck, CheckResult
@@ -93,11 +92,6 @@ class AnswerStage:
     threshold: float | None = None
     goes_on: bool = False
     probability: float = 1.0
-
-
-def draw_overrule(decision_id: str, salt: str) -> float:
-    """Return the number in [0, 1) that decides whether a check is overruled, the same in a retry."""
-    return sampling.uniform_from(decision_id, f"{salt}/check")
 
 
 async def check_texts(

@@ -160,9 +160,8 @@ def fill_collection(name: str, resources: Resources, progress: Progress | None =
     arm_resources = resources.select_corpus(spec)
     if len(arm_resources.corpus.parts) > 1:
         raise ArmSpecError(
-            f"arm {name!r} names no corpus: set `corpus` to the one to write into its collection; "
-            "`corpora` has "
-            f"{', '.join(resources.corpus.names)}"
+            f"arm {name!r} names no corpus: set `corpus` to the one to write into its collection; `corpora` "
+            f"has {', '.join(resources.corpus.names)}"
         )
     return fill_arm(_engine_arm(name, spec, resources), arm_resources, progress)
 

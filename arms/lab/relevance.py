@@ -128,8 +128,7 @@ class Examples:
         if not 0 < (gold := int(labels.sum())) < len(labels):
             raise RelevanceError(
                 f"{gold} of {len(labels)} passages found for {len(of)} questions are gold; some must be "
-                "gold and "
-                "some not. Do the gold_ids belong to this corpus?"
+                "gold and some not. Do the gold_ids belong to this corpus?"
             )
         signs = [(name in RISING) - (name in FALLING) for name in NAMES] + [1] * len(self.arms)
         booster = xgboost.train(

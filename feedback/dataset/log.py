@@ -256,9 +256,6 @@ CLUSTERS = {"question": "questions", "episode": "episodes", "user": "users"}
 Describe = Callable[[Integers], Any]
 """Returns features of the rows at some positions of the training log, shape (n, d), sparse or dense."""
 
-Categorize = Callable[[tuple[str, ...], Integers], Integers]
-"""Returns the discrete features of arms, by name, at some positions, shape (n, n_arms, n_features)."""
-
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called with the step, the amount that is done, and the total if it is known."""
 

@@ -339,9 +339,8 @@ class ProductionLog:
         """
         if self._outcomes is None:
             raise ExchangeError(
-                f"format {self._request.form} has the outcome of one arm per row; for outcomes of all "
-                "arms, use "
-                f"one of {', '.join(FULL)}"
+                f"format {self._request.form} has the outcome of one arm per row; for outcomes of all arms, "
+                f"use one of {', '.join(FULL)}"
             )
         yield from outcome_lines(
             read_records(self._source), self._outcomes, self.columns, f"{self._root}/", self.faults

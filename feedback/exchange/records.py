@@ -264,8 +264,7 @@ def _chunks(file: Path) -> Iterator[bytes]:
                 if (size := size + len(chunk)) > LARGEST_DOCUMENT:
                     raise ExchangeError(
                         f"{file}: one JSON document of more than {LARGEST_DOCUMENT:,} bytes; convert it to "
-                        "JSON "
-                        "lines, which are read one by one, for example with `jq -c '.[]'`"
+                        "JSON lines, which are read one by one, for example with `jq -c '.[]'`"
                     )
                 yield chunk
     except (OSError, EOFError, zlib.error) as error:

@@ -586,8 +586,7 @@ class RowReader:
             raise BadValue(
                 "no time",
                 f"{column} is {cut(value)}; expected seconds or milliseconds since the epoch, or ISO 8601 "
-                "such as "
-                "2026-01-31T12:00:00Z",
+                "such as 2026-01-31T12:00:00Z",
             ) from None
 
     def _cost(self, values: Mapping[str, Any]) -> Cost:

@@ -521,8 +521,7 @@ def count(sessions: Sessions, reference: str) -> Counted:
         of = "sessions" if len(starts) < len(row) else "decisions"
         raise NothingComparableError(
             f"{reference} was drawn {np.count_nonzero(weight):,} times in {len(starts):,} {of}, which is "
-            "too few: the first "
-            f"{SCALE_SESSIONS} only set the scale"
+            f"too few: the first {SCALE_SESSIONS} only set the scale"
         )
     rank, late = np.arange(len(row)) - starts[unit], unit >= SCALE_SESSIONS
     limit = 1 << int(rank[~late].max()).bit_length()

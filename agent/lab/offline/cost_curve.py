@@ -84,9 +84,8 @@ class CostCurve:
         """Return a summary, with one line per target."""
         lines = [
             f"area {self.area:.4f}, 95 % interval {self.interval[0]:.4f} to {self.interval[1]:.4f}; "
-            "compared with "
-            f"mixtures of single arms {self.gain:+.4f}, "
-            f"{self.gain_interval[0]:+.4f} to {self.gain_interval[1]:+.4f}",
+            f"compared with mixtures of single arms {self.gain:+.4f}, {self.gain_interval[0]:+.4f} to "
+            f"{self.gain_interval[1]:+.4f}",
             *(
                 f"{need.target:.0%} of the quality of {self.single}: {need.calls:.1%} of its calls "
                 f"({_range(need.calls_interval)}), {need.cost:.1%} of its cost "

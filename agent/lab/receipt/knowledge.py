@@ -81,9 +81,8 @@ def _drawings(sessions: Sessions) -> list[Remark]:
         return [
             Remark(
                 False,
-                "No decision has a logged propensity, the probability with which its arm was drawn. "
-                "Without it, "
-                "nobody can know what another arm would have earned or cost. Log it with each decision.",
+                "No decision has a logged propensity, the probability with which its arm was drawn. Without "
+                "it, nobody can know what another arm would have earned or cost. Log it with each decision.",
                 fatal=True,
             )
         ]
@@ -175,8 +174,7 @@ def _feedback(traffic: LoggedTraffic, sessions: Sessions) -> list[Remark]:
             Remark(
                 False,
                 "Whether each arm got feedback equally often: this file only has decisions with feedback. "
-                "Use "
-                "the log of the service to find out.",
+                "Use the log of the service to find out.",
             )
         )
     failed = sorted({key.drawn for key in sessions.rows.draw.values if key.failed})

@@ -27,11 +27,6 @@ class FloorStep(TurnStep):
         """Return the step of a service."""
         return cls(service.config.explores, lambda: service.raised)
 
-    @property
-    def is_raised(self) -> bool:
-        """Whether an alarm has raised it."""
-        return self._get_raised() is not None
-
     def compute_least(self, n_arms: int) -> float:
         """Return the least probability of each of so many arms."""
         least, raised = self._explores.among(n_arms), self._get_raised()

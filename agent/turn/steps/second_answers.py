@@ -150,11 +150,6 @@ class SecondAnswers(TurnStep):
         turns, places = service.turns, service.chats
         return cls(service.config.observations, turns, service.commit, places, service.telemetry, offer_check)
 
-    @property
-    def idle(self) -> bool:
-        """Whether the queue is empty and no observation is under way."""
-        return not self._workers and not self._queue
-
     async def drain(self) -> None:
         """Wait until all queued turns are observed."""
         while self._workers:

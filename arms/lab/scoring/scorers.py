@@ -103,8 +103,7 @@ class RetrievalScorer(Scorer):
             if not 0.0 <= value <= 1.0:
                 raise ScoringError(
                     f"measure {measure!r} returned {value:g} for {ranking}; it must accept one or more "
-                    "passages "
-                    "and return a number in [0, 1], as R@4, nDCG@4 and RR@4 do"
+                    "passages and return a number in [0, 1], as R@4, nDCG@4 and RR@4 do"
                 )
 
     def check(self, questions: Sequence[Question], corpus: Corpus) -> None:

@@ -221,14 +221,6 @@ def test_a_policy_that_keeps_to_a_baseline_gets_that_of_the_service() -> None:
     assert parse({**document, "policy": {"kind": "uniform"}}).policy.params == {}
 
 
-def test_what_takes_the_place_of_a_removed_key_is_named() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'new_arms'; it was removed: every arm is"):
-        parse({**CONFIG, "new_arms": {"hosts": {}}})
-    backbones = {"tiny": {"model": "hashing:8", "precision": "int8"}}
-    with pytest.raises(ConfigError, match="precision'; it was removed: a model runs in the precision of its"):
-        parse({**CONFIG, "backbones": backbones})
-
-
 def test_the_arms_that_are_live_leave_a_configuration_as_it_is() -> None:
     config = parse(CONFIG)
     assert config.with_arms([*config.arms]) is config
@@ -529,14 +521,6 @@ def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) ->
     path.write_text(f"applications:\n  - args:\n{lines}\n{arms}")
     assert load(path).arms["again"].cache
     assert not load(path).arms["words"].cache
-
-
-def test_further_decision_points_are_applications_of_their_own() -> None:
-    said = complaint({**CONFIG, "points": {"news": {}}})
-    assert said == (
-        "unknown key 'points'; it was removed: a service has one decision point: run an application for "
-        "each, as in deploy/ray/two_applications.yaml"
-    )
 
 
 def test_requests_cannot_weigh_a_cost_that_counts_in_no_reward() -> None:

@@ -103,14 +103,6 @@ def test_what_cannot_be_used_is_refused_when_its_kind_is_named(
         build_policy(PolicySpec(kind="theirs"), ARMS)
 
 
-@pytest.mark.parametrize(("kind", "instead"), [("apprentice", "replay the log"), ("restarting", "adaptive")])
-def test_a_removed_kind_is_refused_with_what_to_use_instead(kind: str, instead: str) -> None:
-    spec = PolicySpec(kind=kind, params={"policy": {"kind": "linucb"}})
-    for refuse in (lambda: build_policy(spec, ARMS), lambda: check_untrusted(spec, spec)):
-        with pytest.raises(PolicyError, match=f"no policy of kind '{kind}'; it was removed: .*{instead}"):
-            refuse()
-
-
 def test_a_kind_that_nobody_has_is_not_in_the_catalogue(install: Install) -> None:
     kinds = install("")
     assert "theirs" not in kinds

@@ -162,10 +162,6 @@ def test_other_parameters_get_an_index_of_their_own(resources: Resources) -> Non
     ("specs", "message"),
     [
         ({"a": ArmSpec(kind="bm52")}, "arm 'a': unknown kind 'bm52'; did you mean 'bm25'"),
-        (
-            {"a": ArmSpec(kind="milvus")},
-            "arm 'a': unknown kind 'milvus'; it was removed: use an arm of kind post",
-        ),
         ({"a": ArmSpec(kind="x")}, "; write a class of your own as package.module:Class"),
         ({"a": ArmSpec(kind="bm25", params={"k": 1})}, "unknown parameter 'k'; did you mean 'k1'"),
         ({"a": ArmSpec(kind="bm25", params={"b": 7})}, "b: Input should be less than or equal to 1, got 7"),

@@ -45,7 +45,6 @@ def test_calibrations_nest() -> None:
     [
         ({"kind": "rigde"}, "no router of kind 'rigde'; did you mean 'ridge'"),
         ({"kind": "ridge", "params": {"sees": "stars"}}, "ridge: sees: .* got 'stars'"),
-        ({"kind": "blend"}, "no router of kind 'blend'; it was removed: name one of its members"),
     ],
 )
 def test_a_router_that_cannot_be_built_is_refused(spec: dict[str, object], told: str) -> None:
