@@ -91,7 +91,7 @@ class AppConfig(BaseModel):
         ),
     )
     answering: writing.Answering = writing.Answering()
-    policy: PolicySpec = PolicySpec(kind="vowpal")
+    policy: PolicySpec = PolicySpec(kind="adaptive")
     features: FeatureSpec = FeatureSpec()
     router: saved.RouterConfig | None = Field(
         default=None,
