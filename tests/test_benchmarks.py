@@ -88,14 +88,12 @@ verdict . --runs 1 --pairs 143
 QA = "the question set"
 OTHERS = "tables of other projects"
 SERVICE = "a service that it starts, loads or kills for minutes"
-ROOT_USER = "root, who makes or becomes others"
 
 ELSEWHERE = {
     "budget_peer": "a package that is not installed, and a table of its project",
     "cascade": QA,
     "chat": SERVICE,
     "console_pictures": "a browser; `make pictures` runs it",
-    "crash": SERVICE,
     "exchanges": SERVICE,
     "first_hour": QA,
     "goals": QA,
@@ -106,8 +104,6 @@ ELSEWHERE = {
     "mba_rag": OTHERS,
     "memory": SERVICE,
     "model_routing": OTHERS,
-    "nodes": ROOT_USER,
-    "nodes_head": ROOT_USER,
     "obp_golden": "obp, and a Python of its time",
     "obp_peer": "obp, and a Python of its time",
     "outages": SERVICE,

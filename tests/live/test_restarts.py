@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from benchmarks.crash_ledger import Ledger
-from benchmarks.crash_traffic import Traffic
+from tests.crashes.ledger import Ledger
+from tests.crashes.traffic import Traffic
 from tests.live.conftest import Live, Process, until
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,8 @@ import httpx
 import pytest
 import yaml
 
-from benchmarks.nodes_machines import ROOT, Machine, Network, NetworkError
 from tests.neighbours import write_corpus
+from tests.nodes.machines import ROOT, Machine, Network, NetworkError
 from tests.pages import commands_of
 from tests.postgres import running
 

@@ -19,7 +19,7 @@
     foreign     a caller was shown what belongs to another
 
 Tables are lists of rows as the database has them, JSON columns parsed. The crash matrix of
-`benchmarks/crash.py` reads its logs with this, too.
+`tests.crashes` reads its logs with this, too.
 """
 
 import json

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.crash_children import PATIENCE_S, CrashError, Keeper
-from benchmarks.crash_service import Kill, Service
-from benchmarks.crash_traffic import PAUSE_S
+from tests.crashes.children import PATIENCE_S, CrashError, Keeper
+from tests.crashes.service import Kill, Service
+from tests.crashes.traffic import PAUSE_S
 from tests.postgres import Server
 
 REFUSALS = 30

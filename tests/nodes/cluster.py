@@ -4,7 +4,7 @@
     second   the other replica, and the learner while it lives
     arms     every arm that is not searched by the replicas themselves
 
-Machines are namespaces of Linux (`nodes_machines.py`). One that is killed loses every process at once, and an
+Machines are namespaces of Linux (`machines.py`). One that is killed loses every process at once, and an
 empty one takes its place, as on Kubernetes.
 """
 
@@ -14,22 +14,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import httpx
 import yaml
 from typing_extensions import override
 
-from benchmarks.crash_children import EXACT, CrashError, configuration
-from benchmarks.crash_service import Kill, Service
-from benchmarks.nodes_machines import Machine, Network
+from tests.crashes.children import EXACT, CrashError, configuration
+from tests.crashes.service import Kill, Service
 from tests.neighbours import write_corpus
+from tests.nodes.machines import Machine, Network
 
 HEAD, SECOND, ARMS = "head", "second ingress", "arms"
 RESOURCES = {HEAD: {"door": 1}, SECOND: {"door": 1, "learner": 1}, ARMS: {"arms": 1, "learner": 1}}
@@ -45,9 +44,6 @@ CLIENTS_ROWS = 30
 """Acknowledgements after which clients count as back."""
 
 DEPLOYED = "configuration deployed"
-
-GATE = "gate"
-"""Name of an arm that answers when a file is there."""
 
 
 @dataclass(slots=True)
@@ -81,11 +77,8 @@ class Cluster(Service):
     Args:
         url: The log.
         network: Where the machines are.
-        successors: Where else clients ask, if these do not answer.
         clients: How many ask at once.
         seed: Draws what they ask.
-        stored: Variables that say where Ray's head keeps its state; in its memory without.
-        changed: Other settings, by their keys at the top level.
 
     Attributes:
         document: Its settings.
@@ -98,21 +91,17 @@ class Cluster(Service):
         self,
         url: str,
         network: Network,
-        successors: Sequence[str] = (),
         *,
-        clients: int = 3,
-        seed: int = 0,
-        stored: Mapping[str, str] = MappingProxyType({}),
-        changed: Mapping[str, Any] = MappingProxyType({}),
+        clients: int,
+        seed: int,
     ) -> None:
         self._network = network
-        self._stored = stored
         self.environment = environment(network)
         self._machines = {HEAD: network.machine(), SECOND: network.machine(), ARMS: network.machine()}
         urls = [f"http://{self._machines[name].address}:{PORT}" for name in (HEAD, SECOND)]
-        self.document = {**settings(url, network), **changed}
+        self.document = settings(url, network)
         self.changes: list[Change] = []
-        super().__init__(self.document, [*urls, *successors], clients, seed)
+        super().__init__(self.document, urls, clients, seed)
         head = self._machines[HEAD].address
         self._dashboard = httpx.Client(
             base_url=f"http://{head}:8265",
@@ -166,16 +155,6 @@ class Cluster(Service):
         self._replaced(name, change, began)
         return self._over(change, began)
 
-    def restart(self, name: str) -> Change:
-        """Kill a machine, and start it again, with its address and its disk. Raises CrashError."""
-        change, began = self._beginning(f"{name} killed and started again")
-        self._machines[name].kill()
-        self._boot(name)
-        self.asked()
-        self.until(self.whole)
-        change.whole_s = time.monotonic() - began
-        return self._over(change, began)
-
     def cut_off(self, name: str) -> Change:
         """Cut a machine off, with a learner that still reaches the log; connect it once it is replaced.
 
@@ -197,14 +176,6 @@ class Cluster(Service):
         self._boot(name)
         self.until(self.whole)
         change.whole_s = time.monotonic() - began
-
-    def abandon(self, successor: str) -> Change:
-        """Kill every machine, and go on with a successor on the same log. Raises CrashError."""
-        change, began = self._beginning("replaced by another cluster")
-        self._network.kill()
-        self._http.base_url = httpx.URL(successor)
-        self.asked()
-        return self._over(change, began)
 
     def _beginning(self, what: str) -> tuple[Change, float]:
         """Return a record of what is about to be done, with what was refused before, and the time."""
@@ -262,8 +233,8 @@ class Cluster(Service):
         start = ["--address", f"{head}:6379"]
         if name == HEAD:
             start = ["--head", "--port", "6379", "--include-dashboard", "true", "--dashboard-host", head]
-        variables = self.environment | (dict(self._stored) if name == HEAD else {})
-        machine.run([*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])], variables)
+        command = [*ray_start(machine, self._network.home), *start, *resources(RESOURCES[name])]
+        machine.run(command, self.environment)
 
     @property
     @override
@@ -282,13 +253,12 @@ class Cluster(Service):
 
 
 def settings(url: str, network: Network) -> dict[str, Any]:
-    """Return the settings of a service over a log: a light arm, two on a host of their own, and a gate."""
+    """Return the settings of a service over a log: a light arm, and two on a host of their own."""
     arms = {
         "none": {"kind": "none"},
         "bm25": {"kind": "bm25"},
         "far": {"kind": "bm25", "host": "Arms"},
         "oracle": {"kind": "tests.live.arm:Oracle", "params": {"steps": 2}},
-        GATE: {"kind": "tests.live.arm:Gate", "params": {"path": str(network.folder / GATE)}},
     }
     made = configuration(url, EXACT) | {
         "home": str(network.home / "home"),

@@ -1,6 +1,6 @@
 """Killed processes: nothing acknowledged is lost, nothing learned twice, and the digests are a replay's.
 
-The matrix itself is `benchmarks/crash.py`; here are a few of its kills, and what shows that it can fail.
+`python -m tests.crashes` kills at every point; here are a few of its kills, and what shows that it can fail.
 """
 
 from collections import Counter
@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import crash_seams, crash_weather
-from benchmarks.crash_audit import Fault, Verdict
-from benchmarks.crash_children import BAGGED, EXACT
-from benchmarks.crash_ledger import DECISION, Ledger
-from benchmarks.crash_points import LEARNER, POINTS, REPLICA, STEPS, Trip
-from benchmarks.crash_report import Run
-from benchmarks.crash_rounds import ALL, DATABASE, Case, plan, stage
-from benchmarks.crash_service import Kill
-from benchmarks.crash_weather import database_away, endure, failed_over, no_file_grows, read_only
+from tests.crashes import seams, weather
+from tests.crashes.audit import Verdict
+from tests.crashes.children import BAGGED, EXACT
+from tests.crashes.ledger import DECISION, Ledger
+from tests.crashes.points import LEARNER, POINTS, REPLICA, STEPS, Trip
+from tests.crashes.rounds import ALL, DATABASE, Case, plan, stage
+from tests.crashes.service import Kill
+from tests.crashes.weather import database_away, endure, failed_over, no_file_grows, read_only
 from tests.postgres import Server, running
 
 pytestmark = pytest.mark.timeout(400)
@@ -87,7 +86,7 @@ def check(verdict: Verdict, odd: list[str], *, acknowledged: int) -> None:
 def test_nothing_is_acknowledged_while_nothing_can_be_kept(
     killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crash_weather, "REFUSALS", 10)
+    monkeypatch.setattr(weather, "REFUSALS", 10)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with stage(f"sqlite:///{tmp_path / 'log.db'}", EXACT, tmp_path / "a", clients=1, seed=3) as service:
@@ -106,7 +105,7 @@ def test_nothing_is_acknowledged_while_nothing_can_be_kept(
 
 @pytest.mark.slow
 def test_a_read_only_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash_weather, "REFUSALS", 10)
+    monkeypatch.setattr(weather, "REFUSALS", 10)
     log = tmp_path / "log.db"
     with stage(f"sqlite:///{log}", EXACT, tmp_path, clients=1, seed=6) as service:
         service.until(lambda: len(service.ledger) > 5 or None)
@@ -123,7 +122,7 @@ def test_a_read_only_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_database_that_hangs_is_refused_until_it_answers(
     killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crash_weather, "REFUSALS", 2)
+    monkeypatch.setattr(weather, "REFUSALS", 2)
     with stage(killable_postgres.fresh(), EXACT, tmp_path, killable_postgres, clients=1, seed=8) as service:
         service.until(lambda: len(service.ledger) > 5 or None)
         outage = endure(service, "hangs", killable_postgres.stalled(), 0.0)
@@ -133,7 +132,7 @@ def test_a_database_that_hangs_is_refused_until_it_answers(
 
 @pytest.mark.slow
 def test_a_standby_takes_over_without_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crash_weather, "REFUSALS", 6)
+    monkeypatch.setattr(weather, "REFUSALS", 6)
     with running() as primary, primary.followed() as standby:
         url = f"{primary.fresh()}&host={standby.folder}&target_session_attrs=read-write"
         with stage(url, EXACT, tmp_path, standby, clients=2, seed=9) as service:
@@ -176,9 +175,9 @@ def test_a_learner_that_learns_something_twice_is_found_by_its_digests(tmp_path:
 @pytest.mark.parametrize("point", [point.name for point in POINTS])
 def test_every_point_is_one_that_a_process_passes(point: str) -> None:
     """A kill would wait in vain for another."""
-    seams = Path(crash_seams.__file__).read_text()
+    source = Path(seams.__file__).read_text()
     what, _, how = point.rpartition(" ")
-    assert f'"{what if how in ("inserted", "committed") else point}"' in seams
+    assert f'"{what if how in ("inserted", "committed") else point}"' in source
 
 
 @pytest.mark.parametrize("database", [False, True])
@@ -192,20 +191,3 @@ def test_a_plan_meets_every_point_with_every_victim_equally_often(database: bool
     assert all(1 <= case.passes <= case.point.most for case in planned)
     assert planned == plan(2 * once, 7, database=database)
     assert planned[:once] != plan(once, 8, database=database)
-
-
-def test_a_fault_is_blamed_on_the_kill_that_it_came_with() -> None:
-    kills = [Kill("learner", "join", "", version=version) for version in (3, 3, 8)]
-    run = Run("sqlite", "resumes", kills)
-    assert [run.blamed(Fault("digest", "", version=version)) for version in (1, 3, 4, 8, 9)] == [
-        0,
-        0,
-        2,
-        2,
-        3,
-    ]
-    assert [run.blamed(Fault("lost", "", round=number)) for number in (0, 2, 3)] == [0, 2, 3]
-    assert run.blamed(Fault("gap", "")) == 3
-    assert not run.broken
-    assert Run("sqlite", "resumes", verdict=Verdict((Fault("gap", ""),))).broken
-    assert Run("sqlite", "resumes", odd=["500"]).broken

@@ -22,7 +22,7 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CODE = ("armwise", "agent", "arms", "feedback", "benchmarks", "tests")
+CODE = ("armwise", "agent", "arms", "feedback", "tests")
 """What machines have of the project."""
 
 STOP_S = 30.0

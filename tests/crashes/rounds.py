@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from benchmarks.crash_audit import Verdict
-from benchmarks.crash_children import CrashError, Keeper, configuration, free_port, learn, serve
-from benchmarks.crash_points import LEARNER, POINTS, REPLICA, Point, Trip
-from benchmarks.crash_service import Kill, Service
+from tests.crashes.audit import Verdict
+from tests.crashes.children import CrashError, Keeper, configuration, free_port, learn, serve
+from tests.crashes.points import LEARNER, POINTS, REPLICA, Point, Trip
+from tests.crashes.service import Kill, Service
 from tests.postgres import Server
 
 DATABASE, PROXY, ALL = "database server", "HTTP proxy", "everything"

@@ -31,8 +31,8 @@ from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import Complete
 from armwise.feedback.training_log import read_examples, read_position
 from armwise.feedback.training_log.joiner import read_head
-from benchmarks.crash_children import fresh_process
-from benchmarks.crash_ledger import Ledger
+from tests.crashes.children import fresh_process
+from tests.crashes.ledger import Ledger
 from tests.simulation.history import TABLES, Rule, Tables, find_faults, parse_rows
 
 CHUNK = 5000

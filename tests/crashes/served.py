@@ -20,11 +20,11 @@ import psutil
 import yaml
 from typing_extensions import override
 
-from benchmarks.crash_audit import Verdict
-from benchmarks.crash_children import CrashError, configuration, free_port
-from benchmarks.crash_points import LEARNER, REPLICA
-from benchmarks.crash_rounds import ALL, ANY_MOMENT, DATABASE, PROXY, VICTIMS
-from benchmarks.crash_service import Kill, Service
+from tests.crashes.audit import Verdict
+from tests.crashes.children import CrashError, configuration, free_port
+from tests.crashes.points import LEARNER, REPLICA
+from tests.crashes.rounds import ALL, ANY_MOMENT, DATABASE, PROXY, VICTIMS
+from tests.crashes.service import Kill, Service
 from tests.neighbours import write_corpus
 from tests.postgres import Server
 

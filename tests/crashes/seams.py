@@ -23,7 +23,7 @@ from armwise.feedback.log.sqlite import SQLite
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import Joiner
 from armwise.feedback.training_log import joiner as joins
-from benchmarks.crash_points import LEARNER, REPLICA, Tripwire
+from tests.crashes.points import LEARNER, REPLICA, Tripwire
 
 Function = Callable[..., Any]
 

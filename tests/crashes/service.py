@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import httpx
 
-from benchmarks.crash_audit import Verdict, audit
-from benchmarks.crash_children import PATIENCE_S, CrashError
-from benchmarks.crash_ledger import Ledger
-from benchmarks.crash_traffic import Traffic
+from tests.crashes.audit import Verdict, audit
+from tests.crashes.children import PATIENCE_S, CrashError
+from tests.crashes.ledger import Ledger
+from tests.crashes.traffic import Traffic
 
 T = TypeVar("T")
 

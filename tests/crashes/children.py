@@ -32,9 +32,9 @@ from armwise.agent.serving import Backends, Replica, Telemetry
 from armwise.arms.base import ArmError, Passage, Query, Retrieval
 from armwise.arms.llm import base
 from armwise.feedback.clock import SteadyClock
-from benchmarks.crash_points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
-from benchmarks.crash_seams import SABOTAGE, watch_answers, watch_learner, watch_replica
 from tests.agent.fakes import CONFIG, FakeArms, FakeEmbedders
+from tests.crashes.points import GO_ON, LEARNER, REPLICA, Trip, Tripwire
+from tests.crashes.seams import SABOTAGE, watch_answers, watch_learner, watch_replica
 
 T = TypeVar("T")
 

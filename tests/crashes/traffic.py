@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 
 from armwise.feedback.events import UNRECOVERED
-from benchmarks.crash_children import BAD_WORD, PATIENCE_S, CrashError
-from benchmarks.crash_ledger import Ledger
+from tests.crashes.children import BAD_WORD, PATIENCE_S, CrashError
+from tests.crashes.ledger import Ledger
 
 PAUSE_S = 0.02
 """Between two turns of a client, and before it sends something again."""
