@@ -777,7 +777,7 @@ def check_corpus(config: AppConfig) -> Iterator[Finding]:
         parts += [] if corpus is None else [corpus]
     if restricted := sum(corpus.manifest.restricted for corpus in parts):
         yield _check_permissions(config, restricted)
-    if len(parts) == len(config.corpus_sources):
+    if parts and len(parts) == len(config.corpus_sources):
         whole = Corpora(parts) if config.corpora else parts[0]
         yield from _engines(config, whole)
 

@@ -24,7 +24,7 @@ from armwise.agent.config.sections import (
     Sticky,
     Tap,
 )
-from armwise.agent.config.warm_start import WarmStartSpec
+from armwise.agent.config.warm_start import SyntheticSource, WarmStartSpec
 from armwise.agent.configuration_file import ConfigError
 from armwise.agent.policies import Exploration, FeatureSpec, PolicySpec, build_policy
 from armwise.agent.routers import saved
@@ -654,8 +654,10 @@ class AppConfig(BaseModel):
 
     @property
     def corpus_sources(self) -> tuple[CorpusSource, ...]:
-        """The source of the passages of each corpus, and its folder."""
+        """The source of the passages of each corpus, and its folder; none where nothing reads documents."""
         folder = self.home_path / "corpora"
+        if not self.reads_documents:
+            return ()
         if not self.corpora:
             only = self.corpus
             return (CorpusSource(only.source, folder / only.name, chunking=only.chunking),)
@@ -663,6 +665,15 @@ class AppConfig(BaseModel):
             CorpusSource(spec.source, folder / name, name, spec.chunking)
             for name, spec in self.corpora.items()
         )
+
+    @property
+    def reads_documents(self) -> bool:
+        """Whether a corpus is named, an arm may search one, or a warm start makes questions from one."""
+        graph = ArmGraph(self.arms)
+        searched = any(graph.may_search_corpus(name) for name in self.arms)
+        sources = () if self.warm_start is None else self.warm_start.sources.values()
+        made = any(isinstance(source, SyntheticSource) for source in sources)
+        return searched or made or bool(self.corpora) or self.corpus != CorpusSpec()
 
     @property
     def corpus_names(self) -> tuple[str, ...]:

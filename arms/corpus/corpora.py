@@ -69,7 +69,7 @@ def ingest_all(
     """Read the corpora whose folders lack them, and return all corpora as one.
 
     Args:
-        sources: The sources, at least one; if there are several, all have names.
+        sources: The sources; if there are several, all have names. Without any, the corpus is empty.
         compare: Whether to compare existing corpora with their digests.
         progress: Called after every commit.
 
@@ -77,14 +77,14 @@ def ingest_all(
         CorpusError: A corpus cannot be read; the message names it.
     """
     parts = [source.ingest(compare=compare, progress=progress) for source in sources]
-    return Corpora(parts) if parts[0].prefix else parts[0]
+    return parts[0] if len(parts) == 1 and not parts[0].prefix else Corpora(parts)
 
 
 class Corpora(Corpus):
     """A sequence of corpora: positions of each follow those of the one before.
 
     Args:
-        parts: Corpora whose ids have different prefixes, at least one.
+        parts: Corpora whose ids have different prefixes.
     """
 
     def __init__(self, parts: Sequence[Corpus]) -> None:
@@ -139,7 +139,8 @@ class Corpora(Corpus):
     @override
     def order(self) -> NDArray[np.intp]:
         # no prefix begins another one: each ends with its only slash
-        return np.concatenate([self.start(name) + self._parts[name].order() for name in sorted(self._parts)])
+        orders = [self.start(name) + self._parts[name].order() for name in sorted(self._parts)]
+        return np.concatenate([np.empty(0, dtype=np.intp), *orders])
 
     @override
     def find_positions(self, ids: Iterable[str]) -> dict[str, int]:
@@ -182,7 +183,7 @@ def _manifest(parts: Sequence[Corpus]) -> CorpusManifest:
         name=", ".join(names),
         source=", ".join(manifest.source for manifest in each),
         fingerprint=digest([manifest.fingerprint for manifest in each]),
-        created_at=max(manifest.created_at for manifest in each),
+        created_at=max((manifest.created_at for manifest in each), default=0.0),
         records=sum(manifest.records for manifest in each),
         done=sum(manifest.done for manifest in each),
         count=sum(manifest.count for manifest in each),

@@ -190,6 +190,11 @@ class ArmGraph:
         self._sizes[name] = size
         return size
 
+    def may_search_corpus(self, name: str) -> bool:
+        """Return whether an arm itself needs a corpus: a kind of your own always may."""
+        kind, _ = self.resolve(name)
+        return kind.name not in KINDS.own or kind.searches_corpus or kind.holds_corpus
+
     def corpora(self, name: str) -> frozenset[str] | None:
         """Return the names of the corpora that an arm and its members search; None: it searches elsewhere.
 

@@ -365,7 +365,10 @@ def test_a_warm_start_whose_router_lacks_its_encoder_is_refused(
         **CONFIG,
         "backbones": {name: {"model": "hashing:8"} for name in backbones},
         "arms": {"bm25": {"kind": "bm25"}},
-        "warm_start": {"sources": {"made": {"kind": "synthetic"}}, "router": router},
+        "warm_start": {
+            "sources": {"made": {"kind": "synthetic", "metrics": {"right": "score"}}},
+            "router": router,
+        },
     }
     if message is None:
         assert parse(document).warm_start is not None
@@ -446,6 +449,37 @@ def test_one_corpus_has_no_name_in_its_ids() -> None:
     assert config.corpus_names == ("docs",)
     assert [one.prefix for one in config.corpus_sources] == [""]
     assert config.searching("docs") is None
+
+
+@pytest.mark.parametrize(
+    ("arms", "further", "reads"),
+    [
+        ({"small": {"kind": "none"}}, {}, False),
+        ({"large": {"kind": "external", "params": {"usd": 1.0}}}, {}, False),
+        ({"tool": {"kind": "mcp", "params": {"url": "https://a.example/mcp", "tool": "find"}}}, {}, False),
+        ({"words": {"kind": "bm25"}}, {}, True),
+        ({"own": {"kind": "tests.arms.lab.jobs.test_score_job:Away"}}, {}, True),
+        ({"small": {"kind": "none"}}, {"corpus": {"name": "notes", "source": "/notes"}}, True),
+        (
+            {"small": {"kind": "none"}},
+            {"warm_start": {"sources": {"made": {"kind": "synthetic", "metrics": {"right": "score"}}}}},
+            True,
+        ),
+    ],
+)
+def test_documents_are_read_only_where_something_may_search_them(
+    arms: dict[str, Any], further: dict[str, Any], reads: bool
+) -> None:
+    config = parse(
+        {
+            "llm": {"engine": "scripted"},
+            "reward": {"metrics": {"right": {"type": "boolean"}}},
+            "arms": arms,
+            **further,
+        }
+    )
+    assert bool(config.corpus_sources) is reads
+    assert bool(config.with_arms(list(config.actions)).corpus_sources) is reads
 
 
 def test_sources_of_corpora_are_settled_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

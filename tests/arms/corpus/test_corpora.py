@@ -93,6 +93,13 @@ def test_one_corpus_without_a_name_is_as_it_was(tmp_path: Path) -> None:
     assert corpus.part("any") is corpus.part(None) is corpus
 
 
+def test_without_sources_the_corpus_is_empty() -> None:
+    empty = ingest_all(())
+    assert (len(empty), [*empty], empty.ids(), empty.order().tolist()) == (0, [], [], [])
+    assert empty.find_permitted(Query("x")) is None
+    assert not empty.restricted
+
+
 def test_several_corpora_travel_to_another_process(corpus: Corpus) -> None:
     again = pickle.loads(pickle.dumps(corpus))
     assert again.ids() == IDS
