@@ -66,7 +66,7 @@ _KINDS = (
         "invalid_request",
         400,
         "The body is not declared as JSON, is not UTF-8 JSON, lacks a field or has an unknown "
-        "one. Correct what the message names.",
+        "one, or an integer has more than 100 digits. Correct what the message names.",
         framework=True,
     ),
     ErrorKind(
@@ -572,7 +572,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
         case "missing":
             return ApiError("invalid_request", f"field {param or 'body'!r} is missing", param)
         case "json_invalid":
-            return ApiError("invalid_request", f"the body is not JSON: {problem['msg']}")
+            return ApiError("invalid_request", f"the body cannot be read as JSON: {problem['msg']}")
         case "model_attributes_type" | "dict_type" if isinstance(problem["input"], bytes):
             message = "the body must be declared as content-type: application/json"
             return ApiError("invalid_request", message)

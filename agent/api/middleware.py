@@ -24,6 +24,8 @@ from armwise.agent.api import pages
 from armwise.agent.api.errors import HANDLED, ApiError, translate
 from armwise.agent.config import Limits, Scope
 from armwise.agent.serving import Replica
+from armwise.arms.large import call_beside
+from armwise.arms.llm import LONGEST_NUMBER, MOST_MEMBERS, count_members, has_long_number
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +81,6 @@ WITHOUT_KEY = frozenset(
     ("/health", "/health/decides", "/ready", METRICS, "/openapi.json", *pages.PUBLIC),
 )
 """Paths that need no key; all others do, with or without a route."""
-
-MOST_MEMBERS = 100_000
-"""Most fields and items of all objects and lists of a body: what is validated in a third of a second."""
 
 NOT_SNIFFED = (b"x-content-type-options", b"nosniff")
 """Header by which a browser trusts the declared type of a response."""
@@ -266,7 +265,8 @@ class RequestGuard:
             large = self._too_large if received > self._bytes else None
             if whole:
                 if large is None and received > 2 * MOST_MEMBERS:  # each takes two bytes or more
-                    large = _too_many(b"".join(parts))
+                    body = b"".join(parts)
+                    large = await call_beside(received, lambda: _refuse_content(body))
                 parts.clear()  # the application has them
             if large is not None:
                 raise HTTPException(large.status) from large  # FastAPI lets no other exception pass here
@@ -275,30 +275,14 @@ class RequestGuard:
         return receive_part
 
 
-def _too_many(body: bytes) -> ApiError | None:
-    """Return the error of a body that has too many members, if it does."""
-    if (count := count_members(body)) <= MOST_MEMBERS:
-        return None
-    message = f"the body has {count:,} fields and items; at most {MOST_MEMBERS:,} are read"
-    return ApiError("payload_too_large", message)
-
-
-def count_members(body: bytes) -> int:
-    """Count the fields and items of all objects and lists of JSON, an empty one as 1, without parsing it.
-
-    Parsing takes a hundred times as long, and much memory, where there are millions.
-
-    >>> count_members(b'{"a": ["[,", 2], "b": {}}')
-    5
-    """
-    if b"\0" in body:  # not UTF-8: what is in texts is counted, too
-        outside = body
-    else:
-        unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
-        if (least := unescaped.count(b'"') // 4) > MOST_MEMBERS:  # a member has a name and a text at most
-            return least
-        outside = b"".join(unescaped.split(b'"')[::2])
-    return sum(map(outside.count, (b",", b"[", b"{")))
+def _refuse_content(body: bytes) -> ApiError | None:
+    """Return the error of a body that would take long to parse, if it would."""
+    if (count := count_members(body)) > MOST_MEMBERS:
+        message = f"the body has {count:,} fields and items; at most {MOST_MEMBERS:,} are read"
+        return ApiError("payload_too_large", message)
+    if has_long_number(body):
+        return ApiError("invalid_request", f"the body has a number of more than {LONGEST_NUMBER:,} digits")
+    return None
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:

@@ -4,10 +4,8 @@ FastAPI takes longer to read a request than its turn takes. Such a route is a pl
 reads the request by these functions and calls the handler. FastAPI documents the handler, and never runs it.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -25,16 +23,12 @@ from armwise.agent.api.middleware import identify_caller
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
 from armwise.agent.config import Scope
 from armwise.agent.serving import Replica
+from armwise.arms import large
+from armwise.arms.llm import DocumentError, read_integer
 
 Result = TypeVar("Result")
 
 JSON = "application/json"
-
-LARGE = 32 * 1024
-"""Bytes of a body above which it is read in a thread."""
-
-_LARGE_BODIES = ThreadPoolExecutor(1, "large-body")
-"""Reads large bodies one at a time, so that several of them delay other requests no more than one does."""
 
 _KEY, _TIMEOUT = TypeAdapter[str | None](IdempotencyKey), TypeAdapter[float | None](Timeout)
 
@@ -95,10 +89,8 @@ async def read_body(request: Request, kind: TypeAdapter[Result]) -> Result:
 
 
 async def call_beside(request: Request, call: Callable[[], Result]) -> Result:
-    """Call a function whose time grows with the body of a request, in a thread if the body is large."""
-    if len(await request.body()) <= LARGE:
-        return call()
-    return await asyncio.get_running_loop().run_in_executor(_LARGE_BODIES, call)
+    """Call a function whose time grows with the body of a request, in a thread unless that is small."""
+    return await large.call_beside(len(await request.body()), call)
 
 
 def _parse(body: bytes) -> Any:
@@ -106,9 +98,13 @@ def _parse(body: bytes) -> Any:
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(body)
     try:
-        return json.loads(body)  # also UTF-16, NaN and halves of surrogate pairs, which fields refuse
+        # also UTF-16, NaN and halves of surrogate pairs, which fields refuse
+        return json.loads(body, parse_int=read_integer)
     except json.JSONDecodeError as error:
         problem = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error"}
+        raise RequestValidationError([problem]) from None
+    except DocumentError as error:
+        problem = {"type": "json_invalid", "loc": ("body",), "msg": str(error)}
         raise RequestValidationError([problem]) from None
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "There was an error parsing the body") from error

@@ -22,6 +22,9 @@ A character of a script without blanks between words, such as Chinese, is half a
 ANSWERED_CHARS = 300
 """Most characters of an assistant's text that are read with the message that answers it: its last ones."""
 
+READ_CHARS = 1 << 20
+"""Characters of a message in which elements of an agent are looked for: the rest is left out."""
+
 HARNESS = frozenset(
     (
         *("system-reminder", "system_reminder", "local-command-caveat", "local-command-stdout"),
@@ -56,6 +59,7 @@ def read_person(text: str) -> str:
     """
     if "<" not in text and "[" not in text:
         return text
+    text = text[:READ_CHARS]
     cuts, opened = list[tuple[int, int]](), dict[str, tuple[int, int]]()
     for tag in _TAG.finditer(text):
         name = tag[2]

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from armwise.agent.turn.ask import Ask
@@ -18,6 +19,7 @@ from armwise.agent.turn.price import LanguageModel, limit_tokens
 from armwise.agent.turn.record import CallNames, Choices, TurnRecorder, read_usage, tokens_in
 from armwise.agent.turn.steps import TurnStep
 from armwise.arms.base import ArmError, Passage
+from armwise.arms.large import call_beside
 from armwise.arms.llm import (
     PROTOCOLS,
     QUOTED_TOKENS,
@@ -85,7 +87,7 @@ def _without_foreign_state(ask: Ask, llm: str) -> Request | None:
         return ask.document.writers.get(mark, llm) != llm
 
     request = ask.document.request
-    return Request(request.protocol, PROTOCOLS[request.protocol].without_state(request.body, is_foreign))
+    return replace(request, body=PROTOCOLS[request.protocol].without_state(request.body, is_foreign))
 
 
 def reasons_first(ask: Ask, how: writing.Answering) -> bool:
@@ -222,7 +224,8 @@ class AnswerInProgress:
         if how.prompt == prompts.Form.REASONING and not reasons:
             how = how.model_copy(update={"prompt": prompts.Form.DIRECT})
         template = writer.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
-        prompt = write_prompt(ask, passages, how, template, model)
+        write_it = partial(write_prompt, ask, passages, how, template, model)
+        prompt = await call_beside(ask.document.size, write_it)
         write = self._write_after_reasons if reasons else self._prompt_model
         async with aclosing(write(prompt, how.llm, model)) as chunks:
             async for chunk in chunks:
@@ -266,7 +269,7 @@ class AnswerInProgress:
         """Prompt a language model, and record what it writes, chunk by chunk."""
         recorder, writer = self.recorder, self.writer
         calls = CallNames(self.ask.decision_id)
-        read = sum(tokens_in(message["content"]) for message in prompt.messages)
+        read = await call_beside(self.ask.document.size, partial(_count_tokens, prompt))
         recorder.begin(name, read, model.compute_usd)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
         recorder.llm_until = recorder.llm_until or now + writer.timeout_s
@@ -285,6 +288,10 @@ class AnswerInProgress:
                         yield chunk
         finally:
             recorder.llm_s += time.perf_counter() - started
+
+
+def _count_tokens(prompt: Prompt) -> int:
+    return sum(tokens_in(message["content"]) for message in prompt.messages)
 
 
 def _takes_as_written(ask: Ask, how: writing.Answering, answer: str) -> bool:

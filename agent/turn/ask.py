@@ -40,6 +40,11 @@ class RequestDocument:
     writers: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes that the request came in; 0 if the service wrote it itself."""
+        return 0 if self.request is None else self.request.size
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:

@@ -7,12 +7,26 @@ from .pricing import MESSAGE_TOKENS, TOKENS_A_WORD, UNPROMPTED, Bound, TokenPric
 from .prompts import answer_bound, answer_to
 from .protocols import PROTOCOLS, Document, DocumentError, ProtocolName, Request
 from .protocols.needs import Needs, read_needs
-from .protocols.request import object_at, objects, read_document, storable, text_at, write_document
+from .protocols.request import (
+    LONGEST_NUMBER,
+    MOST_MEMBERS,
+    count_members,
+    has_long_number,
+    object_at,
+    objects,
+    read_document,
+    read_integer,
+    storable,
+    text_at,
+    write_document,
+)
 from .quoting import QUOTED_TOKENS, quote
 from .writing import WritingSpec
 
 __all__ = [
+    "LONGEST_NUMBER",
     "MESSAGE_TOKENS",
+    "MOST_MEMBERS",
     "PROTOCOLS",
     "QUOTED_TOKENS",
     "TOKENS_A_WORD",
@@ -40,7 +54,9 @@ __all__ = [
     "blocking_writer",
     "build_generator",
     "catalog",
+    "count_members",
     "count_words",
+    "has_long_number",
     "judge",
     "most_tokens",
     "object_at",
@@ -50,6 +66,7 @@ __all__ = [
     "quotation",
     "quote",
     "read_document",
+    "read_integer",
     "read_needs",
     "storable",
     "structured_output",

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
@@ -32,6 +33,7 @@ from typing_extensions import override
 from yarl import URL
 
 from armwise.arms import upstream
+from armwise.arms.large import call_beside
 from armwise.arms.llm.base import (
     HINTS,
     Chunk,
@@ -300,13 +302,15 @@ class EndpointGenerator(Generator):
         That is remembered for requests of the same form alone: a caller can have a model refuse a parameter
         that it takes otherwise, such as an effort with tools.
         """
-        body = self._body(prompt)
+        size = 0 if prompt.request is None else prompt.request.size
+        body = await call_beside(size, partial(self._body, prompt))
         form = _digest_form(body)
         while True:
             without = self._unsupported.get(form, frozenset())
             sent = _without(body, without)
             try:
-                return await self._send(sent, prompt)
+                content = await call_beside(size, partial(write_document, sent))
+                return await self._send(content, prompt), sent, len(content)
             except StatusError as error:
                 param = self._find_unsupported(error.refusal, sent)
                 if error.status not in (400, 422) or param not in sent or param in self._request:
@@ -325,9 +329,8 @@ class EndpointGenerator(Generator):
         named = (name for name in LEFT_OUT_TOGETHER if name in refusal.message and name in sent)
         return next(named, "") if _REFUSED_SAMPLING.search(refusal.message) else ""
 
-    async def _send(self, body: Document, prompt: Prompt) -> tuple[aiohttp.ClientResponse, Document, int]:
-        """Send a request; return a response of success, the body and its size. Raises StatusError."""
-        content = write_document(body)
+    async def _send(self, content: bytes, prompt: Prompt) -> aiohttp.ClientResponse:
+        """Send a request; return a response of success. Raises StatusError."""
         silent_s = self._silence_s(prompt)
         reply = await self._open_session().post(
             self._url,
@@ -341,7 +344,7 @@ class EndpointGenerator(Generator):
             timeout=aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=silent_s),
         )
         if 200 <= reply.status < 300:
-            return reply, body, len(content)
+            return reply
         try:
             encoding = reply.headers.get("content-encoding")
             beginning = await upstream.read_beginning(reply.content.iter_any(), encoding)
@@ -463,7 +466,7 @@ def _find_proxy(url: URL) -> str | None:
 
 def _digest_form(body: Document) -> bytes:
     """Return a hash of the names of the fields of a request, and of the texts of those it can do without."""
-    texts = {name: body[name] for name in OMISSIBLE & body.keys() if isinstance(body[name], str)}
+    texts = {name: body[name][:64] for name in OMISSIBLE & body.keys() if isinstance(body[name], str)}
     return hashlib.sha256(write_document({"names": sorted(body), **dict(sorted(texts.items()))})).digest()
 
 

@@ -15,7 +15,7 @@ from tests.agent.fakes import Service, hanging, pass_time
 
 QUESTION = "which river runs through Vienna?"
 AN_ANSWER = "/v1/chat/completions"
-HUGE = 10**400
+HUGE = 10**99
 CHAT: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]}
 
 

@@ -24,6 +24,7 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -41,6 +42,7 @@ from armwise.agent.config import AppConfig
 from armwise.agent.serving import Replica
 from armwise.agent.serving import ask as asking
 from armwise.agent.turn import Ask, Choices, Decided, Event, Finished, RequestDocument
+from armwise.arms.large import call_beside
 from armwise.arms.llm import (
     PROTOCOLS,
     Chunk,
@@ -63,6 +65,8 @@ from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.log import conversations
 
 logger = logging.getLogger(__name__)
+
+NONE: Mapping[str, str] = MappingProxyType({})
 
 FIRST_S = 1.0
 """Seconds in which the first piece of an answer decides about the status of a stream."""
@@ -164,11 +168,13 @@ async def read_sent(http: HttpRequest, kind: TypeAdapter[Any]) -> tuple[Document
     return await plain.call_beside(http, read)
 
 
-def describe(protocol: ProtocolName, document: Document, sent: Sent, headers: Mapping[str, str]) -> Asked:
-    """Return what every door reads of a request."""
+def describe(
+    protocol: ProtocolName, document: Document, sent: Sent, size: int = 0, headers: Mapping[str, str] = NONE
+) -> Asked:
+    """Return what every door reads of a request, whose body has `size` bytes."""
     passed = {name: value for name, value in document.items() if name != "agent"}
     return Asked(
-        request=Request(protocol, passed),
+        request=Request(protocol, passed, size),
         model=getattr(sent, "model", "auto"),
         agent=getattr(sent, "agent", AgentOptions()),
         streams=bool(getattr(sent, "stream", False)),
@@ -183,7 +189,6 @@ async def read_ask(
     key: str | None,
     *,
     param: str = "messages",
-    http: HttpRequest | None = None,
 ) -> Ask:
     """Return the turn that a request asks for. Raises ApiError, AskError.
 
@@ -193,10 +198,9 @@ async def read_ask(
         asked: The request.
         key: Idempotency key of the request.
         param: The field that holds the conversation.
-        http: The HTTP request, which is read in a thread if its body is large.
     """
     read = partial(_read_ask, replica, caller, asked, key, param)
-    ask, since, marks = read() if http is None else await plain.call_beside(http, read)
+    ask, since, marks = await call_beside(asked.request.size, read)
     return await _continue_conversation(replica, caller, ask, since, marks, asked)
 
 

@@ -63,7 +63,7 @@ async def answer_chat(
     timeout_s: float | None = None,
 ) -> Response:
     """Answer a chat. Raises ApiError, AskError, UnansweredError."""
-    ask = await read_ask(replica, caller, document, sent, key, http)
+    ask = await read_ask(replica, caller, document, sent, key, len(await http.body()))
     usage = object_at(document, "stream_options").get("include_usage") is True
     make = partial(ChatWriter, config=replica.config, returns=sent.agent.returns, include_usage=usage)
     return await answering.answer(http, replica, caller, ask, key, timeout_s, make, after=DONE)
@@ -75,17 +75,15 @@ async def read_ask(
     document: Document,
     sent: ChatRequest,
     key: str | None = None,
-    http: Request | None = None,
+    size: int = 0,
 ) -> Ask:
-    """Return the turn that a chat asks for. Raises ApiError, AskError."""
+    """Return the turn that a chat asks for, whose body has `size` bytes. Raises ApiError, AskError."""
     limit = replica.config.limits.completion_tokens
     for param in protocols.chat.LIMITS:
         if (asked := getattr(sent, param)) is not None and asked > limit:
             message = f"{asked} tokens were requested; the limit is {limit}"
             raise ApiError("invalid_value", message, param)
-    return await answering.read_ask(
-        replica, caller, answering.describe("chat", document, sent, {}), key, http=http
-    )
+    return await answering.read_ask(replica, caller, answering.describe("chat", document, sent, size), key)
 
 
 def write_usage(finished: Finished) -> Usage:

@@ -360,8 +360,8 @@ async def _answer(
     if not _BETAS.fullmatch(beta):
         raise ApiError("invalid_value", f"{BETA} must hold names separated by commas", BETA)
     passed = {BETA: beta} if beta else {}
-    asked = answering.describe("messages", document, sent, passed)
-    ask = await answering.read_ask(replica, caller, asked, key, http=http)
+    asked = answering.describe("messages", document, sent, len(await http.body()), passed)
+    ask = await answering.read_ask(replica, caller, asked, key)
     count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
     read = await plain.call_beside(http, count) if ask.document.streams else 0
     make = partial(MessageWriter, config=replica.config, returns=sent.agent.returns, prompt_tokens=read)

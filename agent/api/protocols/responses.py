@@ -325,8 +325,9 @@ async def _answer(
         message = f"{sent.max_output_tokens} tokens were requested; the limit is {limit}"
         raise ApiError("invalid_value", message, "max_output_tokens")
     document, previous = await _find_previous(replica, caller, document)
-    asked = replace(answering.describe("responses", document, sent, {}), previous=previous)
-    ask = await answering.read_ask(replica, caller, asked, key, param="input", http=http)
+    asked = answering.describe("responses", document, sent, len(await http.body()))
+    asked = replace(asked, previous=previous)
+    ask = await answering.read_ask(replica, caller, asked, key, param="input")
     returns = sent.agent.returns
     make = partial(ResponseWriter, config=replica.config, returns=returns, request=asked.request.body)
     return await answering.answer(http, replica, caller, ask, key, timeout_s, make)

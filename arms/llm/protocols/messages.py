@@ -6,10 +6,10 @@ The reasoning of a model is left out, because only the model that wrote it can r
 
 import base64
 import hashlib
-import json
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from typing_extensions import override
@@ -28,8 +28,10 @@ from armwise.arms.llm.protocols.chat import custom_arguments, custom_function, r
 from armwise.arms.llm.protocols.chat import read_limit as read_chat_limit
 from armwise.arms.llm.protocols.patch import Patch
 from armwise.arms.llm.protocols.request import (
+    MOST_MEMBERS,
     Document,
     DocumentError,
+    count_members,
     object_at,
     objects,
     read_document,
@@ -45,8 +47,8 @@ MOST_TOKENS = 4096
 
 LARGEST_TEMPERATURE = 1.0
 
-LONGEST_USER = 256
-"""Most characters of the name of an end user."""
+LONGEST_USER, LONGEST_NAMES = 256, 4096
+"""Most characters of the name of an end user, and of JSON that names the user and the session."""
 
 BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 65_536}
 """Tokens of reasoning for each effort, for the models that take a number of tokens instead of an effort."""
@@ -311,11 +313,11 @@ def _read_user(user: str) -> dict[str, Any]:
     account, _, session = user.rpartition("_session_")
     if account and _SESSION.fullmatch(session):
         return {"user": account, "metadata": {"session_id": session}}
-    try:
-        document = json.loads(user) if user.startswith("{") else None
-    except (ValueError, RecursionError):
-        document = None
-    if isinstance(document, dict) and (named := text_at(document, "session_id")):
+    document: Document = {}
+    if user.startswith("{") and len(user) <= LONGEST_NAMES:
+        with suppress(DocumentError):
+            document = read_document(user.encode(errors="replace"))
+    if named := text_at(document, "session_id"):
         name = text_at(document, "account_uuid") or text_at(document, "device_id")
         return {"metadata": {"session_id": named}, **({"user": name} if name else {})}
     return {"user": user} if user else {}
@@ -361,6 +363,7 @@ class _Calls:
     def __init__(self) -> None:
         self._seen = Counter[str]()
         self._open = defaultdict[str, deque[str]](deque)
+        self._members = 0
 
     def begin_turn(self) -> None:
         """Forget the calls of earlier turns, which can have no result any more."""
@@ -376,6 +379,11 @@ class _Calls:
             written = f"call_{digest[:32]}"
         self._open[call_id].append(written)
         return written
+
+    def read(self, arguments: str) -> Document:
+        """Return the arguments of a call, as a text once those of all calls have too many members."""
+        self._members += count_members(arguments.encode(errors="replace"))
+        return read_arguments(arguments) if self._members <= MOST_MEMBERS else {"arguments": arguments}
 
     def answer(self, call_id: str) -> str | None:
         """Return the id of the call that a result is for; None if the turn has no such call left."""
@@ -464,7 +472,7 @@ def _write_call(call: Mapping[str, Any], calls: _Calls) -> dict[str, Any]:
     custom, function = object_at(call, "custom"), object_at(call, "function")
     name = text_at(custom, "name") or text_at(function, "name")
     arguments = custom_arguments(text_at(custom, "input")) if custom else text_at(function, "arguments")
-    named = {"id": calls.add(text_at(call, "id")), "name": name, "input": read_arguments(arguments)}
+    named = {"id": calls.add(text_at(call, "id")), "name": name, "input": calls.read(arguments)}
     return {"type": "tool_use", **named, **_mark(call)}
 
 

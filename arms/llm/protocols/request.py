@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -27,10 +27,19 @@ Document = dict[str, Any]
 DEEPEST = 128
 """Most levels of a document."""
 
+MOST_MEMBERS = 100_000
+"""Most fields and items of all objects and lists of a document: what is read in a third of a second."""
+
+MOST_DIGITS, LONGEST_NUMBER = 100, 1000
+"""Most digits of an integer in a document, and of any number in the body of a request.
+
+The time to read an integer grows with the square of its digits.
+"""
+
 _DIGITS = bytes(ord("0") if ord("0") <= byte <= ord("9") else ord(" ") for byte in range(256))
 """Makes all digits the same, and everything else a blank: a search for a run of them is quick then."""
 
-_LONG_NUMBER = b"0" * 19
+_LONG_NUMBER, _LONGEST_NUMBER = b"0" * 19, b"0" * (LONGEST_NUMBER + 1)
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
@@ -40,10 +49,11 @@ class DocumentError(ValueError):
 
 
 def read_document(text: bytes) -> Document:
-    """Return a JSON object, with integers of any size; halves of surrogate pairs become U+FFFD.
+    """Return a JSON object, with integers beyond 64 bits; halves of surrogate pairs become U+FFFD.
 
     Raises:
-        DocumentError: It is none, is deeper than `DEEPEST`, or has a number that no float holds.
+        DocumentError: It is none, is deeper than `DEEPEST`, or has a number that no float holds or with more
+            than `MOST_DIGITS`.
     """
     try:
         # orjson is the fastest, and refuses halves of pairs, and rounds integers of more than 64 bits
@@ -58,8 +68,12 @@ def read_document(text: bytes) -> Document:
 
 def _read_any(text: bytes) -> Any:
     try:
-        document = json.loads(text, parse_constant=_refuse_number, parse_float=_read_float)
-        return json.loads(write_document(document)) if isinstance(document, dict) else document
+        document = json.loads(
+            text, parse_constant=_refuse_number, parse_float=_read_float, parse_int=read_integer
+        )
+        may_have_halves = b"\\ud" in text or b"\\uD" in text or not text.isascii()
+        rewritten = may_have_halves and isinstance(document, dict)
+        return json.loads(write_document(document)) if rewritten else document
     except DocumentError:
         raise
     except (ValueError, RecursionError) as error:
@@ -68,6 +82,14 @@ def _read_any(text: bytes) -> Any:
 
 def _refuse_number(name: str) -> float:
     raise DocumentError(f"expected a number, not {name}")
+
+
+def read_integer(text: str) -> int:
+    """Return an integer of JSON, as a parser finds it. Raises DocumentError where it is too long."""
+    if (digits := len(text) - text.startswith("-")) > MOST_DIGITS:
+        named = f"{text[:40]}... is an integer of {digits} digits"
+        raise DocumentError(f"{named}; at most {MOST_DIGITS} are read")
+    return int(text)
 
 
 def _read_float(text: str) -> float:
@@ -101,6 +123,40 @@ def write_document(document: Mapping[str, Any] | Sequence[Any]) -> bytes:
         return _HALF_PAIR.sub("\ufffd", text).encode()
 
 
+def count_members(text: bytes) -> int:
+    """Count the fields and items of all objects and lists of JSON, an empty one as 1, without parsing it.
+
+    Parsing takes a hundred times as long, and much memory, where there are millions.
+
+    >>> count_members(b'{"a": ["[,", 2], "b": {}}')
+    5
+    """
+    if b"\0" in text:  # not UTF-8: what is in texts is counted, too
+        outside = text
+    else:
+        unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
+        if (least := unescaped.count(b'"') // 4) > MOST_MEMBERS:  # a member has a name and a text at most
+            return least
+        outside = b"".join(unescaped.split(b'"')[::2])
+    return sum(map(outside.count, (b",", b"[", b"{")))
+
+
+def has_long_number(text: bytes) -> bool:
+    """Return whether JSON has a number with more than `LONGEST_NUMBER` digits in a row, without parsing it.
+
+    >>> has_long_number(b"[" + b"1" * 1001 + b"]"), has_long_number(b'["' + b"1" * 1001 + b'"]')
+    (True, False)
+    """
+    one_by_one = text.replace(b"\0", b"")  # also UTF-16
+    if _LONGEST_NUMBER not in one_by_one.translate(_DIGITS):
+        return False
+    return _LONGEST_NUMBER in _outside_texts(one_by_one).translate(_DIGITS)
+
+
+def _outside_texts(text: bytes) -> bytes:
+    return b" ".join(text.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
+
+
 def storable(text: str) -> str:
     r"""Return a text that a database can store: NUL and halves of surrogate pairs become U+FFFD.
 
@@ -119,10 +175,12 @@ class Request:
     Attributes:
         protocol: The protocol of the document.
         body: The document.
+        size: Bytes that it came in; 0 if the service wrote it itself.
     """
 
     protocol: ProtocolName
     body: Document
+    size: int = field(default=0, compare=False)
 
     @cached_property
     def chat(self) -> Document:

@@ -15,9 +15,10 @@ from starlette.types import Scope as AsgiScope
 from armwise.agent.access import Hosts, Keyring, Quota
 from armwise.agent.api import middleware
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard, count_members
+from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
 from armwise.agent.api.routes import list_dialects
 from armwise.agent.config import Key, Limits
+from armwise.arms.llm import count_members
 from armwise.feedback.registry.usage import UsageLedger
 
 LIMIT = 10
@@ -189,6 +190,15 @@ async def test_a_body_of_too_many_members_is_refused_unread(body: bytes, count: 
     assert isinstance(cause, ApiError)
     assert (cause.code, error.value.status_code) == ("payload_too_large", 413)
     assert cause.message == f"the body has {count} fields and items; at most 100,000 are read"
+
+
+async def test_a_large_body_with_a_number_that_takes_long_to_read_is_refused_unread() -> None:
+    with pytest.raises(HTTPException) as error:
+        await read_in_parts(b'{"a":[' + b"9" * 4290 + b"]," + b'"b":"' + b"x" * 2 * MOST + b'"}', MOST)
+    cause = error.value.__cause__
+    assert isinstance(cause, ApiError)
+    assert (cause.code, error.value.status_code) == ("invalid_request", 400)
+    assert cause.message == "the body has a number of more than 1,000 digits"
 
 
 async def test_what_is_no_request_has_no_limit() -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import copy
 import json
+import sys
+import threading
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
 from starlette.types import Message as AsgiMessage
 
+from armwise.agent.api import middleware, question
 from armwise.agent.api import responses as replies
 from armwise.agent.api.protocols import answering
+from armwise.agent.turn import answer
 from armwise.arms.llm.base import Chunk, Generator, GeneratorError, GeneratorRefusedError, Prompt
 from armwise.arms.llm.protocols import PROTOCOLS, Document, ProtocolName, Request, chat
 from armwise.arms.llm.protocols.answer import AnswerLimits
@@ -294,29 +298,86 @@ def test_the_time_for_texts_grows_with_their_number() -> None:
     assert _seconds("responses", {"input": [call, *[said] * 3999]}) < 10.0
 
 
-async def test_others_are_answered_while_a_large_request_is_read(tmp_path: Path) -> None:
-    """Tags in 8 MB take seconds to read."""
+@pytest.fixture
+def reads_short_integers() -> Iterator[None]:
+    """Have Python convert no integer of more than 640 digits, neither way."""
+    most = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    yield
+    sys.set_int_max_str_digits(most)
+
+
+@pytest.mark.usefixtures("reads_short_integers")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *((DOORS[name], ASKED[name]) for name in DOORS),
+        ("/v1/messages/count_tokens", ASKED["messages"]),
+        ("/v1/retrieve", {"query": QUESTION}),
+        ("/v1/feedback", {"decision_id": "d", "metric_name": "thumb", "value": 1}),
+    ],
+)
+async def test_an_integer_that_takes_long_to_read_is_refused_at_every_door(
+    tmp_path: Path, path: str, body: Document
+) -> None:
     service, _ = served(tmp_path, "chat")
-    large = json.dumps({"messages": [{"role": "user", "content": "<task>" * 1_300_000}]}).encode()
-    longest, done = 0.0, asyncio.Event()
-
-    async def tick() -> None:
-        nonlocal longest
-        while not done.is_set():
-            before = time.perf_counter()
-            await asyncio.sleep(0)
-            longest = max(longest, time.perf_counter() - before)
-
+    sent = json.dumps(body)[:-1] + f', "x": [{"9" * 4290}]}}'
     async with service.running():
-        ticking = asyncio.create_task(tick())
-        began = time.perf_counter()
-        sent = {"content-type": "application/json"}
-        reply = await service.client.post(DOORS["chat"], content=large, headers=sent)
-        took = time.perf_counter() - began
-        done.set()
-        await ticking
-    assert reply.status_code == 200, reply.text[:200]
-    assert longest < took / 2
+        reply = await service.client.post(path, content=sent, headers={"content-type": "application/json"})
+    assert reply.status_code == 400, reply.text
+    assert "4290 digits" in reply.text
+
+
+@pytest.mark.usefixtures("reads_short_integers")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ['{"x":' + "9" * 4290 + "}"],
+        ['{"x":[' + "[]," * 60_000 + "[]]}"] * 2,
+    ],
+)
+def test_arguments_that_take_long_to_read_stay_text(arguments: list[str]) -> None:
+    calls = [
+        {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": text}}
+        for number, text in enumerate(['{"a":1}', *arguments])
+    ]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "1"} for call in calls]
+    body = {"messages": [{"role": "user", "content": QUESTION}, said, *results]}
+    first, *_, last = Request("chat", body).to("messages")["messages"][1]["content"]
+    assert (first["input"], last["input"]) == ({"a": 1}, {"arguments": arguments[-1]})
+    body = {"max_tokens": 5, "messages": [{"role": "user", "content": QUESTION}]}
+    named = Request("messages", body | {"metadata": {"user_id": arguments[0]}}).chat
+    assert named["user"] == arguments[0]
+
+
+@pytest.mark.parametrize("size", [20, 40_000, 300_000])
+async def test_others_are_answered_while_a_large_request_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    service, _ = served(tmp_path, "chat")
+    threads = set[str]()
+
+    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return call(*given, **named)
+
+        return run
+
+    for place, name in (
+        (answering, "read_document"),
+        (question, "read_question"),
+        (middleware, "count_members"),
+        (answer, "write_prompt"),
+        (answer, "tokens_in"),
+    ):
+        monkeypatch.setattr(place, name, noted(getattr(place, name)))
+    long = {"messages": [{"role": "user", "content": "x" * size}]}
+    async with service.running():
+        assert (await service.client.post(DOORS["chat"], json=long)).status_code == 200
+    named = {20: threading.current_thread().name, 40_000: "medium-document_0", 300_000: "large-document_0"}
+    assert threads == {named[size]}
 
 
 async def _key(service: Service, **fields: Any) -> dict[str, str]:

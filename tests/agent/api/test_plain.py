@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictInt, StrictStr, Typ
 from armwise.agent.api import plain
 from armwise.agent.api.middleware import answer_errors
 from armwise.agent.api.schemas import IdempotencyKey, Timeout
+from armwise.arms.large import SMALL
 
 VALIDATED_IN: list[str] = []
 """The thread of each validation of a body."""
@@ -125,7 +126,7 @@ async def test_an_integer_beyond_64_bits_is_refused_as_a_number_with_a_fraction(
 async def test_large_bodies_are_validated_one_by_one_beside_the_event_loop() -> None:
     VALIDATED_IN.clear()
     GO_ON.clear()
-    large = b'{"query": "wait"' + b" " * plain.LARGE + b"}"
+    large = b'{"query": "wait"' + b" " * SMALL + b"}"
     answers = [asyncio.create_task(answer("/plain", large, JSON)) for _ in range(3)]
     while not VALIDATED_IN:
         await asyncio.sleep(0)

@@ -117,7 +117,7 @@ async def test_what_the_service_does_not_read_is_no_error(service: Service, sent
     ("body", "code", "named"),
     [
         (b"", "invalid_request", "'body' is missing"),
-        (b"{", "invalid_request", "not JSON"),
+        (b"{", "invalid_request", "as JSON"),
         (b"[]", "invalid_value", "body"),
         (b'"\xff"', "invalid_request", "not UTF-8"),
     ],

@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 import re
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from tenacity import AsyncRetrying, RetryCallState
 
 from armwise.arms.async_bridge import Blocking
+from armwise.arms.llm import endpoint as endpoints
 from armwise.arms.llm import protocols
 from armwise.arms.llm.base import (
     Chunk,
@@ -791,6 +793,23 @@ def test_a_prompt_fills_what_its_request_leaves_open(pass_on: Callable[[Prompt],
     named = protocols.Request("chat", {"messages": [], "max_completion_tokens": 5, "temperature": 1})
     sent = json.loads(pass_on(replace(PROMPT, request=named)))
     assert (sent["max_completion_tokens"], sent["temperature"], "max_tokens" in sent) == (5, 1, False)
+
+
+@pytest.mark.parametrize(("size", "in_thread"), [(0, 0), (300_000, 2)])
+async def test_a_large_request_is_translated_and_written_in_a_thread(
+    url: str, monkeypatch: pytest.MonkeyPatch, size: int, in_thread: int
+) -> None:
+    threads = list[str]()
+
+    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: (threads.append(threading.current_thread().name), call(*given))[1]
+
+    monkeypatch.setattr(endpoints, "write_document", noted(endpoints.write_document))
+    monkeypatch.setattr(protocols.chat, "write", noted(protocols.chat.write))
+    request = protocols.Request("messages", {"max_tokens": 5, "messages": []}, size)
+    generator = EndpointGenerator("chat", f"{url}/passing-whole", "m")
+    await ask(generator, replace(BARE, request=request, streams=False))
+    assert threads.count("large-document_0") == in_thread
 
 
 async def test_a_whole_answer_is_asked_for_where_nobody_streams(url: str) -> None:

@@ -14,6 +14,7 @@ from armwise.arms.llm.protocols.request import (
     DocumentError,
     ProtocolName,
     Request,
+    has_long_number,
     object_at,
     objects,
     read_document,
@@ -56,16 +57,38 @@ def test_a_document_is_written_as_it_was_read(document: dict[str, Any], escaped:
     assert same(json.loads(write_document(json.loads(json.dumps(document)))), read), "also what was not read"
 
 
-@pytest.mark.parametrize("digits", [18, 19, 20, 25, 4300])
+@pytest.mark.parametrize("digits", [18, 19, 20, 25, 100])
 def test_integers_keep_their_digits(digits: int) -> None:
     text = b'{"n":-%b,"f":0.5}' % (b"9" * digits)
     assert write_document(read_document(text)) == text
 
 
-def test_an_integer_that_python_does_not_read_is_refused() -> None:
+@pytest.mark.parametrize("digits", [101, 641, 4300, 5000])
+@pytest.mark.parametrize("text", [b'{"n":-%b}', b'{"n":[0.5,%b]}', b'{"n":%b,"half":"\\ud83d"}'])
+def test_a_longer_integer_is_refused_before_it_is_converted(text: bytes, digits: int) -> None:
     most = sys.get_int_max_str_digits()
-    with pytest.raises(DocumentError, match="Exceeds the limit"):
-        read_document(b'{"n":%b}' % (b"9" * (most + 1)))
+    sys.set_int_max_str_digits(640)  # Python raises an error of its own for what it has to convert
+    try:
+        with pytest.raises(DocumentError, match=f"of {digits} digits; at most 100 are read"):
+            read_document(text % (b"9" * digits))
+    finally:
+        sys.set_int_max_str_digits(most)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize(
+    ("value", "is_long"),
+    [
+        ("[%s]", True),
+        ('{"a":"\\"","b":-%s.5}', True),
+        ('["%s"]', False),
+        ('["\\"%s"]', False),
+        ('{"%s":1}', False),
+        ("[0.5, %.999s, 1]", False),
+    ],
+)
+def test_a_long_number_is_found_outside_texts_alone(value: str, is_long: bool, encoding: str) -> None:
+    assert has_long_number((value % ("9" * 1001)).encode(encoding)) is is_long
 
 
 @pytest.mark.parametrize(
