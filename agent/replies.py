@@ -294,11 +294,8 @@ class FeedbackReceipt(Reply):
     feedback_id: str
     decision_id: str | None
     episode_id: str | None
-    status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
+    status: Annotated[str, among("stored", "duplicate")]
     log_seq: int = Field(description="Position in the log.")
-    hint: str | None = Field(
-        description="What to do about feedback that does not count, or does not count yet."
-    )
 
 
 Receipt = TypeVar("Receipt", "FeedbackReceipt", "ObservationReceipt")
@@ -336,7 +333,7 @@ class ButtonReceipt(Reply):
 
     decision_id: str
     value: Annotated[str, among("up", "down")] | None
-    status: Annotated[str, among("accepted", "duplicate", "pending_decision", "late_not_learned")]
+    status: Annotated[str, among("stored", "duplicate")]
 
 
 class ObservationReceipt(Reply):

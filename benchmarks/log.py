@@ -1,17 +1,13 @@
 """What it takes to remember: a decision and its feedback, committed to each database that can keep a log.
 
     python benchmarks/log.py [--database both] [--pairs 200] [--rounds 10] [--folder FOLDER] [--url URL]
-    python benchmarks/log.py --episodes
 
 Both sides write the same columns of the same tables under the same settings, and a commit is on the disk
-when it returns. The bare side is what SQLAlchemy Core takes when it is handed finished rows: begin, insert,
-insert, commit. Ours starts from the facts, numbers them, refuses conflicts, and says what became of each
-item of feedback. Rounds alternate; `group commit` has that many requests waiting for their own pair at any
+when it returns. The bare side is what SQLAlchemy Core takes if it is handed finished rows: begin, insert,
+insert, commit. Ours starts from the facts, numbers them, refuses conflicts, and finds
+repetitions. Rounds alternate; `group commit` has that many requests waiting for their own pair at any
 time. PostgreSQL is the one that the tests start, on a disk of this machine; or that of `--url`, an empty
 database of which nothing is left.
-
-`--episodes` measures another thing: what it takes to commit one item of feedback on an episode of so many
-decisions, beside a query of all of them.
 """
 
 import asyncio
@@ -19,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -34,8 +30,8 @@ from rich.table import Table
 
 from armwise.feedback.events import Context, Decision, Feedback
 from armwise.feedback.log import GroupCommit, Store, tables
-from armwise.feedback.log.batch import CommitBatch, StoredFacts
 from armwise.feedback.log.database import open_database
+from armwise.feedback.log.facts import decision_row, feedback_row
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -47,12 +43,6 @@ ARMS = ("none", "bm25", "dense", "rrf")
 GOAL_COMMIT = 1.5
 GOAL_GROUP = {"SQLite": 5, "PostgreSQL": 10}
 SEED = 7
-
-EPISODES = (1, 1_000, 100_000)
-"""Decisions of an episode."""
-
-ITEMS = 20
-"""Items of feedback on an episode, one a commit."""
 
 Pair = tuple[Decision, Feedback]
 Rows = tuple[dict[str, Any], dict[str, Any]]
@@ -92,7 +82,7 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
         context = Context(f"question {i}: " + " ".join(features), features, embedding, described)
         drawn = ARMS[int(rng.integers(len(ARMS)))]
         decision = Decision(
-            f"d{i}", context, ARMS, tuple(p.tolist()), drawn, "vowpal", 3, decided_at=0.0, deadline=1e12
+            f"d{i}", context, ARMS, tuple(p.tolist()), drawn, "vowpal", 3, decided_at=0.0, deadline=1e9
         )
         pairs.append((decision, Feedback(f"f{i}", decision.id, "recall", float(rng.random()), 1.0)))
     return pairs
@@ -100,11 +90,10 @@ def invent(n: int, rng: np.random.Generator) -> list[Pair]:
 
 def rows_of(pairs: Sequence[Pair]) -> list[Rows]:
     """Return the rows that the pairs become."""
-    batch = CommitBatch(0, 0.0, tables.NO_FACTS, time.time(), StoredFacts.from_rows(secret=""))
-    for pair in pairs:
-        for fact in pair:
-            batch.add(fact)
-    return list(zip(batch.rows[tables.decisions], batch.rows[tables.feedback], strict=True))
+    return [
+        (decision_row(decision, seq, 1.0), feedback_row(said, seq + 1, early=False))
+        for seq, (decision, said) in zip(range(1, 2 * len(pairs), 2), pairs, strict=True)
+    ]
 
 
 def timed(commit: Callable[[Any], object], items: Sequence[Any], sample: Sample) -> None:
@@ -209,51 +198,6 @@ def measure(name: str, url: str, pairs: int, rounds: int, console: Console) -> N
     report(name, core, pair, groups, console)
 
 
-def measure_episodes(name: str, url: str, console: Console) -> None:
-    """Commit feedback on episodes that are open, then on the same ones when all is learned, and print."""
-    names = ("query of all decisions", "commit, open", "settle", "commit, learned")
-    table = Table("decisions", *names, title=f"feedback on an episode, ms, {name}")
-    d, x = tables.decisions.c, tables.examples.c
-    every = sa.select(d.id, d.decided_at, d.deadline, d.logged_at, x.seq).where(d.episode_id == "talk")
-    every = every.outerjoin(tables.examples, x.decision_id == d.id)
-    learned = sa.select(sa.literal(""), d.seq, d.id, sa.literal({}, sa.JSON), d.seq)
-    for n in EPISODES:
-        with emptied(url) as store:
-            fill(store, n)
-            items = iter(
-                [Feedback(f"f{i}", None, "recall", 1.0, 1.0, episode_id="talk") for i in range(2 * ITEMS)]
-            )
-
-            def query(store: Store = store) -> None:
-                with store.reading() as connection:
-                    connection.execute(every).all()
-
-            def commit(store: Store = store, items: Iterator[Feedback] = items) -> None:
-                store.append([next(items)])
-
-            medians = [median_ms(query), median_ms(commit)]
-            with store.writing() as connection:
-                connection.execute(sa.insert(tables.examples).from_select(list(tables.examples.c), learned))
-            medians += [median_ms(partial(store.settle, ["talk"]), 1), median_ms(commit)]
-        table.add_row(f"{n:,}", *(f"{median:.2f}" for median in medians))
-    remove(url)
-    console.print(table)
-
-
-def fill(store: Store, n: int) -> None:
-    """Append the decisions of one episode."""
-    many = [decision for decision, _ in invent(min(n, 1000), np.random.default_rng(SEED))]
-    for first in range(0, n, len(many)):
-        store.append([replace(decision, id=f"{first}-{decision.id}", episode_id="talk") for decision in many])
-
-
-def median_ms(call: Callable[[], object], times: int = ITEMS) -> float:
-    """Return the median duration of a call, in milliseconds."""
-    sample = Sample()
-    timed(lambda _: call(), range(times), sample)
-    return sample.quantile_us(0.5) / 1000
-
-
 def check_empty(url: str) -> None:
     """Refuse a database with anything in it: it would be lost."""
     engine = open_database(url).engine
@@ -280,13 +224,10 @@ def main(
     url: Annotated[
         str | None, typer.Option(help="An empty PostgreSQL; one is started when left out.")
     ] = None,
-    episodes: Annotated[
-        bool, typer.Option("--episodes", help="Measure feedback on long episodes instead.")
-    ] = False,
 ) -> None:
     """Compare and print."""
     console = Console()
-    run = measure_episodes if episodes else partial(measure, pairs=pairs, rounds=rounds)
+    run = partial(measure, pairs=pairs, rounds=rounds)
     if database is not Choice.POSTGRESQL:
         with TemporaryDirectory(dir=folder) as name:
             run("SQLite", f"sqlite:///{Path(name) / 'log.db'}", console=console)

@@ -82,6 +82,10 @@ class Item(Reply):
     received_at: Time
     event_time: Time | None
     tags: dict[str, str]
+    counts: bool = Field(
+        description="Whether it counts in `metrics`: it was in time, was not taken back, came before the "
+        "decision was learned, and is about the answer that was sent."
+    )
     source: str | None = Field(description="Who judged: user, judge or operator.")
     key: str | None = Field(description="Public id of the key that sent it.")
 
@@ -532,8 +536,11 @@ def document(
     logged, execution = record.decision, record.execution
     served = execution.served if execution else None
     turn, metrics = _read_turn(record, rule), record.metrics
+    upto = record.joined_by or max(record.feedback_seqs, default=0)
+    values = turn.list_values(upto)
     if metrics is None:
-        metrics = rule.aggregate(turn.list_values(len(record.feedback)))
+        metrics = rule.aggregate(values)
+    counting = {id(item) for item in values if item.metric in metrics and turn.counts_at(upto)}
     reward = None
     if execution:
         failed = execution.status in ARM_FAILURES
@@ -579,7 +586,7 @@ def document(
         index_version=(execution and execution.index_version) or None,
         cached=execution is not None and execution.cached,
         tokens_by_model=_tokens(execution),
-        feedback=list(map(_item, record.feedback)),
+        feedback=[_item(item, counts=id(item) in counting) for item in record.feedback],
         observations=list(map(_describe_observation, record.observations)),
         metrics=dict(metrics),
         reward=reward,
@@ -589,7 +596,7 @@ def document(
     )
 
 
-def _item(item: Feedback) -> Item:
+def _item(item: Feedback, *, counts: bool) -> Item:
     return construct(
         Item,
         feedback_id=item.id,
@@ -601,6 +608,7 @@ def _item(item: Feedback) -> Item:
         received_at=item.received_at,
         event_time=item.event_time,
         tags=dict(item.tags),
+        counts=counts,
         source=item.source,
         key=item.key,
     )
@@ -652,7 +660,7 @@ def _answer(recorded: str | None) -> tuple[str | None, list[WrittenChoice] | Non
 
 
 def _read_turn(record: LoggedDecision, rule: RewardRule) -> TurnFacts:
-    """Return a decision with its feedback, numbered from 1, as the join reads it; executed before that."""
+    """Return a decision with its feedback as the join reads it; one that is running counts as answered."""
     decision, execution = record.decision, record.execution
     return TurnFacts(
         record.seq,
@@ -660,9 +668,10 @@ def _read_turn(record: LoggedDecision, rule: RewardRule) -> TurnFacts:
         decision.decided_at,
         record.logged_at,
         find_deadline(decision.decided_at, rule.wait_s, decision.policy),
+        is_deferred=decision.deferred,
         executed=0,
         status=execution.status if execution else Status.OK,
-        feedback=[LoggedFeedback(seq, item) for seq, item in enumerate(record.feedback, start=1)],
+        feedback=[*map(LoggedFeedback, record.feedback_seqs, record.feedback)],
     )
 
 

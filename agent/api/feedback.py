@@ -24,8 +24,8 @@ from armwise.agent.telemetry import turns
 from armwise.arms import tracing
 from armwise.feedback.errors import ConflictError, StoreError, TooMuchFeedbackError
 from armwise.feedback.events import COMMENT, DEMONSTRATION, NOTES, PREFERENCE, Feedback, FeedbackKind
-from armwise.feedback.log import FeedbackStatus, Receipt
-from armwise.feedback.reward import Complete, RewardError, RewardRule
+from armwise.feedback.log import Receipt
+from armwise.feedback.reward import RewardError
 
 router = APIRouter(tags=["feedback"])
 
@@ -184,10 +184,6 @@ class FeedbackSender:
         groups: dict[tuple[str | None, str | None], list[int]] = {}
         for index, fact in enumerate(facts):
             groups.setdefault((fact.decision_id, fact.episode_id), []).append(index)
-        episodes = {episode for _, episode in groups if episode is not None}
-        if episodes and not replica.log.trouble:
-            with suppress(StoreError):  # the commit will say what is wrong
-                await asyncio.to_thread(replica.store.settle, episodes)
         outcomes = await asyncio.gather(
             *(_commit(replica, [facts[i] for i in group]) for group in groups.values())
         )
@@ -229,7 +225,6 @@ class FeedbackSender:
             episode_id=fact.episode_id and caller.strip_prefix(fact.episode_id),
             status=receipt.status.value,
             log_seq=receipt.seq,
-            hint=_hint(replica.config.reward, fact, receipt.status),
         )
 
 
@@ -264,6 +259,8 @@ async def feedback(
     A value of null retracts the value of the same `feedback_id`. An item without one gets the
     idempotency key of the request as its id, in a batch with its index from 0: `<key>:<index>`.
     If no item was kept, the whole batch is refused, and `reasons` has the error of each item.
+    The status says that an item is stored, or was stored before. Which feedback counts is decided
+    when the decision is learned: `GET /v1/decisions/{decision_id}` shows it.
 
     `decision_id` may also be the id of the answer (`chatcmpl-...`, `msg_...` or `resp_...`), and so may
     `episode_id`, which then is the episode of that answer.
@@ -334,19 +331,3 @@ async def _trace(replica: Replica, items: Sequence[Feedback]) -> None:
             turn = "" if record is None else record.decision.trace
     for item in items:
         turns.record_feedback(item, turn)
-
-
-def _hint(rule: RewardRule, fact: Feedback, status: FeedbackStatus) -> str | None:
-    """Return advice on feedback that does not count, or not yet; None: it counts."""
-    match status:
-        case FeedbackStatus.PENDING_DECISION:
-            what = "decision" if fact.decision_id else "decision of this episode"
-            return f"no such {what} is in the log: this counts once there is one; is the id right?"
-        case FeedbackStatus.LATE_NOT_LEARNED if len(rule.metrics) > 1 and rule.complete is Complete.ANY:
-            return (
-                "a decision is learned with its first value (`reward.complete: any`), and closes after "
-                f"{rule.wait_time}: send all metrics of a decision in one request, or declare `complete: all`"
-            )
-        case FeedbackStatus.LATE_NOT_LEARNED:
-            return f"the decision was learned, or had closed {rule.wait_time} after it was made"
-    return None

@@ -36,9 +36,6 @@ ATTEMPTS = 3
 TIMEOUT_S = 600.0
 """Longest pause within an answer that is being streamed."""
 
-PENDING = "pending_decision"
-"""Status of feedback whose decision is not in the log."""
-
 LEARN_S, LEARN_LOOK_S = 3.0, 0.1
 """Most seconds to wait until a rating is learned, and the pause between two looks."""
 
@@ -159,25 +156,17 @@ def feedback(
         with Client(url, key, attempts=1) as client:
             rows = client.feedback(decision_id, metrics).kept
             for row in rows:
-                if row.status != PENDING:
-                    saved = "Saved" if row.status == "accepted" else row.status.replace("_", " ").capitalize()
-                    console.print(f"{saved}, position {row.log_seq} of the log.", **PLAIN)
-                if row.hint and row.status != PENDING:
-                    errors.print(row.hint, style="yellow", **PLAIN)
-            if any(row.status == PENDING for row in rows):
-                unknown = (
-                    f"There is no decision {decision_id!r} yet. The rating is kept, and counts as soon as "
-                    "one with this id arrives. Check the id."
-                )
-                errors.print(unknown, style="red", **PLAIN)
-                raise typer.Exit(1)
-            accepted = any(row.status == "accepted" for row in rows)
-            if accepted and (sentence := _what_it_changed(client, decision_id)):
+                saved = "Saved" if row.status == "stored" else "Saved before, and counted once"
+                console.print(f"{saved}, position {row.log_seq} of the log.", **PLAIN)
+            if sentence := _what_it_changed(client, decision_id):
                 console.print(sentence, **PLAIN)
 
 
 def _what_it_changed(client: "Client", decision_id: str) -> str:
-    """Wait a moment until a rating is learned, and describe its effect; empty if the service does not say."""
+    """Wait a moment until a rating is learned, and describe its effect; empty if the service does not say.
+
+    Exits with 1 if the service does not know the decision.
+    """
     from armwise.agent.client import ClientError
 
     path, ends_at = f"/v1/decisions/{quote(decision_id, safe='')}/now", time.monotonic() + LEARN_S
@@ -185,6 +174,14 @@ def _what_it_changed(client: "Client", decision_id: str) -> str:
         while not (state := client.request("GET", path))["learned"] and time.monotonic() < ends_at:
             time.sleep(LEARN_LOOK_S)
     except ClientError as error:
+        if error.code == "decision_not_found":
+            errors.print(
+                f"There is no decision {decision_id!r} yet. The rating is kept, and counts as soon as "
+                "one with this id arrives. Check the id.",
+                style="red",
+                **PLAIN,
+            )
+            raise typer.Exit(1) from None
         if error.code == "not_drawn":
             return "The policy did not choose this arm by chance, so it does not learn from this rating."
         return ""  # the key may not read decisions, or the service is too busy or too old to say

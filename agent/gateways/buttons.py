@@ -117,7 +117,7 @@ async def press(replica: AppReplica, request: HttpRequest, body: ButtonRequest) 
         raise ApiError("idempotency_conflict", message, "change") from None
     except StoreError as error:
         raise translate(error).show_to(caller) from None
-    status = receipts[-1].status if receipts else "accepted"
+    status = receipts[-1].status if receipts else "stored"
     reply = construct(ButtonReceipt, decision_id=decision_id, value=body.value, status=status)
     return StdlibJson(reply, 202)
 

@@ -81,7 +81,7 @@ class Kept(BaseModel):
     """Feedback that is stored."""
 
     feedback_id: str
-    status: str = Field(description="accepted, duplicate, pending_decision or late_not_learned.")
+    status: str = Field(description="stored or duplicate.")
 
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """The SQL log: append, read, group commit, schema."""
 
 from . import chain, conversations, counting, erasures, listing, operations, rows, schema, tables
+from .append import FeedbackStatus, Receipt
 from .backend import avoid_index, dumps, storable
-from .batch import FeedbackStatus, Receipt
 from .changes import ChangeWatch
 from .database import locate_url, without_password
 from .facts import Fact

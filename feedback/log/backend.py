@@ -1,17 +1,19 @@
 """The protocol of a database that can hold a log; `sqlite` and `postgres` implement it.
 
-Appending facts bypasses SQLAlchemy: its statements are compiled once, and sent to the driver in as few round
-trips as possible. Everything else is SQLAlchemy Core.
+All statements are SQLAlchemy Core, the same for both databases.
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
 
 from armwise.feedback.log.limits import LARGEST, are_numbers
 
@@ -26,18 +28,6 @@ CONNECTIONS = 8
 
 RESERVED = 2
 """Connections among these that are reserved for appending facts and for probes."""
-
-Statement = tuple[str, Any]
-"""SQL for the driver, and its parameters: a mapping of names, or a list of mappings."""
-
-Rows = Sequence[Mapping[str, Any]]
-"""Values by column."""
-
-Addition = Callable[[Mapping[sa.Table, Rows], Mapping[str, Any]], Sequence[Statement]]
-"""Builds statements from the rows of some tables, and the parameters of the last statement."""
-
-ResultRows = Sequence[Sequence[Any]]
-"""Rows of a query, with values in the order of its columns."""
 
 
 class Database(Protocol):
@@ -55,34 +45,6 @@ class Database(Protocol):
         """Take the lock of writers other than those that append facts, until the transaction ends.
 
         Where the database supports concurrent writers, appending goes on meanwhile.
-        """
-        ...
-
-    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Return the condition that a column is in the parameter `ids`."""
-        ...
-
-    def ids(self, ids: Sequence[str]) -> object:
-        """Return the value of the parameter `ids`."""
-        ...
-
-    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
-        """Return the rows of the parameter `numbered`, and their columns.
-
-        The parameter is a JSON array of pairs: an id and an integer.
-        """
-        ...
-
-    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Return a builder of statements that insert rows, each with every column, and then execute `end`."""
-        ...
-
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
-        """Execute statements in order and return the rows of each; the first one begins a transaction.
-
-        Args:
-            driver: The driver's connection.
-            statements: Executed in order; the last one may be `COMMIT`.
         """
         ...
 
@@ -119,24 +81,23 @@ class Database(Protocol):
         ...
 
 
-_COMPILED: dict[tuple[object, str], dict[str, str]] = {}
+class json_items(GenericFunction[Any]):  # noqa: N801 - SQLAlchemy names a function by its class
+    """The texts in a list, as rows with a column `value`: for a search in an index for each of them."""
+
+    inherit_cache = True
+
+    def __init__(self, items: sa.BindParameter[Any]) -> None:
+        super().__init__(sa.type_coerce(items, sa.JSON))
 
 
-def compile_statements(
-    database: Database, statements: Callable[[Database], Mapping[str, sa.ClauseElement]]
-) -> Mapping[str, str]:
-    """Return statements as SQL for the driver, by name: built and compiled once for each dialect.
+@compiles(json_items, "sqlite")
+def _compile_json_each(function: json_items, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each{compiler.process(function.clause_expr, **options)}"
 
-    Args:
-        database: Any database of the dialect.
-        statements: A module-level function that returns the same statements for all databases of a dialect.
-    """
-    dialect = database.engine.dialect
-    key = (statements, dialect.name)
-    if key not in _COMPILED:
-        built = statements(database)
-        _COMPILED[key] = {name: str(statement.compile(dialect=dialect)) for name, statement in built.items()}
-    return _COMPILED[key]
+
+@compiles(json_items, "postgresql")
+def _compile_json_array_elements(function: json_items, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_array_elements_text{compiler.process(function.clause_expr, **options)}"
 
 
 def storable(text: str) -> str:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.events import FAILURES, LABELS, AnsweredTurn, Decision, KeptDraw, Mode, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import Database, compile_statements, dumps
+from armwise.feedback.log.backend import json_items
 from armwise.feedback.log.facts import mark_digest
 from armwise.feedback.log.limits import LONGEST_MARK
 from armwise.feedback.log.rows import read_tokens, select_text
@@ -198,11 +198,10 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
         return {}
     named = {mark: mark_digest(mark) for mark in marks[-MOST_LOOKED_UP:] if 0 < len(mark) <= LONGEST_MARK}
     wanted, newest = [*named.values()], dict[str, int]()
-    sql = compile_statements(store.database, _newest_of_each)["newest"]
     with store.reading() as connection:
         for first in range(0, len(wanted), _AT_ONCE):
-            pairs = dumps([(digest, 0) for digest in wanted[first : first + _AT_ONCE]])
-            rows = connection.exec_driver_sql(sql, {"numbered": pairs, "asked_by": asked_by})
+            some = {"digests": wanted[first : first + _AT_ONCE], "asked_by": asked_by}
+            rows = connection.execute(_NEWEST_OF_EACH, some)
             newest |= {digest: seq for digest, seq in rows if seq is not None}
         seqs, answers = [*dict.fromkeys(newest.values())], dict[int, MarkedAnswer]()
         for first in range(0, len(seqs), _AT_ONCE):
@@ -214,13 +213,16 @@ def find_marked(store: Store, marks: Sequence[str], asked_by: str | None) -> dic
     return {mark: answers[newest[digest]] for mark, digest in named.items() if newest.get(digest) in answers}
 
 
-def _newest_of_each(database: Database) -> dict[str, sa.ClauseElement]:
-    """Return the query of each digest of a mark and the position of the newest decision that has it."""
-    m, (pairs, mark, _) = t.answer_marks.c, database.read_numbered()
-    of_caller = m.asked_by == sa.bindparam("asked_by", type_=sa.String)
-    newest = sa.select(sa.func.max(m.decision_seq)).where(of_caller, m.mark == mark).correlate(pairs)
-    return {"newest": sa.select(mark, newest.scalar_subquery()).select_from(pairs)}
+_m, _DIGESTS = t.answer_marks.c, json_items(sa.bindparam("digests")).table_valued("value")
 
+_NEWEST_OF_EACH = sa.select(
+    _DIGESTS.c.value,
+    sa.select(sa.func.max(_m.decision_seq))
+    .where(_m.asked_by == sa.bindparam("asked_by"), _m.mark == _DIGESTS.c.value)
+    .correlate(_DIGESTS)
+    .scalar_subquery(),
+)
+"""Each digest of a mark, and the position of the newest decision of a caller that has it."""
 
 _MARKED = (
     sa.select(_d.seq, _d.id, _e.served, t.texts.c.document, _d.episode_id, _QUESTION)

@@ -3,9 +3,8 @@
 import os
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -84,18 +83,6 @@ def open_database(url: str, answer_s: float = ANSWER_S, *, create: bool = True) 
 
 
 @contextmanager
-def borrow(database: Database) -> Iterator[Any]:
-    """Borrow a driver connection; uncommitted changes are rolled back at the end."""
-    with translate_errors(database), closing(database.engine.raw_connection()) as connection:
-        try:
-            yield connection.driver_connection
-        except _driver_error(database) as error:
-            if database.is_away(error):
-                connection.invalidate(error)  # closed, and removed from the pool
-            raise
-
-
-@contextmanager
 def translate_errors(database: Database) -> Iterator[None]:
     """Translate driver errors into ours; an integrity error of SQLAlchemy Core is raised unchanged."""
     try:
@@ -106,13 +93,10 @@ def translate_errors(database: Database) -> Iterator[None]:
         raise LogUnavailableError("the log cannot be used: all connections to it are busy") from error
     except sa.exc.DBAPIError as error:
         raise _meaning(database, error.orig if isinstance(error.orig, Exception) else error) from error
-    except _driver_error(database) as error:
+    except sa.exc.StatementError as error:  # a value that cannot be written: its message quotes the others
+        raise StoreError(f"the database refused a value: {error.orig}") from error
+    except database.engine.dialect.loaded_dbapi.Error as error:
         raise _meaning(database, error) from error
-
-
-def _driver_error(database: Database) -> type[Exception]:
-    error: type[Exception] = database.engine.dialect.loaded_dbapi.Error
-    return error
 
 
 def _meaning(database: Database, error: Exception) -> StoreError:

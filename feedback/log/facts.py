@@ -66,7 +66,7 @@ def execution_row(e: Execution, seq: int) -> dict[str, object]:
         "n_passages": len(e.passages),
         "answered": e.answer is not None,
         "finished_at": e.finished_at,
-        "index_version": e.index_version or None,
+        "index_version": storable(e.index_version) or None,
         "cached": e.cached,
         "tokens_by_model": dict(e.tokens_by_model) or None,
         "finish_reason": storable(e.finish_reason)[:LONGEST_FINISH],

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from armwise.feedback.errors import LOG_UNUSABLE, LogUnavailableError, StoreError
-from armwise.feedback.log.batch import Receipt
+from armwise.feedback.log.append import Receipt
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.store import Store
 

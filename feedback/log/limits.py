@@ -1,4 +1,4 @@
-"""The limits of the numbers in columns: `CommitBatch` keeps every new row within them.
+"""The limits of the numbers in columns: `append` keeps every new row within them.
 
 Callers' values are refused at the door: by the API, an import or a verb. What an arm, a model or a clock
 reports beyond them, such as 10^30 tokens, is written as the nearest limit, with a warning.

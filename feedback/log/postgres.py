@@ -7,7 +7,7 @@ A commit returns once it is on disk, whatever the user's settings.
 import logging
 import re
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,21 +15,11 @@ import orjson
 import psycopg
 import sqlalchemy as sa
 from psycopg.abc import PQGen
-from sqlalchemy.dialects.postgresql import ARRAY
 from typing_extensions import override
 
 from armwise.feedback.errors import StoreError
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import (
-    ANSWER_S,
-    CONNECTIONS,
-    WAIT_S,
-    Addition,
-    ResultRows,
-    Rows,
-    Statement,
-    dumps,
-)
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, WAIT_S, dumps
 
 logger = logging.getLogger(__name__)
 
@@ -152,37 +142,6 @@ class PostgreSQL:
         if record.info.get("closed", self._closed) != self._closed:  # its pool is gone
             record.invalidate()
 
-    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Compare with the items of an array."""
-        return column == sa.any_(sa.bindparam("ids", type_=ARRAY(sa.String)))
-
-    def ids(self, ids: Sequence[str]) -> object:
-        """Return a list."""
-        return list(ids)
-
-    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
-        """Read a JSON array."""
-        array = sa.cast(sa.bindparam("numbered", type_=sa.String), sa.JSON)
-        pairs = sa.func.json_array_elements(array).table_valued("value")
-        first, second = (pairs.c.value.op("->>")(sa.literal_column(n)) for n in "01")
-        return pairs, sa.cast(first, sa.String), sa.cast(second, sa.BigInteger)
-
-    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Insert by one statement with the rows as JSON: the least work for client and server."""
-        parts = {table: _insertion(table) for table in tables}
-
-        def add(rows: Mapping[sa.Table, Rows], values: Mapping[str, Any]) -> Sequence[Statement]:
-            sql = f"WITH {', '.join(parts[table] for table in rows)} {end}"
-            return [(sql, {**{table.name: dumps(some) for table, some in rows.items()}, **values})]
-
-        return add
-
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
-        """Send all statements in one pipeline; if one fails, the following are not executed."""
-        with driver.pipeline():
-            cursors = [driver.execute(sql, values) for sql, values in statements]
-        return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in cursors]
-
     def is_away(self, error: Exception) -> bool:
         """Decide by the SQLSTATE; an operational error without one means that there is no connection."""
         code = getattr(error, "sqlstate", None)
@@ -259,12 +218,6 @@ class PostgreSQL:
             self._warned = True
             settings = " and ".join(sorted(off))
             logger.warning("PostgreSQL may lose committed transactions in a crash: %s is off", settings)
-
-
-def _insertion(table: sa.Table) -> str:
-    names = ", ".join(f'"{column.name}"' for column in table.c)
-    given = f"json_populate_recordset(NULL::{table.name}, %({table.name})s::json)"
-    return f"_{table.name} AS (INSERT INTO {table.name} ({names}) SELECT {names} FROM {given})"
 
 
 def _check_server(driver: Any) -> None:

@@ -1,7 +1,7 @@
 """Read rows of the log as facts: the columns to select, and the functions that build facts from them."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from math import fsum, isfinite
 from operator import attrgetter
@@ -29,6 +29,20 @@ from armwise.feedback.log import tables as t
 from armwise.feedback.reward import NUMBERS, RewardRule
 
 logger = logging.getLogger(__name__)
+
+LOOKED_UP = 10_000
+"""Ids in one statement: databases limit the number of parameters."""
+
+IDS: sa.BindParameter[Sequence[str]] = sa.bindparam("ids", expanding=True)
+
+
+def look_up(
+    connection: sa.Connection, query: sa.Select[Any], ids: Collection[str], **values: object
+) -> Iterator[Any]:
+    """Yield the rows of a query about the ids `IDS`, some at a time; without ids, ask nothing."""
+    names = ids if isinstance(ids, Sequence) else sorted(ids)
+    for first in range(0, len(names), LOOKED_UP):
+        yield from connection.execute(query, {**values, "ids": names[first : first + LOOKED_UP]}).all()
 
 
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:

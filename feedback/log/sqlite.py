@@ -11,7 +11,7 @@ So a file in WAL mode without its `-wal` was copied while it was in use, and may
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,7 @@ import orjson
 import sqlalchemy as sa
 
 from armwise.feedback.errors import LogUnavailableError, NoLogError, StoreError
-from armwise.feedback.log.backend import (
-    CONNECTIONS,
-    WAIT_S,
-    Addition,
-    ResultRows,
-    Rows,
-    Statement,
-    dumps,
-)
+from armwise.feedback.log.backend import CONNECTIONS, WAIT_S, dumps
 
 _AWAY = {
     sqlite3.SQLITE_BUSY,
@@ -86,7 +78,6 @@ class SQLite:
         self.engine = sa.create_engine(
             url,
             connect_args={"timeout": WAIT_S},
-            paramstyle="named",
             **pool,
             json_serializer=dumps,
             json_deserializer=orjson.loads,
@@ -102,7 +93,7 @@ class SQLite:
             arguments[0], named["uri"] = f"{self._path.as_uri()}?mode={self._mode}", True
 
     def _set_up(self, driver: sqlite3.Connection, _record: object) -> None:
-        driver.isolation_level = None  # `_begin` and `exchange` begin transactions
+        driver.isolation_level = None  # `_begin` begins transactions
         driver.text_factory = partial(str, encoding="utf-8", errors="replace")  # SQLite stores any bytes
         # a verb that only uses a log leaves the mode of the file as it is
         wal = ("journal_mode=WAL",) if self._creates else ()
@@ -135,38 +126,6 @@ class SQLite:
 
     def take_control(self, connection: sa.Connection) -> None:
         """Do nothing: SQLite allows one writer."""
-
-    def among(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-        """Compare with the items of a JSON array."""
-        items = sa.func.json_each(sa.bindparam("ids", type_=sa.String)).table_valued("value")
-        return column.in_(sa.select(items.c.value))
-
-    def ids(self, ids: Sequence[str]) -> object:
-        """Return a JSON array."""
-        return dumps(ids)
-
-    def read_numbered(self) -> tuple[sa.FromClause, sa.ColumnElement[str], sa.ColumnElement[int]]:
-        """Read a JSON array."""
-        pairs = sa.func.json_each(sa.bindparam("numbered", type_=sa.String)).table_valued("value")
-        first, second = (sa.literal_column(f"'$[{n}]'", sa.String) for n in (0, 1))
-        number = sa.func.json_extract(pairs.c.value, second, type_=sa.Integer)
-        return pairs, sa.func.json_extract(pairs.c.value, first, type_=sa.String), number
-
-    def addition(self, tables: Sequence[sa.Table], end: str) -> Addition:
-        """Insert row by row: there are no round trips to save."""
-        into = {table: _insertion(table) for table in tables}
-        return lambda rows, values: [*(into[table](some) for table, some in rows.items()), (end, values)]
-
-    def exchange(self, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
-        """Execute statements one by one: there are no round trips to save."""
-        if not driver.in_transaction:
-            self._require_in_place()
-            driver.execute("BEGIN IMMEDIATE")
-        results: list[ResultRows] = []
-        for sql, values in statements:
-            execute = driver.executemany if isinstance(values, list) else driver.execute
-            results.append(execute(sql, values).fetchall())
-        return results
 
     def version(self) -> int | None:
         """Read the counter of a connection that writes nothing: other connections' commits move it."""
@@ -245,14 +204,6 @@ class SQLite:
     def time(self) -> float | None:
         """Return None: the database uses this machine's clock."""
         return None
-
-
-def _insertion(table: sa.Table) -> Callable[[Rows], Statement]:
-    names = ", ".join(f'"{column.name}"' for column in table.c)
-    values = ", ".join(f":{column.name}" for column in table.c)
-    sql = f"INSERT INTO {table.name} ({names}) VALUES ({values})"
-    documents = tuple(column.name for column in table.c if isinstance(column.type, sa.JSON))
-    return lambda rows: (sql, [{**row, **{name: dumps(row[name]) for name in documents}} for row in rows])
 
 
 def lacks_wal(path: Path) -> bool:

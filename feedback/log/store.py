@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,10 +22,9 @@ from armwise.feedback.clock import check_clock
 from armwise.feedback.errors import LogGapError, LogUnavailableError, StoreError
 from armwise.feedback.events import LABELS, Decision, Execution, Feedback, Mode, Observation, Status
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.append import Appender
-from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S, Database
-from armwise.feedback.log.batch import Receipt
-from armwise.feedback.log.database import borrow, open_database, translate_errors
+from armwise.feedback.log.append import Receipt, Rules, append, probe
+from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, WAIT_S
+from armwise.feedback.log.database import open_database, translate_errors
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.rows import (
     DECISION,
@@ -52,8 +51,10 @@ class LoggedDecision:
         propensity: Recorded propensity of the drawn arm; None: unknown.
         execution: The outcome; None while it runs, or after a crash.
         feedback: Feedback on it or its episode, in the order of the log.
+        feedback_seqs: The position of each item.
         metrics: Aggregated values that it was learned with, once learned.
         example_seq: Position in the training log, once learned.
+        joined_by: Position of the fact that made it ready to be learned, once learned.
         observations: Second answers and grades of a judge, in the order of the log.
         turns: Costs of the turns of its conversation, if it was learned for more than one.
     """
@@ -64,8 +65,10 @@ class LoggedDecision:
     propensity: float | None
     execution: Execution | None
     feedback: tuple[Feedback, ...]
+    feedback_seqs: tuple[int, ...]
     metrics: Mapping[str, float] | None
     example_seq: int | None
+    joined_by: int | None
     observations: tuple[Observation, ...] = ()
     turns: Mapping[str, Any] | None = None
 
@@ -136,7 +139,7 @@ _FEEDBACK = FEEDBACK.where(
 
 _OBSERVATIONS = OBSERVATIONS.where(_o.decision_id == sa.bindparam("about")).order_by(_o.seq)
 
-_LEARNED = sa.select(_x.seq, _x.metrics, _x.turns).where(
+_LEARNED = sa.select(_x.seq, _x.metrics, _x.turns, _x.joined_by).where(
     _x.decision_id == sa.bindparam("about"), _x.join == sa.bindparam("of_join")
 )
 
@@ -146,8 +149,7 @@ class Store:
 
     Args:
         url: URL of the database: `sqlite:///path`, or `postgresql://user@host/name`.
-        join: Digest of the training log in which decisions are looked up, to find feedback that comes too
-            late to be learned.
+        join: Digest of the training log that records and counts are read from.
         clock: Returns seconds since the epoch.
         most_feedback: Values and retractions that a decision or an episode may have; None: unlimited.
         redact: Applied to every text of a fact before it is written.
@@ -176,9 +178,7 @@ class Store:
         self.engine = self._database.engine
         self._join = join
         self._clock = clock
-        self._appender = Appender(
-            self._database, join, most_feedback, redact, lambda: self.draw_secret.secret
-        )
+        self._rules = Rules(most_feedback, redact, lambda: self.draw_secret.secret)
         self._others = threading.BoundedSemaphore(CONNECTIONS - RESERVED)
         try:
             with translate_errors(self._database):
@@ -186,11 +186,6 @@ class Store:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def database(self) -> Database:
-        """The database, for statements that are written for each kind of it."""
-        return self._database
 
     def close(self) -> None:
         """Close all connections."""
@@ -236,17 +231,23 @@ class Store:
             LogUnavailableError: The batch was written entirely or not at all; which one is unknown if the
                 response to the commit was lost. A retry is safe.
         """
-        now = self._clock()
-        with borrow(self._database) as driver:
-            batch = self._appender.begin(driver, facts, now)
-            for fact in facts:
-                batch.add(fact)
-            return self._appender.write(driver, batch) if batch.rows else batch.receipts
+        with self._appending() as connection:
+            return append(connection, facts, self._clock(), self._rules)
 
     def probe(self) -> None:
         """Check that facts can be committed, by a write that is rolled back. Raises StoreError."""
-        with borrow(self._database) as driver:
-            self._appender.probe(driver, self._clock())
+        with self._appending() as connection:
+            probe(connection, self._clock())
+
+    @contextmanager
+    def _appending(self) -> Iterator[sa.Connection]:
+        """Open a transaction of one of the reserved connections; it commits at the end."""
+        with translate_errors(self._database):
+            try:
+                with self.engine.begin() as connection:
+                    yield connection
+            except sa.exc.IntegrityError as error:
+                raise StoreError(f"the database refused a value: {error.orig}") from error
 
     @contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -310,13 +311,18 @@ class Store:
             decision = read_decision(columns)
             execution = load_executions(connection, [decision_id]).get(decision_id)
             about = {"about": decision_id, "episode": decision.episode_id, "of_join": self._join}
-            feedback = tuple(map(read_feedback, connection.execute(_FEEDBACK, about)))
+            said = connection.execute(_FEEDBACK, about).all()
             observations = tuple(map(read_observation, connection.execute(_OBSERVATIONS, about)))
             learned = connection.execute(_LEARNED, about).first()
-        example_seq, metrics, turns = learned if learned else (None, None, None)
+        example_seq, metrics, turns, joined_by = learned or (None, None, None, None)
         return LoggedDecision(
-            *(decision, seq, logged_at, propensity, execution, feedback, metrics, example_seq),
-            *(observations, turns),
+            *(decision, seq, logged_at, propensity, execution),
+            *(tuple(map(read_feedback, said)), tuple(row.seq for row in said)),
+            metrics=metrics,
+            example_seq=example_seq,
+            joined_by=joined_by,
+            observations=observations,
+            turns=turns,
         )
 
     def feedback(self, chunk: int) -> Iterator[Feedback]:
@@ -361,16 +367,6 @@ class Store:
         )
         with self.reading() as connection:
             return [*readable(connection.execute(query), read_decision)]
-
-    def settle(self, episodes: Iterable[str]) -> None:
-        """Find the oldest open decision of each episode, to spare `append` that search under its lock.
-
-        Raises:
-            LogUnavailableError: The database cannot be read.
-        """
-        sql, values = self._appender.episodes.oldest(episodes)
-        with self.reading() as connection:
-            self._appender.episodes.remember(connection.exec_driver_sql(sql, values).all())
 
     def log_seq(self) -> int:
         """Return the position of the newest fact; 0: the log is empty."""

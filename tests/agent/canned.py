@@ -21,8 +21,7 @@ RECEIPT: dict[str, Any] = {
     "feedback_id": "f-1",
     "decision_id": None,
     "episode_id": None,
-    "status": "accepted",
-    "hint": None,
+    "status": "stored",
 }
 
 POLICY: dict[str, Any] = {

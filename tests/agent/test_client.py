@@ -72,10 +72,10 @@ BUSY = httpx.Response(
 )
 
 
-def receipt(log_seq: int, status: str = "accepted") -> dict[str, Any]:
+def receipt(log_seq: int, status: str = "stored") -> dict[str, Any]:
     """Return what the service says of an item of feedback that it has kept."""
     ids = {"feedback_id": f"f{log_seq}", "decision_id": "d1", "episode_id": None}
-    return {**ids, "status": status, "log_seq": log_seq, "hint": None}
+    return {**ids, "status": status, "log_seq": log_seq}
 
 
 def refused(code: str, message: str) -> dict[str, Any]:
@@ -329,7 +329,7 @@ async def test_feedback_is_one_fact_however_often_it_is_sent() -> None:
         return BUSY if len(sent) == 1 else httpx.Response(202, json={"items": items})
 
     receipts = await a_client(answer).feedback("d1", {"em": 1.0}, right=True)
-    assert ([one.status for one in receipts.items], receipts.log_seq) == (["accepted"] * 2, 8)
+    assert ([one.status for one in receipts.items], receipts.log_seq) == (["stored"] * 2, 8)
     (key, body), again = sent
     assert again == (key, body)
     assert body["items"] == [
@@ -779,7 +779,7 @@ async def test_it_speaks_to_the_service(service: Service, written: bool) -> None
         found = stream.answer
         assert found.cost.tokens > 0
     kept = await client.feedback(found, thumb=1, right=True)
-    assert [one.status for one in kept.items] == ["accepted"] * 2
+    assert [one.status for one in kept.items] == ["stored"] * 2
     logged = await record(service, found.decision_id, lambda r: len(r.feedback) == 2)
     assert logged.execution is not None
     assert list(logged.execution.passages) == found.passage_ids

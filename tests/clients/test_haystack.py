@@ -25,7 +25,7 @@ async def test_documents_name_their_decision(server: Listening) -> None:
         assert [(d.id, d.content) for d in documents] == [("dense-1", "text 1"), ("dense-2", "text 2")]
         with Client(server.url) as client:
             kept = client.feedback(documents[0].meta["decision_id"], thumb=1)
-        assert kept.items[0].status == "accepted"
+        assert kept.items[0].status == "stored"
 
 
 def test_a_pipeline_can_be_written_and_read(server: Listening, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,4 +43,4 @@ def test_the_inspector_lists_the_tools_and_calls_them(server: Listening) -> None
     assert call("fetch", f"id={found['results'][0]['id']}")["text"] == "text 1"
     assert call("ask", "question=which river runs through Vienna?")["answer"] == "The Danube does."
     rated = call("feedback", f"decision_id={found['decision_id']}", "metric_name=thumb", "value=1")
-    assert rated["status"] == "accepted"
+    assert rated["status"] == "stored"

@@ -49,7 +49,7 @@ async def test_documents_name_their_decision(server: Listening) -> None:
         assert documents[0].metadata["arm"] == "dense"
         with Client(server.url) as client:
             kept = client.feedback(documents[0].metadata["decision_id"], thumb=1)
-        assert kept.items[0].status == "accepted"
+        assert kept.items[0].status == "stored"
 
 
 async def test_options_of_a_retriever_count_where_a_call_names_none(server: Listening) -> None:

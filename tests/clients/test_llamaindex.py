@@ -26,7 +26,7 @@ async def test_nodes_name_their_decision(server: Listening) -> None:
         assert [(node.node_id, node.text) for node in nodes] == [("dense-1", "text 1"), ("dense-2", "text 2")]
         with Client(server.url) as client:
             kept = client.feedback(nodes[0].metadata["decision_id"], thumb=1)
-        assert kept.items[0].status == "accepted"
+        assert kept.items[0].status == "stored"
 
 
 def test_a_query_engine_prompts_with_the_texts_and_not_with_the_decision(server: Listening) -> None:

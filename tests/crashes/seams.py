@@ -16,8 +16,8 @@ from armwise.agent.policies.vowpal import VowpalWabbit
 from armwise.agent.turn import Decider
 from armwise.feedback.events import Decision, Execution, Feedback, Tick
 from armwise.feedback.log import GroupCommit, Receipt, Store
+from armwise.feedback.log.append import FeedbackStatus
 from armwise.feedback.log.backend import ResultRows, Statement
-from armwise.feedback.log.batch import FeedbackStatus
 from armwise.feedback.log.postgres import PostgreSQL
 from armwise.feedback.log.sqlite import SQLite
 from armwise.feedback.registry import versions
@@ -207,7 +207,7 @@ def acknowledge_early() -> None:
             future = append(self, *facts)
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             early = future.get_loop().create_future()
-            early.set_result([Receipt(1, FeedbackStatus.ACCEPTED) for _ in facts])
+            early.set_result([Receipt(1, FeedbackStatus.STORED) for _ in facts])
             return early
 
         return promised

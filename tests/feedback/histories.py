@@ -29,11 +29,11 @@ from armwise.feedback.events import (
 )
 from armwise.feedback.log import Receipt, Store
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.batch import FeedbackStatus
+from armwise.feedback.log.append import FeedbackStatus
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import Joiner, Position, take_epoch
 from tests.feedback.conftest import decision, execution
-from tests.feedback.reference import Fact, Learned, Placed, closing_of, stamp, subject_of, training_log
+from tests.feedback.reference import Fact, Learned, Placed, stamp, subject_of, training_log
 
 METRICS = ("right", "thumb", "undeclared")
 BAD = (Status.ARM_FAILED, Status.FELL_BACK) * 2 + (Status.LLM_FAILED, Status.LLM_TIMEOUT, Status.CANCELLED)
@@ -135,9 +135,7 @@ class History:
         self._times: list[float] = []
         self._waiting: list[Fact] = []
         self._places: dict[tuple[str, str], Placed] = {}
-        self._made: defaultdict[tuple[str, str | None], list[Placed]] = defaultdict(list)
-        self._late: list[Placed] = []
-        self._learned: set[str] = set()
+        self._made: defaultdict[str, list[Placed]] = defaultdict(list)
         self._joiner: tuple[int, Joiner] | None = None
 
     def run(self, steps: Sequence[Step]) -> None:
@@ -153,8 +151,6 @@ class History:
                 while self._look(which).log_seq < len(self.log):
                     pass
                 assert self.examples(which) == expected(self.log, self._rules[which])
-        if self._thorough:
-            self._check_what_was_late()
 
     def close(self) -> None:
         """Close the log."""
@@ -194,7 +190,7 @@ class History:
 
     def _facts_of(self, step: Step) -> list[Fact]:
         """Return the fact of a step; none where there is nothing yet that could be executed."""
-        made = len(self._made["turn", None]) + sum(isinstance(fact, Decision) for fact in self._waiting)
+        made = len(self._made["turn"]) + sum(isinstance(fact, Decision) for fact in self._waiting)
         number, at = max(0, made - step.ago), self._clock + step.skew_s
         name, episode = f"d{number}", f"e{number // 3}"
         match step.op:
@@ -209,7 +205,7 @@ class History:
             case "continue":  # a draw that is kept, or one that is not, or what is not there
                 one = decision(f"d{made}", at=at, wait_s=self._rules[0].wait_s, mode=Mode.CONTINUED)
                 part = f"e{made // 3}" if step.what % 4 else None
-                there = [placed.fact for placed in self._made["turn", None]]
+                there = [placed.fact for placed in self._made["turn"]]
                 drawn = [d for d in (*there, *self._waiting) if isinstance(d, Decision) and d.draw_id == d.id]
                 if drawn and step.what % 5:
                     name = drawn[-min(step.ago or 1, len(drawn))].id
@@ -247,13 +243,9 @@ class History:
         self._append(new)
         for fact, (seq, is_new), receipt in zip(facts, places, self._store.append(facts), strict=True):
             if isinstance(fact, Feedback):
-                assert receipt == Receipt(
-                    seq, self._status(fact, seq) if is_new else FeedbackStatus.DUPLICATE
-                )
+                assert receipt == Receipt(seq, FeedbackStatus.STORED if is_new else FeedbackStatus.DUPLICATE)
             else:
                 assert receipt == (Receipt(seq) if is_new else Receipt())
-            if is_new and receipt.status is FeedbackStatus.LATE_NOT_LEARNED:
-                self._late.append(self.log[seq - 1])
 
     def _append(self, new: Sequence[Placed]) -> None:
         """Know facts that were committed together."""
@@ -263,47 +255,7 @@ class History:
             self.log.append(replace(one, more=more and subject_of(one.fact) == subject_of(following.fact)))
             self._times.append(max(stamp(one.fact), self._times[-1] if self._times else 0.0))
             if isinstance(one.fact, Decision):
-                self._made["label" if one.fact.policy == LABELS else "turn", None].append(one)
-                self._made["decision", one.fact.id].append(one)
-                self._made["episode", one.fact.episode_id].append(one)
-
-    def _status(self, item: Feedback, seq: int) -> FeedbackStatus:
-        """Return what becomes of new feedback, as far as that is known when it is committed."""
-        about = [one for one in self._made[subject_of(item)] if one.seq < seq]
-        for one in about:
-            made = one.fact
-            assert isinstance(made, Decision)
-            early = (
-                item.decision_id is None
-                and item.kind is FeedbackKind.VALUE
-                and item.received_at < made.decided_at
-            )
-            closed = self._times[seq - 1] > closing_of(made, one.seq, self._times, self._rules[0])
-            if (
-                not early
-                and not closed
-                and item.received_at <= made.deadline
-                and made.id not in self._learned
-            ):
-                return FeedbackStatus.ACCEPTED
-        return FeedbackStatus.LATE_NOT_LEARNED if about else FeedbackStatus.PENDING_DECISION
-
-    def _check_what_was_late(self) -> None:
-        """Check that what was called late changed nothing for any decision that was there before it."""
-        learned = {one.decision_id: one.metrics for one in training_log(self.log, self._rules[0])}
-        for late in self._late:
-            silent = list(self.log)
-            silent[late.seq - 1] = Placed(late.seq, Tick(stamp(late.fact)))
-            if late.seq > 1:
-                before = silent[late.seq - 2]
-                silent[late.seq - 2] = replace(before, more=before.more and late.more)
-            without = {one.decision_id: one.metrics for one in training_log(silent, self._rules[0])}
-            for one in self._made[subject_of(late.fact)]:
-                if one.seq < late.seq:
-                    assert isinstance(one.fact, Decision)
-                    if one.fact.draw_id is not None:
-                        continue  # it may count while the conversation is open
-                    assert learned.get(one.fact.id) == without.get(one.fact.id)
+                self._made["label" if one.fact.policy == LABELS else "turn"].append(one)
 
     # -- joining ---------------------------------------------------------------------------------
 
@@ -346,7 +298,6 @@ class History:
         query = sa.select(t.ticks).where(t.ticks.c.seq > len(self.log)).order_by(t.ticks.c.seq)
         with self._store.reading() as connection:
             self._append([Placed(seq, Tick(at)) for seq, at in connection.execute(query)])
-        self._learned = {one.decision_id for one in self.examples(0)}
 
 
 def expected(log: Sequence[Placed], rule: RewardRule) -> list[Learned]:

@@ -78,7 +78,7 @@ def test_litellm_draws_by_the_policy_beside_its_proxy(fresh: Fresh) -> None:
     assert headers["x-arm"] in ("small", "large")
     assert 0.0 < float(headers["x-propensity"]) < 1.0
     (entered,) = [n for n, block in enumerate(reader.blocks) if "headers.txt" in block.text]
-    assert '"accepted"' in reader.printed(entered)
+    assert '"stored"' in reader.printed(entered)
 
 
 @pytest.mark.nightly

@@ -117,7 +117,7 @@ async def test_tools_are_called_over_the_model_context_protocol(each: Live) -> N
         assert (await call("fetch", id=passage["id"]))["text"]
         answer = await call("ask", question=question)
         kept = await call("feedback", decision_id=answer["decision_id"], metric_name="thumb", value=1)
-        assert kept["status"] == "accepted"
+        assert kept["status"] == "stored"
         assert each.client.get(f"/v1/decisions/{answer['decision_id']}").json()["metrics"] == {"thumb": 1.0}
 
 
@@ -129,7 +129,7 @@ def test_the_python_client_asks_streams_and_rates(each: Live) -> None:
         assert stream.answer.passage_ids == found.passage_ids
         answer = client.ask("Which city stands beside the bridge?")
         kept = client.feedback(answer, thumb=1)
-        assert [one.status for one in kept.items] == ["accepted"]
+        assert [one.status for one in kept.items] == ["stored"]
         assert each.learned(kept.log_seq) > 0
 
 

@@ -24,7 +24,7 @@ class Sabotage:
     new: str
 
 
-COMMIT, BATCH = "feedback/log/group_commit.py", "feedback/log/batch.py"
+COMMIT, BATCH = "feedback/log/group_commit.py", "feedback/log/append.py"
 COUNTING, JOIN, JOINER = (
     "feedback/log/counting.py",
     "feedback/training_log/join.py",
@@ -69,8 +69,8 @@ SABOTAGE = {
     ),
     "commit: a second execution is stored": Sabotage(
         BATCH,
-        "        if name in self.stored.executions:\n            return Receipt()\n",
-        "        if name in self.stored.executions:\n"
+        "        if name in self.executions:\n            return Receipt()\n",
+        "        if name in self.executions:\n"
         "            name += '-again'\n"
         "            execution = replace(execution, decision_id=name)\n",
     ),
@@ -184,9 +184,9 @@ SABOTAGE = {
     ),
     "erasure: later facts keep their texts": Sabotage(
         BATCH,
-        "            case Execution() | Observation():\n"
-        "                gone = fact.decision_id in stored.erased\n",
-        "            case Execution() | Observation():\n                gone = False\n",
+        "            case Execution() | Observation() | Feedback():\n"
+        "                gone = gone or fact.decision_id in self.erased\n",
+        "            case Execution() | Observation() | Feedback():\n                pass\n",
     ),
     "chain: what an erasure removes is in it": Sabotage(
         "feedback/log/chain.py",
@@ -195,9 +195,8 @@ SABOTAGE = {
     ),
     "chain: a commit without the last fact of the one before": Sabotage(
         BATCH,
-        "        return fold(self.chain, self.rows)\n",
-        "        rows = {table: some[:-1] or some for table, some in self.rows.items()}\n"
-        "        return fold(self.chain, rows)\n",
+        "fold(batch.chain, batch.rows)",
+        "fold(batch.chain, {table: some[:-1] or some for table, some in batch.rows.items()})",
     ),
     "erasure: bytes stay in the file": Sabotage(
         "feedback/log/sqlite.py", "secure_delete=ON", "secure_delete=OFF"

@@ -68,7 +68,7 @@ async def test_feedback_on_an_answer_is_on_its_decision(service: Service, prefix
     decision = answer.removeprefix(prefix)
     receipt = await tell(service, answer)
     assert receipt.status_code == 202
-    assert (receipt.json()["decision_id"], receipt.json()["status"]) == (decision, "accepted")
+    assert (receipt.json()["decision_id"], receipt.json()["status"]) == (decision, "stored")
     assert await rated(service, decision) == [1.0]
 
 
@@ -90,7 +90,7 @@ async def test_a_batch_may_name_answers_and_decisions(service: Service, prefix: 
     reply = (await service.client.post("/v1/feedback", json={"items": items})).json()["items"]
     decisions = [name.removeprefix(prefix) for name in about]
     assert [row["decision_id"] for row in reply] == decisions
-    assert [row["status"] for row in reply] == [*["accepted"] * 3, "pending_decision"]
+    assert [row["status"] for row in reply] == ["stored"] * 4
     assert await rated(service, decisions[0]) == [0.5, 0.5]
 
 
@@ -155,7 +155,7 @@ async def test_a_tool_of_an_agent_takes_the_id_of_an_answer(service: Service) ->
     answer = await ask(service, "chatcmpl-")
     async with connected(service) as agent:
         kept = await call(agent, "feedback", decision_id=answer, metric_name="thumb", value=1)
-    assert kept["status"] == "accepted"
+    assert kept["status"] == "stored"
     assert await rated(service, answer.removeprefix("chatcmpl-")) == [1.0]
 
 
@@ -170,7 +170,7 @@ async def test_feedback_on_the_episode_of_an_answer_is_on_its_conversation(
     second = await ask(service, prefix, agent={"episode_id": "talk"})
     about = {"episode_id": first, "metric_name": "thumb", "value": 1}
     receipt = (await service.client.post("/v1/feedback", json=about)).json()
-    assert (receipt["episode_id"], receipt["status"]) == ("talk", "accepted")
+    assert (receipt["episode_id"], receipt["status"]) == ("talk", "stored")
     assert await rated(service, second.removeprefix(prefix)) == [1.0], "of all turns"
     listed = (await service.client.get("/v1/decisions", params={"episode": first})).json()["decisions"]
     assert [row["decision_id"] for row in listed] == [each.removeprefix(prefix) for each in (second, first)]
@@ -182,7 +182,7 @@ async def test_an_answer_without_an_episode_names_none(service: Service) -> None
     answer = await ask(service, "chatcmpl-")
     about = {"episode_id": answer, "metric_name": "thumb", "value": 1}
     receipt = (await service.client.post("/v1/feedback", json=about)).json()
-    assert (receipt["episode_id"], receipt["status"]) == (answer, "pending_decision")
+    assert (receipt["episode_id"], receipt["status"]) == (answer, "stored")
 
 
 async def test_an_episode_of_the_form_of_an_answer_id_stays_what_it_is(service: Service) -> None:
@@ -213,7 +213,7 @@ async def test_a_key_of_the_form_of_an_answer_id_names_its_decision(service: Ser
 async def test_feedback_may_come_before_the_decision_of_such_a_key(service: Service, prefix: str) -> None:
     key = f"{prefix}1"
     receipt = (await tell(service, key)).json()
-    assert (receipt["decision_id"], receipt["status"]) == (key, "pending_decision")
+    assert (receipt["decision_id"], receipt["status"]) == (key, "stored")
     await ask(service, prefix, key=key)
     assert await rated(service, key) == [1.0]
 
@@ -235,11 +235,12 @@ async def test_an_answer_of_a_project_is_named_by_its_own_keys(closed: Service) 
     decision = answer.removeprefix("chatcmpl-")
     for attacker in (theirs, await client(closed, "decide", "feedback", "read")):
         refused(await attacker.read(answer), 404, "decision_not_found", "decision_id")
-        assert await status(attacker, answer) == "pending_decision"
+        assert await status(attacker, answer) == "stored"
     for name in (f"chatcmpl-acme~{decision}", f"acme~{answer}"):
         refused(await theirs.read(name), 404, "decision_not_found", "decision_id")
-    assert await status(mine, answer) == "accepted"
-    assert (await mine.read(answer)).json()["feedback"][0]["value"] == 1.0
+    assert await status(mine, answer) == "stored"
+    (kept,) = (await mine.read(answer)).json()["feedback"]
+    assert (kept["value"], kept["counts"]) == (1.0, True)
 
 
 async def status(sender: Sender, decision_id: str) -> str:
@@ -273,7 +274,7 @@ async def test_feedback_is_not_filed_elsewhere_while_the_log_cannot_say(
     with monkeypatch.context() as broken:
         broken.setattr(Store, "reading", away)
         refused(await tell(service, answer), 503, "log_unavailable")
-    assert (await tell(service, answer)).json()["status"] == "accepted"
+    assert (await tell(service, answer)).json()["status"] == "stored"
 
 
 async def test_the_answer_of_a_decision_that_is_not_logged_takes_no_feedback(service: Service) -> None:

@@ -131,7 +131,7 @@ async def test_feedback_on_an_unlogged_answer_is_a_409(answering: Service) -> No
     ]
     batch = (await answering.client.post("/v1/feedback", json={"items": items})).json()["items"]
     assert batch[0]["error"]["code"] == "not_logged"
-    assert batch[1]["status"] == "accepted"
+    assert batch[1]["status"] == "stored"
     assert (await rows(answering))["feedback"] == 1
 
 

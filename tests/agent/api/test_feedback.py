@@ -8,7 +8,6 @@ import pytest
 
 from armwise.agent.api import decisions
 from armwise.feedback.clock import GRACE_S
-from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Feedback, FeedbackKind
 from tests.agent.asking import look_up, post, refused, rows, tell
 from tests.agent.fakes import CONFIG, Service
@@ -41,7 +40,7 @@ async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: S
     other = await turn(service, episode_id="e-2")
     response = await on_episode(service, "e-1", 0.5, feedback_id="f-1")
     assert response.status_code == 202
-    assert response.json().items() >= {"episode_id": "e-1", "decision_id": None, "status": "accepted"}.items()
+    assert response.json().items() >= {"episode_id": "e-1", "decision_id": None, "status": "stored"}.items()
     await service.learn()
     assert [(await read_decision(service, name))["metrics"] for name in (first, second, other)] == [
         {"thumb": 0.5},
@@ -51,18 +50,6 @@ async def test_a_value_on_an_episode_counts_for_each_of_its_decisions(service: S
     assert (await read_decision(service, first))["feedback"][0]["episode_id"] == "e-1"
 
 
-async def test_a_value_on_an_episode_is_kept_although_the_look_ahead_failed(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await turn(service, episode_id="e-1")
-
-    def away(_store: object, episodes: set[str]) -> None:
-        raise LogUnavailableError(f"{episodes} cannot be read")
-
-    monkeypatch.setattr("armwise.feedback.log.Store.settle", away)
-    assert (await on_episode(service, "e-1", 0.5)).json()["status"] == "accepted"
-
-
 async def test_a_retracted_value_is_not_learned(service: Service) -> None:
     name = await turn(service)
     body = [
@@ -70,7 +57,7 @@ async def test_a_retracted_value_is_not_learned(service: Service) -> None:
         {"decision_id": name, "metric_name": "thumb", "value": None, "feedback_id": "f-1"},
     ]
     response = await service.client.post("/v1/feedback", json={"items": body})
-    assert [row["status"] for row in response.json()["items"]] == ["accepted", "accepted"]
+    assert [row["status"] for row in response.json()["items"]] == ["stored", "stored"]
     await service.learn()
     found = await read_decision(service, name)
     assert (found["metrics"], found["state"]) == ({}, "open")
@@ -110,7 +97,7 @@ async def test_a_deferred_decision_is_learned_once_it_was_shown(on_each: Service
     await on_each.learn()
     assert (await read_decision(on_each, name))["state"] == "open"
     receipt = await activate(on_each, name)
-    assert (receipt["decision_id"], receipt["status"]) == (name, "accepted")
+    assert (receipt["decision_id"], receipt["status"]) == (name, "stored")
     assert (await activate(on_each, name)) == receipt | {"status": "duplicate"}
     await on_each.learn()
     found = await read_decision(on_each, name)
@@ -118,7 +105,7 @@ async def test_a_deferred_decision_is_learned_once_it_was_shown(on_each: Service
 
 
 async def test_a_decision_can_be_activated_before_it_is_seen(service: Service) -> None:
-    assert (await activate(service, "d-1"))["status"] == "pending_decision"
+    assert (await activate(service, "d-1"))["status"] == "stored"
     await look_up(service, headers={"idempotency-key": "d-1"}, agent={"defer_activation": True})
     await tell(service, "d-1", 1.0)
     await service.learn()
@@ -136,7 +123,7 @@ async def test_a_batch_that_is_sent_again_under_its_key_is_kept_once(on_each: Se
         {"decision_id": name, "metric_name": "right", "value": True, "feedback_id": "f-1"},
     ]
     key = "k" * 128
-    for status in ("accepted", "duplicate"):
+    for status in ("stored", "duplicate"):
         response = await on_each.client.post(
             "/v1/feedback", json={"items": items}, headers={"idempotency-key": key}
         )
@@ -160,9 +147,9 @@ async def test_the_other_items_of_a_batch_with_a_refused_item_are_learned_togeth
     response = await on_each.client.post("/v1/feedback", json={"items": items})
     receipts = response.json()["items"]
     assert [row.get("status") or row["error"]["code"] for row in receipts] == [
-        "accepted",
+        "stored",
         "idempotency_conflict",
-        "accepted",
+        "stored",
     ]
     await on_each.learn()
     assert (await read_decision(on_each, second))["metrics"] == {"thumb": 0.5, "right": 1.0}
@@ -197,7 +184,7 @@ async def test_a_batch_of_which_every_id_is_taken_is_a_conflict(service: Service
 async def test_an_activation_is_counted(service: Service) -> None:
     await activate(service, await turn(service, defer_activation=True))
     lines = (await service.client.get("/metrics")).text.splitlines()
-    assert 'armwise_feedback_total{metric="activation",status="accepted"} 1.0' in lines
+    assert 'armwise_feedback_total{metric="activation",status="stored"} 1.0' in lines
 
 
 async def test_a_decision_shows_the_metrics_that_it_will_be_learned_with(tmp_path: Path) -> None:
@@ -228,7 +215,7 @@ async def test_feedback_beyond_the_limit_is_refused(
     async with Service(tmp_path).running() as service:
         items = [{**about, "metric_name": "right", "value": True, "feedback_id": f"f{n}"} for n in range(4)]
         batch = (await service.client.post("/v1/feedback", json={"items": items})).json()["items"]
-        assert [one.get("status") for one in batch] == ["pending_decision", "pending_decision", None, None]
+        assert [one.get("status") for one in batch] == ["stored", "stored", None, None]
         assert batch[2]["error"]["code"] == "too_much_feedback"
         answer = await service.client.post("/v1/feedback", json=items[3])
         refused(answer, 409, "too_much_feedback", None)
@@ -244,34 +231,38 @@ async def test_feedback_beyond_the_limit_is_refused(
         assert (await service.client.post("/v1/feedback", json=other)).status_code == 202
 
 
-@pytest.mark.parametrize(
-    ("complete", "status", "hint"),
-    [
-        ("any", "late_not_learned", "send all metrics of a decision in one request"),
-        (None, "accepted", None),
-    ],
-)
-async def test_a_second_metric_is_waited_for_unless_declared_otherwise_and_then_the_reply_says_what_to_do(
-    tmp_path: Path, complete: str | None, status: str, hint: str | None
+@pytest.mark.parametrize(("complete", "counts"), [("any", False), (None, True)])
+async def test_a_second_metric_is_waited_for_unless_declared_otherwise(
+    tmp_path: Path, complete: str | None, counts: bool
 ) -> None:
     reward = {name: value for name, value in CONFIG["reward"].items() if name != "complete"}
     reward |= {} if complete is None else {"complete": complete}
     async with Service(tmp_path, reward=reward).running() as service:
         name = await turn(service)
-        assert (await tell(service, name, 1.0)).json()["hint"] is None
+        await tell(service, name, 1.0)
         await service.learn()
-        second = (await tell(service, name, True, metric_name="right")).json()
-        assert second["status"] == status
-        assert second["hint"] is None if hint is None else hint in second["hint"]
+        await tell(service, name, True, metric_name="right")
         await service.learn()
-        assert (await read_decision(service, name))["state"] == "learned"
+        record = await read_decision(service, name)
+        assert record["state"] == "learned"
+        assert [item["counts"] for item in record["feedback"]] == [True, counts]
 
 
-async def test_feedback_on_an_unknown_id_says_that_it_waits(service: Service) -> None:
-    for receipt in ((await tell(service, "d-1")).json(), await activate(service, "d-2")):
-        assert receipt["status"] == "pending_decision"
-        assert "no such decision is in the log" in receipt["hint"]
-    assert "of this episode" in (await on_episode(service, "e-1", 1.0)).json()["hint"]
+async def test_a_decision_shows_which_of_its_feedback_counts(service: Service) -> None:
+    name = await turn(service)
+    await tell(service, name, 0.5, feedback_id="taken back")
+    await tell(service, name, None, feedback_id="taken back")
+    await tell(service, name, "Well said.", metric_name="comment")
+    await tell(service, name, 1.0)
+    record = await read_decision(service, name)
+    shown = [(item["kind"], item["value"], item["counts"]) for item in record["feedback"]]
+    assert shown == [
+        ("value", 0.5, False),
+        ("retraction", None, False),
+        ("value", None, False),
+        ("value", 1.0, True),
+    ]
+    assert record["metrics"] == {"thumb": 1.0}
 
 
 async def test_the_policy_says_what_waits_for_feedback_and_how_long_it_takes(service: Service) -> None:

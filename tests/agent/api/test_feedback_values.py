@@ -49,7 +49,7 @@ async def shown(service: Service, decision_id: str) -> dict[str, Any]:
 async def test_a_label_counts_by_its_number_and_is_kept(service: Service) -> None:
     name = await turn(service)
     sent = await send(service, decision_id=name, metric_name="verdict", value="failed", comment="timeout")
-    assert sent.json()["status"] == "accepted"
+    assert sent.json()["status"] == "stored"
     (item,) = (await shown(service, name))["feedback"]
     assert (item["value"], item["content"]) == (-0.5, {"label": "failed", "comment": "timeout"})
     assert (await shown(service, name))["metrics"] == {"verdict": -0.5}
@@ -119,9 +119,9 @@ async def test_it_is_one_fact_however_often_sent_and_retractable(tmp_path: Path,
             body = {"decision_id": name, "metric_name": metric, "feedback_id": f"f-{metric}"}
             first = await send(service, value=value, **body)
             again = await send(service, value=value, **body)
-            assert (first.json()["status"], again.json()["status"]) == ("accepted", "duplicate")
+            assert (first.json()["status"], again.json()["status"]) == ("stored", "duplicate")
             assert metric in refused(await send(service, value=other, **body), 409, "idempotency_conflict")
-            assert (await send(service, value=None, **body)).json()["status"] == "accepted"
+            assert (await send(service, value=None, **body)).json()["status"] == "stored"
             assert [item.kind for item in await kept(service, name, 2)] == ["value", "retraction"]
             assert (await shown(service, name))["metrics"] == {}
 

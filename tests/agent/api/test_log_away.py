@@ -74,7 +74,7 @@ async def test_a_batch_is_a_503_while_the_log_is_away_and_can_be_sent_again(
     response = await send()
     assert response.status_code == 202
     codes = [row.get("status") or row["error"]["code"] for row in response.json()["items"]]
-    assert codes == ["invalid_value", "pending_decision", "pending_decision"]
+    assert codes == ["invalid_value", "stored", "stored"]
 
 
 def away(*_: object) -> None:

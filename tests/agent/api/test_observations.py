@@ -386,7 +386,7 @@ async def test_feedback_by_id_comes_later_and_is_learned(service: Service) -> No
     answer = await service.client.post(
         "/v1/feedback", json={"decision_id": "o-1", "metric_name": "right", "value": True}
     )
-    assert answer.json()["status"] == "accepted"
+    assert answer.json()["status"] == "stored"
     await service.learn()
     assert (await record(service, "o-1"))["state"] == "learned"
 

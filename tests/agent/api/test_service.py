@@ -172,9 +172,8 @@ async def test_feedback_is_accepted_once_and_learned_once(service: Service) -> N
         "feedback_id": "f-1",
         "decision_id": decision_id,
         "episode_id": None,
-        "status": "accepted",
+        "status": "stored",
         "log_seq": 3,
-        "hint": None,
     }
     policy = (await service.client.get("/v1/policy")).json()
     assert (policy["log_seq"], policy["applied_seq"], policy["version"]) == (3, 0, 1)
@@ -185,7 +184,7 @@ async def test_feedback_is_accepted_once_and_learned_once(service: Service) -> N
     again = await tell(service, decision_id, 0.5, feedback_id="f-1")
     assert (again.json()["status"], again.json()["log_seq"]) == ("duplicate", 3)
     late = await tell(service, decision_id, 1)
-    assert (late.json()["status"], late.json()["log_seq"]) == ("late_not_learned", 4)
+    assert (late.json()["status"], late.json()["log_seq"]) == ("stored", 4)
     await service.learn()
     policy = (await service.client.get("/v1/policy")).json()
     assert (policy["applied_seq"], policy["version"]) == (4, 2), "applied, and nothing was learned"
@@ -194,7 +193,7 @@ async def test_feedback_is_accepted_once_and_learned_once(service: Service) -> N
 
 async def test_an_idempotency_key_is_the_id_of_feedback_without_one(service: Service) -> None:
     body = {"decision_id": "d-1", "metric_name": "thumb", "value": 1}
-    for status in ("pending_decision", "duplicate"):
+    for status in ("stored", "duplicate"):
         response = await service.client.post("/v1/feedback", json=body, headers={"idempotency-key": "k-1"})
         assert (response.json()["feedback_id"], response.json()["status"]) == ("k-1", status)
 
@@ -217,11 +216,11 @@ async def test_a_batch_has_a_status_for_each_item(service: Service) -> None:
     assert response.status_code == 202
     items_answered = response.json()["items"]
     assert [row.get("status") or row["error"]["code"] for row in items_answered] == [
-        "accepted",
+        "stored",
         "duplicate",
         "idempotency_conflict",
-        "accepted",
-        "pending_decision",
+        "stored",
+        "stored",
         "unknown_metric",
         "invalid_value",
         "invalid_request",
@@ -332,7 +331,7 @@ async def test_metrics_count_what_happened(service: Service) -> None:
     assert {
         'armwise_decisions_total{arm="bm25",mode="forced"} 1.0',
         'armwise_executions_total{arm="bm25",status="ok"} 1.0',
-        'armwise_feedback_total{metric="thumb",status="accepted"} 1.0',
+        'armwise_feedback_total{metric="thumb",status="stored"} 1.0',
         'armwise_failures_total{code="arm_failed"} 1.0',
         "armwise_log_seq 5.0",
         "armwise_lag_facts 5.0",

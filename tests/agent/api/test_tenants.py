@@ -86,7 +86,7 @@ async def test_a_key_cannot_squat_the_feedback_ids_of_another_project(closed: Se
         assert (await mine.judge("d-1", -1.0, feedback_id)).status_code == 202
     await theirs.ask("d-1")
     kept = await theirs.judge("d-1", 1.0, "f-1")
-    assert (kept.status_code, kept.json()["status"]) == (202, "accepted"), kept.text
+    assert (kept.status_code, kept.json()["status"]) == (202, "stored"), kept.text
 
 
 @pytest.mark.parametrize("victim", ["default", "b"])
@@ -94,10 +94,10 @@ async def test_a_key_cannot_judge_decisions_of_another_project(closed: Service, 
     theirs, mine = await client(closed, project=victim), await client(closed, "feedback", project="a")
     await theirs.ask("d-1", agent={"episode_id": "e-1"})
     for name in ("d-1", f"{victim}~d-1"):
-        assert (await mine.judge(name, -1.0, f"f-{name}")).json()["status"] == "pending_decision"
+        assert (await mine.judge(name, -1.0, f"f-{name}")).json()["status"] == "stored"
     for name in ("e-1", f"{victim}~e-1"):
         body = {"episode_id": name, "metric_name": "thumb", "value": -1}
-        assert (await mine.send("POST", "/v1/feedback", body)).json()["status"] == "pending_decision"
+        assert (await mine.send("POST", "/v1/feedback", body)).json()["status"] == "stored"
     await mine.send("POST", "/v1/decisions/d-1/activate")
     record = (await theirs.read("d-1")).json()
     assert (record["feedback"], record["activated"]) == ([], False)
@@ -147,9 +147,8 @@ async def test_two_projects_use_one_id_and_each_sees_its_own_without_a_prefix(cl
         "feedback_id": "e",
         "decision_id": None,
         "episode_id": "e-1",
-        "status": "accepted",
+        "status": "stored",
         "log_seq": 0,
-        "hint": None,
     }
     assert values((await a.read("d-1")).json()) == [("f-1", 1.0)]
     message = refused(await a.ask("d-1", seed=8), 409, "idempotency_conflict", "Idempotency-Key")
@@ -177,7 +176,7 @@ async def test_an_id_that_the_service_made_is_found_by_its_project_alone(closed:
 async def test_an_admin_reads_and_judges_the_decisions_of_every_project(closed: Service) -> None:
     a, admin = await client(closed, project="a"), Client(closed, ADMIN)
     await a.ask("d-1")
-    assert (await admin.judge("a~d-1", 1.0, "f-1")).json()["status"] == "accepted"
+    assert (await admin.judge("a~d-1", 1.0, "f-1")).json()["status"] == "stored"
     assert (await admin.read("a~d-1")).json()["decision_id"] == "a~d-1"
     verified = (await admin.send("GET", "/v1/decisions/a~d-1/verify")).json()
     assert (verified["verified"], verified["decision_id"]) == (True, "a~d-1")

@@ -50,7 +50,7 @@ VERBS = [
 ]
 PASSAGE = {"id": "p1", "title": "Danube", "text": "...", "score": 1.0, "metadata": {}}
 COST = {"total": 0.0, "tokens": 0, "retrieval_ms": 0.0, "llm_ms": 0.0, "steps": 0, "usd": 0.0}
-RECEIPT = {"feedback_id": "f-1", "decision_id": "d-1", "episode_id": None, "hint": None}
+RECEIPT = {"feedback_id": "f-1", "decision_id": "d-1", "episode_id": None}
 
 
 @pytest.fixture(autouse=True)
@@ -608,29 +608,28 @@ def test_ask_tries_again_where_the_service_is_busy(service: Canned, monkeypatch:
 @pytest.mark.parametrize(
     ("item", "code", "told"),
     [
-        ({**RECEIPT, "status": "pending_decision", "log_seq": 3}, 1, "Check the id."),
-        (
-            {**RECEIPT, "status": "late_not_learned", "log_seq": 3, "hint": "it was learned"},
-            0,
-            "it was learned",
-        ),
+        ({**RECEIPT, "status": "stored", "log_seq": 3}, 1, "Check the id."),
         (refusal("metric 'thumbs' is not declared", "unknown_metric"), 1, "unknown_metric: metric 'thumbs'"),
     ],
-    ids=["not known yet", "too late", "refused"],
+    ids=["not known yet", "refused"],
 )
 def test_feedback_that_is_not_learned_is_told(
     service: Canned, item: dict[str, Any], code: int, told: str
 ) -> None:
     service.reply("POST /v1/feedback", {"items": [item]}, 202)
+    service.reply(ANY, refusal("there is no decision 'abc'", "decision_not_found"), 404)
     assert told in said(run("feedback", "abc", "thumb=1", "--url", service.url), code)
 
 
 def test_feedback_is_sent_and_its_position_told(service: Canned) -> None:
-    rows = [{**RECEIPT, "status": "accepted", "log_seq": 3}, {**RECEIPT, "status": "duplicate", "log_seq": 2}]
+    rows = [{**RECEIPT, "status": "stored", "log_seq": 3}, {**RECEIPT, "status": "duplicate", "log_seq": 2}]
     service.reply("POST /v1/feedback", {"items": rows}, 202)
     service.reply(ANY, refusal("no scope", "forbidden"), 403)
     output = said(run("feedback", "d-1", "thumb=0.5", "right=TRUE", "--url", service.url), 0)
-    assert output.strip() == "Saved, position 3 of the log. Duplicate, position 2 of the log."
+    assert (
+        output.strip()
+        == "Saved, position 3 of the log. Saved before, and counted once, position 2 of the log."
+    )
     assert [body for body in service.asked if body] == [
         {
             "items": [
@@ -697,7 +696,7 @@ def test_feedback_on_an_arm_that_was_named_says_that_nothing_is_learned(service:
     )
 
 
-ACCEPTED = {"items": [{**RECEIPT, "status": "accepted", "log_seq": 3}]}
+ACCEPTED = {"items": [{**RECEIPT, "status": "stored", "log_seq": 3}]}
 
 
 def test_the_last_answer_is_rated_by_that_name_also_if_it_broke_off(service: Canned) -> None:

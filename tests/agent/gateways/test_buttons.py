@@ -46,7 +46,7 @@ async def test_a_page_of_another_site_rates_the_answer_of_its_token_alone(servic
     one, other = await forced(service, "bm25"), await forced(service, "bm25")
     response = await press(service, await token(service, one), "up")
     assert response.status_code == 202
-    assert response.json() == {"decision_id": one, "value": "up", "status": "accepted"}
+    assert response.json() == {"decision_id": one, "value": "up", "status": "stored"}
     assert response.headers["access-control-allow-origin"] == "*"
     assert await counted(service, one) == [1.0]
     assert await counted(service, other) == []
@@ -68,7 +68,7 @@ async def test_a_changed_mind_leaves_what_was_said_last(service: Service) -> Non
 
 async def test_the_same_press_twice_is_one_fact(service: Service) -> None:
     made = await token(service, await forced(service, "bm25"))
-    assert [(await press(service, made, "up")).json()["status"] for _ in "ab"] == ["accepted", "duplicate"]
+    assert [(await press(service, made, "up")).json()["status"] for _ in "ab"] == ["stored", "duplicate"]
     said = refused(await press(service, made, "down"), 409, "idempotency_conflict", "change")
     assert said == "press 0 of this answer was kept with another value: count the next one up"
 

@@ -193,7 +193,7 @@ async def test_without_a_version_nothing_is_answered_but_feedback_is_kept(tmp_pa
         refused(await service.client.get("/ready"), 503, "not_ready")
         assert (await service.client.get("/health")).json() == {"status": "ok"}
         assert (await service.client.get("/v1/policy")).json()["version"] is None
-        assert (await tell(service, "d-1")).json()["status"] == "pending_decision"
+        assert (await tell(service, "d-1")).json()["status"] == "stored"
         await service.learn()
         assert (await service.client.get("/ready")).json() == {
             "status": "ready",

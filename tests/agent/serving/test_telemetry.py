@@ -12,7 +12,7 @@ from armwise.agent.serving.telemetry import ScrapedState, Telemetry
 from armwise.agent.turn import CountedLog
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status
 from armwise.feedback.log import Receipt
-from armwise.feedback.log.batch import FeedbackStatus
+from armwise.feedback.log.append import FeedbackStatus
 from armwise.feedback.registry import Version
 from armwise.feedback.training_log import lag
 from tests.agent.fakes import MemoryLog

@@ -194,9 +194,7 @@ def test_a_user_rates_an_answer_at_the_address_of_litellm(running: Running) -> N
     reply = running.ask("Multiply 3 by 4.")
     right = reply.json()["choices"][0]["message"]["content"] == "12"
     item = {"decision_id": reply.headers["x-decision-id"], "metric_name": "right", "value": right}
-    assert (
-        running.proxy.post("/armwise/feedback", json=item).raise_for_status().json()["status"] == "accepted"
-    )
+    assert running.proxy.post("/armwise/feedback", json=item).raise_for_status().json()["status"] == "stored"
     assert running.record(item["decision_id"])["metrics"] == {"right": float(right)}
     address = running.proxy.base_url.join("/armwise/feedback")
     assert httpx.post(address, json=item, headers={"authorization": "Bearer sk-another"}).is_error
@@ -270,7 +268,7 @@ def test_the_commands_of_the_page_work_as_they_stand(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "x-decision-id: " in done.stdout
-    assert '"status":"accepted"' in done.stdout
+    assert '"status":"stored"' in done.stdout
     assert "No fault was found in 1 draws" in done.stdout
 
 

@@ -21,7 +21,7 @@ from armwise.feedback.events import (
     ObservationSource,
     Tick,
 )
-from armwise.feedback.log import Fact, Store, batch, chain, erasures
+from armwise.feedback.log import Fact, Store, append, chain, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.chain import LogHead, fold, read_head, verify_chain
 from tests.feedback.conftest import decision, execution, value
@@ -205,7 +205,7 @@ def test_the_chain_does_not_depend_on_how_facts_share_commits(
     heads = set[LogHead]()
     for store, size in zip(stores, (len(facts), 1, 3), strict=True):
         salts = count()
-        monkeypatch.setattr(batch, "make_salt", lambda salts=salts: f"{next(salts):024x}")
+        monkeypatch.setattr(append, "make_salt", lambda salts=salts: f"{next(salts):024x}")
         for start in range(0, len(facts), size):
             store.append(facts[start : start + size])
         heads.add(head(store))

@@ -22,7 +22,7 @@ from armwise.feedback.log import SERVING_S
 from armwise.feedback.log import postgres as postgres_of_logs
 from armwise.feedback.log import tables as t
 from armwise.feedback.log.backend import ANSWER_S, CONNECTIONS, RESERVED, storable
-from armwise.feedback.log.database import borrow, open_database, without_password
+from armwise.feedback.log.database import open_database, without_password
 from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.store import Store
 from tests.feedback.conftest import decision, execution, value
@@ -433,23 +433,6 @@ def test_a_transaction_that_a_server_gave_up_is_worth_a_retry(error: Exception) 
     database = open_database("postgresql://ada@localhost/log")
     assert database.is_away(error)
     assert not database.is_damaged(error)
-
-
-@pytest.mark.parametrize(
-    ("code", "error", "kept"),
-    [(sqlite3.SQLITE_FULL, LogUnavailableError, False), (sqlite3.SQLITE_MISMATCH, StoreError, True)],
-)
-def test_a_connection_is_used_again_unless_the_database_was_away(
-    tmp_path: Path, code: int, error: type[Exception], kept: bool
-) -> None:
-    database = open_database(f"sqlite:///{tmp_path / 'log.db'}")
-    failed = sqlite3.OperationalError("as it happens")
-    failed.sqlite_errorcode = code
-    with pytest.raises(error), borrow(database) as first:
-        raise failed
-    with borrow(database) as second:
-        assert (second is first) is kept
-    database.engine.dispose()
 
 
 # -- values --------------------------------------------------------------------------------------

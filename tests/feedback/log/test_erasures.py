@@ -133,7 +133,7 @@ def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store:
         "d1", ObservationSource.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
     )
     receipts = store.append([execution("d1"), late, seen])
-    assert receipts[1].status is FeedbackStatus.ACCEPTED
+    assert receipts[1].status is FeedbackStatus.STORED
     assert [text for text in SECRETS if text in dump(store)] == []
     found = store.record("d1")
     assert found is not None

@@ -13,7 +13,7 @@ from armwise.feedback.errors import ConflictError, LogUnavailableError, StoreErr
 from armwise.feedback.events import Cost, Execution, Status, Tick
 from armwise.feedback.log import group_commit
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.batch import Receipt
+from armwise.feedback.log.append import Receipt
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.log.group_commit import GroupCommit
 from armwise.feedback.log.store import Store

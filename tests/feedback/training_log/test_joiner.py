@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from armwise.feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
-from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status, Tick
+from armwise.feedback.events import Feedback, FeedbackKind, Status, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
@@ -261,7 +261,7 @@ def test_a_piece_of_the_training_log_is_read_when_it_is_reached(judged: Store) -
     assert read == [{"right": 1.0}, {"right": 1.0}, {"right": 0.25}]
 
 
-# -- what a status promises ---------------------------------------------------------------------------
+# -- what a status says ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -278,54 +278,14 @@ def status_of(store: Store, item: Feedback) -> str:
     return receipt.status.value
 
 
-def test_accepted_means_in_time_for_a_decision_that_is_open(ruled: Store) -> None:
-    ruled.append([decision("d1"), execution("d1"), decision("forced", mode=Mode.FORCED)])
-    assert status_of(ruled, value("d1", at=160.0)) == "accepted"
-    assert status_of(ruled, value("d1", "thumb", at=160.0)) == "accepted", "it is not joined yet"
-    assert status_of(ruled, value("forced", at=160.0)) == "accepted", "it may count, and not be learned"
-
-
-def test_late_means_after_the_deadline_or_after_it_was_closed(ruled: Store) -> None:
-    ruled.append([decision("d1"), execution("d1")])
-    assert status_of(ruled, value("d1", at=160.5)) == "late_not_learned"
-    ruled.append([Tick(160.0 + GRACE_S)])
-    assert status_of(ruled, value("d1", "thumb", at=160.0)) == "accepted"
-    ruled.append([Tick(160.5 + GRACE_S)])
-    assert status_of(ruled, value("d1", key="again", at=160.0)) == "late_not_learned"
-
-
-def test_late_means_after_it_was_learned(ruled: Store) -> None:
-    ruled.append([decision("d1"), execution("d1"), value("d1")])
-    joiner(ruled).advance(now=110.0)
-    assert status_of(ruled, value("d1", "thumb")) == "late_not_learned"
-    assert status_of(ruled, taken_back(value("d1"))) == "late_not_learned"
-    assert status_of(ruled, value("d1")) == "duplicate"
-
-
-def test_pending_means_that_no_decision_is_there_and_repeating_it_is_a_duplicate(ruled: Store) -> None:
-    assert status_of(ruled, value("d1")) == "pending_decision"
-    ruled.append([decision("d1")])
-    assert status_of(ruled, value("d1")) == "duplicate"
-
-
-def test_of_an_episode_the_decisions_count_that_were_made_before(ruled: Store) -> None:
-    first, second = (replace(decision(f"d{n}", at=at), episode_id="e") for n, at in ((1, 100.0), (2, 120.0)))
-    said = replace(value("k", at=110.0), decision_id=None, episode_id="e")
-    assert status_of(ruled, said) == "pending_decision"
-    ruled.append([second])
-    assert status_of(ruled, replace(said, id="l")) == "late_not_learned", "the only decision came after it"
-    ruled.append([first])
-    assert status_of(ruled, replace(said, id="m")) == "accepted"
-
-
 def taken_back(item: Feedback) -> Feedback:
     return replace(item, value=None, kind=FeedbackKind.RETRACTION)
 
 
 def test_a_key_that_was_taken_back_is_not_refused(ruled: Store) -> None:
     ruled.append([decision("d1")])
-    assert status_of(ruled, taken_back(value("d1"))) == "accepted"
-    assert status_of(ruled, value("d1")) == "accepted"
+    assert status_of(ruled, taken_back(value("d1"))) == "stored"
+    assert status_of(ruled, value("d1")) == "stored"
     assert status_of(ruled, taken_back(value("d1"))) == "duplicate"
     with pytest.raises(ConflictError, match=r"was used for right=1 on d1; it cannot also be right=0\.5"):
         ruled.append([value("d1", number=0.5)])
