@@ -7,7 +7,6 @@ from importlib import metadata
 from importlib.util import find_spec
 
 DISTRIBUTIONS = {
-    "docx": "python-docx",
     "faiss": "faiss-cpu",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",

@@ -10,22 +10,24 @@ and writes one reply a line to standard output, in JSON:
      "parts": [{"page": 1, "text": "Sales\n\nThey grew.", "headings": [[0, "Sales"]]}]}
     {"problem": "needs a password"}
 
-Weighed against it: mammoth and docx2python read DOCX without its pages and with its hidden text; MarkItDown
-calls mammoth, installs 29 packages (onnxruntime among them, 230 MB) and has no pages; Docling and
-Unstructured install PyTorch (122 and 144 packages).
+PDFium and libxml2 do the work. One library for all formats was tried on the same files, and left out:
+kreuzberg 4.10 (77 MB, supported until the end of 2026) ignores the encoding of HTML, loses paragraphs with
+text boxes and the tabs of DOCX, and shows its hidden text; its successor xberg 1.3 (160 MB) also shows the
+passwords of PDF forms; MarkItDown 0.1.9 (240 MB) and docling-rs 2.52 (89 MB) guess encodings and lose text.
 """
 
 import contextlib
-import ctypes
+import itertools
 import json
 import os
+import posixpath
 import re
 import sys
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_HEADING = 200
 """Characters of a title or a heading; the rest is cut off."""
@@ -33,62 +35,22 @@ MAX_HEADING = 200
 MAX_MEMBERS = 10_000
 """Files within a DOCX file."""
 
-MAX_NESTED = 8
-"""Tables within cells of tables."""
-
 SNIFFED_BYTES = 1024
 """Where HTML names its encoding. Source: HTML, 13.2.3.2, Determining the character encoding."""
 
-SKIPPED = frozenset(
-    (
-        "script",
-        "style",
-        "noscript",
-        "template",
-        "head",
-        "nav",
-        "footer",
-        "aside",
-        "form",
-        "button",
-        "select",
-        "iframe",
-        "object",
-        "svg",
-        "math",
-    )
+SKIPPED = re.compile(
+    "script|style|noscript|template|head|nav|footer|aside|form|button|select|iframe|object|svg|math"
 )
 """Elements of HTML that are not part of its text."""
 
-HEADINGS = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+HEADINGS = re.compile("h[1-6]")
 
-LINES = frozenset(("br", "li", "tr", "dt", "dd"))
+LINES = re.compile("br|li|tr|dt|dd")
 """Elements that begin a line."""
 
-BLOCKS = HEADINGS | frozenset(
-    (
-        "address",
-        "article",
-        "blockquote",
-        "body",
-        "caption",
-        "details",
-        "div",
-        "dl",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "header",
-        "hr",
-        "main",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "summary",
-        "table",
-        "ul",
-    )
+BLOCKS = re.compile(
+    "h[1-6]|address|article|blockquote|body|caption|details|div|dl|fieldset|figcaption|figure|header|hr|main|ol|p"
+    "|pre|section|summary|table|ul"
 )
 """Elements that begin a paragraph."""
 
@@ -114,71 +76,29 @@ BLANK_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 OCR = "if scanned, `ocrmypdf --skip-text SCAN.pdf READ.pdf` adds the text by OCR"
 
-W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
-"""The namespace of WordprocessingML."""
-
-FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-
-TEXT_TAGS = (f"{W}t", "{http://schemas.openxmlformats.org/officeDocument/2006/math}t")
-
-CHARACTERS = {f"{W}tab": "\t", f"{W}ptab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}
-"""Elements that stand for a character."""
-
-UNSEEN = frozenset(f"{W}{name}" for name in ("del", "moveFrom", "pPr", "rt"))
-"""Elements without text that Word shows: what is deleted, settings of a paragraph, the reading of a ruby."""
+CHARACTERS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+"""Elements of WordprocessingML that stand for a character."""
 
 Limits = dict[str, Any]
-
-Part = dict[str, Any]
 
 
 class UnreadableDocumentError(Exception):
     """A file cannot be read, or is too large."""
 
 
-class Text:
-    """The text of a document, part by part: a part is a page, or the whole of a document without any.
-
-    Args:
-        limit: Characters of all parts, at most.
+class Block(NamedTuple):
+    """A piece of a document.
 
     Attributes:
-        parts: The parts.
-        heading: The heading that what is added next is under.
-        missing: What of the document could not be read; empty for nothing.
+        text: The text.
+        kind: `paragraph`, `heading` or `line`, which are text; or `title`, `section` and `missing`, which are
+            not: a title, the heading of what follows, and what cannot be read.
+        page: Number of its page, if it has one.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.parts: list[Part] = []
-        self.heading: str | None = None
-        self.missing = ""
-        self._limit = self._left = limit
-
-    def add(self, text: str, page: int | None = None, *, heading: bool = False, line: bool = False) -> None:
-        """Add a paragraph, or a line to the last one. Raises UnreadableError."""
-        text = clean(text)
-        if not text:
-            return
-        self._left -= len(text)
-        if self._left < 0:
-            raise UnreadableDocumentError(f"has more than {self._limit:,} characters of text")
-        if not self.parts or self.parts[-1]["page"] != page:
-            carried = [] if self.heading is None else [[0, self.heading]]
-            self.parts.append({"page": page, "text": [], "headings": carried, "length": 0})
-        part = self.parts[-1]
-        border = "" if not part["text"] else "\n" if line else "\n\n"
-        if heading:
-            self.heading = " ".join(text.split())[:MAX_HEADING]
-            part["headings"].append([part["length"] + len(border), self.heading])
-        part["text"].append(border + text)
-        part["length"] += len(border) + len(text)
-
-    def join_parts(self) -> list[Part]:
-        """Return the parts."""
-        return [
-            {"page": part["page"], "text": "".join(part["text"]), "headings": part["headings"]}
-            for part in self.parts
-        ]
+    text: str
+    kind: str = "paragraph"
+    page: int | None = None
 
 
 def clean(text: str) -> str:
@@ -191,8 +111,8 @@ def clean(text: str) -> str:
     return BLANK_LINES.sub("\n\n", CONTROLS.sub("", HYPHENATED.sub("", text))).strip()
 
 
-def read_pdf(path: Path, limits: Limits, text: Text) -> str:
-    """Read the pages, each under the heading that the outline has for it. Returns the title."""
+def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
+    """Read the pages as a viewer shows them, forms included, each under the heading of the outline."""
     import pypdfium2
 
     try:
@@ -205,51 +125,30 @@ def read_pdf(path: Path, limits: Limits, text: Text) -> str:
         if n_pages > limits["pages"]:
             raise UnreadableDocumentError(f"has {n_pages:,} pages; at most {limits['pages']:,} are allowed")
         document.init_forms()
-        headings = dict(_outline(document, limits["pages"]))
-        scanned = []
+        yield Block(document.get_metadata_value("Title"), "title")
+        headings = dict[int, str]()
+        for entry in itertools.islice(document.get_toc(max_depth=15), limits["pages"]):
+            target = entry.get_dest()
+            if target is not None and target.get_index() is not None:
+                headings.setdefault(target.get_index(), entry.get_title())
+        empty, scanned = True, list[int]()
         for number in range(n_pages):
-            text.heading = headings.get(number, text.heading)
+            yield Block(headings.get(number, ""), "section")
+            if document.formenv:
+                with contextlib.closing(document[number]) as page:
+                    page.flatten()  # so that the values of its form are text
             with contextlib.closing(document[number]) as page:
                 with contextlib.closing(page.get_textpage()) as text_page:
-                    words = clean("\n".join([text_page.get_text_bounded(), *_fields(document, page)]))
-                text.add(words, number + 1)
+                    words = clean(text_page.get_text_bounded())
+                yield Block(words, page=number + 1)
+                empty = empty and not words
                 if not words and any(page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])):
                     scanned.append(number + 1)
-        if n_pages and not text.parts:
+        if n_pages and empty:
             raise UnreadableDocumentError(f"has no text on any of its pages ({n_pages:,}); {OCR}")
         if scanned:
             pages = textwrap.shorten(_ranges(scanned), MAX_HEADING, placeholder=" and more")
-            text.missing = f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}"
-        return str(document.get_metadata_value("Title"))
-
-
-def _fields(document: Any, page: Any) -> Iterator[str]:
-    """Yield the filled fields of the form on a page, each as a line `name: value`."""
-    from pypdfium2 import raw
-
-    form, toggles = document.formenv, (raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON)
-    texts = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX)
-    unseen = raw.FPDF_ANNOT_FLAG_HIDDEN | raw.FPDF_ANNOT_FLAG_NOVIEW
-    for n in range(raw.FPDFPage_GetAnnotCount(page) if form else 0):
-        field = raw.FPDFPage_GetAnnot(page, n)
-        kind, value = raw.FPDFAnnot_GetFormFieldType(form, field), ""
-        secret = raw.FPDFAnnot_GetFormFieldFlags(form, field) & raw.FPDF_FORMFLAG_TEXT_PASSWORD
-        if kind in toggles and raw.FPDFAnnot_IsChecked(form, field):
-            value = _field_text(raw.FPDFAnnot_GetFormFieldExportValue, form, field)
-        elif kind in texts and not secret:
-            value = _field_text(raw.FPDFAnnot_GetFormFieldValue, form, field)
-        if value and not raw.FPDFAnnot_GetFlags(field) & unseen:
-            label = _field_text(raw.FPDFAnnot_GetFormFieldAlternateName, form, field)
-            yield f"{label or _field_text(raw.FPDFAnnot_GetFormFieldName, form, field)}: {value}"
-        raw.FPDFPage_CloseAnnot(field)
-
-
-def _field_text(get: Callable[..., int], form: Any, field: Any) -> str:
-    """Return a text that a function of PDFium has of a field of a form."""
-    n_bytes = get(form, field, None, 0)
-    buffer = (ctypes.c_ushort * (n_bytes // 2))()
-    get(form, field, buffer, n_bytes)
-    return bytes(buffer).decode("utf-16-le", errors="replace").rstrip("\0").strip()
+            yield Block(f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}", "missing")
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -258,233 +157,159 @@ def _ranges(numbers: Iterable[int]) -> str:
     >>> _ranges([1, 3, 4, 5, 9])
     '1, 3-5, 9'
     """
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges)
+    runs = itertools.groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
+    ranges = [[number for _, number in run] for _, run in runs]
+    return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)
 
 
-def _outline(document: Any, limit: int) -> Iterator[tuple[int, str]]:
-    """Yield page indices, counted from 0, with the first entry of the outline on each."""
-    pages = set[int]()
-    for n, entry in enumerate(document.get_toc(max_depth=15)):
-        if n >= limit:
-            return
-        target = entry.get_dest()
-        page = None if target is None else target.get_index()
-        title = " ".join(clean(entry.get_title()).split())[:MAX_HEADING]
-        if page is not None and title and page not in pages:
-            pages.add(page)
-            yield page, title
+def read_docx(path: Path, limits: Limits) -> Iterator[Block]:
+    """Read what Word shows: insertions, content controls, text boxes and notes; nothing deleted or hidden.
 
-
-def read_docx(path: Path, limits: Limits, text: Text) -> str:
-    """Read what Word shows of a document, with the pages that it has laid out last. Returns the title."""
-    import docx
-    from docx.opc.exceptions import PackageNotFoundError
-
+    Text boxes and notes come after the paragraph that has them.
+    """
     try:
-        with zipfile.ZipFile(path) as packed:
-            members = packed.infolist()
+        packed = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
         raise UnreadableDocumentError(f"is not a DOCX: {error}") from error
-    if len(members) > MAX_MEMBERS or sum(member.file_size for member in members) > limits["unpacked_bytes"]:
-        raise UnreadableDocumentError(
-            f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
-        )
-    try:
-        document = docx.Document(os.fspath(path))
-    except (PackageNotFoundError, KeyError, ValueError) as error:
-        raise UnreadableDocumentError(f"is not a DOCX: {error}") from error
-    word = WordText(document, text)
-    for body in document.element.iterchildren(f"{W}body"):
-        word.read(body)
-    # without this member, the library has a title of its own
-    named = any(member.filename == "docProps/core.xml" for member in members)
-    return str((named and document.core_properties.title) or word.title)
+    with packed:
+        members = packed.infolist()
+        if len(members) > MAX_MEMBERS or sum(one.file_size for one in members) > limits["unpacked_bytes"]:
+            raise UnreadableDocumentError(
+                f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
+            )
+        package = _related(packed, "")
+        main = package.get("officeDocument", "")
+        body = _tree(packed, main)
+        if body is None or body.tag != "document":
+            raise UnreadableDocumentError("is not a DOCX: it has no document of Word")
+        related = _related(packed, main)
+        about = _tree(packed, package.get("core-properties", ""))
+        title = "" if about is None else about.findtext("title")
+        styles = dict[str, Any]()
+        if (sheet := _tree(packed, related.get("styles", ""))) is not None:
+            styles = {style.get("styleId"): style for style in sheet.iter("style")}
+        notes = dict[Any, Any]()
+        for kind in ("footnote", "endnote"):
+            if (tree := _tree(packed, related.get(f"{kind}s", ""))) is not None:
+                _remove_unseen(tree, styles)
+                notes |= {(f"{kind}Reference", note.get("id")): note for note in tree.iter(kind)}
+    yield Block(title or "", "title")
+    _remove_unseen(body, styles)
+    yield from _blocks(body, styles, notes)
 
 
-class WordText:
-    """What Word shows of a document: insertions, content controls, results of fields, text boxes and notes.
-
-    Text boxes and notes come after the paragraph that has them. What is deleted or hidden is left out.
-
-    Args:
-        document: The document, of python-docx.
-        text: Where its text is added.
-    """
-
-    def __init__(self, document: Any, text: Text) -> None:
-        self.title = ""
-        self._text = text
-        self._styles = {
-            style.get(f"{W}styleId"): style for style in document.styles.element.iter(f"{W}style")
-        }
-        self._notes = dict(_notes(document))
-        # what a page is, is known only where Word has laid the document out
-        self._page = 1 if next(document.element.iter(f"{W}lastRenderedPageBreak"), None) is not None else None
-
-    def read(self, container: Any) -> None:
-        """Add the paragraphs and tables of a body, a text box or a note. Raises UnreadableError."""
-        for block in _find_visible(container, f"{W}p", f"{W}tbl"):
-            if block.tag == f"{W}p":
-                self._paragraph(block)
-            else:
-                apart: list[Any] = []
-                self._text.add("\n".join(self._rows(block, 0, apart)), self._page)
-                self._turn(sum(1 for _ in block.iter(f"{W}lastRenderedPageBreak")))
-                self._read_each(apart)
-
-    def _paragraph(self, paragraph: Any) -> None:
-        apart: list[Any] = []
-        words, breaks, begins_after_one = self._words(paragraph, apart)
-        style = self._name(_value(paragraph, "pPr", "pStyle"))
-        heading = style == "title" or style.startswith("heading")
-        self.title = self.title or (words.strip() if heading else "")
-        page = None if self._page is None else self._page + begins_after_one
-        self._text.add(words, page, heading=heading)
-        self._turn(breaks)
-        self._read_each(apart)
-
-    def _read_each(self, apart: Iterable[Any]) -> None:
-        for container in apart:
-            self.read(container)
-
-    def _turn(self, pages: int) -> None:
-        self._page = None if self._page is None else self._page + pages
-
-    def _words(self, paragraph: Any, apart: list[Any]) -> tuple[str, int, bool]:
-        """Return the text of a paragraph, its page breaks, and whether the first one is before all text.
-
-        Args:
-            paragraph: The paragraph.
-            apart: Gets its text boxes and notes.
-        """
-        words, breaks, begins_after_one = "", 0, False
-        kinds = (*TEXT_TAGS, *CHARACTERS, f"{W}lastRenderedPageBreak", f"{W}txbxContent")
-        notes = (f"{W}footnoteReference", f"{W}endnoteReference")
-        for element in _find_visible(paragraph, *kinds, *notes, hidden=self._is_hidden):
-            if element.tag in TEXT_TAGS:
-                words += element.text or ""
-            elif element.tag == f"{W}lastRenderedPageBreak":
-                begins_after_one |= not words.strip()
-                breaks += 1
-            elif element.tag == f"{W}txbxContent":
-                apart.append(element)
-            elif element.tag in notes:  # once: a note may refer to itself
-                note = self._notes.pop((element.tag, element.get(f"{W}id")), None)
-                apart += [] if note is None else [note]
-            else:
-                words += CHARACTERS[element.tag]
-        return words, breaks, begins_after_one
-
-    def _rows(self, table: Any, depth: int, apart: list[Any]) -> Iterator[str]:
-        """Yield the rows of a table, with those of the tables in its cells.
-
-        A cell that continues the one above has its text; one over several columns is there once.
-        """
-        above: dict[int, str] = {}
-        for row in _find_visible(table, f"{W}tr"):
-            if any(row.find(f"{W}trPr/{W}{name}") is not None for name in ("del", "hidden")):
-                continue
-            cells, column = list(_find_visible(row, f"{W}tc")), _number(_value(row, "trPr", "gridBefore"), 0)
-            texts, inner = [], []
-            for cell in cells:
-                blocks = list(_find_visible(cell, f"{W}p", f"{W}tbl"))
-                lines = [self._words(block, apart)[0] for block in blocks if block.tag == f"{W}p"]
-                inner += [block for block in blocks if block.tag == f"{W}tbl"]
-                words = "\n".join(lines).strip().replace("\n", " ")
-                if cell.find(f"{W}tcPr/{W}vMerge") is not None and not words:
-                    words = "" if _value(cell, "tcPr", "vMerge") == "restart" else above.get(column, "")
-                above[column] = words
-                texts.append(words)
-                column += _number(_value(cell, "tcPr", "gridSpan"), 1)
-            yield " | ".join(texts)
-            for nested in inner if depth < MAX_NESTED else ():
-                yield from self._rows(nested, depth + 1, apart)
-
-    def _name(self, style: str) -> str:
-        """Return the name of a style in small letters, which is English in any language of Word."""
-        return _value(self._styles[style], "name").lower() if style in self._styles else ""
-
-    def _is_hidden(self, run: Any) -> bool:
-        """Return whether Word hides a run: by itself, by its style, or by that of its paragraph."""
-        vanish = run.find(f"{W}rPr/{W}vanish")
-        if vanish is not None:
-            return _is_on(vanish)
-        paragraph = next(run.iterancestors(f"{W}p"), None)
-        style = _value(run, "rPr", "rStyle")
-        return self._hides(style) or (
-            paragraph is not None and self._hides(_value(paragraph, "pPr", "pStyle"))
-        )
-
-    def _hides(self, style: str) -> bool:
-        """Return whether a style hides text, or one that it is based on."""
-        passed = set()
-        while style in self._styles and style not in passed:
-            passed.add(style)
-            vanish = self._styles[style].find(f"{W}rPr/{W}vanish")
-            if vanish is not None:
-                return _is_on(vanish)
-            style = _value(self._styles[style], "basedOn")
-        return False
+def _related(packed: zipfile.ZipFile, part: str) -> dict[str, str]:
+    """Return the members that a part of a DOCX file refers to, by the kind of their relationship."""
+    folder, name = posixpath.split(part)
+    tree = _tree(packed, posixpath.join(folder, "_rels", f"{name}.rels"))
+    return {
+        str(one.get("Type")).rpartition("/")[2]: posixpath.normpath(
+            posixpath.join("/", folder, str(one.get("Target")))
+        ).lstrip("/")
+        for one in (() if tree is None else tree)
+    }
 
 
-def _find_visible(
-    container: Any, *tags: str, hidden: Callable[[Any], bool] = lambda _: False
-) -> Iterator[Any]:
-    """Yield the elements below another that have one of some tags, and are not within each other or unseen.
-
-    Args:
-        container: The element.
-        tags: The tags.
-        hidden: Returns whether a run is hidden.
-    """
+def _tree(packed: zipfile.ZipFile, member: str) -> Any:
+    """Return the root of a member, all names without their namespaces; None: there is no such member."""
     from lxml import etree
 
-    walk = etree.iterwalk(container, events=("start",))
-    next(walk)  # the container
-    for _, element in walk:
-        again = element.tag == FALLBACK and element.getprevious() is not None
-        if again or element.tag in UNSEEN or (element.tag == f"{W}r" and hidden(element)):
-            walk.skip_subtree()
-        elif element.tag in tags:
-            walk.skip_subtree()
-            yield element
+    if member not in packed.namelist():
+        return None
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    root = etree.fromstring(packed.read(member), parser)
+    for element in root.iter("*"):
+        element.tag = etree.QName(element).localname
+        for name, value in element.attrib.items():
+            element.set(etree.QName(name).localname, value)
+    return root
 
 
-def _notes(document: Any) -> Iterator[tuple[tuple[str, str], Any]]:
-    """Yield the footnotes and endnotes of a document, each with the tag and the id of its reference."""
-    from docx.oxml import parse_xml
+def _remove_unseen(root: Any, styles: dict[str, Any]) -> None:
+    """Remove what Word does not show: what is deleted or hidden, and the second form of what has two."""
+    from lxml import etree
 
-    for relationship in document.part.rels.values():
-        kind = relationship.reltype.rpartition("/")[2]
-        if kind in ("footnotes", "endnotes") and not relationship.is_external:
-            kind = kind.removesuffix("s")
-            for note in parse_xml(relationship.target_part.blob).iterchildren(f"{W}{kind}"):
-                yield (f"{W}{kind}Reference", note.get(f"{W}id")), note
-
-
-def _value(element: Any, *path: str) -> str:
-    """Return the value of a setting of an element; empty where it has none."""
-    setting = element.find("/".join(f"{W}{name}" for name in path))
-    return "" if setting is None else setting.get(f"{W}val", "")
+    rows = [
+        row
+        for row in root.iter("tr")
+        if any(row.find(f"trPr/{how}") is not None for how in ("del", "hidden"))
+    ]
+    runs = [run for run in root.iter("r") if _is_hidden(run, styles)]
+    forms = [form for both in root.iter("AlternateContent") for form in both[1:]]
+    for element in (*rows, *runs, *forms):
+        element.getparent().remove(element)
+    etree.strip_elements(root, "del", "moveFrom", "rt", with_tail=False)
 
 
-def _number(value: str, default: int) -> int:
-    """Return a count of columns; the default for what is none."""
-    return int(value) if value.isdecimal() and len(value) < 5 else default
+def _is_hidden(run: Any, styles: dict[str, Any]) -> bool:
+    """Return whether a run is hidden by itself, or by its style or that of its paragraph."""
+    own = run.find("rPr/vanish")
+    if own is not None:
+        return _is_on(own)
+    paragraph = next(run.iterancestors("p"), None)
+    names = [_value(run, "rPr/rStyle"), "" if paragraph is None else _value(paragraph, "pPr/pStyle")]
+    return any(_hides(name, styles) for name in names)
+
+
+def _hides(name: str, styles: dict[str, Any]) -> bool:
+    """Return whether a style hides text, or one that it is based on."""
+    passed = set()
+    while name in styles and name not in passed:
+        passed.add(name)
+        vanish = styles[name].find("rPr/vanish")
+        if vanish is not None:
+            return _is_on(vanish)
+        name = _value(styles[name], "basedOn")
+    return False
 
 
 def _is_on(switch: Any) -> bool:
-    return switch.get(f"{W}val") not in ("0", "false", "off")
+    return switch.get("val") not in ("0", "false", "off")
 
 
-def read_html(path: Path, limits: Limits, text: Text) -> str:
-    """Read what a browser shows of the main part of a page. Returns the title."""
+def _value(element: Any, path: str) -> str:
+    setting = element.find(path)
+    return "" if setting is None else setting.get("val", "")
+
+
+def _nearest(container: Any, *tags: str) -> Iterator[Any]:
+    """Yield the elements below another that have one of some tags, and are not within each other."""
+    for element in container:
+        if element.tag in tags:
+            yield element
+        else:
+            yield from _nearest(element, *tags)
+
+
+def _blocks(container: Any, styles: dict[str, Any], notes: dict[Any, Any]) -> Iterator[Block]:
+    """Yield the paragraphs and tables of a body, a cell, a text box or a note."""
+    apart_tags = ("txbxContent", "footnoteReference", "endnoteReference")
+    for block in _nearest(container, "p", "tbl"):
+        if block.tag == "tbl":
+            for n, row in enumerate(_nearest(block, "tr")):
+                cells = (_blocks(cell, styles, notes) for cell in _nearest(row, "tc"))
+                texts = (" ".join(" ".join(inner.text for inner in cell).split()) for cell in cells)
+                yield Block(" | ".join(texts), "line" if n else "paragraph")
+            continue
+        words, apart = "", list[Any]()
+        for element in _nearest(block, "t", "pPr", *CHARACTERS, *apart_tags):
+            if element.tag == "t":
+                words += element.text or ""
+            elif element.tag == "txbxContent":
+                apart.append(element)
+            elif (note := (element.tag, element.get("id"))) in notes:
+                apart.append(notes.pop(note))  # once: a note may refer to itself
+            else:
+                words += CHARACTERS.get(element.tag, "")
+        name = _value(block, "pPr/pStyle")
+        style = _value(styles[name], "name").lower() if name in styles else ""  # English in every Word
+        yield Block(words, "heading" if style.startswith(("title", "heading")) else "paragraph")
+        for other in apart:
+            yield from _blocks(other, styles, notes)
+
+
+def read_html(path: Path, limits: Limits) -> Iterator[Block]:
+    """Read what a browser shows of the main part of a page."""
     from lxml import etree, html
 
     content = path.read_bytes()
@@ -495,13 +320,10 @@ def read_html(path: Path, limits: Limits, text: Text) -> str:
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, no_network=True)
     root = etree.fromstring(decode_page(content).encode(errors="replace"), parser)
     if root is None:  # blank
-        return ""
+        return
     mains = root.xpath("//main") or root.xpath("//article")
-    main = mains[0] if len(mains) == 1 else root
-    for kind, words in _paragraphs(etree.iterwalk(main, events=("start", "end"))):
-        text.add(words, heading=kind == "heading", line=kind == "line")
-    first = next((part["headings"][0][1] for part in text.parts if part["headings"]), "")
-    return str(root.findtext(".//head/title") or first)
+    yield Block(root.findtext(".//head/title") or "", "title")
+    yield from _paragraphs(etree.iterwalk(mains[0] if len(mains) == 1 else root, events=("start", "end")))
 
 
 def decode_page(content: bytes) -> str:
@@ -515,7 +337,7 @@ def decode_page(content: bytes) -> str:
     ('caf\xe9', 'caf\xe9', 'caf\xe9')
 
     Raises:
-        UnreadableError: Browsers do not read its encoding either.
+        UnreadableDocumentError: Browsers do not read its encoding either.
     """
     import webencodings
 
@@ -530,21 +352,23 @@ def decode_page(content: bytes) -> str:
     return str(webencodings.decode(content, DECODED_AS.get(encoding.name, encoding))[0])
 
 
-def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[Block]:
     """Yield the paragraphs, lines and headings of the elements of a page."""
     words: list[str] = []
     kind, verbatim = "paragraph", 0
     for event, element in events:
         tag = element.tag if isinstance(element.tag, str) else ""
         begins = event == "start"
-        hidden = tag in SKIPPED or "hidden" in element.attrib or HIDDEN.search(element.get("style", ""))
-        if tag in BLOCKS or tag in LINES:
+        hidden = (
+            SKIPPED.fullmatch(tag) or "hidden" in element.attrib or HIDDEN.search(element.get("style", ""))
+        )
+        if BLOCKS.fullmatch(tag) or LINES.fullmatch(tag):
             shown = "".join(words).strip()
             if shown:
-                yield kind, shown
+                yield Block(shown, kind)
                 words, kind = [], "paragraph"
             if begins:
-                kind = "heading" if tag in HEADINGS else "line" if tag in LINES else kind
+                kind = "heading" if HEADINGS.fullmatch(tag) else "line" if LINES.fullmatch(tag) else kind
             if tag == "pre":
                 verbatim += 1 if begins else -1
         elif tag in ("td", "th") and begins and words:
@@ -555,11 +379,10 @@ def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
         text = element.text if begins else element.tail
         if text and (words or not text.isspace()):
             words.append(text if verbatim else re.sub(r"\s+", " ", text))
-    if shown := "".join(words).strip():
-        yield kind, shown
+    yield Block("".join(words), kind)
 
 
-READERS: dict[str, Callable[[Path, Limits, Text], str]] = {
+READERS: dict[str, Callable[[Path, Limits], Iterator[Block]]] = {
     ".pdf": read_pdf,
     ".docx": read_docx,
     ".html": read_html,
@@ -570,9 +393,8 @@ READERS: dict[str, Callable[[Path, Limits, Text], str]] = {
 
 def read(path: Path, limits: Limits) -> dict[str, Any]:
     """Return the reply for a file."""
-    text = Text(limits["chars"])
     try:
-        title = READERS[path.suffix.lower()](path, limits, text)
+        return assemble(READERS[path.suffix.lower()](path, limits), limits["chars"])
     except UnreadableDocumentError as error:
         return {"problem": clean(str(error))}
     except ImportError as error:
@@ -582,8 +404,50 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 (of parsers that are not ours, about files of others)
         reason = clean(str(error)).partition("\n")[0][:200]
         return {"problem": f"cannot be read: {type(error).__name__}: {reason}"}
-    title = " ".join(clean(title).split())[:MAX_HEADING]
-    return {"title": title, "parts": text.join_parts(), "missing": text.missing}
+
+
+def assemble(blocks: Iterable[Block], limit: int) -> dict[str, Any]:
+    r"""Return the parts of a document: its pages, or the whole if it has none.
+
+    Args:
+        blocks: The pieces in order.
+        limit: Most characters of text.
+
+    Raises:
+        UnreadableDocumentError: It has more.
+
+    >>> assemble([Block("Grow."), Block("Soon.", "line"), Block("Costs", "heading")], 99)["parts"]
+    [{'page': None, 'text': 'Grow.\nSoon.\n\nCosts', 'headings': [[13, 'Costs']]}]
+    """
+    title = first = heading = missing = ""
+    total = length = 0
+    parts: list[dict[str, Any]] = []
+    for block in blocks:
+        text = clean(block.text)
+        line = " ".join(text.split())[:MAX_HEADING]
+        if block.kind == "title":
+            title = line
+        elif block.kind == "missing":
+            missing = text
+        elif block.kind == "section":
+            heading = line or heading
+        elif text:
+            total += len(text)
+            if total > limit:
+                raise UnreadableDocumentError(f"has more than {limit:,} characters of text")
+            if not parts or parts[-1]["page"] != block.page:
+                parts.append({"page": block.page, "text": [], "headings": [[0, heading]] if heading else []})
+                length = 0
+            part = parts[-1]
+            border = "" if not length else "\n" if block.kind == "line" else "\n\n"
+            if block.kind == "heading":
+                first, heading = first or line, line
+                part["headings"].append([length + len(border), line])
+            part["text"].append(border + text)
+            length += len(border) + len(text)
+    for part in parts:
+        part["text"] = "".join(part["text"])
+    return {"title": title or first, "parts": parts, "missing": missing}
 
 
 def limit_memory(n_bytes: int) -> None:

@@ -18,9 +18,9 @@ import json
 import mimetypes
 import os
 import re
-import select
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from bisect import bisect_right
@@ -52,7 +52,7 @@ from armwise.arms.places import BUILT_IN
 
 DOCUMENT_SUFFIXES = tuple(documents.READERS)
 
-LIBRARIES = ("docx", "lxml", "pypdfium2", "webencodings")
+LIBRARIES = ("lxml", "pypdfium2", "webencodings")
 
 GIVEN = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH")
 """Variables of the environment that a parser gets: none with a key."""
@@ -70,9 +70,6 @@ class DocumentLimits:
         chars: Number of characters of the text.
         memory_bytes: Address space of the process.
         seconds: Time for the largest file, after which the process is killed.
-        base_seconds: Time for the smallest.
-        seconds_per_mib: Time that a MiB of PDF or DOCX adds, which are compressed.
-        html_seconds_per_mib: Time that a MiB of HTML adds.
     """
 
     file_bytes: int = 512 << 20
@@ -82,18 +79,10 @@ class DocumentLimits:
     chars: int = 20_000_000
     memory_bytes: int = 2 << 30
     seconds: float = 120.0
-    base_seconds: float = 10.0
-    seconds_per_mib: float = 30.0
-    html_seconds_per_mib: float = 4.0
 
-    def allow_seconds(self, path: Path) -> float:
-        """Return the time that a file may take: a small one cannot hold up an ingest as long as a large one.
-
-        Ordinary HTML takes at most about a second per MiB of one slow core.
-        """
-        packed = path.suffix.lower() in (".pdf", ".docx")
-        rate = self.seconds_per_mib if packed else self.html_seconds_per_mib
-        return min(self.seconds, self.base_seconds + rate * path.stat().st_size / (1 << 20))
+    def allow_seconds(self, n_bytes: int) -> float:
+        """Return the time that a file may take: a small one must not hold up an ingest for long."""
+        return min(self.seconds, 10.0 + 30.0 * n_bytes / (1 << 20))
 
 
 LIMITS = DocumentLimits()
@@ -153,20 +142,28 @@ class Parser:
 
     def _reply(self, path: Path) -> dict[str, Any]:
         """Return what the process makes of a file. Raises CorpusError."""
-        if path.stat().st_size > self._limits.file_bytes:
+        if (n_bytes := path.stat().st_size) > self._limits.file_bytes:
             raise CorpusError(f"has more than {self._limits.file_bytes:,} bytes")
-        request = json.dumps({"path": os.fspath(path), **asdict(self._limits)})
-        process = self._running()
+        process, seconds = self._running(), self._limits.allow_seconds(n_bytes)
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died, as reading its reply shows
-            process.stdin.write(request.encode() + b"\n")
-            process.stdin.flush()
-        line = self._line(process, self._limits.allow_seconds(path))
-        if not line:
-            process.wait()
+        assert process.stdout is not None
+        begun, timer = time.monotonic(), threading.Timer(seconds, process.kill)
+        timer.start()
+        try:
+            request = {"path": os.fspath(path), **asdict(self._limits)}
+            with contextlib.suppress(BrokenPipeError):  # it has died, as reading its reply shows
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line.endswith(b"\n"):
+            code = process.wait()
             self.close()
+            if time.monotonic() - begun >= seconds:
+                raise CorpusError(f"was not parsed within {seconds:.3g} s")
             raise CorpusError(
-                f"its parser crashed (exit code {process.returncode}), "
+                f"its parser crashed (exit code {code}), "
                 f"or needed more than {self._limits.memory_bytes >> 20:,} MiB of memory"
             )
         reply: dict[str, Any] = json.loads(line)
@@ -175,21 +172,6 @@ class Parser:
             remedy = f": {install_command([reply['module']])}" if "module" in reply else ""
             raise CorpusError(f"{reply['problem']}{remedy}")
         return reply
-
-    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        """Return the next reply; empty where the process has ended. Raises CorpusError after a time."""
-        assert process.stdout is not None
-        pipe, deadline, read = process.stdout.fileno(), time.monotonic() + seconds, bytearray()
-        while not read.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([pipe], [], [], left)[0]:
-                self.close()
-                raise CorpusError(f"was not parsed within {seconds:.3g} s")
-            part = os.read(pipe, 1 << 20)
-            if not part:
-                return b""
-            read += part
-        return bytes(read)
 
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the process, started anew where none runs."""

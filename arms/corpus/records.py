@@ -13,7 +13,7 @@ import yaml
 from armwise.arms.base import Passage
 from armwise.arms.filters import GROUPS, Metadata
 
-READER_VERSION = 6
+READER_VERSION = 7
 """Part of every fingerprint: raise it when the same source would read differently."""
 
 MAX_NAMES, MAX_NAME, MAX_LISTED, MAX_TEXT = 64, 64, 256, 512

@@ -5,16 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-CONTENT_TYPES = """<?xml version="1.0"?>
-<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">
-<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>
-<Default Extension="xml" ContentType="application/xml"/>
-<Override PartName="/word/document.xml"
- ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/>
-<Override PartName="/word/styles.xml"
- ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.styles+xml"/>
-</Types>"""
-
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006"
 
 COMPATIBILITY = "http://schemas.openxmlformats.org/markup-compatibility/2006"
@@ -32,13 +22,11 @@ STYLES = f"""<w:styles xmlns:w="{WORD}">
 <w:style w:type="character" w:styleId="Loop"><w:name w:val="Loop"/><w:basedOn w:val="Loop"/></w:style>
 </w:styles>"""
 
-BREAK = "<w:r><w:lastRenderedPageBreak/></w:r>"
 
-
-def paragraph(text: str, style: str = "Normal", *, breaks: str = "") -> str:
+def paragraph(text: str, style: str = "Normal") -> str:
     """Return a paragraph of WordprocessingML."""
     own = f'<w:pPr><w:pStyle w:val="{style}"/></w:pPr>'
-    return f"<w:p>{own}{breaks}<w:r><w:t>{text}</w:t></w:r></w:p>"
+    return f"<w:p>{own}<w:r><w:t>{text}</w:t></w:r></w:p>"
 
 
 def relationships(**targets: str) -> str:
@@ -63,22 +51,26 @@ def write_docx(
     *body: str,
     prologue: str = "",
     extra: dict[str, bytes] | None = None,
-    content_types: str = CONTENT_TYPES,
     footnotes: str = "",
     endnotes: str = "",
+    title: str = "",
+    main: str = "word/document.xml",
+    root: str = "document",
 ) -> None:
-    """Write a DOCX file with a body and notes of WordprocessingML, and other members."""
+    """Write a DOCX file with a body and notes of WordprocessingML, a title, and other members."""
     namespaces = f'xmlns:w="{WORD}" xmlns:m="{OFFICE}/math" xmlns:mc="{COMPATIBILITY}"'
-    document = f"{prologue}<w:document {namespaces}><w:body>{''.join(body)}</w:body></w:document>"
+    document = f"{prologue}<w:{root} {namespaces}><w:body>{''.join(body)}</w:body></w:{root}>"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("[Content_Types].xml", content_types)
-        packed.writestr("_rels/.rels", relationships(officeDocument="word/document.xml"))
+        package = {"officeDocument": main, "core-properties": "docProps/core.xml"}
+        packed.writestr("_rels/.rels", relationships(**package))
+        if title:
+            packed.writestr("docProps/core.xml", f'<c xmlns:d="d"><d:title>{title}</d:title></c>')
         parts = {"styles": "styles.xml", "footnotes": "footnotes.xml", "endnotes": "endnotes.xml"}
-        packed.writestr("word/_rels/document.xml.rels", relationships(**parts))
+        packed.writestr(f"word/_rels/{Path(main).name}.rels", relationships(**parts))
         for name, notes in (("footnotes", footnotes), ("endnotes", endnotes)):
             packed.writestr(f"word/{name}.xml", f"<w:{name} {namespaces}>{notes}</w:{name}>")
         packed.writestr("word/styles.xml", STYLES)
-        packed.writestr("word/document.xml", document)
+        packed.writestr(main, document)
         for name, content in (extra or {}).items():
             packed.writestr(name, content)
 

@@ -15,6 +15,7 @@ from armwise.arms.base import Passage
 from armwise.arms.corpus import documents, ingest, readers
 from armwise.arms.corpus.chunking import chunks
 from armwise.arms.corpus.readers import CorpusError, CorpusRecord, DocumentLimits, open_source
+from tests.arms.corpus.files import paragraph, write_docx
 
 
 def read(source: Path | str, start: int = 0) -> list[CorpusRecord]:
@@ -480,14 +481,15 @@ def test_a_missing_library_is_named_and_changes_a_fingerprint(
     before = open_source(tmp_path).fingerprint()
     without_any = tmp_path / ".documents.py"
     without_any.write_text(
-        "import sys\nsys.modules.update(docx=None, lxml=None, pypdfium2=None, webencodings=None)\n"
+        "import sys\nsys.modules.update(lxml=None, pypdfium2=None, webencodings=None)\n"
         f"exec(open({documents.__file__!r}).read())\n"
     )
     monkeypatch.setattr(documents, "__file__", str(without_any))
     monkeypatch.setattr(readers, "missing", lambda: ["lxml"])
     assert open_source(tmp_path).fingerprint() == before
-    for name in ("b.html", "b.pdf", "b.docx"):
+    for name in ("b.html", "b.pdf"):
         (tmp_path / name).write_bytes(b"<p>one")
+    write_docx(tmp_path / "b.docx", paragraph("one"))
     _, *bad = read(tmp_path)
     assert [one.where for one in bad] == ["b.docx", "b.html", "b.pdf"]
     assert all("pip install 'armwise[documents]'" in one.problem for one in bad)
