@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := install --progress-bar on --no-compile
 LOCKED  := $(INSTALL) --no-deps --require-hashes
 
-.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus check types lint layers calls docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
+.PHONY: help serve demo dist test test-core test-wing test-wheel test-slow test-nightly simulate test-kernel test-properties test-pythons test-anywhere test-nodes test-clients test-openai-clients test-frameworks fuzz browser prometheus check types lint layers calls pages docs pictures bench models lock sbom audit vllm-ask test-vllm release-check clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -80,8 +80,8 @@ browser:  ## install Debian's chromium, in which the tests of the console run
 prometheus:  ## install Debian's Prometheus, with promtool, which the tests of deploy/ run
 	command -v promtool || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 
-check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls
-	@$(MAKE) --no-print-directory --jobs --output-sync types lint layers calls
+check: $(VENV)/ready-dev  ## lint, types, arrows between the packages, dangerous calls, generated pages
+	@$(MAKE) --no-print-directory --jobs --output-sync types lint layers calls pages
 
 types:
 	$(BIN)/mypy
@@ -95,6 +95,9 @@ layers:
 
 calls:
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml agent arms feedback
+
+pages:
+	$(BIN)/python -m tests.documents --check
 
 docs: $(DOCS)/ready  ## build the documentation into site/; a broken link, a broken anchor or an orphan page fails
 	@find docs -name '*.md' -printf '%P\n' | sort | while read -r page; do \

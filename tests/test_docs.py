@@ -11,7 +11,6 @@ from armwise.agent.config import load
 from armwise.agent.routers import build_router
 from armwise.agent.routers.utility import R3AG
 from tests.agent.fakes import Service
-from tests.documents import errors, routes
 from tests.pages import blocks_of, commands_of
 from tests.test_commands import ELSEWHERE, PAGES, lines_of
 from tests.test_tutorials import TUTORIALS
@@ -88,16 +87,6 @@ def test_every_route_is_described_with_a_request(tmp_path: Path) -> None:
     }
     assert len(routes) > 20
     assert described == routes
-
-
-def test_the_list_of_routes_is_that_of_the_document_and_the_pages() -> None:
-    assert text_of("reference/http.md") == routes.page(), "write it anew: python -m tests.documents.routes"
-
-
-def test_the_page_of_errors_is_that_of_the_table() -> None:
-    assert text_of("reference/errors.md") == "\n".join(errors.page()) + "\n", (
-        "write it anew: python -m tests.documents.errors > docs/reference/errors.md"
-    )
 
 
 def test_every_verb_is_described() -> None:

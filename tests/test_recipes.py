@@ -28,22 +28,6 @@ CARRIED = ("armwise", "agent", "arms", "feedback", "tests", "docs")
 LINKED = ("benchmarks", "deploy", "examples")
 """Folders that no recipe writes to."""
 
-GENERATE = """
-import contextlib, io, runpy, sys
-from pathlib import Path
-
-def printed(module):
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        runpy.run_module(module, run_name="__main__")
-    return text.getvalue()
-
-for module in ("tests.documents.configuration", "tests.documents.routes"):
-    printed(module)
-printed("tests.agent.cli.test_defaults")
-Path("agent/config/schema.json").write_text(printed("tests.documents.schema"), encoding="utf-8")
-"""
-"""Writes what is generated."""
-
 
 class Copy:
     """A copy of the project in which recipes are followed."""
@@ -127,7 +111,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.corpus import Corpus
-from armwise.arms.retrievers.kind import Kind, of_corpus
+from armwise.arms.retrievers.kind import Kind, make_version_reader
 
 
 class FirstParams(BaseModel):
@@ -162,7 +146,7 @@ KIND = Kind(
     lambda name, params, have, _: FirstArm(name, params, have.corpus),
     light=True,
     filters=True,
-    version=of_corpus,
+    version=make_version_reader,
     example={"most": 3},
 )
 '''
@@ -181,7 +165,7 @@ ROUTE = '''"""`/v1/motto`: a sentence of the service."""
 
 from fastapi import APIRouter, Response
 
-from armwise.agent.api.documented import documented
+from armwise.agent.api.documented import document_route
 from armwise.agent.api.responses import Json
 from armwise.agent.replies import Reply, construct
 
@@ -194,7 +178,7 @@ class Motto(Reply):
     motto: str
 
 
-@router.get("/v1/motto", **documented("getMotto", Motto, scopes=("read",)))
+@router.get("/v1/motto", **document_route("getMotto", Motto, scopes=("read",)))
 async def motto() -> Response:
     """The motto of the service."""
     return Json(construct(Motto, motto="measure"))
@@ -265,8 +249,7 @@ def nothing(_: Copy) -> None:
     """Write nothing."""
 
 
-REFERENCE = "tests/agent/config/test_reference.py"
-SCHEMA = "tests/agent/config/test_schema.py"
+REFERENCE = "docs/reference"
 DOCS = "tests/test_docs.py"
 
 
@@ -277,12 +260,14 @@ class Recipe:
     Attributes:
         add: Writes what the recipe says, but pages.
         describe: Writes the pages that are not generated.
+        generated: Files that are out of date until they are generated.
         notice: What begins with one of these, by file, fails until the pages are written.
         keep: Tests of the new thing, a word of their names by file.
     """
 
     add: Callable[[Copy], None]
     describe: Callable[[Copy], None] = nothing
+    generated: tuple[str, ...] = ()
     notice: tuple[str, ...] = ()
     keep: tuple[tuple[str, str], ...] = ()
 
@@ -290,27 +275,28 @@ class Recipe:
 RECIPES = {
     "arm": Recipe(
         add_arm,
-        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/arm-kinds.md]",),
+        generated=(f"{REFERENCE}/configuration/arm-kinds.md",),
         keep=(("tests/arms/retrievers/test_catalog.py", "first"),),
     ),
     "policy": Recipe(
         add_policy,
-        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/policy-kinds.md]",),
+        generated=(f"{REFERENCE}/configuration/policy-kinds.md",),
         keep=(("tests/agent/policies/test_contracts.py", "mean_softmax"),),
     ),
     "router": Recipe(
         add_router,
-        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/router-kinds.md]",),
+        generated=(f"{REFERENCE}/configuration/router-kinds.md",),
         keep=(("tests/agent/lab/routers/test_routers.py", "mean_utility"),),
     ),
     "estimator": Recipe(
         add_estimator,
-        notice=(f"{REFERENCE}::test_the_page_is_what_the_settings_say[estimators.md]",),
+        generated=(f"{REFERENCE}/estimators.md",),
         keep=(("tests/feedback/ope/test_estimators.py", ""),),
     ),
     "route": Recipe(
         add_route,
         describe_route,
+        generated=(f"{REFERENCE}/http.md",),
         notice=(f"{DOCS}::test_every_route_is_described_with_a_request",),
         keep=(
             ("tests/agent/api/test_documented.py", "motto"),
@@ -320,24 +306,22 @@ RECIPES = {
     "verb": Recipe(
         add_verb,
         describe_verb,
-        notice=(f"{DOCS}::test_every_verb_is_described", "tests/agent/cli/test_defaults.py::"),
-        keep=(("tests/agent/cli/test_cli.py", "listed_in_its_panel"),),
+        generated=("tests/documents/defaults.yaml",),
+        notice=(f"{DOCS}::test_every_verb_is_described",),
     ),
     "setting": Recipe(
         add_setting,
-        notice=(
-            f"{REFERENCE}::test_the_page_is_what_the_settings_say[configuration/service.md]",
-            f"{SCHEMA}::test_the_file_is_what",
-        ),
+        generated=(f"{REFERENCE}/configuration/service.md", "agent/config/schema.json"),
     ),
 }
 
 
 @dataclass(frozen=True)
 class Followed:
-    """What came of all recipes: the tests before and after pages are written."""
+    """What came of all recipes: what is out of date, and the tests before and after pages are written."""
 
     copy: Copy
+    stale: str
     before: Mapping[str, bool]
     after: Mapping[str, bool]
 
@@ -347,24 +331,22 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Followed:
     copy = Copy(tmp_path_factory.mktemp("recipes"))
     for recipe in RECIPES.values():
         recipe.add(copy)
-    pages = {
-        DOCS: "is_described",
-        REFERENCE: "",
-        SCHEMA: "the_file_is_what",
-        "tests/agent/cli/test_defaults.py": "",
-    }
+    pages = {DOCS: "is_described"}
     before = copy.check(pages)
     for recipe in RECIPES.values():
         recipe.describe(copy)
-    done = copy.run("-c", GENERATE)
-    assert done.returncode == 0, done.stderr
+    stale = copy.run("-m", "tests.documents", "--check").stdout
+    for words in ([], ["--check"]):
+        done = copy.run("-m", "tests.documents", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
     kept = {file: word for recipe in RECIPES.values() for file, word in recipe.keep}
-    return Followed(copy, before, copy.check({**pages, **kept}))
+    return Followed(copy, stale, before, copy.check({**pages, **kept}))
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_the_recipe_names_suffices(followed: Followed, name: str) -> None:
     recipe = RECIPES[name]
+    assert [file for file in recipe.generated if f"{file} is out of date" not in followed.stale] == []
     for notice in recipe.notice:
         tests = {test: passed for test, passed in followed.before.items() if test.startswith(notice)}
         assert not all(tests.values()), f"{notice} does not notice what is missing"

@@ -1,8 +1,7 @@
 """Generates the reference of every setting from the settings classes: a page a subject.
 
-`python -m tests.documents.configuration` writes `docs/reference/configuration.md` and the pages of the
-folder `configuration` beside it, and the table of estimators in a page that is written by hand. A test fails
-when one of them is out of date.
+These are `docs/reference/configuration.md`, the pages of the folder `configuration` beside it, and the table
+of estimators in a page that is written by hand.
 """
 
 import inspect
@@ -457,9 +456,3 @@ def _range(field: FieldInfo) -> str:
 
 def _first_sentence(model: type[BaseModel]) -> str:
     return (model.__doc__ or "").strip().splitlines()[0]
-
-
-if __name__ == "__main__":
-    (DOCUMENTS / "configuration").mkdir(exist_ok=True)
-    for file, text in pages().items():
-        (DOCUMENTS / file).write_text(text, encoding="utf-8")

@@ -1,13 +1,16 @@
-"""The page of the errors: `python -m tests.documents.errors > docs/reference/errors.md`."""
+"""The page of the errors."""
 
-import sys
 from collections.abc import Iterator
 
 from armwise.agent.api.errors import ERRORS
 
 
-def page() -> Iterator[str]:
-    """Yield the lines of a Markdown page of the table."""
+def page() -> str:
+    """Return a Markdown page of the table."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
     yield "# Errors"
     yield ""
     yield "Every unsuccessful response has [a body](http.md#errors) with a `code` from this page. Each entry"
@@ -19,7 +22,3 @@ def page() -> Iterator[str]:
         for kind in ERRORS.values():
             if kind.retryable is retryable:
                 yield f"- `{kind.code}` ({kind.status}): {kind.when}"
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n".join(page()) + "\n")

@@ -1,4 +1,4 @@
-"""Writes the list of the routes in `docs/reference/http.md`: `python -m tests.documents.routes`.
+"""The list of the routes in `docs/reference/http.md`.
 
 An item joins an operation of the OpenAPI document with its section in a page of `docs/reference/http/`, whose
 heading is the method and the path.
@@ -65,7 +65,3 @@ def _bare(route: str) -> str:
     'GET /v1/decisions/{}'
     """
     return re.sub(r"\{[^{}]*\}", "{}", route)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

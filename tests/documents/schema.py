@@ -1,11 +1,9 @@
 """The JSON Schema of a configuration file, by which editors complete and check it.
 
-`python -m tests.documents.schema > agent/config/schema.json`; a test fails when the file is out of date.
 Conditions across keys, such as that the backbone of an arm exists, are checked by `armwise doctor`.
 """
 
 import json
-import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -117,15 +115,12 @@ def _by_kind(
     ]
 
 
-def text(schema: Schema) -> str:
-    """Return a schema as JSON, each definition in a line of its own."""
+def page() -> str:
+    """Return the schema as JSON, each definition in a line of its own."""
+    schema = config_schema()
     rest = {name: value for name, value in schema.items() if name != "$defs"}
     defs = (
         f"{json.dumps(name)}: {json.dumps(definition)}"
         for name, definition in sorted(schema["$defs"].items())
     )
     return json.dumps(rest)[:-1] + ', "$defs": {\n' + ",\n".join(defs) + "\n}}\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text(config_schema()))

@@ -1,11 +1,8 @@
 """The columns and files that can hold texts, and what an erasure does to each.
 
-    python -m tests.documents.texts > docs/reference/texts.md
-
 A test compares `COLUMNS` with the tables: a new column of texts, JSON or bytes fails it until it has a row.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -311,7 +308,3 @@ def _table(places: Mapping[str, Place], fate: Fate | None, *heads: str) -> list[
 def _code(name: str) -> str:
     """Return a name as a page shows it: a column as code, a kind of file as it is."""
     return name if " " in name else f"`{name}`"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

@@ -1,50 +1,18 @@
-"""The questions about three sources are answered by the passages that they name.
+"""The questions about three sources are answered by the passages that they name."""
 
-`python -m tests.examples.test_questions` writes anew which passages of the guides hold an answer.
-"""
-
-import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from armwise.arms.base import Passage
-from armwise.arms.corpus import open_source
+from tests.documents.questions import QUESTIONS, SOURCES, file_of, holding, passages_of, read
 
 ROOT = Path(__file__).parents[2]
 
-QUESTIONS = ROOT / "examples" / "questions.jsonl"
-
 LIBRARY = ROOT / "examples" / "stdlib_questions.jsonl"
-
-SOURCES = {"library": "stdlib", "language": "language", "guides": ROOT / "docs" / "guide"}
-
-ANEW = "after a change of a guide: `python -m tests.examples.test_questions`"
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def passages_of(dataset: str) -> dict[str, Passage]:
-    records = open_source(SOURCES[dataset]).records()
-    return {f"{dataset}/{one.id}": one for record in records for one in record.passages}
-
-
-def holding(passages: Iterable[tuple[str, Passage]], answers: Sequence[str]) -> list[str]:
-    """Return the ids of the passages that hold an answer as whole words."""
-    forms = "|".join(re.escape(" ".join(answer.split())) for answer in answers)
-    answer = re.compile(rf"(?<!\w)({forms})(?!\w)", re.IGNORECASE)
-    return [key for key, one in passages if answer.search(" ".join(f"{one.title}\n{one.text}".split()))]
-
-
-def file_of(gold: str) -> str:
-    return gold.partition("#")[0]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +52,7 @@ def test_the_passages_that_a_question_names_hold_an_answer(
             near = [(key, one) for key, one in passages.items() if file_of(key) == file_of(gold[0])]
             there = holding(near, question["answers"]) or "no passage, so another question is needed"
             wrong.append(f"{question['id']} names {gold}, but its answer is in {there}")
-    assert wrong == [], ANEW
+    assert wrong == []
 
 
 def test_questions_about_the_library_are_those_of_its_own_file(questions: list[dict[str, Any]]) -> None:
@@ -94,19 +62,3 @@ def test_questions_about_the_library_are_those_of_its_own_file(questions: list[d
             one: Mapping[str, Any] = theirs[question["question"]]
             assert question["answers"] == one["answers"]
             assert question["gold_ids"] == [f"library/{gold}" for gold in one["gold_ids"]]
-
-
-def main() -> None:
-    """Write which passages of the guides hold an answer."""
-    guides, lines = passages_of("guides"), []
-    for question in read(QUESTIONS):
-        if question["dataset"] == "guides":
-            file = file_of(question["gold_ids"][0])
-            near = ((key, one) for key, one in guides.items() if file_of(key) == file)
-            question["gold_ids"] = holding(near, question["answers"]) or question["gold_ids"]
-        lines.append(json.dumps(question, ensure_ascii=False) + "\n")
-    QUESTIONS.write_text("".join(lines), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

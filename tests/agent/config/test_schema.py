@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from armwise.agent.cli.configuration_text import SCHEMA
 from armwise.agent.cli.main import app
 from tests.agent.fakes import CONFIG
-from tests.documents.schema import config_schema, text
 
 ROOT = Path(__file__).parents[3]
 FILES = [
@@ -26,12 +25,8 @@ SHIPPED = [path for path in FILES if "\napplications:" in path.read_text(encodin
 VALID = jsonschema_rs.validator_for(json.loads(SCHEMA.read_text(encoding="utf-8")))
 
 
-def test_the_file_is_what_the_settings_say_and_the_verb_prints_it() -> None:
-    shipped = SCHEMA.read_text(encoding="utf-8")
-    assert shipped == text(config_schema()), (
-        "write it anew: python -m tests.documents.schema > agent/config/schema.json"
-    )
-    assert CliRunner().invoke(app, ["schema"]).output == shipped
+def test_the_verb_prints_the_file() -> None:
+    assert CliRunner().invoke(app, ["schema"]).output == SCHEMA.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

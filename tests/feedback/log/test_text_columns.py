@@ -23,11 +23,8 @@ from armwise.feedback.events import (
 from armwise.feedback.log import Fact, FeedbackStatus, Store, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.texts import digest_question
-from tests.documents import texts
 from tests.documents.texts import COLUMNS, Fate
 from tests.feedback.conftest import decision
-
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "texts.md"
 
 
 def test_every_column_of_texts_documents_or_bytes_has_a_row() -> None:
@@ -40,12 +37,6 @@ def test_every_column_of_texts_documents_or_bytes_has_a_row() -> None:
     assert {"texts.document", "keys.name", "rollups.arm", "versions.state"} <= found
     assert found - COLUMNS.keys() == set(), "say in `COLUMNS` what an erasure makes of a new column"
     assert COLUMNS.keys() - found == set(), "there is no such column"
-
-
-def test_the_page_is_that_of_the_table() -> None:
-    assert PAGE.read_text() == texts.page(), (
-        "write it anew: python -m tests.documents.texts > docs/reference/texts.md"
-    )
 
 
 # -- the ways in which a fact can meet an erasure --------------------------------------------------

@@ -1,20 +1,14 @@
-"""The defaults of what can be left out, compared with a table: `defaults.yaml`.
+"""The defaults of what can be left out: the options of the verbs, the models that they fill, and the client.
 
-The settings of the configuration, with the parameters of arms, policies, routers and engines, stand in
-docs/reference/configuration/, and their ranges in agent/config/schema.json; tests compare both with the
-models. This table has the rest: the options of the verbs with the variables that set them, the models that
-they fill, and the client. After an intended change: `python -m tests.agent.cli.test_defaults`.
+The settings of the configuration stand in docs/reference/configuration/ and in agent/config/schema.json.
 """
 
 import inspect
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
-import yaml
 from pydantic import BaseModel
 
 from armwise.agent.access import NewKey
@@ -33,8 +27,6 @@ from armwise.agent.lab.offline import (
 )
 from armwise.agent.lab.simulation import Simulation
 from armwise.agent.lab.warmstart import InsertSettings, OtherLabels
-
-TABLE = Path(__file__).with_name("defaults.yaml")
 
 MODELS = (
     *(
@@ -96,7 +88,7 @@ def table() -> dict[str, Table]:
     return as_json
 
 
-def lines(parts: dict[str, Table]) -> Iterator[str]:
+def _lines(parts: dict[str, Table]) -> Iterator[str]:
     """Yield the table as YAML, a line for each option."""
     for part, entries in parts.items():
         yield f"{part}:"
@@ -105,16 +97,6 @@ def lines(parts: dict[str, Table]) -> Iterator[str]:
             yield from (f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in rows.items())
 
 
-@pytest.fixture(scope="module")
-def there() -> dict[str, Table]:
-    return table()
-
-
-@pytest.mark.parametrize("part", ["verbs", "models", "clients"])
-@pytest.mark.slow
-def test_what_is_left_out_has_the_default_of_the_table(there: dict[str, Table], part: str) -> None:
-    assert there[part] == yaml.safe_load(TABLE.read_text(encoding="utf-8"))[part]
-
-
-if __name__ == "__main__":
-    TABLE.write_text("\n".join(lines(table())) + "\n", encoding="utf-8")
+def page() -> str:
+    """Return the table as YAML, a line for each option."""
+    return "\n".join(_lines(table())) + "\n"
