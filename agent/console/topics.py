@@ -20,7 +20,7 @@ from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.serving import Replica
 from armwise.agent.topics import find_topics, list_words
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log import read_ratings, rollups
 
 NEWEST = 2000
 """Newest explored decisions that are grouped."""
@@ -106,11 +106,12 @@ class Routing:
 def read_draws(replica: Replica, caller: Caller) -> VisibleDraws:
     """Return the newest and the oldest decisions that a caller may see."""
     criteria = decisions.build_filter(caller, DecisionQuery())
-    store, rule = replica.store, replica.config.reward.model_copy(update={"cost_weight": 0.0})
+    store, rule = replica.store, replica.config.reward
     newest = rollups.newest_draws(store, NEWEST, criteria)
     oldest = rollups.newest_draws(store, OLDEST, criteria, oldest=True)
-    rated = rollups.newest_rewards(store, rule, NEWEST, criteria)
-    return VisibleDraws(newest, oldest, {one.seq: one.reward for one in rated})
+    seq_by_id = {draw.id: draw.seq for draw in (*newest, *oldest)}
+    ratings = read_ratings(store, rule, [*seq_by_id])
+    return VisibleDraws(newest, oldest, {seq_by_id[name]: rating for name, rating in ratings.items()})
 
 
 def group(draws: VisibleDraws, by: str | None) -> Routing:

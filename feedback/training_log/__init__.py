@@ -15,7 +15,7 @@ from . import (
     traffic,
 )
 from .examples import StartingPoint, read_learned_examples
-from .join import LoggedFeedback, TurnFacts, find_deadline
+from .join import LoggedFeedback, TurnFacts, find_deadline, read_ratings
 from .joiner import (
     REBUILD,
     Joiner,
@@ -55,6 +55,7 @@ __all__ = [
     "read_examples",
     "read_learned_examples",
     "read_position",
+    "read_ratings",
     "require_gapless",
     "rollups",
     "router_contexts",

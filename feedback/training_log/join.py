@@ -25,11 +25,12 @@ import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError
-from armwise.feedback.events import LABELS, Feedback, FeedbackKind, Mode, Status
-from armwise.feedback.log import avoid_index, counting, listing
+from armwise.feedback.events import LABELS, Cost, Feedback, FeedbackKind, Mode, Status
+from armwise.feedback.log import Store, avoid_index, counting, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
+from armwise.feedback.training_log.position import read_head
 from armwise.feedback.training_log.raters import RaterShares
 
 Row = sa.Row[*tuple[Any, ...]]
@@ -522,6 +523,24 @@ def _read_feedback(row: Row) -> LoggedFeedback:
         name, decision_id, metric, value, received_at, episode_id=episode_id, kind=kind, rater=rater
     )
     return LoggedFeedback(seq, item, more)
+
+
+def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str, float]:
+    """Return the quality of those of some decisions that are rated, by all feedback so far.
+
+    For a page that shows ratings as they come in. An estimate waits until decisions are settled, since quick
+    feedback may be better or worse than slow feedback.
+
+    Raises:
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        head = read_head(connection)
+        window = {"after": head, "upto": head, "join": rule.join}
+        turns = [*_read_turns(connection, [*_execute(connection, _TURNS_BY_ID, ids, window)], rule, window)]
+    values = {turn.id: rule.aggregate(turn.list_values(head)) for turn in turns}
+    found = {name: rule.reward(metrics, Cost()) for name, metrics in values.items() if metrics}
+    return {name: quality for name, quality in found.items() if quality is not None}
 
 
 def _execute(

@@ -320,6 +320,7 @@ class NewestDraw(NamedTuple):
         features: Named features of the question.
         question: The question; empty if its text was erased.
         embedding: Dense features of the question; empty if the policy has none.
+        id: Id of the decision.
     """
 
     seq: int
@@ -327,6 +328,7 @@ class NewestDraw(NamedTuple):
     features: Mapping[str, float]
     question: str = ""
     embedding: Sequence[float] = ()
+    id: str = ""
 
 
 def newest_draws(
@@ -365,7 +367,7 @@ def newest_draws(
 
     def read(row: Any) -> NewestDraw:
         seen = log_rows.read_context(row.texts, loads(row.features))
-        return NewestDraw(row.seq, row.drawn, seen.features, seen.question, seen.embedding)
+        return NewestDraw(row.seq, row.drawn, seen.features, seen.question, seen.embedding, row.id)
 
     return [*log_rows.readable(rows, read)]
 

@@ -13,7 +13,17 @@ from armwise.agent.access import OPEN
 from armwise.agent.console import overview, savings, topics
 from armwise.agent.console.page import CONSOLE
 from armwise.agent.console.savings import BaselineComparison
-from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
+from armwise.feedback.events import (
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    FeedbackKind,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.log import erasures
 from armwise.feedback.ope.noninferiority import ArmComparison, Ends
 from armwise.feedback.registry import arm_sets, promotions
@@ -61,7 +71,13 @@ def two_models(folder: Path, *, arms: tuple[str, ...] = ("cheap", "dear"), **cha
 
 
 def play(
-    service: Service, n: int, *, rated: float = 1.0, usd: bool = True, kind: bool = False
+    service: Service,
+    n: int,
+    *,
+    rated: float = 1.0,
+    usd: bool = True,
+    kind: bool = False,
+    ago_s: float = 3600.0,
 ) -> tuple[float, float]:
     """Log decisions whose policy learns to send capitals to the cheap arm, and proofs to the dear one.
 
@@ -78,7 +94,7 @@ def play(
         best = {"capital": "cheap", "proof": "dear"}[topic]
         likely = 0.5 + 0.45 * min(1.0, i / (0.2 * n))
         p = tuple(likely if arm == best else 1.0 - likely for arm in arms) if len(arms) > 1 else (1.0,)
-        arm, name, at = arms[int(rng.choice(len(arms), p=p))], f"d{i}", now - 20.0 * (n - i) - 3600.0
+        arm, name, at = arms[int(rng.choice(len(arms), p=p))], f"d{i}", now - 20.0 * (n - i) - ago_s
         features = {"ask=what": 1.0, **({f"kind={topic}": 1.0} if kind else {})}
         context = Context(form.format(rng.choice(things)), features)
         facts += [
@@ -149,6 +165,21 @@ async def test_questions_are_grouped_by_the_field_of_the_caller_and_on_request_b
     assert {group.name for group in by_field.groups} == {"capital", "proof"}
     assert by_topic.by == ""
     assert {group.name for group in by_topic.groups}.isdisjoint({"capital", "proof"})
+
+
+async def test_ratings_show_at_once_while_earlier_answers_wait_for_theirs(tmp_path: Path) -> None:
+    service = two_models(tmp_path)
+    await asyncio.to_thread(play, service, 60, rated=0.7, ago_s=0.0)
+    store = service.replica.store
+    rated = [name for i in range(60) if (record := store.record(name := f"d{i}")) and record.feedback]
+    first, *_ = rated
+    store.append(
+        [Feedback(f"f{first[1:]}", first, "right", None, service.clock(), kind=FeedbackKind.RETRACTION)]
+    )
+    async with service.running(ready=False):
+        found = topics.group(topics.read_draws(service.replica, OPEN), "")
+        assert sum(group.rated for group in found.groups) == len(rated) - 1, "one was taken back"
+        assert "not rated" not in plain(await seen(service, ""))
 
 
 async def test_the_baseline_is_the_arm_that_the_operator_names(tmp_path: Path) -> None:
