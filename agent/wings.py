@@ -21,6 +21,9 @@ WARM_STARTS = "armwise.agent.lab.warmstart:WarmStarts"
 CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
 """Tasks of the background."""
 
+SUMMARIZER = "armwise.agent.console.summary:Summarizer"
+"""Writes the summary of the log that the console shows, between two steps of the learner."""
+
 VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
 """Computes a receipt of `armwise prove` again; `armwise verify` calls it for a file."""
 

@@ -96,7 +96,7 @@ def grow(store: Store, have: int, want: int) -> None:
         "logged_at": SPAN_S,
         "finished_at": SPAN_S,
     }
-    moved |= {"received_at": SPAN_S, "joined_by": FACTS, "start": int(SPAN_S)}
+    moved |= {"received_at": SPAN_S, "joined_by": FACTS}
     named = {
         "decisions": "id",
         "executions": "decision_id",
@@ -114,19 +114,14 @@ def grow(store: Store, have: int, want: int) -> None:
             elif size is not None:
                 text = f"{text} + {size} * {{block}}"
             columns.append(text)
-        last = {"examples": BLOCK, "rollups": 0}.get(table.name, FACTS)
-        which = f"seq <= {last}" if last else "width = 3600 AND start < {end}"
+        last = BLOCK if table is t.examples else FACTS
         names = ", ".join(f'"{column.name}"' for column in table.c)
         return (
-            f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} WHERE {which}"
+            f"INSERT INTO {table.name} ({names}) SELECT {', '.join(columns)} FROM {table.name} "
+            f"WHERE seq <= {last}"
         )
 
-    rollup = t.rollups
-    statements = [
-        copied(table) for table in (t.decisions, t.executions, t.feedback, t.texts, t.examples, rollup)
-    ]
-    with store.reading() as connection:
-        start = connection.scalar(sa.select(sa.func.min(rollup.c.start)).where(rollup.c.width == 3600))
+    statements = [copied(table) for table in (t.decisions, t.executions, t.feedback, t.texts, t.examples)]
     for block in range(have // BLOCK, want // BLOCK):
         with store.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
@@ -134,7 +129,7 @@ def grow(store: Store, have: int, want: int) -> None:
                     "SET LOCAL statement_timeout = 0; SET LOCAL synchronous_commit = off"
                 )
             for statement in statements:
-                connection.exec_driver_sql(statement.format(block=block, end=int(start + SPAN_S)))
+                connection.exec_driver_sql(statement.format(block=block))
     settle(store, want)
 
 
@@ -149,7 +144,6 @@ def settle(store: Store, n: int) -> None:
         connection.execute(sa.update(t.log).values(seq=3 * n, at=at))
         p = t.progress
         connection.execute(sa.update(p).values(log_seq=3 * n, log_at=at, examples_seq=n, settled_seq=0))
-        connection.execute(sa.update(p).where(p.c.rewarded_seq.is_not(None)).values(rewarded_seq=3 * n))
         connection.execute(sa.update(t.versions).values(examples_seq=n, applied_seq=3 * n))
 
 

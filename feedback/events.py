@@ -31,6 +31,9 @@ INCUMBENT = "incumbent"
 ELSEWHERE = (OBSERVED, INCUMBENT)
 """Policies of decisions of the tap, which another system made or took part in."""
 
+NOT_SERVED = (LABELS, *ELSEWHERE)
+"""Policies of decisions that comparisons of what was served here leave out."""
+
 
 ROUTER = "router"
 """The feature of an arm that holds its score by a trained router."""

@@ -25,7 +25,7 @@ from armwise.agent.serving import Replica, ScrapedState
 from armwise.agent.serving import ask as asking
 from armwise.feedback.errors import LOG_UNUSABLE
 from armwise.feedback.training_log import lag as training_log_lag
-from armwise.feedback.training_log import rollups, settled
+from armwise.feedback.training_log import summary
 
 router = APIRouter(tags=["service"])
 
@@ -179,19 +179,12 @@ def _state(replica: Replica) -> ScrapedState:
     with suppress(*LOG_UNUSABLE):
         store, reward = replica.store, replica.config.reward
         learned = None if replica.versions.version is None else replica.versions.version.examples_seq
-        now = min(replica.clock(), settled.read(store, reward).before)  # later rewards may change
-        until = (int(now) // rollups.MINUTE + 1) * rollups.MINUTE
-        sums = rollups.read(store, until - rollups.HOUR, until, rollups.MINUTE)
-        rewards = {arm: sums.where(sums.arm == arm).total() for arm in sorted(set(sums.arm.tolist()))}
+        document = summary.read_document(store) or {}
         return replace(
             state,
             failed=_attempts(failures_at(replica)),
             lag=training_log_lag.measure_lag(store, reward.join, learned),
             dangling=training_log_lag.dangling(store, reward.wait_s),
-            rewards={
-                arm: (total["rewarded"], total["reward"])
-                for arm, total in rewards.items()
-                if total["rewarded"]
-            },
+            rewards=document.get("rewards", {}),
         )
     return state

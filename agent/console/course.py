@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import sqrt
 from typing import Any
-
-import numpy as np
 
 from armwise.agent.console.charts import draw_chart, draw_levels
 from armwise.agent.console.savings import BaselineComparison
@@ -14,7 +13,7 @@ from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log.summary import LogSums, total
 
 MARKS = 12
 """Most changes that are shown, the newest ones."""
@@ -38,80 +37,55 @@ class Mark:
     what: str
 
 
-class Course:
-    """The decisions of a log, from the sums by position.
-
-    Args:
-        rows: The sums; the slot of a row is the first position of its stretch.
-        last: Position of the last decision.
-
-    Attributes:
-        n: Number of decisions.
-        total: Sums of all of them, by column of the rollups.
-    """
-
-    def __init__(self, rows: rollups.Sums, last: int) -> None:
-        self._rows = rows
-        self._starts, self._index = np.unique(rows.slot, return_inverse=True)
-        widths = np.array([rollups.find_stretch(int(start))[1] for start in self._starts], dtype=np.int64)
-        self._widths = np.minimum(widths, np.maximum(1, last + 1 - self._starts))
-        counted = np.bincount(self._index, rows.columns["decisions"], len(self._starts))
-        self._until = np.cumsum(counted).astype(np.int64)
-        self.n = int(self._until[-1]) if len(self._until) else 0
-        self.total = rows.total()
-
-    def decisions_until(self, position: int) -> int:
-        """Return the number of decisions up to a position, interpolated within a stretch."""
-        at = int(np.searchsorted(self._starts, position, side="right")) - 1
-        if at < 0:
-            return 0
-        before = int(self._until[at - 1]) if at else 0
-        share = min(1.0, (position - int(self._starts[at]) + 1) / int(self._widths[at]))
-        return before + round((int(self._until[at]) - before) * share)
-
-    def shares(self) -> list[tuple[tuple[int, int], dict[str, float]]]:
-        """Return the share of each arm in stretches of about equal size: begin and end, and shares."""
-        most = min(MOST_LEVELS, max(1, round(sqrt(self.n) / 2.5)))
-        middles = self._until - np.diff(self._until, prepend=0) / 2
-        of_start = np.minimum((middles * most / max(1, self.n)).astype(np.int64), most - 1)
-        begin, levels = 0, []
-        for number in np.unique(of_start).tolist():
-            end = int(self._until[of_start == number][-1])
-            here, explored = of_start[self._index] == number, self._rows.columns["explored"]
-            counts = {
-                arm: float(explored[here & (self._rows.arm == arm)].sum())
-                for arm in set(self._rows.arm[here])
-            }
-            if total := sum(counts.values()):
-                levels.append(((begin, end), {arm: n / total for arm, n in counts.items() if n}))
-            begin = end
-        return levels
-
-
-def read_course(store: Store, rule: RewardRule) -> tuple[Course, tuple[Mark, ...]]:
-    """Return the course of a log and what changed. Raises LogUnavailableError."""
+def read_marks(store: Store, rule: RewardRule, sums: LogSums) -> tuple[Mark, ...]:
+    """Return the newest changes, in order. Raises LogUnavailableError."""
     live = arm_sets.history(store)
     changes = list_changes(live[1:], promotions.newest(store, MARKS), newest_alarms(store, MARKS, rule.join))
     changes = changes[-MARKS:]
-    *positions, last = listing.positions_at(store, [*(at for at, _ in changes), np.inf])
-    course = Course(rollups.by_position(store), last)
+    positions = listing.positions_at(store, [at for at, _ in changes])
     found = zip(changes, positions, strict=True)
-    return course, tuple(Mark(at, course.decisions_until(position), what) for (at, what), position in found)
+    return tuple(Mark(at, count_until(sums, position), what) for (at, what), position in found)
+
+
+def count_until(sums: LogSums, position: int) -> int:
+    """Return the number of decisions up to a position of the log, interpolated within a stretch."""
+    whole, rest = divmod(min(position, sums.log_seq), sums.width)
+    n = [sum(n for n, _ in stretch.values()) for stretch in sums.course]
+    if not rest:
+        return sum(n[:whole])
+    length = min(sums.width, sums.log_seq - whole * sums.width)
+    return sum(n[:whole]) + round(n[whole] * rest / length)
+
+
+def list_shares(sums: LogSums) -> list[tuple[tuple[int, int], dict[str, float]]]:
+    """Return the share of each arm in stretches of about equal size: begin and end, and shares."""
+    until = [*accumulate(sum(n for n, _ in stretch.values()) for stretch in sums.course)]
+    n = until[-1] if until else 0
+    most, levels = min(MOST_LEVELS, max(1, round(sqrt(n) / 2.5))), []
+    begin, explored = 0, dict[str, float]()
+    for end, stretch in zip(until, sums.course, strict=True):
+        explored = total([explored, {arm: some for arm, (_, some) in stretch.items()}])
+        if end * most >= n * (1 + begin * most // max(1, n)):
+            if drawn := sum(explored.values()):
+                levels.append(((begin, end), {arm: some / drawn for arm, some in explored.items() if some}))
+            begin, explored = end, {}
+    return levels
 
 
 def draw_course(
-    course: Course, comparison: BaselineComparison, marks: Sequence[Mark], numbers: Mapping[str, int]
+    sums: LogSums, comparison: BaselineComparison, marks: Sequence[Mark], numbers: Mapping[str, int]
 ) -> dict[str, str]:
     """Return the charts over decisions, as JSON for `console.js`; empty where there is nothing to draw.
 
     Args:
-        course: The log.
+        sums: Has the course of the log.
         comparison: Has the quality compared with the baseline.
         marks: Changes, in order.
         numbers: Numbers of the colours of arms.
     """
-    rest = {"counts": "decision", "range": [0, max(1, course.n)], "marks": [mark.decision for mark in marks]}
-    levels = course.shares()
+    n = count_until(sums, sums.log_seq)
+    rest = {"counts": "decision", "range": [0, max(1, n)], "marks": [mark.decision for mark in marks]}
+    levels = list_shares(sums)
     arms = {arm for _, shares in levels for arm in shares}
     series = [
         {
@@ -123,15 +97,14 @@ def draw_course(
     ]
     spans = [span for span, _ in levels]
     shares = draw_levels(spans, series, unit="%", stacked=True, **rest) if levels else ""
-    return {"shares": shares, "quality": _draw_quality(course, comparison, rest)}
+    return {"shares": shares, "quality": _draw_quality(sums, comparison, rest)}
 
 
-def _draw_quality(course: Course, comparison: BaselineComparison, rest: Mapping[str, object]) -> str:
+def _draw_quality(sums: LogSums, comparison: BaselineComparison, rest: Mapping[str, object]) -> str:
     """Return the chart of quality compared with the baseline; its first intervals may exceed its range."""
     scale = comparison.points(comparison.span[0] + 1.0)
     points = [
-        (course.decisions_until(position), [scale * end for end in ends])
-        for position, ends in comparison.course
+        (count_until(sums, position), [scale * end for end in ends]) for position, ends in comparison.course
     ]
     if len(points) < 2:
         return ""

@@ -1,22 +1,14 @@
-"""What pages keep for a while, or compute in the background, so that watching them costs little."""
+"""What a page computes in the background, so that watching it costs little."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi import Request
 
 from armwise.agent.access import Caller
-from armwise.agent.console.page import HEADERS
-
-KEPT_S = 4.0
-"""Seconds for which a live part is cached, for viewers with the same permissions."""
-
-KEPT_TIMES = 1000
-"""Cache duration as a multiple of the time to make it, if that is longer: at most 1/1000 of a replica."""
 
 RESTED = 100
 """Pause between two computations in the background, as a multiple of the time of the first."""
@@ -34,28 +26,6 @@ Sight = tuple[str, bool, bool]
 def sight(caller: Caller) -> Sight:
     """Return what a viewer may see."""
     return caller.prefix, caller.sees_all, "read" in caller.scopes
-
-
-async def cache_part(
-    request: Request, key: Hashable, make: Callable[[], Awaitable[tuple[Response, bool]]]
-) -> Response:
-    """Return a page; its live part, which is asked for every few seconds, from the cache.
-
-    Args:
-        request: The request.
-        key: What the part depends on, besides the address.
-        make: Makes the page, and says whether it may be kept.
-    """
-    kept: dict[Hashable, tuple[float, bytes]] = _state(request, "kept_parts", dict)
-    key, polled = (key, request.scope.get("root_path", "")), "hx-request" in request.headers
-    if polled and key in kept and kept[key][0] > time.monotonic():
-        return HTMLResponse(kept[key][1], headers=HEADERS)
-    began = time.monotonic()
-    response, may_keep = await make()
-    if polled and may_keep:
-        ended = time.monotonic()
-        kept[key] = ended + max(KEPT_S, KEPT_TIMES * (ended - began)), bytes(response.body)
-    return response
 
 
 @dataclass
@@ -116,12 +86,8 @@ class Background:
 
 def background(request: Request) -> Background:
     """Return the computations of this replica."""
-    found: Background = _state(request, "background", Background)
-    return found
-
-
-def _state(request: Request, name: str, make: Callable[[], Any]) -> Any:
     state = request.app.state
-    if not hasattr(state, name):
-        setattr(state, name, make())
-    return getattr(state, name)
+    if not hasattr(state, "background"):
+        state.background = Background()
+    found: Background = state.background
+    return found

@@ -9,15 +9,15 @@ from fastapi import Request, Response
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
-from armwise.agent.console import details
 from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
 from armwise.agent.console.served_comparison import number_colours
+from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
-from armwise.agent.serving import Replica
 from armwise.feedback.ope import ESTIMATORS, INTERVALS
 from armwise.feedback.registry import runs as registry_runs
-from armwise.feedback.training_log import rollups
+from armwise.feedback.reward import Prices
+from armwise.feedback.training_log.summary import Sums
 
 router = pages()
 
@@ -60,14 +60,20 @@ async def live(request: Request, replica: AppReplica) -> Response:
     """The live arms: their specs, health, figures and switches."""
     reply = (await arms.arms(replica)).reply
     health = {arm.name: replica.decider.health.state(arm.name) for arm in reply.arms}
-    figures, colour_numbers = await asyncio.to_thread(_last_day, replica)
-    return page(request, "arms.html", **vars(reply), health=health, figures=figures, colours=colour_numbers)
+    summary = await asyncio.to_thread(read_summary, replica.store) or LogSummary()
+    prices = replica.config.reward.cost
+    cost = {arm: _price(sums, prices) for arm, sums in summary.newest.arms.items()}
+    colours = await asyncio.to_thread(number_colours, replica.store)
+    return page(
+        request, "arms.html", **vars(reply), health=health, summary=summary, cost=cost, colours=colours
+    )
 
 
-def _last_day(replica: Replica) -> tuple[dict[str, Any], dict[str, int]]:
-    window = details.choose_window("24h", replica.clock(), None)
-    rows = rollups.read(replica.store, window.since, window.until, window.step)
-    return details.by_arm(rows, replica.config.reward), number_colours(replica.store)
+def _price(sums: Sums, prices: Prices) -> float:
+    """Return the priced cost of a turn."""
+    tokens, seconds = sums["tokens"] / 1000.0, sums["retrieval_s"] + sums["llm_s"]
+    spent = prices.steps * sums["steps"] + prices.kilotokens * tokens + prices.usd * sums["usd"]
+    return (spent + prices.seconds * seconds) / sums["finished"]
 
 
 @router.post("/arms/{name}", dependencies=[OPERATE, ACTION])

@@ -10,24 +10,24 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from armwise.agent.access import Caller
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.console import savings, topics
-from armwise.agent.console.course import draw_course, read_course
-from armwise.agent.console.live import background, cache_part, sight
+from armwise.agent.console.course import draw_course, read_marks
+from armwise.agent.console.live import background, sight
 from armwise.agent.console.page import find_address, page, pages
 from armwise.agent.console.savings import BaselineComparison
 from armwise.agent.console.served_comparison import number_colours
+from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
-from armwise.feedback import sources
-from armwise.feedback.log import erasures, listing
-from armwise.feedback.training_log import rollups, settled
+from armwise.feedback.log import erasures
 
 router = pages()
 
 SHORT = 15_000
-"""Positions up to which a log is read whenever it has grown; a longer one in the background."""
+"""Positions up to which questions are grouped whenever the log has grown; else in the background."""
 
 TICKS = 4
 """About how many lines a chart has in each direction."""
@@ -38,53 +38,30 @@ async def overview(
     request: Request, replica: AppReplica, caller: RequestCaller, by: str | None = None
 ) -> Response:
     """What the service saves, at which quality, and what goes where."""
-
-    async def make() -> tuple[Response, bool]:
-        position = await asyncio.to_thread(_position, replica)
-        made, seen, wait = background(request), sight(caller), position[0] <= SHORT
-        comparison, draws = await asyncio.gather(
-            _compare(request, replica, position),
-            made.value(("draws", seen), position, lambda: topics.read_draws(replica, caller), wait=wait),
-        )
-        routing = None
-        if draws is not None:
-            if by and by not in draws.fields:
-                there = ", ".join(draws.fields) or "none"
-                raise ApiError("invalid_value", f"no question has a field {by!r}; there are: {there}", "by")
-            routing = await made.value(
-                ("routing", seen, by), draws, lambda: topics.group(draws, by), wait=wait
-            )
-        values = await asyncio.to_thread(_read, replica, comparison, marked="read" in caller.scopes)
-        values |= {"routing": routing, "command": write_command(request)}
-        # an empty log is read at once; its page has an address that each viewer names for itself
-        shown = await asyncio.to_thread(page, request, "overview.html", **values)
-        return shown, bool(values["course"].n) and comparison is not None and routing is not None
-
-    return await cache_part(request, ("overview", by, sight(caller)), make)
+    values = await asyncio.to_thread(_read, replica, marked="read" in caller.scopes)
+    routing = await _group(request, replica, caller, by)
+    return page(request, "overview.html", **values, routing=routing, command=write_command(request))
 
 
-async def compare_arms(request: Request, replica: Replica) -> BaselineComparison | None:
-    """Return the comparison with each arm; None: it is still being computed."""
-    return await _compare(request, replica, await asyncio.to_thread(_position, replica))
-
-
-async def _compare(
-    request: Request, replica: Replica, position: tuple[Any, ...]
-) -> BaselineComparison | None:
-    found: BaselineComparison | None = await background(request).value(
-        "comparison",
-        position,
-        lambda: savings.read_comparison(replica.store, replica.config),
-        wait=position[0] <= SHORT,
+async def _group(request: Request, replica: Replica, caller: Caller, by: str | None) -> topics.Routing | None:
+    """Return what goes where; None: it is still being computed."""
+    position = await asyncio.to_thread(_position, replica)
+    made, seen, wait = background(request), sight(caller), position[0] <= SHORT
+    draws = await made.value(("draws", seen), position, lambda: topics.read_draws(replica, caller), wait=wait)
+    if draws is None:
+        return None
+    if by and by not in draws.fields:
+        there = ", ".join(draws.fields) or "none"
+        raise ApiError("invalid_value", f"no question has a field {by!r}; there are: {there}", "by")
+    routing: topics.Routing | None = await made.value(
+        ("routing", seen, by), draws, lambda: topics.group(draws, by), wait=wait
     )
-    return found
+    return routing
 
 
-def _position(replica: Replica) -> tuple[Any, ...]:
-    """Return how far the log, its settled part, its training log and its erasures reach."""
-    store, rule = replica.store, replica.config.reward
-    reach = settled.read(store, rule).position, sources.length(store, rule.join)
-    return store.log_seq(), *reach, erasures.find_newest(store)
+def _position(replica: Replica) -> tuple[int, object]:
+    """Return how far the log and its erasures reach."""
+    return replica.store.log_seq(), erasures.find_newest(replica.store)
 
 
 def write_command(request: Request) -> str:
@@ -106,34 +83,38 @@ def write_duration(seconds: float) -> str:
     return f"{seconds / unit:g} {name}{'' if seconds == unit else 's'}"
 
 
-def _read(replica: Replica, comparison: BaselineComparison | None, *, marked: bool) -> dict[str, Any]:
+def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
-    course, marks = read_course(store, config.reward)
-    marks, colours = marks if marked else (), number_colours(store)
-    found = comparison or BaselineComparison()
-    n_open = settled.read(store, config.reward, counted=True).n_open
-    live = tuple(config.actions)
-    any_rating = listing.has_rating(store)
-    wait = write_duration(config.reward.wait_s)
+    known = read_summary(store)
+    found = known or LogSummary()
+    comparison, total, live = found.comparison, found.total, tuple(config.actions)
+    marks = read_marks(store, config.reward, found.sums) if marked else ()
+    colours = number_colours(store)
+    waiting = savings.state_waiting(
+        comparison,
+        len(live),
+        found.n_open,
+        write_duration(config.reward.wait_s),
+        any_rating=found.any_rating,
+    )
     return {
-        "reading": comparison is None,
-        "course": course,
-        "left": rollups.progress(store, config.reward).left,
+        "summarised_at": found.at,
+        "asked": bool(total["decisions"]) or (known is None and store.log_seq() > 0),
+        "known": known is not None,
         "arms": live,
-        "comparison": found,
+        "comparison": comparison,
         "chosen": config.baseline is not None,
-        "any_rating": any_rating,
-        "few": savings.share_rated(found) if config.observations.also is None else None,
-        "savings": savings.state_savings(found),
-        "quality": savings.state_quality(found)
-        or savings.state_waiting(found, len(live), n_open, wait, any_rating=any_rating),
-        "spent": course.total["usd"],
-        "finished": int(course.total["finished"]),
+        "any_rating": found.any_rating,
+        "few": savings.share_rated(comparison) if config.observations.also is None else None,
+        "savings": savings.state_savings(comparison),
+        "quality": savings.state_quality(comparison) or waiting,
+        "spent": total["usd"],
+        "finished": int(total["finished"]),
         "exploration": savings.explain_exploration(
-            found, live, config.explores.among(max(1, len(live))) * len(live)
+            comparison, live, config.explores.among(max(1, len(live))) * len(live)
         ),
-        "plot": place_points(found),
-        "charts": draw_course(course, found, marks, colours),
+        "plot": place_points(comparison),
+        "charts": draw_course(found.sums, comparison, marks, colours),
         "marks": marks,
         "colours": colours,
     }
@@ -176,13 +157,10 @@ def place_points(found: BaselineComparison) -> dict[str, Any] | None:
         return None
     served = found.points(one.served)
     rows = [("", 1000.0 * one.spent, served, served, served)]
-    for arm, each in found.arms.items():
-        lead = found.lead(each)
-        if lead is not None and each.served is not None and arm in found.prices:
-            usd, score = 1000.0 * found.prices[arm], found.points(each.served)
-            ends = (min(100.0, max(0.0, score - end)) for end in lead)
-            value, high, low = ends
-            rows.append((arm, usd, value, low, high))
+    for arm in found.arms:
+        rating = found.rating(arm)
+        if rating is not None and arm in found.prices:
+            rows.append((arm, 1000.0 * found.prices[arm], *rating))
     if len(rows) < 2:
         return None
     x_ticks = _ticks(0.0, max(row[1] for row in rows))

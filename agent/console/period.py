@@ -56,7 +56,7 @@ from armwise.feedback.arrays import Flags, Floats, Integers
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.drift import newest_alarms
-from armwise.feedback.events import FOREIGN, LABELS, UNRECOVERED
+from armwise.feedback.events import FOREIGN, LABELS, NOT_SERVED, UNRECOVERED
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Draws, Interval
@@ -65,7 +65,7 @@ from armwise.feedback.ope.intervals import Further, forecast_more
 from armwise.feedback.registry import arm_sets, evaluations, promotions, runs, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, any_elsewhere, read_decisions
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log.draws import NewestDraw, newest_draws
 
 NEWEST = 200
 """Newest promotions, alarms and runs that are searched for those of the period."""
@@ -142,7 +142,7 @@ class Kinds:
     positions: Mapping[str, Integers]
 
     @classmethod
-    def from_draws(cls, draws: Sequence[rollups.NewestDraw]) -> "Kinds":
+    def from_draws(cls, draws: Sequence[NewestDraw]) -> "Kinds":
         """Return the kinds of some explored decisions."""
         feature, rows = rows_by_kind([draw.features for draw in draws])
         _, shares = shares_by_kind([(draw.arm, draw.features) for draw in draws])
@@ -335,7 +335,7 @@ def read_period(
     names = tuple(turns.names) if not live else tuple(sorted(live[-1].arms & set(turns.names)))
     floor = least_floor(store, config)
     upto = listing.positions_at(store, [until])[0]
-    draws = rollups.newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
+    draws = newest_draws(store, KINDS_OF, listing.DecisionFilter(since=since, until=until), upto)
     changes = list_changes(
         arm_sets.history(store)[1:],
         promotions.newest(store, NEWEST),
@@ -365,7 +365,7 @@ def _read_decisions(
     elsewhere: bool = False,
 ) -> Decisions | None:
     """Return the decisions of a time, those of other systems if asked for; None: there are none."""
-    without = (LABELS,) if elsewhere else rollups.NOT_SERVED
+    without = (LABELS,) if elsewhere else NOT_SERVED
     parts = read_decisions(store, config.reward, since, until, without=without, on_progress=on_progress)
     decisions = [part for part in parts if len(part)]
     return concatenate(decisions) if decisions else None
@@ -566,11 +566,11 @@ def read_file_period(path: Path, since: float, until: float, on_progress: Progre
     """
     rule = next(iter(read_headers(path))).reward
     parts = list[Decisions]()
-    draws: deque[rollups.NewestDraw] = deque(maxlen=KINDS_OF)
+    draws: deque[NewestDraw] = deque(maxlen=KINDS_OF)
     for part in _read_rows(path, rule, since, until):
         for row in np.flatnonzero(part.explored).tolist():
             drawn = part.draw.values[part.draw.codes[row]].drawn
-            draws.append(rollups.NewestDraw(int(part.seq[row]), drawn, part.context[row].features))
+            draws.append(NewestDraw(int(part.seq[row]), drawn, part.context[row].features))
         if parts:
             on_progress("decisions", sum(map(len, parts)), None)
         parts.append(replace(part, context=()))

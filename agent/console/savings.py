@@ -4,7 +4,7 @@
 
 The figures are those of `armwise prove`: confidence sequences that hold for every arm and at every look. You
 may choose the baseline afterwards, draw all arms into one picture, and look at the page as often as you like.
-A long log is compared from a recent decision on: the newest 100,000 to 200,000 decisions count.
+A long log is compared from a recent decision on: the newest 50,000 to 100,000 decisions count.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from armwise.feedback.ope.noninferiority import (
     Unsaid,
 )
 
-WINDOW = 300_000
+WINDOW = 150_000
 """Positions of the log after which the comparison begins anew; it covers one to two times as many."""
 
 MARGIN = 0.02
@@ -82,6 +82,15 @@ class BaselineComparison:
         value, low, high = (POINTS * end / (self.span[1] - self.span[0]) for end in one.quality)
         return value, low, high
 
+    def rating(self, arm: str) -> Ends | None:
+        """Return the rating if an arm always answered, in points of 100; None: it is not known."""
+        one = self.arms.get(arm)
+        lead = None if one is None else self.lead(one)
+        if one is None or lead is None or one.served is None:
+            return None
+        value, high, low = (min(POINTS, max(0.0, self.points(one.served) - end)) for end in lead)
+        return value, low, high
+
 
 UNSAID = {
     Unsaid.FEW_DECIDE: "A few very expensive answers are most of the difference.",
@@ -123,6 +132,7 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
     sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
     baseline = config.baseline or _choose(sessions, config)
+    former = [arm for arm in sessions.names if arm not in config.actions]
     arms = {}
     for arm in sessions.names:
         if drawn[arm] >= noninferiority.ENOUGH or arm == baseline:
@@ -130,6 +140,9 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
                 arms[arm] = noninferiority.compare(sessions, arm, span)
             except NothingComparableError:
                 continue
+    if baseline not in arms:  # it is new: the savings of the time before are compared with what is gone
+        known = [arm for arm in former if arm in arms]
+        baseline = max(known, key=lambda arm: sessions.costs().get(arm, 0.0), default=baseline)
     course = []
     if baseline in arms:
         found = noninferiority.trace_quality(sessions, baseline, span)

@@ -20,7 +20,8 @@ from armwise.agent.api.schemas import DecisionQuery
 from armwise.agent.policies import FORM, select_kinds
 from armwise.agent.serving import Replica
 from armwise.agent.topics import find_topics, list_words
-from armwise.feedback.training_log import read_ratings, rollups
+from armwise.feedback.training_log import read_ratings
+from armwise.feedback.training_log.draws import NewestDraw, newest_draws
 
 NEWEST = 2000
 """Newest explored decisions that are grouped."""
@@ -74,8 +75,8 @@ class VisibleDraws:
         ratings: Rating of decisions by position.
     """
 
-    newest: Sequence[rollups.NewestDraw]
-    oldest: Sequence[rollups.NewestDraw]
+    newest: Sequence[NewestDraw]
+    oldest: Sequence[NewestDraw]
     ratings: Mapping[int, float]
 
     @cached_property
@@ -107,8 +108,8 @@ def read_draws(replica: Replica, caller: Caller) -> VisibleDraws:
     """Return the newest and the oldest decisions that a caller may see."""
     criteria = decisions.build_filter(caller, DecisionQuery())
     store, rule = replica.store, replica.config.reward
-    newest = rollups.newest_draws(store, NEWEST, criteria)
-    oldest = rollups.newest_draws(store, OLDEST, criteria, oldest=True)
+    newest = newest_draws(store, NEWEST, criteria)
+    oldest = newest_draws(store, OLDEST, criteria, oldest=True)
     seq_by_id = {draw.id: draw.seq for draw in (*newest, *oldest)}
     ratings = read_ratings(store, rule, [*seq_by_id])
     return VisibleDraws(newest, oldest, {seq_by_id[name]: rating for name, rating in ratings.items()})
@@ -133,7 +134,7 @@ def group(draws: VisibleDraws, by: str | None) -> Routing:
     else:
         found = find_topics([draw.question for draw in every], [draw.embedding for draw in every])
         names = {draw.seq: name for draw, name in zip(every, found, strict=True) if name is not None}
-    rows = defaultdict[str, list[rollups.NewestDraw]](list)
+    rows = defaultdict[str, list[NewestDraw]](list)
     for draw in every:
         if draw.seq in names:
             rows[names[draw.seq]].append(draw)
@@ -146,13 +147,13 @@ def group(draws: VisibleDraws, by: str | None) -> Routing:
     return Routing(by, fields, tuple(groups), len(recent), _differ(groups))
 
 
-def _last_quarter(draws: Sequence[rollups.NewestDraw]) -> Sequence[rollups.NewestDraw]:
+def _last_quarter(draws: Sequence[NewestDraw]) -> Sequence[NewestDraw]:
     return draws[: max(100, len(draws) // 4)]
 
 
 def _group(
     name: str,
-    draws: Sequence[rollups.NewestDraw],
+    draws: Sequence[NewestDraw],
     recent: set[int],
     early: set[int],
     ratings: Mapping[int, float],
@@ -173,7 +174,7 @@ def _group(
     )
 
 
-def _shares(draws: Sequence[rollups.NewestDraw]) -> dict[str, float]:
+def _shares(draws: Sequence[NewestDraw]) -> dict[str, float]:
     counts = Counter(draw.arm for draw in draws)
     return {arm: n / len(draws) for arm, n in counts.items()}
 
@@ -192,10 +193,10 @@ def _differ(groups: Sequence[Group]) -> bool:
     )
 
 
-def find_fields(draws: Sequence[rollups.NewestDraw]) -> tuple[str, ...]:
+def find_fields(draws: Sequence[NewestDraw]) -> tuple[str, ...]:
     """Return the fields that callers send with several values, the most frequent first.
 
-    >>> find_fields([rollups.NewestDraw(i, "a", {f"tier={i}": 1.0, "ask=who": 1.0}) for i in range(2)])
+    >>> find_fields([NewestDraw(i, "a", {f"tier={i}": 1.0, "ask=who": 1.0}) for i in range(2)])
     ('tier',)
     """
     kinds = [kind for draw in draws for kind in select_kinds(draw.features)]
@@ -204,7 +205,7 @@ def find_fields(draws: Sequence[rollups.NewestDraw]) -> tuple[str, ...]:
     return tuple(head for head, _ in frequency.most_common() if values[head] > 1 and head not in forms)
 
 
-def _by_value(draws: Sequence[rollups.NewestDraw], field: str) -> dict[int, str]:
+def _by_value(draws: Sequence[NewestDraw], field: str) -> dict[int, str]:
     """Return the value of a field by position; rare ones are summed up."""
     values = {draw.seq: dict(select_kinds(draw.features)).get(field, OTHERS) for draw in draws}
     counts = Counter(value for value in values.values() if value != OTHERS)
@@ -212,7 +213,7 @@ def _by_value(draws: Sequence[rollups.NewestDraw], field: str) -> dict[int, str]
     return {seq: value if value in frequent else OTHERS for seq, value in values.items()}
 
 
-def _examples(draws: Sequence[rollups.NewestDraw], names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
+def _examples(draws: Sequence[NewestDraw], names: Mapping[int, str]) -> dict[str, tuple[str, ...]]:
     """Return two questions of each group: a usual one, and one of the usual ones that is least like it."""
     texts = defaultdict[str, dict[str, frozenset[str]]](dict)
     for draw in draws:

@@ -4,7 +4,9 @@ import gc
 import logging
 import time
 from functools import cached_property
+from typing import Any
 
+from armwise.agent import wings
 from armwise.agent.background import Work, WorkFailure, clear, read_failures, record
 from armwise.agent.config import AppConfig
 from armwise.agent.jobs import this_process
@@ -44,7 +46,7 @@ class LearnerHost:
         self._on_record = False  # whether a failure of this process is in the log
         self._cleared = False  # whether the failure of an earlier process was removed
         self._promoted = "", 0  # the recipe of the promotion, and the arms that it was checked for
-        self._thread = LearnerThread(self._learner, interval_s, lambda: self._changes.is_due())
+        self._thread = LearnerThread(self._learner, interval_s, self._is_due, lambda: self._summarizer.step())
 
     @cached_property
     def _store(self) -> Store:
@@ -53,6 +55,13 @@ class LearnerHost:
     @cached_property
     def _changes(self) -> ChangeWatch:
         return ChangeWatch(self._store)
+
+    @cached_property
+    def _summarizer(self) -> Any:
+        return wings.load(wings.SUMMARIZER)(self._store, self._config, self._clock)
+
+    def _is_due(self) -> bool:
+        return self._changes.is_due() or self._summarizer.is_due()
 
     @cached_property
     def _epoch(self) -> int:

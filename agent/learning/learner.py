@@ -38,7 +38,6 @@ from armwise.feedback.training_log import (
     lag,
     newest_epoch,
     read_position,
-    rollups,
     router_contexts,
 )
 
@@ -78,7 +77,7 @@ class Learner:
 
     Attributes:
         recipe: The recipe that it learns.
-        behind: Whether the last step left examples to learn, or facts to count for the console.
+        behind: Whether the last step left examples to learn.
 
     Raises:
         PolicyError: The policy cannot be built.
@@ -163,7 +162,6 @@ class Learner:
             erasures.erase_older(self._store, self._keep_texts_days, self._clock())
         erasures.forget_subjects(self._store, self._clock())
         position = self._joiner.advance(self._clock())
-        uncounted = rollups.advance(self._store, self._rule).left
         n_learned = max(self.learned, self._loadable_upto)
         if n_learned > position.examples_seq and not self._joiner.left:
             raise LogGapError(
@@ -179,7 +177,7 @@ class Learner:
         if self._watch:
             self._watch.report()
         learning = self._joiner.left > 0 or upto < position.examples_seq
-        self.behind = learning or uncounted > 0
+        self.behind = learning
         if learning:
             if self._timer() < self._reported_at + PUBLISH_S:
                 return None
@@ -244,6 +242,7 @@ class LearnerThread:
         interval_s: Pause between two steps when all examples are learned; it grows while the log is
             unavailable.
         is_due: Whether the log is worth a step after such a pause.
+        after_step: Called after each step.
 
     Attributes:
         superseded: Whether it has ended because another learner took the epoch.
@@ -254,8 +253,9 @@ class LearnerThread:
         make: Callable[[Learner | None], Learner],
         interval_s: float,
         is_due: Callable[[], bool] = lambda: True,
+        after_step: Callable[[], None] = lambda: None,
     ) -> None:
-        self._make, self._is_due = make, is_due
+        self._make, self._is_due, self._after_step = make, is_due, after_step
         self._interval_s = interval_s
         self._stop = threading.Event()
         self._failure: Exception | None = None
@@ -282,6 +282,7 @@ class LearnerThread:
             try:
                 learner = self._make(learner)
                 learner.step()
+                self._after_step()
                 pause_s = 0.0 if learner.behind else self._interval_s
             except (LogUnavailableError, BehindError) as error:
                 pause_s = min(max(self._interval_s, 2 * pause_s), MAX_PAUSE_S)

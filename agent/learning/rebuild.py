@@ -29,7 +29,7 @@ from armwise.feedback.training_log import (
     find_difference,
     read_position,
     require_gapless,
-    rollups,
+    summary,
     take_epoch,
 )
 
@@ -129,9 +129,7 @@ def rebuild(
         on_progress(position.log_seq, position.log_seq + joiner.left)
         if not joiner.left:
             break
-    rollups.clear(store)
-    while rollups.advance(store, rule).left:
-        pass
+    summary.clear(store)
     newest = versions.latest(store, recipe.digest)
     if newest is None:
         return None

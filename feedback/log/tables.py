@@ -17,8 +17,8 @@ log          one row: number of the tables, last position and latest time of the
 Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
              those that were left out before it, since their share was used up
-progress     how far each reader has read: joins, by their digest, and the sums, by the digest of their rule
-rollups      sums by time or position, and arm, for the console
+progress     how far each join has read, by its digest
+summary      one row: what the pages of the console show
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
              promotions, prices, alarms, erasures, which learner may write, and more
@@ -279,7 +279,6 @@ progress = Table(
     Column("examples_seq", _SEQ, nullable=False),
     Column("left_out", JSON(none_as_null=True)),
     Column("settled_seq", _SEQ),
-    Column("rewarded_seq", _SEQ),
 )
 
 versions = Table(
@@ -406,21 +405,9 @@ usage = Table(
     Column("usd", Double, nullable=False),
 )
 
-ROLLUP_COUNTS = (
-    *("decisions", "finished", "fell_back", "failed", "cancelled", "answers"),
-    *("steps", "tokens", "rewarded", "explored"),
-)
-"""Columns of whole numbers of `rollups`."""
-
-ROLLUP_SUMS = ("retrieval_s", "llm_s", "usd", "reward", "reward2")
-"""Columns of sums of `rollups`; `2` is a square."""
-
-rollups = Table(
-    "rollups",
+summary = Table(
+    "summary",
     metadata,
-    Column("width", Integer, primary_key=True, autoincrement=False),
-    Column("start", BigInteger, primary_key=True, autoincrement=False),
-    Column("arm", String(128), primary_key=True),
-    *(Column(name, BigInteger, nullable=False) for name in ROLLUP_COUNTS),
-    *(Column(name, Double, nullable=False) for name in ROLLUP_SUMS),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("document", JSON, nullable=False),
 )

@@ -2,6 +2,7 @@
 
 from . import (
     delays,
+    draws,
     examples,
     label_turns,
     lag,
@@ -9,9 +10,9 @@ from . import (
     observed,
     rated,
     raters,
-    rollups,
     router_contexts,
     settled,
+    summary,
     traffic,
 )
 from .examples import StartingPoint, read_learned_examples
@@ -41,6 +42,7 @@ __all__ = [
     "confirm_epoch",
     "delays",
     "delete_training_log",
+    "draws",
     "examples",
     "find_deadline",
     "find_difference",
@@ -57,9 +59,9 @@ __all__ = [
     "read_position",
     "read_ratings",
     "require_gapless",
-    "rollups",
     "router_contexts",
     "settled",
+    "summary",
     "take_epoch",
     "traffic",
     "waiting",

@@ -161,7 +161,7 @@ _OLDEST = (
 _READ = sa.select(
     sa.func.coalesce(sa.func.sum(t.progress.c.log_seq), 0),
     sa.func.coalesce(sa.func.max(t.progress.c.log_seq), 0),
-).where(t.progress.c.rewarded_seq.is_(None))
+)
 
 _UNDECIDED = sa.select(sa.func.count()).where(
     sa.text(

@@ -8,11 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from orjson import loads
 
-from armwise.feedback.events import Mode
+from armwise.feedback.events import NOT_SERVED, Mode
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log.rollups import NOT_SERVED
 
 GROUP = 50
 """Most answers of the first and of the newest ones."""

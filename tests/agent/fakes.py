@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from armwise.agent.api import choose_code, create_app
 from armwise.agent.background import Work
 from armwise.agent.config import parse
+from armwise.agent.console.summary import write_summary
 from armwise.agent.evaluation import Evaluations, verdict
 from armwise.agent.evaluation.job import evaluate_here
 from armwise.agent.jobs import Jobs
@@ -32,7 +33,7 @@ from armwise.feedback.events import Context, Decision, Execution
 from armwise.feedback.log import Receipt, Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import ActivePolicy
-from armwise.feedback.training_log import read_position, rollups, take_epoch
+from armwise.feedback.training_log import read_position, take_epoch
 
 DIM = 16
 """Of every fake backbone."""
@@ -362,8 +363,11 @@ class Service:
         """Learn what is new, and let the wait time of all decisions pass."""
         await self.learn()
         await asyncio.to_thread(self.settled)
-        while rollups.advance(self.replica.store, self.config.reward).left:
-            pass
+        await asyncio.to_thread(self.summarise)
+
+    def summarise(self) -> None:
+        """Write the summary that the console shows, as the learner does by itself."""
+        write_summary(self.replica.store, self.config, self.clock())
 
     def settled(self) -> None:
         """Read the log as if the wait time had passed, until the next step: time itself cannot be moved."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.console import details
+from armwise.agent.console import savings
 from armwise.agent.evaluation.evaluate import evaluate_log
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.lab.offline.evaluate import evaluate_scores
@@ -34,7 +34,7 @@ from armwise.feedback.ope import ESTIMATORS, Interval, prediction_powered
 from armwise.feedback.ope.evaluation import INTERVALS
 from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import observed, rollups
+from armwise.feedback.training_log import observed
 from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.lab.offline.test_evaluate_router import table
@@ -97,15 +97,12 @@ class Logged:
 
 
 def of_the_console(log: Logged) -> Iterator[Figure]:
-    """The details of a window."""
-    rule = log.config.reward
-    while rollups.advance(log.store, rule).left:
-        pass
-    rows = rollups.read(log.store, 0, 3600, 60)
-    served = details.figures(rows, rule)["reward_mean"]
-    yield Figure("reward of what was served", *served, RANGE)
-    for arm, figures in details.by_arm(rows, rule).items():
-        yield Figure(f"mean reward of {arm}", *figures["reward_mean"], RANGE)
+    """The ratings of the arms."""
+    found = savings.read_comparison(log.store, log.config)
+    for arm in found.arms:
+        if (rating := found.rating(arm)) is not None:
+            value, low, high = rating
+            yield Figure(f"rating of {arm}", value, (low, high), (0.0, 100.0))
 
 
 def of_reports(log: Logged) -> Iterator[Figure]:

@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.training_log import rollups
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG, Service
 
@@ -181,9 +180,8 @@ def week(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         async with service.running():
             happened = await live(service, clock, traffic, DAYS, seed=7)
             await service.learn()
-            while rollups.advance(service.replica.store, service.config.reward).left:
-                pass
-            page = await service.client.get("/console", params={"window": "30d"})
+            await asyncio.to_thread(service.summarise)
+            page = await service.client.get("/console")
         return happened, page.text
 
     happened, console = asyncio.run(lived())

@@ -145,7 +145,7 @@ COLUMNS: Mapping[str, Place] = {
     "examples.turns": _NUMBERS,
     **dict.fromkeys(("examples.rater", "examples.left_out", "progress.left_out"), _RATER),
     "progress.reader": _DIGEST,
-    "rollups.arm": _ARM,
+    "summary.document": Place("names of arms, with sums and estimates", Fate.NONE),
     "log.secret": Place("random bits", Fate.NONE),
     "log.chain": Place("a hash of the facts, without their texts", Fate.NONE),
     "versions.chain": Place("a copy of `log.chain`", Fate.NONE),

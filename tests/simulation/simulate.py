@@ -402,7 +402,7 @@ class Simulation:
 
     def _all_is_read(self) -> bool:
         """Whether the learners have read all facts, and all costs since the first price."""
-        read = "SELECT log_seq FROM progress WHERE rewarded_seq IS NULL"
+        read = "SELECT log_seq FROM progress"
         facts = f"SELECT (SELECT seq FROM log) = coalesce(({read}), 0)"
         costs = (
             "SELECT count(*) = 0 OR (SELECT max(seq) FROM executions) <= max(document ->> 'log_seq') "

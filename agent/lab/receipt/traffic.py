@@ -22,7 +22,7 @@ from armwise.arms.base import Progress
 from armwise.arms.own_processes import THIS_MACHINE
 from armwise.arms.upstream import UNCOMPRESSED, limit_size
 from armwise.feedback.decisions import Decisions, concatenate, tabulate
-from armwise.feedback.events import LABELS, Mode, Status
+from armwise.feedback.events import LABELS, NOT_SERVED, Mode, Status
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.log.chain import LogHead, read_head
@@ -30,7 +30,7 @@ from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Sessions, Settlement
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import ExportSource, read_decisions
-from armwise.feedback.training_log import rollups, settled
+from armwise.feedback.training_log import settled
 
 if TYPE_CHECKING:
     from armwise.agent.config import AppConfig
@@ -185,7 +185,7 @@ def read_store(
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
     with store.reading() as connection:
         head = read_head(connection)
-    for without in (rollups.NOT_SERVED, (LABELS,)):
+    for without in (NOT_SERVED, (LABELS,)):
         read = read_decisions(
             store, rule, since, without=without, distributions=True, on_progress=on_progress
         )

@@ -23,7 +23,6 @@ from armwise.agent.policies import Exploration, PolicySpec
 from armwise.arms.llm import base
 from armwise.feedback.log import Store, tables
 from armwise.feedback.registry import arm_sets
-from armwise.feedback.training_log import rollups
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.console.test_overview import play, two_models
 from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
@@ -84,8 +83,7 @@ def priced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, 
             connection.execute(sa.update(tables.executions).values(spent))
         service.learner.step()
         service.settled()
-        while rollups.advance(service.replica.store, service.config.reward).left:
-            pass
+        service.summarise()
         yield service, address
 
 
@@ -115,7 +113,7 @@ def paths(address: str) -> list[str]:
     decision = found.split(f"{CONSOLE}/decisions/")[1].split('"')[0]
     recipe = httpx.get(f"{address}{CONSOLE}/policies").text.split('data-value="')[1].split('"')[0]
     more = [
-        *("/nowhere", "?by=", "/details?window=all", "/arms"),
+        *("/nowhere", "?by=", "/arms"),
         *(f"/policies?recipe={recipe}", "/policies/act?action=rollback&version=1"),
         *("/policies/act?action=judge&version=1", "/policies/differences?one=1&other=2"),
         f"/decisions/{decision}?open=features,record",
@@ -201,17 +199,16 @@ def test_a_decision_is_verified_and_labelled(served: tuple[Service, str], chrome
     page.wait_for_selector(".outcome .note")
 
 
-def test_the_details_follow_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
+def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
     service, address = served
     service.learner.step()
     page = chrome(1280, "light")
     page.clock.install()
-    page.goto(f"{address}{CONSOLE}/details?window=1h")
-    before = page.inner_text("dd >> nth=2")
-    traffic(address, ["one more question"], seed=9)
-    service.learner.step()
+    page.goto(f"{address}{CONSOLE}")
+    arm_sets.switch(service.replica.store, "none", False, time.time())
+    arm_sets.switch(service.replica.store, "none", True, time.time())
     page.clock.run_for(6000)
-    page.get_by_text(f"{int(before) + 1}", exact=True).first.wait_for()
+    page.get_by_text("Switch: none can").first.wait_for()
     page.clock.run_for(100)
     page.locator("canvas").first.wait_for()
 

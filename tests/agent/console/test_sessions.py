@@ -41,7 +41,7 @@ async def sign_in(service: Service, scope: str, **fields: str) -> httpx.Response
 @pytest.mark.slow
 async def test_an_open_service_shows_every_page_without_a_key(on_each: Service) -> None:
     service = on_each
-    for path in (*SEEN, "?window=all", "/decisions?text=a&metric=thumb&least=0&since=2026-01-01"):
+    for path in (*SEEN, "/decisions?text=a&metric=thumb&least=0&since=2026-01-01"):
         answer = await service.client.get(CONSOLE + path)
         assert answer.status_code == 200, path
         assert answer.headers["content-type"].startswith("text/html")
@@ -191,7 +191,6 @@ async def test_below_a_prefix_every_address_of_a_page_begins_with_it(service: Se
 async def test_pages_that_do_not_exist_or_are_asked_for_wrongly_say_so(service: Service) -> None:
     for path, status, said in (
         ("/nowhere", 404, "there is no page"),
-        ("/details?window=<b>year</b>", 400, "window &#39;&lt;b&gt;year&lt;/b&gt;&#39;"),
         ("?by=<b>tier</b>", 400, "no question has a field &#39;&lt;b&gt;tier"),
         ("/static/../page.py", 404, ""),
         ("/static/none.js", 404, "there is no file"),

@@ -8,11 +8,21 @@ import numpy as np
 import yaml
 
 from armwise.feedback.decisions import Decisions, concatenate
-from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Mode, Status, Tick
+from armwise.feedback.events import (
+    NOT_SERVED,
+    Context,
+    Cost,
+    Decision,
+    Execution,
+    Feedback,
+    Mode,
+    Status,
+    Tick,
+)
 from armwise.feedback.log import Store
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.sources import read_decisions
-from armwise.feedback.training_log import Joiner, rollups, take_epoch
+from armwise.feedback.training_log import Joiner, take_epoch
 from armwise.feedback.training_log.settled import TOGETHER
 from tests.agent.fakes import CONFIG
 
@@ -123,17 +133,15 @@ def fill(
 
 
 def add_up(store: Store, rule: RewardRule = RULE) -> None:
-    """Do what a learner does for a log beside learning: join it, and add up its sums."""
+    """Do what a learner does for a log beside learning: join it."""
     joiner = Joiner(store, rule, take_epoch(store, "test", 0.0))
     while joiner.advance(BEGIN) and joiner.left:
-        pass
-    while rollups.advance(store, rule).left:
         pass
 
 
 def read_served(store: Store, rule: RewardRule, since: float, until: float) -> Decisions:
     """Return the decisions of a period, of this service alone."""
-    return concatenate([*read_decisions(store, rule, since, until, without=rollups.NOT_SERVED)])
+    return concatenate([*read_decisions(store, rule, since, until, without=NOT_SERVED)])
 
 
 def expected(decisions: Sequence[Decision], of: Mapping[str, float]) -> float:

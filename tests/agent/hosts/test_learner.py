@@ -22,8 +22,14 @@ class Idle:
     superseded = False
     failed = False
 
-    def __init__(self, make: Callable[[], Learner], interval_s: float, is_due: Callable[[], bool]) -> None:
-        self.make, self.interval_s, self.is_due = make, interval_s, is_due
+    def __init__(
+        self,
+        make: Callable[[], Learner],
+        interval_s: float,
+        is_due: Callable[[], bool],
+        after_step: Callable[[], None],
+    ) -> None:
+        self.make, self.interval_s, self.is_due, self.after_step = make, interval_s, is_due, after_step
 
     def check(self) -> None:
         if self.failed:
@@ -78,10 +84,8 @@ def test_a_learner_that_failed_is_reported(tmp_path: Path, monkeypatch: pytest.M
     started = list[Any]()
 
     class Started(Idle):
-        def __init__(
-            self, make: Callable[[], Learner], interval_s: float, is_due: Callable[[], bool]
-        ) -> None:
-            super().__init__(make, interval_s, is_due)
+        def __init__(self, *what: Any) -> None:
+            super().__init__(*what)
             started.append(self)
 
     monkeypatch.setattr("armwise.agent.hosts.learner.LearnerThread", Started)

@@ -13,7 +13,7 @@ from armwise.feedback.log.listing import DecisionFilter, ListedDecision, Page
 from armwise.feedback.reward import Prices
 from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution, value
-from tests.feedback.training_log.test_rollups import RULE, filled, turns
+from tests.feedback.training_log.test_summary import RULE, filled, turns
 from tests.steps import change
 
 __all__ = ["filled"]  # a fixture

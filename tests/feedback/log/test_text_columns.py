@@ -34,7 +34,7 @@ def test_every_column_of_texts_documents_or_bytes_has_a_row() -> None:
         for column in table.c
         if isinstance(column.type, sa.String | sa.JSON | sa.LargeBinary)
     }
-    assert {"texts.document", "keys.name", "rollups.arm", "versions.state"} <= found
+    assert {"texts.document", "keys.name", "summary.document", "versions.state"} <= found
     assert found - COLUMNS.keys() == set(), "say in `COLUMNS` what an erasure makes of a new column"
     assert COLUMNS.keys() - found == set(), "there is no such column"
 

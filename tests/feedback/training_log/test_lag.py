@@ -9,7 +9,6 @@ from armwise.feedback.events import Observation, ObservationSource, Tick
 from armwise.feedback.log import Store
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
-from armwise.feedback.training_log import rollups
 from armwise.feedback.training_log.joiner import Joiner, take_epoch
 from armwise.feedback.training_log.lag import (
     SuccessorCheck,
@@ -186,17 +185,6 @@ def test_a_successor_that_is_behind_or_reads_by_another_rule_is_there(store: Sto
     succession.check()
     now += ABANDONED_S + 1.0
     with pytest.raises(SupersededError, match="of a third"):
-        succession.check()
-
-
-def test_sums_that_have_read_the_log_are_no_successor(store: Store) -> None:
-    now = 0.0
-    succession = SuccessorCheck(store, lambda: now)
-    store.append([Tick(100.0)])
-    rollups.advance(store, RULE)
-    succession.check()
-    now = ABANDONED_S + 1.0
-    with pytest.raises(SupersededError, match="1 facts are waiting"):
         succession.check()
 
 

@@ -9,13 +9,14 @@ import pytest
 from armwise.feedback.budget import Budget
 from armwise.feedback.decisions import Selection, concatenate
 from armwise.feedback.drift import Monitor
-from armwise.feedback.events import INCUMBENT, OBSERVED, Decision, Example, Tick
+from armwise.feedback.events import INCUMBENT, NOT_SERVED, OBSERVED, Decision, Example, Tick
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log.facts import Fact
 from armwise.feedback.registry import prices
 from armwise.feedback.reward import Metric, RewardRule
 from armwise.feedback.sources import read_decisions, read_log
-from armwise.feedback.training_log import Joiner, read_examples, rollups, settled, take_epoch
+from armwise.feedback.training_log import Joiner, read_examples, settled, summary, take_epoch
+from armwise.feedback.training_log.draws import newest_draws
 from tests.feedback.conftest import decision, execution, value
 from tests.steps import change
 
@@ -66,17 +67,12 @@ def test_each_is_an_example_and_one_without_a_propensity_is_not_evaluated(filled
 def test_what_was_served_is_without_them(filled: Store) -> None:
     filled.append([Tick(2500.0)])
     Joiner(filled, RULE, take_epoch(filled, "test", 0.0)).advance(2500.0)
-    while rollups.advance(filled, RULE, 4).left:
-        pass
-    total = rollups.read(filled, 0, 200, 60).total()
-    assert (total["decisions"], total["rewarded"], total["finished"]) == (2, 2, 2)
-    assert rollups.count_decided_elsewhere(filled, 0.0) == 4
-    assert rollups.count_decided_elsewhere(filled, 1e12) == 0
-    everything = listing.DecisionFilter()
-    assert len(rollups.newest_rewards(filled, RULE, 100, everything)) == 2
-    assert len(rollups.newest_draws(filled, 100, everything)) == 2
-    assert len(rollups.newest_seconds(filled, 100)["arm"]) == 2
-    served = concatenate([*read_decisions(filled, RULE, 0.0, 200.0, without=rollups.NOT_SERVED)])
+    sums = summary.add_up(filled, summary.LogSums())
+    total = summary.total(sums.arms.values())
+    assert (total["decisions"], total["finished"], sums.elsewhere) == (2, 2, 4)
+    assert len(newest_draws(filled, 100, listing.DecisionFilter())) == 2
+    assert summary.total(summary.read_newest(filled, 100).arms.values())["finished"] == 2
+    served = concatenate([*read_decisions(filled, RULE, 0.0, 200.0, without=NOT_SERVED)])
     assert served.seq.tolist() == [1, 16]
     spent = prices.read_spending(filled, Budget(steps_per_request=2.0), 0, 100)
     assert [seq for seq, _, _ in spent] == [2, 17]
