@@ -23,6 +23,7 @@ from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
 from armwise.feedback.log import erasures
+from armwise.feedback.registry import runs
 
 router = pages()
 
@@ -97,6 +98,7 @@ def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
         write_duration(config.reward.wait_s),
         any_rating=found.any_rating,
     )
+    last = runs.newest(store, replica.versions.configured.digest)
     return {
         "summarised_at": found.at,
         "asked": bool(total["decisions"]) or (known is None and store.log_seq() > 0),
@@ -117,6 +119,7 @@ def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
         "charts": draw_course(found.sums, comparison, marks, colours),
         "marks": marks,
         "colours": colours,
+        "too_little": None if last is None else last.too_little,
     }
 
 

@@ -170,7 +170,10 @@ def warm_start(
         except RunFailedError as error:
             errors.print(str(error), style="red", soft_wrap=True)
             raise typer.Exit(1) from None
-        console.print(f"run {run.seq}: {run.status.replace('_', ' ')}", highlight=False)
+        ended = run.status.replace("_", " ")
+        if run.too_little is not None:
+            ended = f"nothing to learn yet: {run.too_little}"
+        console.print(f"run {run.seq}: {ended}", highlight=False)
 
 
 @settings_options(

@@ -3,7 +3,7 @@
 from . import dataset, features, out_of_fold, saved
 from .base import Parameters, Parametrised, Router, Schema, StageParameters, State
 from .catalog import ROUTERS, RouterSpec, build_router, load_router
-from .dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, positions
+from .dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, TooLittleError, positions
 from .saved import RouterConfig, Trained, read_trained
 from .utility import PRIOR_MEASURE, Utility
 
@@ -23,6 +23,7 @@ __all__ = [
     "Stage",
     "StageParameters",
     "State",
+    "TooLittleError",
     "Trained",
     "Utility",
     "build_router",

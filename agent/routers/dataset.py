@@ -25,6 +25,13 @@ class RouterError(ValueError):
     """Features or labels do not fit, or a router cannot be fitted, used or loaded; the message names it."""
 
 
+class TooLittleError(RouterError):
+    """Labels say too little to fit a router: they are few, or no arm does better than another.
+
+    A warm start ends well with this: there is nothing to learn until documents or ratings change.
+    """
+
+
 class Stage(IntEnum):
     """When features are known, in the course of a turn."""
 
@@ -229,11 +236,11 @@ class RoutingDataset:
             raise RouterError(f"labels of {len(arms)} arm ({', '.join(arms)}); a choice needs at least two")
         if n < 2:
             questions = ", ".join(map(repr, self.features.texts)) or "none"
-            raise RouterError(f"labels of too few questions ({questions}); a fit needs at least two")
+            raise TooLittleError(f"labels of too few questions ({questions}); a fit needs at least two")
         for column in np.flatnonzero(np.isnan(self.utility).all(axis=0)).tolist():
             raise RouterError(f"arm {arms[column]!r} has no label at all: leave it out")
         if self.is_choice and not self.telling.any():
-            raise RouterError(f"no question distinguishes the {len(arms)} arms: each has one utility for all")
+            raise TooLittleError(f"all {len(arms)} arms did equally well on nearly every question")
 
     @property
     def outcome(self) -> Floats:

@@ -31,7 +31,7 @@ class RunState(StrEnum):
     HELD = "held"
     """The candidate was evaluated and not promoted."""
     NOTHING_NEW = "nothing_new"
-    """An earlier run learned or evaluated the same inputs."""
+    """An earlier run learned or evaluated the same inputs, or they say too little to learn from."""
     FAILED = "failed"
     ABANDONED = "abandoned"
     """The worker died."""
@@ -61,6 +61,10 @@ ENDED = (*JUDGED, RunState.NOTHING_NEW)
 """Final states of a run that succeeded."""
 
 
+TOO_LITTLE = "too_little"
+"""What a step found if its labels say too little to learn from: the reason, by this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run(Job):
     """A warm start, from labels to a verdict.
@@ -84,6 +88,14 @@ class Run(Job):
     steps: Sequence[Mapping[str, Any]]
     candidate: int | None = None
     evaluation: int | None = None
+
+    @property
+    def too_little(self) -> str | None:
+        """Why there was nothing to learn yet; None for a run that learned, failed or had nothing new."""
+        if self.status is not RunState.NOTHING_NEW:
+            return None
+        reasons = [step.get("found", {}).get(TOO_LITTLE) for step in self.steps]
+        return next((reason for reason in reasons if reason), None)
 
     def dead(self, now: float) -> bool:
         """Return whether its row says that it is running, but its lease has expired."""

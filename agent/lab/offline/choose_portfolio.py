@@ -30,6 +30,7 @@ from armwise.agent.lab.offline.portfolio_report import (
     notes,
     tables,
 )
+from armwise.agent.routers import TooLittleError
 from armwise.arms.lab.portfolio import (
     MatrixArms,
     Portfolio,
@@ -189,7 +190,7 @@ class Pool:
         by_group = np.lexsort((rng.random(n), self.groups))
         held = np.diff(np.floor(np.arange(n + 1) * share + rng.random())) > 0.0
         if held.all() or not held.any():
-            raise ValueError(f"{n} questions cannot be split so that a part of {share:g} is held out")
+            raise TooLittleError(f"{n} questions cannot be split so that a part of {share:g} is held out")
         order = np.concatenate([by_group[~held], by_group[held]])
         self.groups = self.groups[order]
         for row in (*self.scores, *(() if self.chances is None else self.chances)):

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from armwise.agent.lab.offline.labelled_data import PLAIN, LabelledQuestions
 from armwise.agent.lab.routers import cross_validation
-from armwise.agent.routers import RouterError
+from armwise.agent.routers import RouterError, TooLittleError
 from armwise.arms.llm import prompts
 
 S = TypeVar("S", bound=BaseModel)
@@ -61,14 +61,16 @@ class FoldedData(TrainingData):
         """Return (training, held-out) indices of questions; equal texts stay together. Raises RouterError."""
         if self.folds is not None:
             if self.folds > (n := len(set(texts))):
-                raise RouterError(f"{n} questions cannot be cut into {self.folds} folds: take {n} or fewer")
+                raise TooLittleError(f"{n} questions are too few for {self.folds} folds")
             return cross_validation.folds(texts, self.folds, self.seed)
         if self.held_out == 0.0:
             return []
         held_out = cross_validation.draw_part(texts, self.held_out, self.seed)
         if held_out.all() or not held_out.any():
             n = len(set(texts))
-            raise RouterError(f"{n} questions cannot be split so that {self.held_out:g} of them is held out")
+            raise TooLittleError(
+                f"{n} questions cannot be split so that {self.held_out:g} of them is held out"
+            )
         return [(np.flatnonzero(~held_out), np.flatnonzero(held_out))]
 
 

@@ -9,7 +9,14 @@ from pydantic import Field
 from armwise.agent.lab.routers.cross_validation import FOLDS, choose_best, folds, kinds, out_of_fold_scores
 from armwise.agent.routers.base import Parameters, Parametrised, Schema, State
 from armwise.agent.routers.catalog import build_router
-from armwise.agent.routers.dataset import Features, Floats, RouterError, RoutingDataset, positions
+from armwise.agent.routers.dataset import (
+    Features,
+    Floats,
+    RouterError,
+    RoutingDataset,
+    TooLittleError,
+    positions,
+)
 from armwise.agent.spec import Spec
 
 
@@ -75,6 +82,8 @@ class Calibrated(Parametrised[CalibratedParameters]):
         parts = parts or folds(labels.features.texts)
         try:
             return out_of_fold_scores(lambda: build_router(self.chosen.router), labels, parts)
+        except TooLittleError:
+            raise
         except RouterError as error:
             raise RouterError(
                 f"calibrated: {len(labels)} questions are too few for {FOLDS} folds: {error}"

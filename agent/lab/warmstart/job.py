@@ -22,13 +22,13 @@ import orjson
 
 from armwise.agent.cli.console import RAY_LOG, native_messages_in, progress
 from armwise.agent.config import AppConfig, parse
-from armwise.agent.jobs import RunFailedError, environment_of_a_child, next_run, this_process
+from armwise.agent.jobs import Planned, RunFailedError, environment_of_a_child, next_run, this_process
 from armwise.agent.lab.warmstart.journal import HEARTBEAT_S
 from armwise.agent.lab.warmstart.run import carry_out, is_first
 from armwise.agent.learning import Recipe
 from armwise.agent.low_priority import command_of_a_child, lower_priority, lower_priority_of_a_builder
 from armwise.agent.reporting import Terminal, log_plainly
-from armwise.agent.run_folder import Building
+from armwise.agent.run_folder import COLD, Building
 from armwise.feedback.drift import read_alarms
 from armwise.feedback.errors import LogUnavailableError, SupersededError, UnderWayError
 from armwise.feedback.log import Store
@@ -71,6 +71,8 @@ class WarmStarts:
         self._store, self._config, self._spec, self._since = store, config, config.warm_start, since
         self._begin, self._clock, self._changed = begin or begin_child, clock, changed
         self._configured, self._join = Recipe.from_config(config).digest, config.reward.join
+        last = runs.newest(store, self._configured)
+        self._again = last is not None and last.too_little is not None  # documents may have changed
         self._next_read = 0.0
         self._trigger = runs.Trigger.SCHEDULE
 
@@ -82,9 +84,11 @@ class WarmStarts:
         active = active_policy(self._store, self._configured)
         alarms = read_alarms(self._store, self._join, active)
         planned = next_run(self._store, self._spec, self._configured, self._join, alarms, self._since)
+        if self._again and self._spec.first == "promote" and COLD not in os.environ:
+            planned = Planned(now, runs.Trigger.FIRST)
         if planned is None or planned.at > now:
             return False
-        self._trigger = planned.trigger
+        self._trigger, self._again = planned.trigger, False
         return True
 
     def run(self, stop: threading.Event) -> None:
@@ -108,7 +112,9 @@ class WarmStarts:
                 ended = f"its process ended with status {child.returncode}: see its output"
                 runs.finish(self._store, mine, runs.RunState.FAILED, self._clock(), ended)
         except SupersededError as error:
-            logger.warning("%s", error)
+            there = runs.find(self._store, mine.seq)
+            if there is None or there.status not in runs.ENDED:  # else its child has just ended it
+                logger.warning("%s", error)
         finally:
             _end(child)
 

@@ -148,6 +148,11 @@ class Journal:
         promotions.record(self._store, configured, promotion, after=after, finished=finished)
         self.promoted = True
 
+    @property
+    def found_too_little(self) -> bool:
+        """Whether a step found too little to learn from."""
+        return any(runs.TOO_LITTLE in step.found for step in self._steps)
+
     def _describe(self) -> dict[str, Any]:
         return {
             "inputs": self.inputs,

@@ -35,6 +35,7 @@ from armwise.agent.lab.offline import (
     score_arms,
 )
 from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.agent.routers import TooLittleError
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
 from armwise.arms.lab.portfolio import read_matrix, write_matrix
@@ -327,10 +328,10 @@ class LabelSources:
         matrix = read_matrix(scores)
         rows = on_par(matrix, 0) if source.balanced else np.arange(len(matrix.questions))
         kept = [matrix.questions[row] for row in rows.tolist()]
-        if len(kept) < min(FEWEST, len(matrix.questions)):
-            raise WarmStartError(
-                f"source {lot.source!r}: {len(kept)} of {len(matrix.questions)} made questions are left, and "
-                f"{FEWEST} are needed: make more, or set `balanced: false`"
+        if len(kept) < (needed := min(FEWEST, len(matrix.questions))):
+            raise TooLittleError(
+                f"keyword and vector search find equally much on {len(kept)} of {len(matrix.questions)} "
+                f"questions made from the documents; {needed} are needed. To use all, set `balanced: false`"
             )
         chances = None if matrix.chances is None else matrix.chances[:, rows].T
         write_matrix(

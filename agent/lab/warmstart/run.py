@@ -19,8 +19,8 @@ traffic:
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,8 +49,10 @@ from armwise.agent.learning import (
     publish_candidate,
     score_by_searching,
 )
+from armwise.agent.routers import TooLittleError
 from armwise.arms.base import Progress
 from armwise.arms.lab.jobs import digest_of_document
+from armwise.arms.lab.synthesis import NoQuestionsError
 from armwise.arms.suggestions import select_names
 from armwise.feedback.drift import Alarm, read_alarms
 from armwise.feedback.errors import ChangedMeanwhileError
@@ -269,7 +271,10 @@ def carry_out(config: AppConfig, number: int, console: Console, on_progress: Pro
         assert mine is not None
         shown = on_progress if is_first(store, mine) else lambda *_: None
         run = _do(config, store, mine, console, shown, time.time, None)
-    console.print(f"warm start {run.seq} finished {HOW_IT_ENDED[run.status]}", markup=False, highlight=False)
+    ended = (
+        HOW_IT_ENDED[run.status] if run.too_little is None else f"with nothing to learn yet: {run.too_little}"
+    )
+    console.print(f"warm start {run.seq} finished {ended}", markup=False, highlight=False)
     return run
 
 
@@ -298,6 +303,16 @@ def _do(
     run = registry_runs.find(store, mine.seq)
     assert run is not None
     return run
+
+
+@contextmanager
+def _accept_too_little(step: Step) -> Iterator[None]:
+    """End a step well if its labels say too little to learn from."""
+    try:
+        yield
+    except (TooLittleError, NoQuestionsError) as error:
+        step.said = f"nothing to learn yet: {error}"
+        step.found = {registry_runs.TOO_LITTLE: str(error)}
 
 
 def is_first(store: Store, run: Run) -> bool:
@@ -332,14 +347,14 @@ class _Steps:
         home, config = now.config.home_path, now.config
         router, trained, brought, gainless = None, None, None, ""
         if spec.portfolio is not None and fresh:
-            with journal.step("portfolio") as step:
+            with journal.step("portfolio") as step, _accept_too_little(step):
                 folder = home / "runs" / str(self.run)
                 live = list(now.config.actions)
                 chosen = propose_portfolio(spec.portfolio, pool, live, lots, folder, step, self.console)
                 if chosen is not None:
                     config, brought = chosen, list(chosen.actions)
         if spec.router is not None and fresh and len(config.actions) > 1:
-            with journal.step("router") as step:
+            with journal.step("router") as step, _accept_too_little(step):
                 folder = home / "routers" / str(self.run)
                 router = propose_router(
                     spec.router, config, lots, folder, step, self.console, self.on_progress
@@ -356,6 +371,8 @@ class _Steps:
         labels = self._enter([lot for lot in lots if lot.new and lot.metrics], config)
         recipe = now.candidate(self.run if labels else None, trained, brought)
         journal.inputs["router"] = recipe.router
+        if not labels and now.was_judged(recipe) and journal.found_too_little:
+            return registry_runs.RunState.NOTHING_NEW
         version = self._learn(recipe)
         unjudged = self._explain_unjudged()
         verdict = None if unjudged else self._evaluate(version, router)
@@ -388,10 +405,14 @@ class _Steps:
             step.said = f"new labels of {', '.join(fresh)}" if fresh else "no new labels"
             if now.alarm is not None:
                 step.said += f"; after the alarm at example {now.alarm.example_seq:,}, {now.alarm.subject}"
-            if fresh:
-                for lot in lots:
+            usable = list[Lot]()
+            for lot in lots if fresh else ():
+                with _accept_too_little(step):
                     sources.fetch(lot, self.console, self.on_progress)
-        return lots
+                    usable.append(lot)
+            if fresh:
+                journal.inputs["lots"] = [lot.document() for lot in usable]
+        return usable if fresh else lots
 
     def _enter(self, lots: Sequence[Lot], config: AppConfig) -> int:
         """Insert labels of the arms of a configuration for this run; return their number."""

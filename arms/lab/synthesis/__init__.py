@@ -1,7 +1,7 @@
 """Generate questions from a corpus, with the passages that answer them."""
 
 from .extraction import Extraction
-from .job import PROMPTED, STYLES, Made, Maker, SynthesisError, synthesize
+from .job import PROMPTED, STYLES, Made, Maker, NoQuestionsError, SynthesisError, synthesize
 from .prompting import Prompting, estimate_tokens
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Extraction",
     "Made",
     "Maker",
+    "NoQuestionsError",
     "Prompting",
     "SynthesisError",
     "estimate_tokens",

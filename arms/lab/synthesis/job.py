@@ -44,6 +44,10 @@ class SynthesisError(ValueError):
     """Questions cannot be made; the message names the setting or the corpus."""
 
 
+class NoQuestionsError(SynthesisError):
+    """No passage yields a question."""
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A question that was made from passages.
@@ -259,7 +263,7 @@ def synthesize(
             if selection.complete:
                 break
         if not selection.kept:
-            raise SynthesisError(f"no passage of corpus {corpus.name!r} yielded a question of these styles")
+            raise NoQuestionsError(f"no passage of corpus {corpus.name!r} yielded a question of these styles")
         selection.level(list(corpus.parts), seed)
         written = output.with_name(f"{output.name}.part")
         written.write_bytes(

@@ -6,7 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from armwise.agent.routers.dataset import ArmTable, Features, RouterError, RoutingDataset, Stage, positions
+from armwise.agent.routers.dataset import (
+    ArmTable,
+    Features,
+    RouterError,
+    RoutingDataset,
+    Stage,
+    TooLittleError,
+    positions,
+)
 
 NAN, INF = np.nan, np.inf
 
@@ -126,7 +134,7 @@ def test_positions_names_what_is_unknown() -> None:
         (features(), np.ones((2, 2)), None, "a utility of shape (2, 2)"),
         (features(), np.array([[0.0, 1.0, INF], [0.0, 1.0, 0.0]]), None, "'dense' on 'who?' is infinite"),
         (features(), np.array([[0.0, NAN, 1.0], [0.0, NAN, 0.0]]), None, "arm 'bm25' has no label at all"),
-        (features(), np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), None, "distinguishes the 3 arms"),
+        (features(), np.array([[1.0, 1.0, NAN], [0.0, NAN, 0.0]]), None, "all 3 arms did equally well"),
         (features(), np.eye(2, 3), np.ones((2, 2)), "a quality of shape (2, 2)"),
         (
             features(),
@@ -160,7 +168,7 @@ def test_arms_that_differ_by_their_prior_tell_nothing() -> None:
     assert labels.telling.tolist() == [False, True, False]
     assert labels.rows([1, 0]).telling.tolist() == [True, False]
     assert RoutingDataset(labels.features, utility).telling.all()
-    with pytest.raises(RouterError, match="no question distinguishes the 3 arms"):
+    with pytest.raises(TooLittleError, match="all 3 arms did equally well on nearly every question"):
         labels.rows([0, 2])
 
 

@@ -249,7 +249,7 @@ def test_questions_without_gold_passages_are_left_out(config: AppConfig, tmp_pat
         ({"queries": None}, "give them with --queries"),
         ({"arms": ("frist",)}, "no arm of the outcomes.*frist"),
         ({"arms": ("first",)}, r"passages of 1 arm \(first\)"),
-        ({"folds": 99}, "60 questions cannot be cut into 99 folds"),
+        ({"folds": 99}, "60 questions are too few for 99 folds"),
     ],
 )
 def test_what_does_not_fit_is_named(

@@ -465,7 +465,7 @@ def test_missing_texts_come_from_the_questions(config: AppConfig, labelled: Path
         ({"arms": ["none"]}, r"labels of 1 arm \(none\); a choice needs at least two"),
         ({"router": {"kind": "max_sin"}}, "no router of kind 'max_sin'; did you mean 'max_sim'"),
         ({"utility": {"over": "nothing"}}, "'nothing' is unknown here"),
-        ({"folds": 1000}, "60 questions cannot be cut into 1000 folds: take 60 or fewer"),
+        ({"folds": 1000}, "60 questions are too few for 1000 folds"),
         ({"held_out": 0.001}, r"60 questions cannot be split so that 0\.001 of them is held out"),
     ],
 )

@@ -18,7 +18,7 @@ from armwise.agent.jobs import Task
 from armwise.agent.lab.warmstart.job import WarmStarts, begin_child
 from armwise.agent.learning import Recipe
 from armwise.agent.low_priority import BUILDER_NICE
-from armwise.agent.run_folder import RUN_FOLDER, BuildingProgress
+from armwise.agent.run_folder import COLD, RUN_FOLDER, BuildingProgress
 from armwise.feedback.drift import Alarm
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.log import Store
@@ -99,6 +99,24 @@ def test_the_log_says_when_a_run_is_due(store: Store, config: AppConfig, task: T
     runs.finish(store, run, runs.RunState.HELD, 120.0)
     assert not task.due(3000.0)
     assert task.due(101.0 + 3600.0)
+
+
+def test_a_run_that_had_nothing_to_learn_is_done_again_when_the_service_starts(
+    store: Store, config: AppConfig, children: Children, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = config.warm_start.model_copy(update={"first": "promote"}) if config.warm_start else None
+    config = config.model_copy(update={"warm_start": spec})
+    run = runs.claim(store, ours(config), runs.Trigger.FIRST, "here:1", 101.0)
+    step = {"name": "router", "found": {runs.TOO_LITTLE: "all 3 arms did equally well"}}
+    runs.save_progress(store, run, 102.0, inputs={}, steps=[step])
+    runs.finish(store, run, runs.RunState.NOTHING_NEW, 103.0)
+    restarted = WarmStarts(store, config, 110.0, children, clock)
+    assert restarted.due(111.0)
+    restarted.run(threading.Event())
+    assert [run.trigger for run in runs.page(store, 5)] == [runs.Trigger.FIRST, runs.Trigger.FIRST]
+    assert not restarted.due(120.0), "once"
+    monkeypatch.setenv(COLD, "1")
+    assert not WarmStarts(store, config, 110.0, children, clock).due(130.0)
 
 
 def test_the_schedule_is_read_where_the_log_is_worth_it_and_once_a_second_at_most(

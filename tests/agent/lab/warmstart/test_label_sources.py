@@ -18,6 +18,7 @@ from armwise.agent.lab.offline import Labelling, Scoring
 from armwise.agent.lab.simulation import load_questions
 from armwise.agent.lab.warmstart.label_sources import LabelSources, Lot, find_sample
 from armwise.agent.lab.warmstart.labels import WarmStartError
+from armwise.agent.routers import TooLittleError
 from armwise.agent.routers.utility import R3AG
 from armwise.arms.lab.portfolio import MatrixArms, outcomes, read_matrix, write_matrix
 from armwise.arms.lab.portfolio.score_matrix import read_arms
@@ -305,7 +306,7 @@ def test_questions_are_made_from_the_corpus_once_and_the_live_arms_are_scored_on
 def test_too_few_made_questions_teach_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("armwise.agent.lab.warmstart.label_sources.on_par", lambda *_: np.arange(1))
     made = world.gathering({"made": {"kind": "synthetic", "questions": 20}})
-    with pytest.raises(WarmStartError, match=r"1 of \d+ made questions are left, and 30 are needed"):
+    with pytest.raises(TooLittleError, match=r"find equally much on 1 of 20 questions .*; 20 are needed"):
         fetched(made)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from armwise.agent.evaluation.gate import FinishedEvaluation
 from armwise.agent.jobs import RunFailedError, find_failed_run, next_run
 from armwise.agent.lab.routers import Capability
 from armwise.agent.lab.warmstart.canary import first_share
+from armwise.agent.lab.warmstart.label_sources import LabelSources
 from armwise.agent.lab.warmstart.labels import InsertSettings, insert_labels
 from armwise.agent.lab.warmstart.proposals import remove_older
 from armwise.agent.lab.warmstart.run import preview_lots, warm_start
@@ -829,6 +830,40 @@ def test_a_portfolio_and_a_router_are_proposed_and_the_router_is_judged(world: W
     assert parse({**document, "router": {"path": proposed["path"]}}).router is not None
     assert world.asked == [[f"recipe:{run.candidate}"], [f"router:{proposed['path']}"]]
     assert run.evaluation == 1, "the one that decides"
+
+
+def alike(folder: Path, n: int) -> None:
+    """Write outcomes of questions on which no arm does better than another."""
+    row = outcomes.Outcome(Question("", ""), "", (), "yes", {"em": 1.0}, {"steps": 1})
+    asked = [Question(f"q{i}", f"exam question {i}") for i in range(n)]
+    rows = [replace(row, question=question, arm=arm) for question in asked for arm in ARMS]
+    (folder / "exam").mkdir(exist_ok=True)
+    outcomes.write_outcomes(folder / "exam" / "outcomes.jsonl", rows)
+
+
+@pytest.mark.parametrize("n", [1, 40])
+@pytest.mark.parametrize("kind", ["ridge", "calibrated"])
+def test_labels_on_which_no_arm_does_better_end_a_run_well_and_are_tried_again(
+    world: World, kind: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lots = LabelSources.lots  # none is entered into the log, as with questions that are made
+    monkeypatch.setattr(LabelSources, "lots", lambda *a: [replace(lot, metrics={}) for lot in lots(*a)])
+    alike(world.folder, n)
+    params = {"router": {"kind": "ridge"}} if kind == "calibrated" else {}
+    router = {"kind": kind, "params": params, "utility": {"measures": {"em": 1.0}}}
+    spec = configured(world.folder, router=router).warm_start
+    run = world.warmed(warm_start=spec)
+    assert run.status is runs.RunState.NOTHING_NEW
+    assert run.too_little == (
+        "all 3 arms did equally well on nearly every question"
+        if n > 1
+        else "1 questions are too few for 5 folds"
+    )
+    assert (world.asked, world.unchanged) == ([], True)
+    outcomes_file(world.folder / "exam", 40)
+    again = world.warmed(warm_start=spec)
+    assert (again.status, again.too_little) == (runs.RunState.HELD, None)
+    assert found_by(again, "router")["kind"] == kind
 
 
 def judged_outcomes(folder: Path, n: int) -> None:
