@@ -308,7 +308,7 @@ async def test_a_reply_of_another_shape_is_named() -> None:
 )
 def test_an_error_does_not_show_the_password_of_an_address(response: httpx.Response, said: str) -> None:
     http = httpx.Client(transport=httpx.MockTransport(lambda _: response))
-    with pytest.raises(ClientError, match=rf"http://service/health {said}$"):
+    with pytest.raises(ClientError, match=rf"http://service/health {said}"):
         Client("http://user:password@service", http=http).request("GET", "/health")
 
 
