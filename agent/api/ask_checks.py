@@ -63,7 +63,7 @@ def check_ask(
         **rest: Further fields of the turn.
     """
     if not question.strip():
-        raise asking.InvalidAskError("the question is empty", param)
+        raise asking.InvalidAskError(f"{param} has no question: add the text of a user", param)
     question = check_question(question, replica, param)
     user = options.user or user
     groups = _groups(caller, options.groups)

@@ -571,6 +571,9 @@ def _invalid(error: RequestValidationError) -> ApiError:
             return ApiError("invalid_request", f"unknown field {param!r}", param)
         case "missing":
             return ApiError("invalid_request", f"field {param or 'body'!r} is missing", param)
+        case "too_short" if not problem["input"]:
+            least = problem["ctx"]["min_length"]
+            return ApiError("invalid_value", f"{param or 'body'} is empty: add at least {least}", param)
         case "json_invalid":
             return ApiError("invalid_request", f"the body cannot be read as JSON: {problem['msg']}")
         case "model_attributes_type" | "dict_type" if isinstance(problem["input"], bytes):

@@ -5,6 +5,7 @@ how the clients of another API send their key.
 """
 
 import asyncio
+import difflib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as FrameworkError
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -28,6 +30,9 @@ from armwise.arms.large import call_beside
 from armwise.arms.llm import LONGEST_NUMBER, MOST_MEMBERS, count_members, has_long_number
 
 logger = logging.getLogger(__name__)
+
+LONGEST_PATH = 100
+"""Most characters of a path that has no route, in the message about it."""
 
 
 @functools.cache
@@ -340,6 +345,8 @@ class ErrorBoundary:
 def _answer(request: Request, error: Exception) -> JSONResponse:
     """Return the response to a request that failed."""
     failure = translate(error).show_to(getattr(request.state, "caller", OPEN))
+    if failure.code == "not_found" and isinstance(error, FrameworkError):
+        failure = replace(failure, message=_describe_missing_route(request))
     dialect: ApiDialect = getattr(request.state, "dialect", OURS)
     response = dialect.respond(failure, request.headers.get("x-request-id"))
     if failure.code == "method_not_allowed":
@@ -355,6 +362,15 @@ def answer_errors(app: FastAPI) -> None:
 
     for kind in (ApiError, *HANDLED):
         app.add_exception_handler(kind, answer)
+
+
+def _describe_missing_route(request: Request) -> str:
+    """Return that a path has no route, with the nearest one that has."""
+    paths = [path for route in request.app.routes if (path := getattr(route, "path", ""))]
+    path = request.url.path[:LONGEST_PATH]
+    near = difflib.get_close_matches(path, paths, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ";"
+    return f"there is no route {path}{meant} `GET /openapi.json` lists all routes"
 
 
 def _list_methods(request: Request) -> str:

@@ -101,7 +101,7 @@ def _parse(body: bytes) -> Any:
         # also UTF-16, NaN and halves of surrogate pairs, which fields refuse
         return json.loads(body, parse_int=read_integer)
     except json.JSONDecodeError as error:
-        problem = {"type": "json_invalid", "loc": ("body", error.pos), "msg": "JSON decode error"}
+        problem = {"type": "json_invalid", "loc": ("body", error.pos), "msg": str(error)}
         raise RequestValidationError([problem]) from None
     except DocumentError as error:
         problem = {"type": "json_invalid", "loc": ("body",), "msg": str(error)}

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -158,8 +158,27 @@ def feedback(
             for row in rows:
                 saved = "Saved" if row.status == "stored" else "Saved before, and counted once"
                 console.print(f"{saved}, position {row.log_seq} of the log.", **PLAIN)
-            if sentence := _what_it_changed(client, decision_id):
+            sentence = _what_it_changed(client, decision_id)
+            if sentence.startswith("Learned") and _is_too_late(
+                client, decision_id, {row.feedback_id for row in rows}
+            ):
+                sentence = (
+                    "It does not count: an earlier rating of this answer was learned already, or the "
+                    "feedback window has closed. The log keeps both."
+                )
+            if sentence:
                 console.print(sentence, **PLAIN)
+
+
+def _is_too_late(client: "Client", decision_id: str, feedback_ids: Collection[str]) -> bool:
+    """Return whether a decision was learned without some of its feedback; False if that is not known."""
+    from armwise.agent.client import ClientError
+
+    try:
+        record = client.request("GET", f"/v1/decisions/{quote(decision_id, safe='')}")
+    except ClientError:
+        return False
+    return any(item["feedback_id"] in feedback_ids and not item["counts"] for item in record["feedback"])
 
 
 def _what_it_changed(client: "Client", decision_id: str) -> str:

@@ -185,6 +185,27 @@ async def test_unknown_decisions_arms_and_routes_are_refused(on_each: Service) -
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "status", "param", "named"),
+    [
+        ("/v1/chat/completions", b'{"messages": []}', 400, "messages", ["messages is empty"]),
+        ("/v1/chat/completions", b'{"messages": [', 400, None, ["JSON", "line 1"]),
+        ("/v1/feedback", b'{"items": [}', 400, None, ["JSON", "column 12"]),
+        ("/v1/chat/completion", b"{}", 404, None, ["/v1/chat/completion;", "/v1/chat/completions?"]),
+        ("/v1/" + "a" * 5000, b"{}", 404, None, ["/openapi.json"]),
+    ],
+    ids=["no message", "cut off", "broken", "nearly a route", "no route"],
+)
+async def test_what_is_wrong_has_its_place_and_a_remedy(
+    service: Service, path: str, body: bytes, status: int, param: str | None, named: list[str]
+) -> None:
+    response = await post(service, path, body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param)
+    assert [part for part in named if part not in error["message"]] == [], error["message"]
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize(
     ("path", "methods"),
     [
         ("/health", "GET"),

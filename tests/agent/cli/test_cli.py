@@ -667,6 +667,7 @@ def test_feedback_waits_until_it_is_learned_and_tells_what_it_changed(
 ) -> None:
     service.reply("POST /v1/feedback", ACCEPTED, 202)
     service.reply("GET /v1/decisions/d-1/now", NOW)
+    service.reply("GET /v1/decisions/d-1", {"feedback": []})
     later = {**NOW, "learned": True, "now": {"bm25": 0.585}}
     looks: list[float] = []
 
@@ -678,6 +679,18 @@ def test_feedback_waits_until_it_is_learned_and_tells_what_it_changed(
     output = said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
     assert "bm25 now gets 58 % of questions like this one. When you asked, it got 50 %." in output
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize(("counts", "told"), [(True, "bm25 still gets 50 %"), (False, "does not count")])
+def test_a_second_rating_says_whether_it_counts(service: Canned, counts: bool, told: str) -> None:
+    service.reply("POST /v1/feedback", ACCEPTED, 202)
+    service.reply("GET /v1/decisions/d-1/now", {**NOW, "learned": True})
+    items = [
+        {"feedback_id": "earlier", "counts": True},
+        {"feedback_id": RECEIPT["feedback_id"], "counts": counts},
+    ]
+    service.reply("GET /v1/decisions/d-1", {"feedback": items})
+    assert told in said(run("feedback", "d-1", "thumb=1", "--url", service.url), 0)
 
 
 def test_feedback_that_is_learned_later_tells_when(service: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
