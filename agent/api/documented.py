@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from armwise.agent.api.errors import ERRORS, ErrorKind
+from armwise.agent.api.errors import ERRORS, PASSED_ON, ErrorKind
 from armwise.agent.api.middleware import require
 from armwise.agent.config import Scope
 from armwise.agent.replies import Envelope
@@ -54,9 +54,6 @@ ANSWER = (
     *("context_length_exceeded", "unsupported_parameter"),
 )
 """Errors of a turn that the language model answers."""
-
-REFUSED = (400, 413, 415, 422)
-"""Statuses with which the provider of a language model refuses a request: they are passed on."""
 
 _ANY = (
     *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host"),
@@ -103,7 +100,7 @@ def document_route(
         "response_model": None,
         "responses": {
             status: done,
-            **_failures({*common, *codes}, failure, REFUSED if "llm_failed" in codes else ()),
+            **_failures({*common, *codes}, failure, PASSED_ON if "llm_failed" in codes else ()),
         },
         "dependencies": [require(*scopes)] if scopes else [],
         "openapi_extra": extra,

@@ -383,6 +383,10 @@ HANDLED = (
 """Exceptions of routes besides `ApiError`; `translate` turns any exception into one."""
 
 
+PASSED_ON = (400, 413, 415, 422, 424)
+"""Statuses with which the provider of a language model refuses a request: any other becomes 400."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProviderRefusal:
     """How the provider of a language model has refused a request.
@@ -518,15 +522,33 @@ def _translate_turn(error: TurnError) -> ApiError:
     said = cause.refusal if isinstance(cause, base.GeneratorError) else base.Refusal()
     if isinstance(cause, base.PromptRefusedError):
         code, param = _CODE_OF_EXCEPTION[type(cause)]
-        text, at = (said.message, said.param or None) if said.message else (str(error), param)
-        return ApiError(code, text, at, kept, provider=ProviderRefusal(cause.status, said))
+        text, at = (said.message, said.param or None) if said.message else (cause.shown or str(cause), param)
+        status = cause.status if cause.status in PASSED_ON else 400
+        return ApiError(code, text, at, kept, provider=ProviderRefusal(status, said))
     if isinstance(cause, base.GeneratorBusyError):
         provider = ProviderRefusal(ERRORS["model_busy"].status, said) if said.message else None
-        wait, text = max(1, math.ceil(cause.retry_after_s)), said.message or str(error)
+        wait = max(1, math.ceil(cause.retry_after_s))
+        text = said.message or f"the language model takes no more requests for {wait} s"
         return ApiError("model_busy", text, None, kept, retry_after_s=wait, provider=provider)
-    text = f"{error}: {said.message}" if said.message else str(error)
+    code = _CODE_OF_ENDING[error.execution.status]
+    if isinstance(cause, base.GeneratorRefusedError) and cause.status is not None:
+        text = said.message or f"the language model answers {cause.shown}"
+        provider = ProviderRefusal(cause.status, said)
+        return ApiError(code, text, said.param or None, kept, final=True, provider=provider)
+    if code in _SAID_OF_MODELS:
+        why = said.message or (cause.shown if isinstance(cause, base.GeneratorError) else "")
+        text = f"{_SAID_OF_MODELS[code]}{f': {why}' if why else ''}; the decision has the error for operators"
+    else:
+        text = str(error)
     final = isinstance(cause, base.GeneratorRefusedError)
-    return ApiError(_CODE_OF_ENDING[error.execution.status], text, decision_id=kept, final=final)
+    return ApiError(code, text, decision_id=kept, final=final)
+
+
+_SAID_OF_MODELS = {
+    "llm_failed": "the language model failed",
+    "llm_timeout": "the language model took too long",
+}
+"""What callers read where the error of a turn may name a model and its address."""
 
 
 def find_native(error: Exception) -> base.Native | None:

@@ -258,7 +258,8 @@ class AnswerInProgress:
     async def prompt(self, name: str, prompt: Prompt) -> tuple[str, Chunk]:
         """Prompt a language model beside the answer, as a check does, and charge it to the turn."""
         writer = self.writer
-        with writer.health.track(llm_key(name)) as report, report_model(report, name, writer.on_refusal):
+        track = writer.health.track(llm_key(name), caller=self.ask.asked_by)
+        with track as report, report_model(report, name, writer.on_refusal):
             text, last = await base.complete(writer.models[name].generator, prompt)
         self.recorder.spending.add(name, read_usage(last))
         return text, last
@@ -276,7 +277,7 @@ class AnswerInProgress:
         prompt = replace(prompt, patience_s=recorder.llm_until - now)
         try:
             with (
-                writer.health.track(llm_key(name)) as report,
+                writer.health.track(llm_key(name), caller=self.ask.asked_by) as report,
                 report_model(report, name, writer.on_refusal),
                 failing_as(GeneratorError),
             ):

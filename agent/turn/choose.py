@@ -154,7 +154,7 @@ class Decider:
             return
         probed = [name for name in draft.names if any(s.k and name in s.arms for s in scorers)]
         if probed:
-            with self.health.track(*probed) as report:
+            with self.health.track(*probed, caller=draft.ask.asked_by) as report:
                 draft.probes = await search_first(probed)
                 report(worked=draft.probes.found, failed=draft.probes.failed)
         found = draft.probes.found

@@ -7,12 +7,16 @@ being loaded:
             well, the pause doubles; a success closes the breaker
     full    the arm has as many searches under way as its cap allows
     loading the encoder of its questions is still being loaded
+
+Callers choose what is asked, so one of them could have an arm fail for everybody. Failures of one caller open
+the breaker for this caller; it takes failures of two to open it for all.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
@@ -56,6 +60,39 @@ class ArmState:
     cap: int | None
 
 
+MOST_BREAKERS = 10_000
+"""Most breakers of single callers that are kept; the oldest leave first."""
+
+
+@dataclass(slots=True)
+class _Breaker:
+    """Failures in a row of an arm: of one caller, or of all.
+
+    Attributes:
+        failures: Their number.
+        openings: How often it has opened since the last success.
+        open_until: When it closes.
+        callers: Whose failures they are since it last opened, two of them at most.
+    """
+
+    failures: int = 0
+    openings: int = 0
+    open_until: float = -math.inf
+    callers: set[str] = field(default_factory=set)
+
+    def fail(self, caller: str, started: float, now: float, limit: int, rest_s: float, least: int) -> None:
+        """Count a failure of a search, and open after `limit` by at least so many callers."""
+        if started < self.open_until:
+            return  # started before the breaker half-opened: no new evidence
+        self.failures += 1
+        if len(self.callers) < least:
+            self.callers.add(caller)
+        if self.failures >= limit and len(self.callers) >= least:
+            self.open_until = now + rest_s * 2 ** min(self.openings, DOUBLINGS)
+            self.openings += 1
+            self.callers.clear()
+
+
 class ArmHealth:
     """Failures and searches under way of each arm.
 
@@ -81,17 +118,23 @@ class ArmHealth:
         self._caps = dict(caps or {})
         self._clock = clock
         self._under_way: dict[str, int] = {}
-        self._failures: dict[str, int] = {}  # in a row
-        self._open_until: dict[str, float] = {}
+        self._for_all: dict[str, _Breaker] = {}
+        self._for_one: dict[tuple[str, str], _Breaker] = {}  # by arm and caller
         self._worked: set[str] = set()
 
-    def available(self, arms: Sequence[str], searched: Collection[str] = ()) -> list[str]:
-        """Return the arms that may be drawn now, in order: those that `masked` leaves."""
-        masked = self.mask_arms(arms, searched)
+    def available(
+        self, arms: Sequence[str], searched: Collection[str] = (), caller: str | None = None
+    ) -> list[str]:
+        """Return the arms that may be drawn now, in order: those that `mask_arms` leaves."""
+        masked = self.mask_arms(arms, searched, caller=caller)
         return [arm for arm in arms if arm not in masked]
 
     def mask_arms(
-        self, arms: Sequence[str], searched: Collection[str] = (), models: Mapping[str, str] = NO_MODELS
+        self,
+        arms: Sequence[str],
+        searched: Collection[str] = (),
+        models: Mapping[str, str] = NO_MODELS,
+        caller: str | None = None,
     ) -> dict[str, Mask]:
         """Return the arms that may not be drawn now, each with the reason.
 
@@ -102,45 +145,49 @@ class ArmHealth:
             arms: Arms to choose among.
             searched: Arms that have searched already and need no room.
             models: Language model of each arm that is to answer; the same rules apply to the models.
+            caller: Who asks; None: unknown.
         """
         masked = {arm: Mask.LOADING for arm in arms if arm in self.loading}
         loaded = [arm for arm in arms if arm not in masked]
-        opened = [arm for arm in loaded if self.is_open(arm)] if self._open_until else []
+        opened = [arm for arm in loaded if self.is_open(arm, caller)]
         if len(opened) < len(loaded):
             masked |= dict.fromkeys(opened, Mask.BREAKER_OPEN)
         for arm in loaded:
             if arm not in masked and arm not in searched and self._full(arm):
                 masked[arm] = Mask.AT_CAP
-        if models and (self._open_until or self._caps):
+        if models and (self._for_all or self._for_one or self._caps):
             left = [arm for arm in loaded if arm not in masked]
             keys = {arm: llm_key(models[arm]) for arm in left if arm in models}
-            unavailable = {arm for arm, key in keys.items() if self.is_open(key)}
+            unavailable = {arm for arm, key in keys.items() if self.is_open(key, caller)}
             if len(unavailable) == len(left):
                 unavailable = set()
             unavailable |= {arm for arm, key in keys.items() if self._full(key)}
             masked |= dict.fromkeys(sorted(unavailable), Mask.LLM_UNAVAILABLE)
         return masked
 
-    def is_open(self, arm: str) -> bool:
-        """Return whether the breaker of an arm is open."""
-        return arm in self._open_until and self._clock() < self._open_until[arm]
+    def is_open(self, arm: str, caller: str | None = None) -> bool:
+        """Return whether the breaker of an arm is open, for all or for a caller."""
+        breakers = self._for_all.get(arm), self._for_one.get((arm, caller or ""))
+        return any(breaker is not None and self._clock() < breaker.open_until for breaker in breakers)
 
     def state(self, arm: str) -> ArmState:
-        """Return the health of an arm now."""
-        under_way, failures = self._under_way.get(arm, 0), self._failures.get(arm, 0)
-        return ArmState(self.is_open(arm), arm in self.loading, failures, under_way, self._caps.get(arm))
+        """Return the health of an arm now; its breaker is open if it is for any caller."""
+        every, now = self._for_all.get(arm) or _Breaker(), self._clock()
+        several = (every, *(one for (name, _), one in self._for_one.items() if name == arm))
+        is_open, under_way = any(now < one.open_until for one in several), self._under_way.get(arm, 0)
+        return ArmState(is_open, arm in self.loading, every.failures, under_way, self._caps.get(arm))
 
     def _full(self, arm: str) -> bool:
         return arm in self._caps and self._under_way.get(arm, 0) >= self._caps[arm]
 
     @contextmanager
-    def track(self, *arms: str) -> Iterator[ReportOutcome]:
+    def track(self, *arms: str, caller: str | None = None) -> Iterator[ReportOutcome]:
         """Count one search of each arm as under way; yield the function that reports how they ended."""
         started = self._clock()
         for arm in arms:
             self._under_way[arm] = self._under_way.get(arm, 0) + 1
         try:
-            yield partial(self._report, started)
+            yield partial(self._report, started, caller or "")
         finally:
             for arm in arms:
                 self._under_way[arm] -= 1
@@ -148,6 +195,7 @@ class ArmHealth:
     def _report(
         self,
         started: float,
+        caller: str,
         *,
         worked: Collection[str] = (),
         failed: Collection[str] = (),
@@ -164,14 +212,17 @@ class ArmHealth:
         self._worked.update(worked)
         failed = [*failed, *(arm for arm in refused if arm not in self._worked)]
         for arm in worked:
-            self._failures.pop(arm, None)
-            self._open_until.pop(arm, None)
+            self._for_all.pop(arm, None)
+            self._for_one.pop((arm, caller), None)
+        now = self._clock()
         for arm in failed:
-            if started < self._open_until.get(arm, started):
-                continue  # started before the breaker half-opened: no new evidence
-            failures = self._failures[arm] = self._failures.get(arm, 0) + 1
-            if (again := failures - self._limit) >= 0:
-                self._open_until[arm] = self._clock() + self._rest_s * 2 ** min(again, DOUBLINGS)
+            every = self._for_all.setdefault(arm, _Breaker())
+            every.fail(caller, started, now, self._limit, self._rest_s, least=2)
+            own = self._for_one.pop((arm, caller), None) or _Breaker()
+            own.fail(caller, started, now, self._limit, self._rest_s, least=1)
+            self._for_one[arm, caller] = own
+            if len(self._for_one) > MOST_BREAKERS:
+                del self._for_one[next(iter(self._for_one))]
         for arm in resting if rest_s else ():
-            until = self._clock() + min(rest_s, LONGEST_REST_S)
-            self._open_until[arm] = max(until, self._open_until.get(arm, until))
+            every = self._for_all.setdefault(arm, _Breaker())
+            every.open_until = max(every.open_until, now + min(rest_s, LONGEST_REST_S))

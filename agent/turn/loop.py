@@ -380,7 +380,8 @@ class TurnLoop:
             return None
         if not recorder.arms[arm].enabled:  # switched off since, for a turn that is resumed
             return None
-        return arm if self.searcher.health.available([arm], recorder.probes.found) else None
+        caller = recorder.decision.asked_by
+        return arm if self.searcher.health.available([arm], recorder.probes.found, caller) else None
 
 
 def _depth(serving: Serving) -> int:

@@ -114,7 +114,7 @@ class Searcher:
         k, retrieval = choose_k(ask, recorder.arms[arm]), recorder.probes.get(arm)
         with failing_as(ArmError):
             if retrieval is None:
-                retrieval = await self._run_arm(arm, query, k, recorder)
+                retrieval = await self._run_arm(arm, query, k, ask, recorder)
             if filtered:
                 await self._require_permitted(arm, query, retrieval.passages)
         recorder.served, recorder.retrieval = arm, replace(retrieval, passages=retrieval.passages[:k])
@@ -134,13 +134,13 @@ class Searcher:
             if not permits(query.where, query.groups, passage.metadata):
                 raise ArmError(f"arm {arm!r} found a passage that the request does not permit")
 
-    async def _run_arm(self, arm: str, query: Query, k: int, recorder: TurnRecorder) -> Retrieval:
+    async def _run_arm(self, arm: str, query: Query, k: int, ask: Ask, recorder: TurnRecorder) -> Retrieval:
         missing = recorder.arms[arm].backbones - query.embeddings.keys()
         started = time.perf_counter()
         if (recalled := await self.recall(arm, query, max(k, recorder.depth))) is not None:
             recorder.retrieval_s += time.perf_counter() - started
             return recalled
-        with self.health.track(arm) as report:
+        with self.health.track(arm, caller=ask.asked_by) as report:
             try:
                 async with asyncio.timeout(self.timeout_s):
                     if missing:

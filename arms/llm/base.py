@@ -43,10 +43,12 @@ class GeneratorError(Exception):
 
     Attributes:
         refusal: What its endpoint says, which only the caller whose request it is may read.
-        native: The event in which it says so, where an answer had begun.
+        shown: What callers may read of the message, which names a model and perhaps an address.
+        native: The event in which the endpoint says so, where an answer had begun.
     """
 
     refusal = Refusal()
+    shown = ""
     native: "Native | None" = None
 
 
@@ -75,9 +77,11 @@ class GeneratorRefusedError(GeneratorError):
 
     Attributes:
         may_be_asked_for: Whether the request may be the reason instead, such as a file that there is not.
+        status: HTTP status that the caller gets as well; None: the caller gets that the model failed.
     """
 
     may_be_asked_for = False
+    status: int | None = None
 
 
 class PromptRefusedError(GeneratorError):

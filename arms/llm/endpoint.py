@@ -52,7 +52,9 @@ from armwise.arms.llm.protocols.answer import (
     UNLIMITED_TOKENS,
     AnswerLimits,
     FailedAnswerError,
+    find_request_status,
     find_unsupported,
+    is_status_of_request,
     is_too_long,
     refusal_in,
 )
@@ -76,9 +78,6 @@ PASSING = frozenset((408, 409, 429))
 
 BUSY = frozenset((429, 529))
 """Statuses of an endpoint that takes no more requests for a while."""
-
-REFUSED = frozenset((400, 413, 415, 422))
-"""Statuses of a request that is wrong: they are the caller's."""
 
 LASTING = frozenset((401, 402, 403, 404))
 """Statuses of a key, an account or a model that is wrong: a retry changes nothing."""
@@ -114,7 +113,11 @@ ANTHROPIC_VERSION = "2023-06-01"
 LEFT_OUT_TOGETHER = ("top_p", "temperature")
 """Parameters that some of Anthropic's models do not take, or not both: the first is left out first."""
 
-_REFUSED_SAMPLING = re.compile(r"deprecated|not permitted|not support|unsupported|cannot both", re.IGNORECASE)
+_REFUSED_SAMPLING = re.compile(
+    r"[`']?(temperature|top_p)\b.*(deprecated|not permitted|not support|unsupported|cannot both)",
+    re.IGNORECASE,
+)
+"""Messages of Anthropic's models, which give no `param`: they begin with the field, and quote its number."""
 
 OMISSIBLE = (HINTS - OTHER_LIMIT.keys()) | {
     *("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "stream_options"),
@@ -243,24 +246,18 @@ class EndpointGenerator(Generator):
             yield
         except TimeoutError as error:
             silent_s = self._silence_s(prompt)
-            raise GeneratorTimeoutError(f"{self._name} sent nothing for {silent_s:g} s") from error
+            late = GeneratorTimeoutError(f"{self._name} sent nothing for {silent_s:g} s")
+            late.shown = f"it sent nothing for {silent_s:g} s"
+            raise late from error
         except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
             raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
         except UpstreamError as error:
-            failure = GeneratorError(f"{self._name} sent {error}")
-            if isinstance(error, FailedAnswerError):
-                failure.refusal, failure.native = error.refusal, error.native
-            raise failure from error
+            raise error_of_answer(self._name, error) from error
         except StatusError as error:
-            raise self._make_error(error) from error
-
-    def _make_error(self, error: StatusError) -> GeneratorError:
-        """Return the error of an answer with a status that is none of success."""
-        if error.status in BUSY:
-            self._rest(upstream.retry_after_s(error.headers) or 0.0)
-        message = f"{self._name}: {error}"
-        return error_of_status(message, error.status, error.refusal, self._rest_s, self.model)
+            if error.status in BUSY:
+                self._rest(upstream.retry_after_s(error.headers) or 0.0)
+            raise error_of_status(self._name, error, self._rest_s) from error
 
     def _body(self, prompt: Prompt) -> Document:
         """Return the document that is sent for a prompt, unless the model does not take all of it."""
@@ -327,7 +324,7 @@ class EndpointGenerator(Generator):
         if self._protocol_name != "messages":
             return find_unsupported(refusal)
         named = (name for name in LEFT_OUT_TOGETHER if name in refusal.message and name in sent)
-        return next(named, "") if _REFUSED_SAMPLING.search(refusal.message) else ""
+        return next(named, "") if _REFUSED_SAMPLING.match(refusal.message) else ""
 
     async def _send(self, content: bytes, prompt: Prompt) -> aiohttp.ClientResponse:
         """Send a request; return a response of success. Raises StatusError."""
@@ -381,37 +378,52 @@ class EndpointGenerator(Generator):
         return round(max(0.0, self._rests_until - time.monotonic()), 3)
 
 
-def error_of_status(
-    message: str, status: int, refusal: Refusal, rest_s: float, model: str = ""
-) -> GeneratorError:
+def error_of_answer(name: str, error: UpstreamError) -> GeneratorError:
+    """Return the error of an answer that breaks off, or has an error in its place.
+
+    Args:
+        name: Names the model.
+        error: What is wrong with the answer.
+    """
+    failure = GeneratorError(f"{name} sent {error}")
+    if isinstance(error, FailedAnswerError):
+        if (status := find_request_status(error.refusal)) is not None:
+            failure = PromptRefusedError(f"{name} sent {error}")
+            failure.status = status
+        failure.refusal, failure.native = error.refusal, error.native
+    failure.shown = f"it sent {error}"
+    return failure
+
+
+def error_of_status(name: str, error: StatusError, rest_s: float) -> GeneratorError:
     """Return the error of an answer with a status that is none of success.
 
     Args:
-        message: Names the model, and the status.
-        status: HTTP status.
-        refusal: What the endpoint says.
+        name: Names the model.
+        error: The status, and what the endpoint says.
         rest_s: Seconds until the endpoint takes requests again.
-        model: Name of the model, which an endpoint that lacks it says; empty: any.
     """
+    status, refusal, message, shown = error.status, error.refusal, f"{name}: {error}", str(error)
     failure: GeneratorError
     if status in BUSY:
         failure = GeneratorBusyError(message, rest_s)
-    elif status in REFUSED and is_too_long(refusal):
-        failure = PromptTooLongError(f"{message}: the conversation is longer than the model's context")
-    elif status in REFUSED:
-        failure = PromptRefusedError(message)
     elif status in LASTING:
         failure = GeneratorRefusedError(message)
-        of_model = refusal.code == "model_not_found" or not refusal.message or model in refusal.message
-        failure.may_be_asked_for = status == 403 or (status == 404 and not of_model)
-        return failure
-    elif 300 <= status < 400:
-        return GeneratorError(f"{message}: redirects are not followed")
-    else:
-        return GeneratorError(message)
-    if isinstance(failure, PromptRefusedError):
+        failure.may_be_asked_for = status in (403, 404)
+        failure.status = status if status == 404 else None
+        refusal = refusal if status == 404 else Refusal()
+    elif is_status_of_request(status) and is_too_long(refusal):
+        shown = "the conversation is longer than the model's context"
+        failure = PromptTooLongError(f"{message}: {shown}")
         failure.status = status
-    failure.refusal = refusal
+    elif is_status_of_request(status):
+        failure = PromptRefusedError(message)
+        failure.status = status
+    elif 300 <= status < 400:
+        failure, refusal = GeneratorError(f"{message}: redirects are not followed"), Refusal()
+    else:
+        failure, refusal = GeneratorError(message), Refusal()
+    failure.refusal, failure.shown = refusal, shown
     return failure
 
 

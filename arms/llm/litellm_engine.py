@@ -31,6 +31,7 @@ from armwise.arms.llm.endpoint import (
     BUSY,
     OMISSIBLE,
     StatusError,
+    error_of_answer,
     error_of_status,
     list_attempts,
     read_prompt,
@@ -196,11 +197,10 @@ class LiteLLMGenerator(Generator):
         except TimeoutError as error:
             raise GeneratorTimeoutError(f"{self.model} sent nothing for too long") from error
         except UpstreamError as error:
-            raise GeneratorError(f"{self.model} sent {error}") from error
+            raise error_of_answer(self.model, error) from error
         except StatusError as error:
             rest_s = upstream.retry_after_s(error.headers) or 0.0 if error.status in BUSY else 0.0
-            message = f"{self.model}: {error}"
-            raise error_of_status(message, error.status, error.refusal, rest_s) from error
+            raise error_of_status(self.model, error, rest_s) from error
 
 
 def _document(event: Any) -> Document:
@@ -216,10 +216,14 @@ _LACKS = re.compile(r"support(?: parameters:)? (\[[^]]*\]|\w+)")
 
 
 def _find_lacking(error: StatusError) -> set[str]:
-    """Return the fields that a model does not take, of those without which it can answer."""
+    """Return the fields that a model does not take, of those without which it can answer.
+
+    Only a message of LiteLLM itself names them; that of a provider may quote the request.
+    """
     if error.status not in (400, 422):
         return set()
-    named = _LACKS.search(error.refusal.message)
+    is_own = type(error.__cause__).__name__ == "UnsupportedParamsError"
+    named = _LACKS.search(error.refusal.message) if is_own else None
     names = re.findall(r"\w+", named[1]) if named else []
     return {*names, find_unsupported(error.refusal)} & LEFT_OUT
 

@@ -105,7 +105,9 @@ class EmbeddedGenerator(Generator):
             if not answer.cancelled():
                 answer.result()  # raises what the library raised
         except ValueError as error:  # of a schema
-            raise PromptRefusedError(f"{self.model}: {error}") from error
+            refused = PromptRefusedError(f"{self.model}: {error}")
+            refused.shown = str(error)
+            raise refused from error
         except RuntimeError as error:  # the library cannot read the request
             raise GeneratorError(f"{self.model}: {error}") from error
         finally:
@@ -122,7 +124,9 @@ class EmbeddedGenerator(Generator):
         kind = PromptTooLongError if error["type"] == "exceed_context_size_error" else GeneratorError
         if "parse grammar" in error["message"]:  # such as one without an end
             kind = PromptRefusedError
-        return kind(f"{self.model}: {error['message']}")
+        failure = kind(f"{self.model}: {error['message']}")
+        failure.shown = error["message"]
+        return failure
 
 
 def _request(prompt: Prompt) -> bytes:

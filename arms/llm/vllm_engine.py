@@ -105,7 +105,9 @@ class VllmGenerator(Generator):
                         yield Chunk("", piece.finish_reason, len(read), written)
         except VLLMError as error:
             refused = schema is not None and isinstance(error, VLLMClientError)
-            raise (PromptRefusedError if refused else GeneratorError)(f"{self.model}: {error}") from error
+            failure = (PromptRefusedError if refused else GeneratorError)(f"{self.model}: {error}")
+            failure.shown = str(error) if refused else ""
+            raise failure from error
 
     @override
     async def close(self) -> None:

@@ -35,7 +35,7 @@ class HealthStep(TurnStep):
             OverloadedError: No arm has room.
         """
         names, searched = draft.names, draft.probes.found.keys() | draft.probes.failed.keys()
-        masked = self._health.mask_arms(names, searched, draft.models)
+        masked = self._health.mask_arms(names, searched, draft.models, draft.ask.asked_by)
         if self._health.loading.issuperset(names):
             raise ArmError(f"the encoders of all eligible arms are still loading: {', '.join(names)}")
         if masked.keys() >= set(names):

@@ -246,7 +246,54 @@ _TOO_LONG = re.compile(
     r"context[ _](length|window|size|limit)|prompt is too long|input token count", re.IGNORECASE
 )
 
-_UNSUPPORTED = re.compile(r"unsupported|not support|unknown[ _]parameter|unrecognized", re.IGNORECASE)
+_UNSUPPORTED = re.compile(r"unsupported|not_support|unknown_parameter|unrecognized", re.IGNORECASE)
+
+
+_OF_SERVICE = frozenset((401, 402, 408, 429))
+
+_OF_REQUEST = frozenset(
+    (
+        *("invalid_request_error", "invalid_request", "invalid_prompt", "invalid_value", "not_found_error"),
+        *("request_too_large", "context_length_exceeded", "string_above_max_length", "content_filter"),
+        *("content_policy_violation", "unsupported_parameter", "unsupported_value", "unsupported_file"),
+        *("external_connector_error", "failed_dependency", "vector_store_timeout", "tool_use_failed"),
+        *("json_validate_failed", "invalid_image", "invalid_image_format", "invalid_base64_image"),
+        *("invalid_image_url", "invalid_image_mode", "image_too_large", "image_too_small"),
+        *("image_parse_error", "image_content_policy_violation", "image_file_too_large"),
+        *("image_file_not_found", "unsupported_image_media_type", "empty_image_file"),
+        "failed_to_download_image",
+    )
+)
+"""Codes and types of errors in answers that are due to the request, or to what it names, such as a tool."""
+
+_NOT_OF_REQUEST = frozenset(
+    ("invalid_api_key", "insufficient_quota", "rate_limit_exceeded", "model_not_found")
+)
+"""Codes that come with the type `invalid_request_error` too."""
+
+
+def is_status_of_request(status: int) -> bool:
+    """Return whether an HTTP status is due to the request, rather than to the model or to its account.
+
+    >>> [is_status_of_request(status) for status in (400, 424, 401, 429, 500)]
+    [True, True, False, False, False]
+    """
+    return 400 <= status < 500 and status not in _OF_SERVICE
+
+
+def find_request_status(refusal: Refusal) -> int | None:
+    """Return the HTTP status of an error in an answer that is due to the request; None for any other.
+
+    Only its code and its type count: the message may quote the request.
+
+    >>> find_request_status(Refusal(code="424")), find_request_status(Refusal(code="server_error"))
+    (424, None)
+    """
+    if refusal.code.isdecimal() and len(refusal.code) == 3:
+        status = int(refusal.code)
+        return status if is_status_of_request(status) else None
+    of_request = not _OF_REQUEST.isdisjoint((refusal.code, refusal.type))
+    return 400 if of_request and refusal.code not in _NOT_OF_REQUEST else None
 
 
 def is_too_long(refusal: Refusal) -> bool:
@@ -255,8 +302,11 @@ def is_too_long(refusal: Refusal) -> bool:
 
 
 def find_unsupported(refusal: Refusal) -> str:
-    """Return the field that the model does not take; empty for none, or a wrong value."""
-    return refusal.param if _UNSUPPORTED.search(f"{refusal.code} {refusal.message}") else ""
+    """Return the field that the model does not take; empty for none, or a wrong value.
+
+    The message says nothing here, as it may quote the request.
+    """
+    return refusal.param if _UNSUPPORTED.search(refusal.code) else ""
 
 
 def read_refusal(document: Mapping[str, Any]) -> Refusal:

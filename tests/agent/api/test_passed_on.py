@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from armwise.agent.api import responses
+from armwise.agent.background import read_failures
+from armwise.agent.run_folder import RUN_FOLDER
 from armwise.feedback.events import Status
 from armwise.feedback.log import LoggedDecision
 from armwise.feedback.registry import KeyLimits, KeySettings, keys
@@ -329,7 +331,7 @@ def error_of(reply: httpx.Response) -> Body:
 
 @BOTH
 @ALL
-@pytest.mark.parametrize("status", [400, 413, 415, 422])
+@pytest.mark.parametrize("status", [400, 413, 415, 422, 424])
 async def test_a_refusal_of_the_provider_is_the_callers(
     tmp_path: Path, protocol: str, status: int, streamed: bool
 ) -> None:
@@ -408,7 +410,7 @@ async def test_a_busy_provider_without_a_time_is_asked_again_at_once(tmp_path: P
         assert (await send(service, "chat", request("chat"))).status_code == 200
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", [401, 402, 403])
 async def test_what_is_wrong_with_the_service_is_not_the_callers(tmp_path: Path, status: int) -> None:
     async with serving(tmp_path, "chat") as (service, provider):
         provider.refuses(status, {"error": {"message": "key sk-secret is wrong"}})
@@ -416,6 +418,63 @@ async def test_what_is_wrong_with_the_service_is_not_the_callers(tmp_path: Path,
         assert (reply.status_code, error_of(reply)["code"]) == (502, "llm_failed")
         assert error_of(reply)["retryable"] is False
         assert "sk-secret" not in reply.text
+
+
+async def test_a_model_that_its_provider_does_not_have_is_a_404_and_an_operators_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+    async with serving(tmp_path, "chat", others={"other": "chat"}) as (service, provider):
+        assert (await send(service, "chat", request("chat", model="arm/direct"))).status_code == 200
+        error = {"message": "no model m", "type": "invalid_request_error", "code": "model_not_found"}
+        provider.refuses(404, {"error": error})
+        for _ in range(4):
+            reply = await send(service, "chat", request("chat", model="arm/direct"))
+            assert reply.status_code == 404, reply.text
+            assert error_of(reply).items() >= {**error, "param": None, "retryable": False}.items()
+        assert ["HTTP 404" in failure.why for failure in read_failures()] == [True]
+        provider.says(ANSWERS["chat"])
+        later = await answered(service, "chat", request("chat"))
+        assert later["agent"]["pmf"].keys() == {"direct", "other"}
+
+
+@pytest.mark.parametrize("status", [500, 503, 418])
+async def test_a_failed_answer_names_no_model_and_no_address(tmp_path: Path, status: int) -> None:
+    async with serving(tmp_path, "chat") as (service, provider):
+        provider.refuses(status, "<html>")
+        reply = await send(service, "chat", request("chat", model="arm/direct"))
+        assert f"HTTP {status}" in error_of(reply)["message"]
+        assert provider.body["model"] not in error_of(reply)["message"].split()
+        assert "http:" not in reply.text
+        found = await logged(service, reply.headers["x-decision-id"])
+        assert found.execution is not None
+        assert "http://127.0.0.1" in (found.execution.error or ""), "operators find it in the log"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("error", "status", "fails"),
+    [
+        ({"code": 424, "message": "the tool server fails"}, 424, False),
+        ({"code": "invalid_image_url", "message": "no image"}, 400, False),
+        ({"type": "external_connector_error", "code": "http_error", "message": "no tools"}, 400, False),
+        ({"code": "server_error", "message": "it broke"}, 502, True),
+        ({"code": 502, "message": "invalid_image_url"}, 502, True),
+        ({"type": "invalid_request_error", "code": "invalid_api_key", "message": "no"}, 502, True),
+    ],
+)
+async def test_an_error_in_an_answer_is_the_requests_by_its_code(
+    tmp_path: Path, error: Body, status: int, fails: bool, streamed: bool
+) -> None:
+    async with serving(tmp_path, "chat", others={"other": "chat"}) as (service, provider):
+        for _ in range(4):
+            provider.says({"error": error})
+            provider.events = [{"error": error}]
+            reply = await send(service, "chat", request("chat", model="arm/direct", stream=streamed))
+            assert reply.status_code == status, reply.text
+        provider.says(ANSWERS["chat"])
+        later = await answered(service, "chat", request("chat"))
+        assert (later["agent"]["pmf"].keys() == {"other"}) == fails
 
 
 # -- how answers end -------------------------------------------------------------------------------

@@ -265,11 +265,11 @@ async def test_a_resource_that_there_is_not_masks_no_model(tmp_path: Path) -> No
         for _ in range(5):
             reply = await service.client.post(DOORS["messages"], json=asked)
             assert reply.status_code == 502
-        assert not health.is_open("llm/messages")
+        assert not health.state("llm/messages").is_open
         provider.error = GeneratorRefusedError("m: HTTP 401")
         for _ in range(5):
             await service.client.post(DOORS["messages"], json=asked)
-        assert health.is_open("llm/messages")
+        assert health.state("llm/messages").is_open
 
 
 def _seconds(protocol: ProtocolName, body: Document) -> float:

@@ -33,14 +33,16 @@ class Replica:
         self.clock = Clock()
         self.health = ArmHealth(failures, rest_s, caps, self.clock)
 
-    def search(self, arm: str, *outcomes: str) -> None:
+    def search(self, arm: str, *outcomes: str, caller: str | None = None) -> None:
         """Search once for each outcome, one after the other."""
         for outcome in outcomes:
-            with self.health.track(arm) as report:
+            with self.health.track(arm, caller=caller) as report:
                 report(**{outcome: (arm,)})
 
-    def able(self, arms: Sequence[str] = ARMS, searched: Collection[str] = ()) -> list[str]:
-        return self.health.available(arms, searched)
+    def able(
+        self, arms: Sequence[str] = ARMS, searched: Collection[str] = (), caller: str | None = None
+    ) -> list[str]:
+        return self.health.available(arms, searched, caller)
 
     def rest(self, arm: str) -> float:
         """Wait until an arm is up again; return how long that took, in quarters of a second."""
@@ -76,6 +78,34 @@ def test_questions_that_an_arm_refuses_put_it_down_only_if_it_never_worked() -> 
     assert replica.able() == ["none", "dense"]
     replica.search("dense", "failed", "failed", "refused", "failed")
     assert replica.able() == ["none"]
+
+
+def test_what_fails_for_one_caller_is_open_for_this_caller_alone() -> None:
+    replica = Replica()
+    replica.search("bm25", *["failed"] * 9, caller="one")
+    assert replica.able(caller="one") == ["none", "dense"]
+    assert replica.able(caller="other") == replica.able() == list(ARMS)
+    assert replica.health.state("bm25").is_open
+    replica.search("bm25", "worked", caller="other")
+    assert replica.able(caller="one") == ["none", "dense"], "another one's success says nothing of these"
+    replica.search("bm25", "worked", caller="one")
+    assert replica.able(caller="one") == list(ARMS)
+
+
+def test_an_arm_that_fails_for_two_callers_is_open_for_all_and_again_only_by_two() -> None:
+    replica = Replica()
+    replica.search("bm25", "failed", "failed", caller="one")
+    replica.search("bm25", "failed", caller="other")
+    assert replica.able(caller="third") == ["none", "dense"]
+    assert replica.rest("bm25") == 5.0
+    replica.search("bm25", *["failed"] * 9, caller="one")
+    assert replica.able(caller="third") == list(ARMS), "one caller alone does not keep it open"
+    replica.search("bm25", "failed", caller="other")
+    assert replica.able(caller="third") == ["none", "dense"]
+    assert replica.rest("bm25") == 10.0
+    replica.search("bm25", "worked", "failed", caller="third")
+    replica.search("bm25", "failed", caller="other")
+    assert replica.able(caller="fourth") == list(ARMS), "a success makes failures not in a row"
 
 
 def test_each_arm_is_counted_by_itself() -> None:

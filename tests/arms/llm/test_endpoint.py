@@ -499,7 +499,9 @@ SEEN: Message = {
         ("blind/413", PROMPT.messages, PromptRefusedError),
         ("blind/422", PROMPT.messages, PromptRefusedError),
         ("blind/404", (SEEN,), GeneratorRefusedError),
-        ("blind/418", (SEEN,), GeneratorError),
+        ("blind/418", (SEEN,), PromptRefusedError),
+        ("blind/424", (SEEN,), PromptRefusedError),
+        ("blind/500", (SEEN,), GeneratorError),
         ("long", (SEEN,), PromptTooLongError),
     ],
 )
@@ -530,7 +532,8 @@ async def _particular(request: Request) -> Any:
     for param in ("max_tokens", "temperature", "stop"):
         if param in body:
             message = f"Unsupported parameter: {param!r} is not supported with this model."
-            return JSONResponse({"error": {"message": message, "param": param}}, 400)
+            said = {"message": message, "param": param, "code": "unsupported_parameter"}
+            return JSONResponse({"error": said}, 400)
     return _stream(_delta(orjson.dumps(body).decode(), "stop"))
 
 
@@ -545,6 +548,27 @@ async def test_a_parameter_that_a_model_refuses_is_not_sent_again(url: str) -> N
     await generator.close()
 
 
+@pytest.mark.parametrize(
+    ("protocol", "message"),
+    [
+        ("chat", "Unsupported parameter: 'seed' is not supported with this model."),
+        ("messages", "messages.0.content: 'temperature and top_p are deprecated' is not permitted"),
+    ],
+)
+async def test_a_message_that_may_quote_the_request_says_nothing_of_a_model(
+    url: str, protocol: protocols.ProtocolName, message: str
+) -> None:
+    seen.clear()
+    quoting[:] = [{"message": message, "param": "temperature"}]
+    body = {"messages": [], "temperature": 0.5, "top_p": 0.5, "seed": 3}
+    with pytest.raises(PromptRefusedError):
+        await ask(
+            EndpointGenerator(protocol, f"{url}/quoting", "m"),
+            replace(BARE, request=protocols.Request(protocol, body)),
+        )
+    assert seen["quoting"] == 1, "nothing was left out"
+
+
 async def test_a_parameter_of_meaning_is_never_left_out(url: str) -> None:
     seen.clear()
     with pytest.raises(GeneratorError, match="HTTP 400"):
@@ -557,6 +581,17 @@ async def test_a_configured_parameter_is_sent_as_it_is(url: str) -> None:
     with pytest.raises(GeneratorError, match="HTTP 400"):
         await ask(EndpointGenerator("chat", f"{url}/particular", "m", request={"temperature": 0.5}))
     assert seen["particular"] == 2, "the limit of tokens is learned, the temperature is not"
+
+
+quoting = list[Any]()
+"""What an endpoint says of each request."""
+
+
+@endpoint.post("/quoting/{path:path}")
+async def _quoting(path: str) -> JSONResponse:
+    del path
+    seen["quoting"] += 1
+    return JSONResponse({"error": quoting[0]}, 400)
 
 
 @endpoint.post("/choosy/chat/completions")
