@@ -104,11 +104,6 @@ class Tripwire:
         self._go_on = threading.Event()
         threading.Thread(target=self._listen, name="tripwire", daemon=True).start()
 
-    def is_at(self, *points: str) -> bool:
-        """Say whether the trip is at one of these points."""
-        trip = self._trip
-        return trip is not None and trip.point in points
-
     def reach(self, *points: str) -> None:
         """Be at a point, or at several at once."""
         with self._lock:

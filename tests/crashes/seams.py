@@ -5,7 +5,7 @@ so that one wrapper round the commits of a store serves all of them.
 """
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import wraps
 from itertools import count
@@ -17,9 +17,6 @@ from armwise.agent.turn import Decider
 from armwise.feedback.events import Decision, Execution, Feedback, Tick
 from armwise.feedback.log import GroupCommit, Receipt, Store
 from armwise.feedback.log.append import FeedbackStatus
-from armwise.feedback.log.backend import ResultRows, Statement
-from armwise.feedback.log.postgres import PostgreSQL
-from armwise.feedback.log.sqlite import SQLite
 from armwise.feedback.registry import versions
 from armwise.feedback.training_log import Joiner
 from armwise.feedback.training_log import joiner as joins
@@ -141,28 +138,13 @@ def _watch_commits(trip: Tripwire) -> None:
             what = dict.fromkeys(_FACTS[type(fact)] for fact in facts)
             with _about_to_commit(*what):
                 receipts: list[Receipt] = append(self, facts)
-            trip.reach(*(f"{name} committed" for name in what))
-            return receipts
+                return receipts
 
         return watched
 
-    def exchanging(exchange: Function) -> Function:
-        def watched(self: Any, driver: Any, statements: Sequence[Statement]) -> list[ResultRows]:
-            points = [f"{name} inserted" for name in _what()]
-            *others, last = statements
-            if last[0] != "COMMIT" or not trip.is_at(*points):
-                rows: list[ResultRows] = exchange(self, driver, statements)
-                return rows
-            rows = exchange(self, driver, others)
-            trip.reach(*points)
-            return [*rows, *exchange(self, driver, [last])]
-
-        return watched
-
-    _wrap(Store, "writing", writing)
+    for transaction in ("writing", "_appending"):
+        _wrap(Store, transaction, writing)
     _wrap(Store, "append", appending)
-    for database in (SQLite, PostgreSQL):
-        _wrap(database, "exchange", exchanging)
 
 
 # -- answers -----------------------------------------------------------------------------------------
