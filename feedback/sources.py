@@ -699,7 +699,8 @@ def _iterate(connection: sa.Connection, query: sa.Select[Any]) -> Iterable[list[
     compiled = query.compile(connection, compile_kwargs={"render_postcompile": True})
     driver: Any = connection.connection.driver_connection
     columns: list[list[Any]] = [[] for _ in query.selected_columns]
-    cursor = driver.execute(str(compiled), compiled.params)
+    parameters = [compiled.params[name] for name in compiled.positiontup or ()]
+    cursor = driver.execute(str(compiled), parameters)
     while rows := cursor.fetchmany(_FEW):
         for column, values in zip(columns, zip(*rows, strict=True), strict=True):
             column.extend(values)
