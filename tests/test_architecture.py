@@ -273,7 +273,16 @@ IRREGULAR = frozenset(
 )
 """Participles that do not end in `ed`."""
 
-NO_PARTICIPLES = {"bound_cost", "bound_drawn", "bound_lead", "bound_score", "clipped_ips"}
+NO_PARTICIPLES = {
+    "bound",
+    "bound_answer",
+    "bound_cost",
+    "bound_lead",
+    "bound_score",
+    "bound_search",
+    "bound_turn",
+    "clipped_ips",
+}
 """Names of functions that begin like a participle: to bound is a verb, and clipped IPS is an estimator."""
 
 

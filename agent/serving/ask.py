@@ -17,6 +17,8 @@ from armwise.agent.serving import outage
 from armwise.agent.serving.replica import Replica
 from armwise.agent.telemetry import log_turn
 from armwise.agent.turn import (
+    FREE,
+    SHARE_OF_A_KEY,
     Ask,
     Choices,
     Commit,
@@ -26,6 +28,7 @@ from armwise.agent.turn import (
     Finished,
     OverloadedError,
     TurnError,
+    TurnLoop,
     read_until,
 )
 from armwise.arms import tracing
@@ -37,10 +40,6 @@ from armwise.feedback.events import Execution, Status
 from armwise.feedback.log import LoggedDecision
 
 LOADING = "the arms, the model or the policy are not loaded yet"
-
-
-SHARE_OF_A_KEY = 0.75
-"""Largest share of a replica's concurrent requests that one key may hold, so that others get answers."""
 
 
 UNEXPECTED = "internal_error"
@@ -154,7 +153,7 @@ async def stream_turn(
             opening = await _open_turn(replica, caller, ask, key, commits)
             if (most := opening.most) is not None:
                 await replica.quota.book(caller, ask.decision_id, most.tokens, most.usd)
-        async with aclosing(_hold_place(replica, ask, opening.events)) as turn:
+        async with aclosing(_hold_place(replica, caller, ask, opening.events)) as turn:
             async for event in read_until(turn, deadline) if deadline else turn:
                 if isinstance(event, Decided):
                     served = event.served
@@ -213,17 +212,22 @@ async def _open_turn(
     if record is not None:
         return await Retry(replica, ask, record).open(commits.append)
     require_eligible(replica, ask)
-    events, most = replica.turns.turn(ask, commits.append), replica.turns.bound_cost(ask)
-    return Opening(
-        _or_unlogged(replica, caller, ask, events, commits) if replica.outage.answers else events, most
-    )
+    events, most = replica.turns.turn(ask, commits.append), _bound(replica.turns, caller, ask)
+    if replica.outage.answers:
+        events = _or_unlogged(replica, caller, ask, events, commits)
+    return Opening(events, most)
+
+
+def _bound(turns: TurnLoop, caller: Caller, ask: Ask) -> CostBound:
+    """Return the most that a turn may cost; `FREE` for a key that has no limit of tokens or dollars."""
+    return turns.bound_cost(ask) if caller.limits.counts_tokens else FREE
 
 
 def _open_unlogged(replica: Replica, caller: Caller, ask: Ask) -> Opening:
     """Open a turn that is answered without the log. Raises AskError, LogUnavailableError."""
     require_eligible(replica, ask)
     turns, ask = outage.stand_in(replica.turns, ask, caller, replica.telemetry)
-    return Opening(turns.turn(ask), turns.bound_cost(ask))
+    return Opening(turns.turn(ask), _bound(turns, caller, ask))
 
 
 async def _or_unlogged(
@@ -334,10 +338,10 @@ def _require_room(replica: Replica, caller: Caller, name: str) -> None:
 
 
 async def _hold_place(
-    replica: Replica, ask: Ask, events: AsyncGenerator[Event, None]
+    replica: Replica, caller: Caller, ask: Ask, events: AsyncGenerator[Event, None]
 ) -> AsyncGenerator[Event, None]:
     """Yield the events of a turn, holding a place of the language model if it writes an answer."""
-    async with replica.chats.hold() if ask.messages else nullcontext(), aclosing(events) as turn:
+    async with replica.chats.hold(caller.key) if ask.messages else nullcontext(), aclosing(events) as turn:
         async for event in turn:
             yield event
 

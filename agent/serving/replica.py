@@ -130,8 +130,8 @@ def name_models(config: AppConfig, generators: Mapping[str, Generator]) -> dict[
     models = dict[str, LanguageModel]()
     for name, spec in config.models.items():
         prices, options = catalog.find_prices(spec), catalog.list_options(spec)
-        abilities = options, prices, spec.protocol, catalog.list_inputs(spec)
-        models[name] = LanguageModel(generators[name], prices.compute_usd, *abilities)
+        abilities = prices, options, spec.protocol, catalog.list_inputs(spec)
+        models[name] = LanguageModel(generators[name], *abilities)
     return models
 
 

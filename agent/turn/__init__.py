@@ -15,8 +15,8 @@ from .choose import Decider, build_context
 from .eligibility import ArmInfo, NoEligibleArmError, OverloadedError
 from .health import NO_MODELS, ArmHealth, llm_key
 from .loop import TurnLoop
-from .places import Places
-from .price import FREE, CostBound, LanguageModel, PriceList, dearest, estimate_attached_tokens
+from .places import SHARE_OF_A_KEY, Places
+from .price import FREE, CostBound, LanguageModel, bound_search, bound_turn, estimate_attached_tokens
 from .probes import UNPROBED, Embed, Embeddings, Probes, Recall, probe
 from .record import (
     NONE_SERVED,
@@ -56,6 +56,7 @@ __all__ = [
     "NONE_SERVED",
     "NO_MODELS",
     "SEPARATOR",
+    "SHARE_OF_A_KEY",
     "UNPROBED",
     "AnswerInProgress",
     "AnswerStage",
@@ -86,7 +87,6 @@ __all__ = [
     "ObservedDecision",
     "OverloadedError",
     "Places",
-    "PriceList",
     "Probes",
     "Recall",
     "RequestDocument",
@@ -99,10 +99,11 @@ __all__ = [
     "TurnLoop",
     "TurnRecorder",
     "TurnStep",
+    "bound_search",
+    "bound_turn",
     "build_context",
     "check_texts",
     "compute_distribution",
-    "dearest",
     "estimate_attached_tokens",
     "is_text",
     "llm_key",

@@ -271,7 +271,7 @@ class AnswerInProgress:
         recorder, writer = self.recorder, self.writer
         calls = CallNames(self.ask.decision_id)
         read = await call_beside(self.ask.document.size, partial(_count_tokens, prompt))
-        recorder.begin(name, read, model.compute_usd)
+        recorder.begin(name, read, model.prices.compute_usd)
         started, now = time.perf_counter(), asyncio.get_running_loop().time()
         recorder.llm_until = recorder.llm_until or now + writer.timeout_s
         prompt = replace(prompt, patience_s=recorder.llm_until - now)

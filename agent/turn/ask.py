@@ -20,6 +20,8 @@ class RequestDocument:
         stop: Strings that end the answer.
         options: Further parameters of the model, as in `armwise.arms.llm.Prompt`.
         request: The request of the client, which models at an address are sent.
+        most_read: Most tokens of the request: its bytes, and those of the earlier answer that it continues;
+            0 if its key has no limit.
         needs: What it needs of a model that not every model has.
         streams: Whether the client reads the answer as it is written.
         limited: Whether the caller's key has a limit of tokens or dollars, so that an answer needs one.
@@ -34,6 +36,7 @@ class RequestDocument:
     stop: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     request: Request | None = None
+    most_read: int = 0
     needs: Needs = field(default_factory=Needs)
     streams: bool = True
     limited: bool = False
@@ -99,6 +102,12 @@ class Ask:
     steps: Mapping[str, Any] = field(default_factory=dict)
     external: bool = False
     asked_by: str | None = None
+
+    @property
+    def most_read(self) -> int:
+        """Most tokens of the request: a token is at least one byte."""
+        texts = (message["content"] for message in self.messages)
+        return self.document.most_read or sum(len(text.encode(errors="replace")) for text in texts)
 
     @property
     def quoted_groups(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from armwise.agent.turn.answer import AnswerWriter
 from armwise.agent.turn.ask import Ask, ObservedDecision
 from armwise.agent.turn.choose import Decider, build_context
 from armwise.agent.turn.eligibility import ArmInfo, NoEligibleArmError
-from armwise.agent.turn.price import FREE, CostBound, PriceList
+from armwise.agent.turn.price import FREE, CostBound, bound_turn
 from armwise.agent.turn.probes import Embeddings, Probes
 from armwise.agent.turn.record import (
     AnsweredElsewhereError,
@@ -113,8 +113,8 @@ class TurnLoop:
             arms, probed = self.known, frozenset()
             names, eligible = [arm or decision.drawn], [] if arm else [*decision.arms]
         fallback = self.fallback if self.fallback in eligible and self.fallback in arms else None
-        prices = PriceList(arms, self.writer.models, self.writer.templates)
-        return prices.turn(ask, names, probed, fallback)
+        writer = self.writer
+        return bound_turn(ask, arms, writer.models, writer.templates, names, probed, fallback)
 
     def list_eligible(self, ask: Ask) -> list[str]:
         """Return the live arms that may answer a request now. Raises as `Decider.narrow`."""

@@ -1,28 +1,32 @@
 """The most that a turn may cost, which is reserved before its arm is drawn.
 
-It adds the answer to the language model calls inside searches, for the dearest arm that may be drawn.
+There is one bound. A token is at least one byte, so a request has at most as many tokens as bytes, whatever
+its fields mean. What the arms add and the limit of the answer come to these. All are priced at the dearest
+language model that may be asked.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import ArmInfo
-from armwise.arms.base import UNUSED, Usage
+from armwise.arms.base import Usage
 from armwise.arms.llm import (
-    MESSAGE_TOKENS,
     TOKENS_A_WORD,
     UNPROMPTED,
+    Bound,
     Generator,
     Message,
     TokenPrices,
     base,
     most_tokens,
     prompts,
-    write_document,
     writing,
 )
+
+LONG_CONTEXT = 1_000_000
+"""Tokens that a model of the protocol `messages` may read if the client asks for that in a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +35,15 @@ class LanguageModel:
 
     Attributes:
         generator: Writes answers.
-        compute_usd: Price of tokens that it reads and writes.
-        options: Names of the `Prompt.options` that it is given.
         prices: Prices of its tokens, with those of its cache.
+        options: Names of the `Prompt.options` that it is given.
         protocol: Protocol of its endpoint; empty for an engine of this process.
         inputs: What it reads besides text.
     """
 
     generator: Generator
-    compute_usd: Callable[[int, int], float] = lambda *_: 0.0
-    options: frozenset[str] = base.OPTIONS
     prices: TokenPrices = field(default_factory=TokenPrices)
+    options: frozenset[str] = base.OPTIONS
     protocol: str = ""
     inputs: frozenset[str] = frozenset()
 
@@ -51,6 +53,11 @@ class LanguageModel:
         return self.protocol == "messages"
 
     @property
+    def window(self) -> int:
+        """Most tokens that it can read at once."""
+        return max(self.prices.window, LONG_CONTEXT) if self.marked else self.prices.window
+
+    @property
     def caches(self) -> bool:
         """Whether tokens that it has cached have a price of their own."""
         return self.prices.usd_per_kilotoken_cached is not None
@@ -58,6 +65,9 @@ class LanguageModel:
 
 UNNAMED_TOKENS = 4096
 """Tokens that are reserved for an answer where neither the request nor the arm has a limit."""
+
+AROUND_TOKENS = 256
+"""Most tokens of the instructions that surround a template: to cite, and to answer again without reasons."""
 
 IMAGE_TOKENS = 2000
 """Most tokens of an image, at the sizes that typical endpoints reduce it to."""
@@ -98,120 +108,94 @@ class CostBound:
     tokens: int = 0
     usd: float = 0.0
 
-    def __add__(self, other: "CostBound") -> "CostBound":
-        """Return the most that both together may cost."""
-        return CostBound(self.tokens + other.tokens, self.usd + other.usd)
-
 
 FREE = CostBound()
 
 
-def dearest(several: Iterable[CostBound]) -> CostBound:
-    """Return the largest tokens and the largest USD, which may come from two different bounds.
+def bound_turn(
+    ask: Ask,
+    arms: Mapping[str, ArmInfo],
+    models: Mapping[str, LanguageModel],
+    templates: Mapping[str, prompts.Template],
+    names: Sequence[str],
+    probed: Collection[str] = (),
+    fallback: str | None = None,
+) -> CostBound:
+    """Return the most that a turn may cost, whichever arm is drawn.
 
-    >>> dearest([CostBound(10, 0.5), CostBound(20, 0.1)])
-    CostBound(tokens=20, usd=0.5)
-    """
-    every = [FREE, *several]
-    return CostBound(max(bound.tokens for bound in every), max(bound.usd for bound in every))
-
-
-@dataclass(frozen=True, slots=True)
-class PriceList:
-    """Bounds of the cost of turns, from the arms and the language models of a replica.
-
-    Attributes:
+    Args:
+        ask: The request.
         arms: The arms by name.
         models: The language models by name.
         templates: Instructions of prompts by name.
+        names: The arms that may be drawn.
+        probed: Arms that search before one is drawn.
+        fallback: The arm that answers if the drawn one fails.
     """
-
-    arms: Mapping[str, ArmInfo]
-    models: Mapping[str, LanguageModel]
-    templates: Mapping[str, prompts.Template] = field(default_factory=dict)
-    _counted: list[tuple[Ask, int]] = field(default_factory=list)  # the last request, and its tokens
-
-    def search_usage(self, arm: str, question: str) -> Usage:
-        """Return the most that a search of an arm spends."""
-        bound = self.arms[arm].bound
-        paid = Usage(usd=bound.search_usd, search_usd=bound.search_usd)
-        return self._usage(writing.DEFAULT, *bound.tokens(question)) + paid
-
-    def search(self, arm: str, question: str) -> CostBound:
-        """Return the most that a search of an arm may cost."""
-        return _most(self.search_usage(arm, question))
-
-    def answer(self, arm: str, ask: Ask) -> CostBound:
-        """Return the most that an answer from an arm's passages may cost; `FREE` to retrieve only."""
-        if not ask.messages:
-            return FREE
-        info = self.arms[arm]
-        most = self._answer(info.answering, ask)
-        if (checked := info.checked) is None:
-            return most
-        judge = FREE
-        if checked.check.llm is not None:
-            bound = checked.check.compute_bound(limit_tokens(ask, info.answering))
-            judged = self._usage(
-                checked.check.llm, *(bound * ask.document.options.get("n", 1)).tokens(ask.question)
-            )
-            judge = _most(judged)
-        return most + judge + self._answer(checked.answering, ask)
-
-    def _answer(self, how: writing.Answering, ask: Ask) -> CostBound:
-        """Return the most that an answer may cost that is written in this way."""
-        template = self.templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
-        read = self._conversation(ask) + most_tokens(template.with_passages) + most_tokens(prompts.CITE)
-        read += TOKENS_A_WORD * how.word_budget
-        written = limit_tokens(ask, how) * ask.document.options.get("n", 1)
-        if how.prompt == prompts.Form.REASONING:  # without its tag it reads its text, and answers again
-            read += read + written + most_tokens(prompts.ANSWER_ALONE) + 2 * MESSAGE_TOKENS
-            written *= 2
-        return _most(self._usage(how.llm, read, written))
-
-    def _conversation(self, ask: Ask) -> int:
-        """Return the most tokens of the request itself, which are the same for all arms."""
-        if not self._counted or self._counted[0][0] is not ask:
-            options = [dict(ask.document.options), [message.get("tool_calls") for message in ask.messages]]
-            texts = [*(message["content"] for message in ask.messages), write_document(options).decode()]
-            around = MESSAGE_TOKENS * (1 + len(ask.messages)) + estimate_attached_tokens(ask.messages)
-            self._counted[:] = [(ask, sum(map(most_tokens, texts)) + around)]
-        return self._counted[0][1]
-
-    def turn(
-        self, ask: Ask, names: Sequence[str], probed: Collection[str], fallback: str | None
-    ) -> CostBound:
-        """Return the most that a turn may cost, whichever arm is drawn.
-
-        Args:
-            ask: The request.
-            names: The arms that may be drawn.
-            probed: Arms that search before one is drawn; of arms with the same search, one searches.
-            fallback: The arm that answers if the drawn one fails.
-        """
-        if not ask.messages and all(self.arms[name].bound == UNPROMPTED for name in names):
-            return FREE
-        first = {self.arms[name].searched or name: name for name in names if name in probed}
-        before = sum((self.search(name, ask.question) for name in first.values()), FREE)
-        return before + dearest(self._bound_drawn(ask, name, probed, fallback) for name in names)
-
-    def _bound_drawn(self, ask: Ask, arm: str, probed: Collection[str], fallback: str | None) -> CostBound:
-        """Return the most that a turn may cost once this arm is drawn."""
-        run = [arm] if fallback in (None, arm) else [arm, fallback]
-        searches = (self.search(name, ask.question) for name in run if name not in probed)
-        # if the model of the arm wrote no answer, the fallback writes one with its model, if that differs
-        by_model: dict[str, list[CostBound]] = {}
-        for name in run:
-            by_model.setdefault(self.arms[name].answering.llm, []).append(self.answer(name, ask))
-        return sum((*searches, *map(dearest, by_model.values())), FREE)
-
-    def _usage(self, model: str, read: int, written: int) -> Usage:
-        """Return tokens with their price; `UNUSED` if the service has no such model."""
-        if (llm := self.models.get(model)) is None:
-            return UNUSED
-        usd = max(llm.compute_usd(read, written), llm.prices.compute_usd(read, written, 0, read))
-        return Usage(read, written, 0, usd)
+    run = {name: arms[name] for name in (*names, *([] if fallback is None else [fallback]))}
+    searches = {name: UNPROMPTED if name in probed else info.bound for name, info in run.items()}
+    answers = {name: _bound_answer(ask, info, models, templates) for name, info in run.items()}
+    most = sum((run[name].bound for name in names if name in probed), UNPROMPTED)
+    most += _largest(searches[name] for name in names) + _largest(answers.values())
+    if fallback is not None and len(run) > 1:
+        most += searches[fallback]
+        if len({info.answering.llm for info in run.values()}) > 1:  # it asks its model after another one
+            most += answers[fallback]
+    read, written = most.tokens(ask.question)
+    asked = {model for info in run.values() for model in _list_models(ask, info)} & models.keys()
+    if not asked:
+        return CostBound(0, most.search_usd)
+    usd = max(models[name].prices.compute_most(read, written) for name in asked)
+    return CostBound(read + written, usd + most.search_usd)
 
 
-def _most(usage: Usage) -> CostBound:
-    return CostBound(usage.prompt_tokens + usage.completion_tokens, usage.usd)
+def bound_search(info: ArmInfo, question: str, models: Mapping[str, LanguageModel]) -> Usage:
+    """Return the most that a search of an arm spends, to charge a search that was cut off."""
+    paid = Usage(usd=info.bound.search_usd, search_usd=info.bound.search_usd)
+    if (model := models.get(writing.DEFAULT)) is None:
+        return paid
+    read, written = info.bound.tokens(question)
+    return paid + Usage(read, written, 0, model.prices.compute_most(read, written))
+
+
+def _list_models(ask: Ask, info: ArmInfo) -> Iterator[str]:
+    """Yield the names of the language models that an arm may ask."""
+    if info.bound.read or info.bound.questions or info.bound.written:
+        yield writing.DEFAULT
+    if ask.messages:
+        yield info.answering.llm
+        if (checked := info.checked) is not None:
+            yield checked.answering.llm
+            yield checked.check.llm or checked.answering.llm
+
+
+def _bound_answer(
+    ask: Ask, info: ArmInfo, models: Mapping[str, LanguageModel], templates: Mapping[str, prompts.Template]
+) -> Bound:
+    """Return the bound of an answer from an arm's passages; nothing to retrieve only."""
+    most, choices = UNPROMPTED, ask.document.options.get("n", 1)
+    if not ask.messages:
+        return most
+    checked = info.checked
+    for how in (info.answering, *([] if checked is None else [checked.answering])):
+        if (model := models.get(how.llm)) is None:
+            continue
+        template = templates.get(how.prompt) or prompts.find_template(prompts.Form.DIRECT)
+        read = ask.most_read + estimate_attached_tokens(ask.messages)
+        read += AROUND_TOKENS + most_tokens(template.with_passages)
+        read += TOKENS_A_WORD * how.word_budget if info.searches else 0
+        read, written = min(read, model.window), limit_tokens(ask, how) * choices
+        calls = 2 if how.prompt == prompts.Form.REASONING else 1  # without its tag it reads its text again
+        most += Bound(0, read, written) * calls + Bound(0, written * (calls - 1))
+    if checked is not None and checked.check.llm in models:
+        most += checked.check.compute_bound(limit_tokens(ask, info.answering)) * choices
+    return most
+
+
+def _largest(bounds: Iterable[Bound]) -> Bound:
+    """Return the largest of each number of several bounds.
+
+    >>> _largest([Bound(1, 10), Bound(0, 20, 5)])
+    Bound(questions=1, read=20, written=5, search_usd=0.0)
+    """
+    return Bound(*map(max, zip(*map(astuple, [UNPROMPTED, *bounds]), strict=True)))

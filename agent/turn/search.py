@@ -14,7 +14,7 @@ from armwise.agent.turn.answer import failing_as
 from armwise.agent.turn.ask import Ask
 from armwise.agent.turn.eligibility import UNFILTERED, ArmInfo, must_filter
 from armwise.agent.turn.health import ArmHealth
-from armwise.agent.turn.price import LanguageModel, PriceList
+from armwise.agent.turn.price import LanguageModel, bound_search
 from armwise.agent.turn.probes import Embed, Embeddings, Probes, Recall, Search, probe, recall_nothing
 from armwise.agent.turn.record import Spending, TurnRecorder
 from armwise.arms.base import ArmError, Passage, Query, QuestionRefusedError, Retrieval
@@ -97,7 +97,7 @@ class Searcher:
             spending.add(writing.DEFAULT, error.usage)
             raise
         except asyncio.CancelledError:  # the caller has left, or the arm has timed out
-            spending.add(writing.DEFAULT, PriceList(arms, self.models).search_usage(arm, query.text))
+            spending.add(writing.DEFAULT, bound_search(arms[arm], query.text, self.models))
             raise
         spending.search(retrieval)
         return retrieval

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 from typing_extensions import override
 
 from armwise.arms.llm.base import Chunk
-from armwise.arms.llm.pricing import TokenPrices, read_count
+from armwise.arms.llm.pricing import MOST_TOKENS, TokenPrices, read_count
 
 MINUTE = 60.0
 """Seconds for which a price holds: some begin on a date, others at an hour of the day."""
@@ -71,6 +71,19 @@ class ListedPrices(TokenPrices):
     ) -> float:
         counts = prompt_tokens, completion_tokens, cached_tokens, cache_written_tokens
         return self._rates({}).total(*counts, {})
+
+    @override
+    def compute_most(self, prompt_tokens: int, completion_tokens: int) -> float:
+        at = int(time.time() / MINUTE)
+        tiers = [frozenset[Tier](), *(frozenset({tier}) for tier in _find_tiers(self.address, self.model))]
+        every = [_find_rates(self.address, self.model, tier, at) for tier in tiers]
+        return max(rates.bound(prompt_tokens, completion_tokens) for rates in every)
+
+    @property
+    @override
+    def window(self) -> int:
+        found = _find_model(self.address, self.model)
+        return (found and found[0].context_window) or MOST_TOKENS
 
     @override
     def _price(self, answer: Chunk) -> float:
@@ -149,6 +162,11 @@ class _Rates:
         if self.search and (searches := read_count(usage, "server_tool_use", "web_search_requests")):
             usd += searches * self.search
         return max(0.0, usd + self.request)
+
+    def bound(self, read: int, written: int) -> float:
+        """Return the most that an answer may cost in USD, however much of what it reads is cached."""
+        per_read = max(_at(tiers, read) for tiers in (self.read, self.cached, self.kept, self.kept_an_hour))
+        return read * per_read + written * _at(self.written, read) + self.request
 
 
 def _at(tiers: Tiers, read: int) -> float:

@@ -106,12 +106,12 @@ class Bound:
         return replace(self, questions=self.questions * questions, read=self.read + self.questions * read)
 
     def tokens(self, question: str) -> tuple[int, int]:
-        """Return the most tokens that are read and written for a question.
+        """Return the most tokens that are read and written for a question: a token is at least one byte.
 
         >>> Bound(2, 10, 5).tokens("Why not?")
-        (16, 5)
+        (26, 5)
         """
-        read = self.questions * most_tokens(question) + self.read
+        read = self.questions * len(question.encode(errors="replace")) + self.read
         return min(read, MOST_TOKENS), min(self.written, MOST_TOKENS)
 
 
@@ -233,6 +233,11 @@ class TokenPrices(CachePrices):
     usd_per_kilotoken_out: Number = Field(default=0.0, ge=0, description="USD per 1,000 output tokens.")
 
     @property
+    def window(self) -> int:
+        """Most tokens that the model can read."""
+        return MOST_TOKENS
+
+    @property
     def per_kilotoken(self) -> tuple[float, ...]:
         """Prices of 1000 tokens read, written, and read from the engine's cache, in USD.
 
@@ -274,6 +279,15 @@ class TokenPrices(CachePrices):
         read = (prompt_tokens - cached_tokens - cache_written_tokens) * per_read
         read += cached_tokens * per_cached + cache_written_tokens * self._per_kept
         return (read + completion_tokens * per_written) / 1000
+
+    def compute_most(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the most that tokens may cost, in USD, whether they are cached or not.
+
+        >>> TokenPrices(usd_per_kilotoken_in=1, usd_per_kilotoken_cache_write=1.25).compute_most(1000, 10)
+        1.25
+        """
+        per_read = max(self.usd_per_kilotoken_in, self.per_kilotoken[2], self._per_kept)
+        return (prompt_tokens * per_read + completion_tokens * self.usd_per_kilotoken_out) / 1000
 
     def charge(self, answer: Chunk) -> float:
         """Return the price of an answer by its last chunk, in USD: its bill, else that of its tokens."""

@@ -79,10 +79,12 @@ class Previous:
     Attributes:
         question: The question that was answered.
         llm: The language model that answered.
+        tokens: Tokens that it read and wrote for that.
     """
 
     question: str
     llm: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,9 @@ def _read_ask(
     text = found.text
     if not text.strip():
         text = asked.previous.question if asked.previous else _unwritten(form, quotes=not caller.groups)
+    most_read = 0
+    if caller.limits.counts_tokens:
+        most_read = len(write_document(request.body)) + (asked.previous.tokens if asked.previous else 0)
     needs = read_needs(request, options)
     arms = _arms_asked(replica, asked.model)
     check_needs(replica, needs, arms, param)
@@ -244,6 +249,7 @@ def _read_ask(
             stop=_stops(form.get("stop")),
             options=options,
             request=request,
+            most_read=most_read,
             needs=needs,
             streams=asked.streams,
             limited=caller.limits.counts_tokens,

@@ -356,7 +356,9 @@ async def _find_previous(
     if arm is None:
         return document, None
     upstream = document | {"previous_response_id": record.execution.marks[0]}
-    return upstream, answering.Previous(record.decision.context.question, arm.answering.llm)
+    cost = record.execution.cost
+    tokens = cost.prompt_tokens + cost.completion_tokens
+    return upstream, answering.Previous(record.decision.context.question, arm.answering.llm, tokens)
 
 
 answering.add_door(router, "/v1/responses", TypeAdapter(ResponsesRequest), _answer)

@@ -357,7 +357,7 @@ class PairAsker:
         model = self._model
         bound = judge.prefer_bound(answer_tokens=written, reasoning_tokens=leave_room_to_think(model))
         read, wrote = bound.tokens(ask.question)
-        verdict = max(model.compute_usd(read, wrote), model.prices.compute_usd(read, wrote, 0, read))
+        verdict = model.prices.compute_most(read, wrote)
         return answers + len(self.list_orders(group, member)) * verdict
 
     def _decide(self, ask: Ask, arm: str) -> Decision:

@@ -327,7 +327,7 @@ class Signals(TurnStep):
         """Return the dollars of an answer of a usual length by an arm."""
         info = self.turns.known[arm]
         model = self.turns.writer.models.get(info.answering.llm)
-        answer = 0.0 if model is None else model.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
+        answer = 0.0 if model is None else model.prices.compute_usd(READ_TOKENS, WRITTEN_TOKENS)
         return float(answer + info.bound.search_usd)
 
     async def report(

@@ -88,11 +88,11 @@ def test_listed_prices_bound_turns_and_price_what_caches_lack() -> None:
     config = parse({**CONFIG, **WEIGHED, "llm": LISTED, "llms": {"near": {**NEAR, "usd": 0}}})
     models = name_models(config, {name: ScriptedGenerator({}) for name in config.models})
     listed, near = models["default"], models["near"]
-    assert listed.compute_usd(1000, 100) == pytest.approx(0.003 + 0.0015)
+    assert listed.prices.compute_usd(1000, 100) == pytest.approx(0.003 + 0.0015)
     assert listed.prices.compute_usd(1000, 100, 0, 1000) == pytest.approx(0.00375 + 0.0015)
     assert (listed.caches, near.caches, config.prices_caches) == (True, False, True)
     assert listed.prices.compute_miss(1000) == pytest.approx(0.00345)
-    assert near.compute_usd(1000, 100) == 0.0
+    assert near.prices.compute_usd(1000, 100) == 0.0
     assert read_settings(config).prices == listed.prices, "arms that prompt the model charge the same"
     assert not parse({**CONFIG, "llm": LISTED}).prices_caches, "no reward weighs dollars"
 

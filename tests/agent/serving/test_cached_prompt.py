@@ -20,7 +20,7 @@ LONG = "word " * 5000
 
 
 def model(prices: TokenPrices, protocol: str = "") -> LanguageModel:
-    return LanguageModel(base.ScriptedGenerator({}), prices.compute_usd, prices=prices, protocol=protocol)
+    return LanguageModel(base.ScriptedGenerator({}), prices, protocol=protocol)
 
 
 MODELS = {DEFAULT: model(SMALL), "large": model(LARGE)}

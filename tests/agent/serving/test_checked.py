@@ -423,10 +423,11 @@ async def test_a_judge_is_paid_for_each_choice(tmp_path: Path, small: Paid, larg
                 document=RequestDocument(options={"n": n} if n else {}),
             )
         )
-        for n in (0, 1, 3)
+        for n in (0, 1, 2, 3)
     ]
     assert most[0].usd == most[1].usd > 0.0, "only the judge costs anything"
-    assert most[2].usd == pytest.approx(3 * most[1].usd)
+    assert most[2].usd > 1.8 * most[1].usd, "the judge reads and writes nearly all"
+    assert most[3].usd - most[2].usd == pytest.approx(most[2].usd - most[1].usd)
     service.close()
 
 
@@ -438,7 +439,8 @@ async def test_a_turn_may_cost_what_both_models_may(tmp_path: Path, small: Paid,
         arm: turns.bound_cost(Ask("d", "Which river?", (message,), forced=arm))
         for arm in ("none", "large", "checked")
     }
-    assert most["checked"] == most["none"] + most["large"]
+    assert most["checked"].tokens >= most["none"].tokens + most["large"].tokens
+    assert most["checked"].usd > most["large"].usd, "all at the price of the dearer one"
     assert most["large"].usd > 0.0
     service.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from armwise.agent.turn import Ask, PriceList
+from armwise.agent.turn import Ask, bound_search
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
 from armwise.arms.corpus import CorpusSource
 from armwise.arms.deployments import ArmHost, ArmSettings, Embedders, HostedArms
@@ -115,10 +115,10 @@ async def test_a_search_that_fails_is_charged_beside_that_of_the_fallback(tmp_pa
 
 
 async def test_the_most_that_a_turn_may_cost_has_the_searches_of_all_members(service: Service) -> None:
-    known = PriceList(service.replica.turns.arms, {})
     for arm, usd in {"dear": PRICE, "both": PRICE, "cheap": 0.0}.items():
-        assert known.search(arm, "Which river?").usd == usd
-        assert known.search_usage(arm, "Which river?") == Usage(usd=usd, search_usd=usd)
+        assert bound_search(service.replica.turns.arms[arm], "Which river?", {}) == Usage(
+            usd=usd, search_usd=usd
+        )
 
 
 async def test_a_turn_may_cost_what_its_dearest_arm_does_although_others_are_free(service: Service) -> None:

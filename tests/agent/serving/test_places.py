@@ -108,3 +108,22 @@ async def test_a_place_is_free_again_after_a_failure_and_after_a_cancellation() 
     last.let_go.set()
     await asyncio.gather(task, last.run())
     assert order == ["a", "c"]
+
+
+async def test_one_key_leaves_places_and_room_in_the_queue_to_others() -> None:
+    places, done = Places("seats", 2, 2, 60.0), asyncio.Event()
+
+    async def hold(key: str | None) -> None:
+        async with places.hold(key):
+            await done.wait()
+
+    held = [asyncio.create_task(hold("greedy")) for _ in range(3)]
+    await turns_of_the_loop()
+    with pytest.raises(OverloadedError, match="3 requests of this key"):
+        await hold("greedy")
+    other = asyncio.create_task(hold("other"))
+    await turns_of_the_loop()
+    assert not other.done(), "it waits, in the place that is left of the queue"
+    done.set()
+    await asyncio.gather(*held, other)
+    await hold("greedy")

@@ -15,17 +15,19 @@ from armwise.agent.turn import (
     Embeddings,
     LanguageModel,
     NoEligibleArmError,
-    PriceList,
     RequestDocument,
     Spending,
     TurnError,
     TurnLoop,
-    dearest,
+    bound_search,
+    bound_turn,
 )
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
-from armwise.arms.llm import GeneratorError, base
+from armwise.arms.llm import GeneratorError, Message, base
+from armwise.arms.llm.price_list import find_listed
 from armwise.arms.llm.pricing import UNPROMPTED, Bound, TokenPrices
 from armwise.arms.llm.prompts import Template
+from armwise.arms.llm.protocols import ProtocolName
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Cost, Decision, Status
@@ -33,6 +35,7 @@ from tests.agent.fakes import FakeArms, MemoryLog, Preferring, hanging
 from tests.agent.serving.test_turn import (
     CHAT,
     LOOK_UP,
+    PRICES,
     Advice,
     _cancelled,
     _until,
@@ -42,99 +45,104 @@ from tests.agent.serving.test_turn import (
     say_again,
 )
 
-PRICES = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
+MODELS = {
+    DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES),
+    "large": LanguageModel(base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0)),
+}
 
-TEMPLATES = {"direct": Template("", "")}
+BARE = {"direct": Template("", ""), "reasoning": Template("", "")}
 
-CITE = 30
-"""Tokens of the instruction to cite, which a prompt may have."""
+AROUND = 256
+"""Tokens that are reserved around each template."""
 
 
 def searching(read: int, written: int, **fields: Any) -> ArmInfo:
-    how = Answering(llm=fields.pop("llm", DEFAULT), word_budget=50, max_tokens=20)
-    return ArmInfo(bound=Bound(0, read, written), answering=how, **fields)
+    how = Answering(max_tokens=20, **fields)
+    return ArmInfo(bound=Bound(0, read, written), answering=how, searches=False)
 
 
-def price_list(**arms: ArmInfo) -> PriceList:
-    models = {
-        DEFAULT: LanguageModel(base.ScriptedGenerator({}), PRICES.compute_usd),
-        "large": LanguageModel(
-            base.ScriptedGenerator({}), TokenPrices(usd_per_kilotoken_out=500.0).compute_usd
-        ),
-    }
-    return PriceList(arms, models, TEMPLATES)
+ARMS = {
+    "free": searching(0, 0),
+    "cheap": searching(100, 10),
+    "dear": searching(200, 20),
+    "large": searching(0, 0, llm="large"),
+    "reasons": searching(0, 0, prompt="reasoning"),
+}
 
 
-NAMES = ("free", "cheap", "dear")
-FEW = price_list(free=searching(0, 0), cheap=searching(100, 10), dear=searching(200, 20))
+def bound(ask: Ask, *names: str, probed: tuple[str, ...] = (), fallback: str | None = None) -> CostBound:
+    return bound_turn(ask, ARMS, MODELS, BARE, names, probed, fallback)
 
 
-def test_the_search_of_the_dearest_arm_that_may_be_drawn_is_reserved() -> None:
-    assert FEW.turn(LOOK_UP, NAMES, (), None) == CostBound(220, 0.4)
-    assert FEW.turn(LOOK_UP, NAMES[:2], (), None) == CostBound(110, 0.2)
-    assert FEW.turn(LOOK_UP, ["free"], (), None) == FREE
-    assert FEW.turn(LOOK_UP, [], (), None) == FREE
-
-
-def test_tokens_and_money_are_each_those_of_the_dearest() -> None:
-    several = price_list(long=searching(1000, 0), written=searching(0, 500))
-    assert several.turn(LOOK_UP, ["long", "written"], (), None) == CostBound(1000, 5.0)
-    assert dearest([]) == FREE
-
-
-def test_searches_before_the_draw_are_all_reserved_and_those_that_are_the_same_once() -> None:
-    same = price_list(
-        a=searching(100, 0, searched="x"), b=searching(100, 0, searched="x"), c=searching(30, 0)
-    )
-    every = ["a", "b", "c"]
-    assert same.turn(LOOK_UP, every, every, None) == CostBound(130, 0.13)
-    assert same.turn(LOOK_UP, every, ["c"], None) == CostBound(130, 0.13), "c before, then a or b"
-    assert same.turn(LOOK_UP, ["c"], every, None) == CostBound(30, 0.03), (
-        "what cannot be drawn searches neither"
-    )
+@pytest.mark.parametrize(
+    ("names", "probed", "fallback", "tokens"),
+    [
+        ((), (), None, 0),
+        (("free",), (), None, 0),
+        (("free", "cheap"), (), None, 110),
+        (("free", "cheap", "dear"), (), None, 220),
+        (("free", "cheap", "dear"), ("cheap", "dear"), None, 330),  # all search before the draw
+        (("free", "cheap", "dear"), ("cheap",), None, 330),  # one before it, and the other after it
+        (("free",), ("cheap", "dear"), None, 0),  # what cannot be drawn does not search before it
+        (("free", "cheap", "dear"), (), "cheap", 330),
+        (("cheap",), (), "cheap", 110),
+        (("free", "cheap", "dear"), ("cheap", "dear"), "cheap", 330),  # it has searched already
+    ],
+)
+def test_searches_of_the_dearest_arm_and_of_the_fallback_are_reserved(
+    names: tuple[str, ...], probed: tuple[str, ...], fallback: str | None, tokens: int
+) -> None:
+    most = bound(LOOK_UP, *names, probed=probed, fallback=fallback)
+    assert most == CostBound(tokens, pytest.approx(2 * tokens / 1100))  # type: ignore[arg-type]
 
 
 def test_all_that_is_read_may_be_written_to_a_cache() -> None:
     dear = PRICES.model_copy(update={"usd_per_kilotoken_cache_write": 2.0})
-    model = LanguageModel(base.ScriptedGenerator({}), dear.compute_usd, prices=dear)
-    several = PriceList({"a": searching(100, 10)}, {DEFAULT: model}, TEMPLATES)
-    assert several.search("a", "?") == CostBound(110, pytest.approx(0.3))  # type: ignore[arg-type]
+    most = bound_search(ARMS["cheap"], "?", {DEFAULT: LanguageModel(base.ScriptedGenerator({}), dear)})
+    assert most == Usage(100, 10, 0, pytest.approx(0.3))  # type: ignore[arg-type]
 
 
-def test_the_fallback_is_reserved_beside_the_arm_in_whose_place_it_answers() -> None:
-    both = FEW.search("dear", "?") + FEW.search("cheap", "?")
-    assert both.tokens == 330
-    assert FEW.turn(LOOK_UP, NAMES, (), "cheap") == both
-    assert FEW.turn(LOOK_UP, ["cheap"], (), "cheap") == CostBound(110, 0.2)
-    assert FEW.turn(LOOK_UP, NAMES, NAMES, "cheap").tokens == 330, "each has searched before, once"
+def asking(text: str, **document: Any) -> Ask:
+    messages = (Message(role="user", content=text),)
+    return Ask("d-1", "?", messages=messages, document=RequestDocument(**document))
 
 
-def test_an_answer_is_reserved_with_all_that_it_reads_and_writes() -> None:
-    question = Ask("d-1", "q" * 30, messages=({"role": "user", "content": "q" * 30},))
-    arms = price_list(plain=searching(0, 0), cheap=searching(100, 10))
-    read = 10 + len("[{},[null]]") // 3 + 1 + CITE + 2 * 8 + 2 * 50
-    assert arms.answer("plain", question) == CostBound(read + 20, PRICES.compute_usd(read, 20))
-    assert arms.answer("plain", replace(question, messages=())) == FREE
-    assert arms.answer("plain", replace(question, document=RequestDocument(max_tokens=7))).tokens == read + 7
-    three = RequestDocument(max_tokens=7, options={"n": 3})
-    longer = arms.answer("plain", replace(question, document=three))
-    assert longer.tokens == read + len('"n":3') // 3 + 1 + 3 * 7
-    assert arms.turn(question, ["plain", "cheap"], (), None).tokens == read + 20 + 110
+@pytest.mark.parametrize(
+    ("ask", "names", "fallback", "read", "written"),
+    [
+        (asking("q" * 30), ("free",), None, 30 + AROUND, 20),
+        (asking("\u4e2d" * 30), ("free",), None, 90 + AROUND, 20),
+        (asking("q", most_read=5000), ("free",), None, 5000 + AROUND, 20),  # the document, whatever is in it
+        (asking("q", max_tokens=7), ("free",), None, 1 + AROUND, 7),
+        (asking("q", max_tokens=7, options={"n": 3}), ("free",), None, 1 + AROUND, 21),
+        (asking("q"), ("free", "cheap"), None, 1 + AROUND + 100, 20 + 10),
+        (asking("q"), ("reasons",), None, 2 * (1 + AROUND) + 20, 40),  # it reads its reasons again
+        (asking("q"), ("free",), "dear", 1 + AROUND + 200, 20 + 20),  # one model is not asked twice
+        (asking("q"), ("free",), "large", 2 * (1 + AROUND), 40),
+    ],
+)
+def test_an_answer_is_reserved_with_all_that_it_reads_and_writes(
+    ask: Ask, names: tuple[str, ...], fallback: str | None, read: int, written: int
+) -> None:
+    most = bound(ask, *names, fallback=fallback)
+    assert most.tokens == read + written
+    dearest = 500.0 * written if fallback == "large" else read + 10.0 * written
+    assert most.usd == pytest.approx(dearest / 1000)
 
 
-def test_a_fallback_with_another_model_may_write_an_answer_as_well() -> None:
-    arms = price_list(small=searching(0, 0), large=searching(0, 0, llm="large"), twin=searching(0, 0))
-    one = arms.answer("small", CHAT)
-    other = arms.answer("large", CHAT)
-    assert (one.tokens, other.usd) == (other.tokens, 10.0)
-    assert arms.turn(CHAT, ["small"], (), "large") == one + other
-    assert arms.turn(CHAT, ["small"], (), "twin") == one, "the same model is not asked twice"
+@pytest.mark.parametrize(("protocol", "window"), [("chat", 128_000), ("messages", 1_000_000)])
+def test_a_listed_model_reads_no_more_than_its_context_window(protocol: ProtocolName, window: int) -> None:
+    listed = find_listed("https://api.openai.com/v1", "gpt-4o")
+    assert listed is not None
+    models = {DEFAULT: LanguageModel(base.ScriptedGenerator({}), listed, protocol=protocol)}
+    image = asking("What is it?", most_read=8_000_000)
+    assert bound_turn(image, ARMS, models, BARE, ["free"]).tokens == window + 20
 
 
-def test_without_a_language_model_nothing_is_reserved() -> None:
-    nothing = PriceList({"a": searching(100, 10)}, {})
-    assert nothing.turn(CHAT, ["a"], (), None) == FREE
-    assert nothing.search_usage("a", "?") == Usage()
+def test_without_a_language_model_only_searches_cost() -> None:
+    paid = {"a": replace(ARMS["cheap"], bound=Bound(0, 100, 10, 0.5))}
+    assert bound_turn(CHAT, paid, {}, BARE, ["a"]) == CostBound(0, 0.5)
+    assert bound_search(paid["a"], "?", {}) == Usage(usd=0.5, search_usd=0.5)
 
 
 def test_spending_adds_up_by_model_and_with_what_a_host_did_not_count() -> None:
@@ -154,7 +162,9 @@ INFOS = {
     "bm25": ArmInfo(bound=Bound(0, 1000, 100), filters=True),
     "dense": ArmInfo(frozenset({"tiny"}), bound=Bound(0, 3000, 0)),
 }
-BM25, DENSE = CostBound(1100, 2.0), CostBound(3000, 3.0)
+BM25, DENSE, BOTH = CostBound(1100, 2.0), CostBound(3000, 3.0), CostBound(4100, 5.0)
+DEAREST = CostBound(3100, 4.0)
+"""Of each number the larger one."""
 
 SPENT = Usage(30, 4, 0, 0.25)
 """What a search of bm25 spends, where it ends."""
@@ -173,7 +183,7 @@ def loop_of(
     def charge(decision_id: str, cost: Cost) -> None:
         charged.append((decision_id, cost))
 
-    return a_loop(log or MemoryLog(), arms, compute_usd=PRICES.compute_usd, charge=charge, **options)
+    return a_loop(log or MemoryLog(), arms, prices=PRICES, charge=charge, **options)
 
 
 async def paid(_query: Query, k: int) -> Retrieval:
@@ -191,7 +201,7 @@ def spent(charged: list[tuple[str, Cost]]) -> tuple[int, int, float]:
 @pytest.mark.parametrize(
     ("changes", "most"),
     [
-        ({}, CostBound(3000, 3.0)),
+        ({}, DEAREST),
         ({"excluded": frozenset({"dense"})}, BM25),
         ({"allowed": frozenset({"none", "bm25"})}, BM25),
         ({"forced": "none"}, FREE),
@@ -213,17 +223,17 @@ def test_an_arm_that_is_switched_off_or_cannot_filter_does_not_count() -> None:
 
 def test_where_a_router_reads_passages_every_arm_that_it_knows_is_reserved() -> None:
     reading = Advice(3, none=0.1, bm25=0.2, dense=0.9)
-    assert loop_of([], scorer=reading).bound_cost(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=reading).bound_cost(LOOK_UP) == BOTH
     assert loop_of([], scorer=reading).bound_cost(replace(LOOK_UP, forced="bm25")) == BM25
-    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).bound_cost(LOOK_UP) == DENSE
-    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).bound_cost(LOOK_UP) == BM25 + DENSE
+    assert loop_of([], scorer=Advice(0, none=0.1, bm25=0.2, dense=0.9)).bound_cost(LOOK_UP) == DEAREST
+    assert loop_of([], scorer=Advice(3, none=0.1, bm25=0.2)).bound_cost(LOOK_UP) == BOTH
 
 
 async def test_a_turn_that_is_resumed_reserves_its_arm_and_the_fallback_that_it_may_use() -> None:
     log = MemoryLog()
     await run(loop_of([], log), LOOK_UP)
     assert loop_of([]).bound_cost(LOOK_UP, log.decision) == BM25
-    assert loop_of([], fallback="dense").bound_cost(LOOK_UP, log.decision) == BM25 + DENSE
+    assert loop_of([], fallback="dense").bound_cost(LOOK_UP, log.decision) == BOTH
     forced = replace(log.decision, arms=("bm25",), probabilities=(1.0,))
     assert loop_of([], fallback="dense").bound_cost(LOOK_UP, forced) == BM25
     gone = {name: info for name, info in INFOS.items() if name != "dense"}

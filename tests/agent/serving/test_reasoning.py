@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 
 from armwise.agent.config import ConfigError, parse
-from armwise.agent.turn import LanguageModel, PriceList
-from armwise.agent.turn.eligibility import ArmInfo
 from armwise.agent.turn.record import tokens_in
 from armwise.arms.llm import Chunk, GeneratorError, Prompt, prompts
 from armwise.arms.llm.base import ScriptedGenerator
-from armwise.arms.llm.pricing import TokenPrices, most_tokens
-from armwise.arms.llm.writing import Answering
 from armwise.feedback.events import Status
 from tests.agent.asking import events, record
 from tests.agent.fakes import CONFIG, Service
 from tests.agent.serving.test_checked import LARGE, Paid, ask, execution
-from tests.agent.serving.test_turn import CHAT
 
 ARMS = {
     "thinks": {"kind": "bm25", "answering": {"prompt": "reasoning"}},
@@ -138,23 +133,6 @@ async def test_reasons_of_a_caller_who_left_are_paid_for(tmp_path: Path) -> None
         done = (await record(service, "left", lambda found: found.execution)).execution
     assert done is not None
     assert (done.status, done.cost.completion_tokens) == (Status.CANCELLED, tokens_in(UNTAGGED))
-
-
-def test_the_most_that_reasons_may_cost_is_two_prompts() -> None:
-    """The second prompt reads the first one and its text, and may write as much."""
-    prices = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
-    model = LanguageModel(ScriptedGenerator({}), prices.compute_usd)
-    templates = {"reasoning": prompts.find_template(prompts.Form.REASONING)}
-    bounds = [
-        PriceList(
-            {"a": ArmInfo(answering=Answering(prompt=prompt, max_tokens=20))}, {"default": model}, of
-        ).answer("a", CHAT)
-        for prompt, of in (("mine", {"mine": templates["reasoning"]}), ("reasoning", templates))
-    ]
-    once, twice = bounds
-    again = most_tokens(prompts.ANSWER_ALONE) + 16
-    assert twice.tokens == 2 * once.tokens + 20 + again
-    assert twice.usd == pytest.approx(2 * once.usd + (20 + again) / 1000)
 
 
 def test_a_prompt_of_ones_own_cannot_be_called_reasoning() -> None:

@@ -41,7 +41,7 @@ from armwise.agent.turn import (
 )
 from armwise.agent.turn.eligibility import list_allowed
 from armwise.arms.base import ArmError, Passage, Query, Retrieval, Usage
-from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, base, quote
+from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, TokenPrices, base, quote
 from armwise.arms.llm.writing import DEFAULT, Answering
 from armwise.feedback.errors import LogUnavailableError
 from armwise.feedback.events import Context, Decision, Execution, Mask, Mode, Status
@@ -52,6 +52,8 @@ QUESTION = "which river runs through Vienna?"
 CHAT = Ask("d-1", QUESTION, messages=({"role": "user", "content": QUESTION},))
 LOOK_UP = replace(CHAT, messages=())
 ANSWER = "The Danube does."
+FREE = TokenPrices()
+PRICES = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=10.0)
 ARMS = {
     "none": ArmInfo(features={"steps": 0.0}),
     "bm25": ArmInfo(features={"steps": 1.0}),
@@ -64,11 +66,11 @@ def a_loop(
     arms: FakeArms | None = None,
     policy: Policy | None = None,
     generator: Generator | None = None,
-    compute_usd: Callable[[int, int], float] = lambda *_: 0.0,
+    prices: TokenPrices = FREE,
     **options: Any,
 ) -> TurnLoop:
     """A loop whose policy draws bm25 unless it is told otherwise."""
-    model = LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), compute_usd)
+    model = LanguageModel(generator or base.ScriptedGenerator({}, default=ANSWER), prices)
     models = options.pop("models", {DEFAULT: model})
     explores = Exploration(0.03, options.pop("floor", 0.01))
     policy = policy or Preferring(none=0, bm25=1, dense=0)
@@ -618,7 +620,8 @@ async def test_who_leaves_before_the_last_chunk_pays_for_what_was_read(words: in
             await asyncio.Event().wait()
 
     log, long = MemoryLog(), replace(CHAT, messages=({"role": "user", "content": "x" * 4000},))
-    loop = a_loop(log, generator=Reading(), compute_usd=lambda read, written: read / 1000 + written)
+    prices = TokenPrices(usd_per_kilotoken_in=1.0, usd_per_kilotoken_out=1000.0)
+    loop = a_loop(log, generator=Reading(), prices=prices)
     await _cancelled(asyncio.create_task(run(loop, long)), _until(asked.is_set))
     await _until(lambda: len(log.committed) == 2)
     cost = log.execution.cost
@@ -646,7 +649,7 @@ async def test_a_replaced_model_uses_up_time_of_the_next(
             yield Chunk()
 
     other = base.ScriptedGenerator({}, default=ANSWER)
-    models = {DEFAULT: LanguageModel(other, lambda *_: 0.0), "large": LanguageModel(Gone(), lambda *_: 0.0)}
+    models = {DEFAULT: LanguageModel(other), "large": LanguageModel(Gone())}
     infos = {**ARMS, "bm25": replace(ARMS["bm25"], answering=Answering(llm="large"))}
     log = MemoryLog()
     turn = a_loop(log, models=models, arms_known=infos, fallback="none", llm_timeout_s=120.0)
