@@ -3,34 +3,24 @@
 Passages are stored under a hash of all that a search depends on: the pipeline, the version of its index, the
 text, the number of passages, the filter and the groups of the caller. A hit agrees in all of them. The file
 may be lost at any time; while it is unusable, every search is made.
-
-A value is JSON after its hash, which also detects a damaged page: SQLite has no checksums. The usual library,
-diskcache, unpickles the files on the disk (CVE-2025-69872, not fixed; last release in 2023).
 """
 
 import asyncio
 import hashlib
 import logging
 import math
-import os
-import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
 from armwise.arms.base import Passage, Query, Retrieval
+from armwise.arms.cache_file import FAULTS, CacheFile, is_passing
 
 FILE = "retrieval.sqlite"
-
-PAGE_BYTES = 4096
-
-WAL_BYTES = 4 << 20
-"""Size to which the write-ahead log is cut, in addition to the file."""
 
 LOOKUP_S = 0.1
 """Longest time of a lookup in seconds, after which the search is made."""
@@ -38,28 +28,9 @@ LOOKUP_S = 0.1
 QUEUE = 64
 """Lookups and entries in work; beyond these, the cache is bypassed."""
 
-TOUCH_S = 60.0
-"""Seconds between two records of the use of an entry, so that most hits only read."""
-
-EVICTED = 10
-"""When the file is full, one in so many entries is removed: those least recently used."""
-
-_TABLE = """
-    CREATE TABLE IF NOT EXISTS found (
-        key BLOB PRIMARY KEY, made REAL NOT NULL, used REAL NOT NULL, value BLOB NOT NULL
-    );
-    CREATE INDEX IF NOT EXISTS found_by_use ON found (used);
-"""
-
-_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
-
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-
-class UnusableError(Exception):
-    """The file is damaged or of another kind, or other users may write to its folder."""
 
 
 def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
@@ -79,7 +50,7 @@ def make_key(searched: str, version: str, query: Query, k: int) -> bytes | None:
     return hashlib.blake2b(document, digest_size=32).digest()
 
 
-def pack(key: bytes, retrieval: Retrieval) -> bytes | None:
+def pack(retrieval: Retrieval) -> bytes | None:
     """Return the result of a search as bytes; None: JSON would change it."""
     if not all(math.isfinite(passage.score) for passage in retrieval.passages):
         return None
@@ -88,24 +59,16 @@ def pack(key: bytes, retrieval: Retrieval) -> bytes | None:
         for passage in retrieval.passages
     ]
     try:
-        document = orjson.dumps([retrieval.index_version, passages])
+        return orjson.dumps([retrieval.index_version, passages])
     except TypeError:
         return None
-    return _checksum(key, document) + document
 
 
-def unpack(key: bytes, value: bytes) -> Retrieval:
-    """Return the stored result of a search, with costs of 0. Raises UnusableError."""
-    checksum, document = value[:16], value[16:]
-    if checksum != _checksum(key, document):
-        raise UnusableError("an entry is damaged")
-    version, passages = orjson.loads(document)
+def unpack(value: bytes) -> Retrieval:
+    """Return the stored result of a search, with costs of 0."""
+    version, passages = orjson.loads(value)
     kept = tuple(Passage(*fields) for fields in passages)
     return Retrieval(kept, steps=0, index_version=version, cached=True)
-
-
-def _checksum(key: bytes, document: bytes) -> bytes:
-    return hashlib.blake2b(document, key=key, digest_size=16).digest()
 
 
 class RetrievalCache:
@@ -128,13 +91,13 @@ class RetrievalCache:
         self._path = folder / FILE
         self._size_bytes, self._ttl_s, self._clock = size_bytes, ttl_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="retrieval-cache")
-        self._database: sqlite3.Connection | None = None
+        self._file: CacheFile | None = None
         self._usable = True
         self._waiting = 0
 
     async def get(self, key: bytes) -> Retrieval | None:
         """Return the stored result, if it is there and can be read within `LOOKUP_S`."""
-        looked_up = self._run(lambda database: self._read(database, key))
+        looked_up = self._run(lambda file: self._look_up(file, key))
         if looked_up is None:
             return None
         try:
@@ -145,9 +108,9 @@ class RetrievalCache:
 
     def put(self, key: bytes, retrieval: Retrieval) -> None:
         """Store a result, in the background."""
-        value = pack(key, retrieval)
+        value = pack(retrieval)
         if value is not None and len(value) < self._size_bytes:
-            self._run(lambda database: self._write(database, key, value))
+            self._run(lambda file: file.write(key, value))
 
     async def flush(self) -> None:
         """Wait until all results that were put so far are stored."""
@@ -160,7 +123,7 @@ class RetrievalCache:
         self._thread.submit(self._close)
         self._thread.shutdown()
 
-    def _run(self, work: Callable[[sqlite3.Connection], T]) -> "asyncio.Future[T | None] | None":
+    def _run(self, work: Callable[[CacheFile], T]) -> "asyncio.Future[T | None] | None":
         """Use the file in its thread; None: the queue is full, or the file is unusable."""
         if not self._usable or self._waiting >= QUEUE:
             return None
@@ -174,73 +137,27 @@ class RetrievalCache:
         if not future.cancelled():
             future.exception()
 
-    def _use_file(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+    def _use_file(self, work: Callable[[CacheFile], T]) -> T | None:
         """Use the file; after it proved unusable, it is given up."""
         if not self._usable:
             return None
         try:
-            if self._database is None:
-                self._database = self._open()
-            return work(self._database)
-        except (sqlite3.Error, OSError, UnusableError) as error:
-            if isinstance(error, sqlite3.Error) and _code(error) in _PASSING:
+            if self._file is None:
+                self._file = CacheFile(self._path, self._size_bytes, LOOKUP_S, self._clock)
+            return work(self._file)
+        except FAULTS as error:
+            if is_passing(error):
                 return None
             self._usable = False
             logger.warning("the retrieval cache %s is switched off: %s", self._path, error)
             self._close()
             return None
 
-    def _open(self) -> sqlite3.Connection:
-        folder = self._path.parent.stat()
-        if folder.st_uid != os.getuid() or folder.st_mode & 0o022:
-            raise UnusableError("other users can write to its folder")
-        database = sqlite3.connect(self._path, timeout=LOOKUP_S, isolation_level=None)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = OFF")  # what a crash of the machine loses is found again
-            database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-            database.execute(f"PRAGMA max_page_count = {self._size_bytes // PAGE_BYTES}")
-            database.executescript(_TABLE)
-        except BaseException:
-            database.close()
-            raise
-        return database
+    def _look_up(self, file: CacheFile, key: bytes) -> Retrieval | None:
+        value = file.read(key, self._ttl_s)
+        return None if value is None else unpack(value)
 
     def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-
-    def _read(self, database: sqlite3.Connection, key: bytes) -> Retrieval | None:
-        row = database.execute("SELECT made, used, value FROM found WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            return None
-        (made, used, value), now = row, self._clock()
-        if self._ttl_s is not None and not 0.0 <= now - made < self._ttl_s:
-            return None
-        retrieval = unpack(key, value)
-        if abs(now - used) >= TOUCH_S:
-            with suppress(sqlite3.OperationalError):  # another process writes
-                database.execute("UPDATE found SET used = ? WHERE key = ?", (now, key))
-        return retrieval
-
-    def _write(self, database: sqlite3.Connection, key: bytes, value: bytes) -> None:
-        now = self._clock()
-        while True:
-            try:
-                database.execute("INSERT OR REPLACE INTO found VALUES (?, ?, ?, ?)", (key, now, now, value))
-            except sqlite3.OperationalError as error:
-                if _code(error) != sqlite3.SQLITE_FULL or not _evict(database):
-                    raise
-            else:
-                return
-
-
-def _evict(database: sqlite3.Connection) -> bool:
-    """Remove the least recently used entries; return whether there were any."""
-    oldest = "SELECT rowid FROM found ORDER BY used LIMIT 1 + (SELECT count(*) FROM found) / ?"
-    return database.execute(f"DELETE FROM found WHERE rowid IN ({oldest})", (EVICTED,)).rowcount > 0
-
-
-def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,10 +1,17 @@
 """The vectors of a corpus, embedded once per model in resumable batches, and a FAISS index over them.
 
+A model embeds a text once for all services of a user: the cache `armwise/vectors.sqlite` in the user's cache
+folder has the vector of each text under a hash of the text and the model. So a second service over the same
+documents embeds nothing, and a changed folder only what is new.
+
 All dense indexes over the corpus share the vectors, so another kind of index needs no embedding.
 Passages are compared by the inner product.
 """
 
-from collections.abc import Iterable
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,10 +21,21 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from armwise.arms.base import Passage, Progress
+from armwise.arms.cache_file import FAULTS, CacheFile, is_passing, user_cache
 from armwise.arms.corpus import Corpus, Permitted
 from armwise.arms.indexes.build_once import IndexMismatchError, build, check, folder
 from armwise.arms.manifest import Identity
-from armwise.arms.models import Backbone, Embedder, build_embedder, digest_backbone
+from armwise.arms.models import HASHING, Backbone, Embedder, build_embedder, digest_backbone
+
+logger = logging.getLogger(__name__)
+
+CACHE = "vectors.sqlite"
+
+CACHE_BYTES = 1 << 30
+"""Size of the cache of vectors: about 500,000 passages of the default encoder."""
+
+CACHE_WAIT_S = 1.0
+"""Longest time to wait for another process that writes into the cache."""
 
 STEP = 64
 """Passages between checkpoints, a second or two, within which texts are sorted by length."""
@@ -60,9 +78,66 @@ class Vectors:
 
         def write(unfinished: Path) -> None:
             embedder = build_embedder(backbone)
+            if not backbone.model.startswith(HASHING):  # hashing is as fast as a lookup
+                embedder = CachedEmbedder(embedder, user_cache())
             embed(corpus, embedder, unfinished, STEP, progress)
 
         build(self.target, self.identity, write)
+
+
+class CachedEmbedder:
+    """Embeds only passages that no service of this user has embedded before.
+
+    A cache that cannot be used is left alone, and all passages are embedded.
+
+    Args:
+        embedder: The model.
+        folder: Folder of the cache, made if it is missing.
+        size_bytes: Largest size of the cache.
+    """
+
+    def __init__(self, embedder: Embedder, folder: Path, size_bytes: int = CACHE_BYTES) -> None:
+        self.dim, self.digest = embedder.dim, embedder.digest
+        self.encode_queries = embedder.encode_queries
+        self._embedder = embedder
+        self._file: CacheFile | None = None
+        with self._use_or_leave():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = CacheFile(folder / CACHE, size_bytes, CACHE_WAIT_S)
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return one unit vector per passage, shape (n_texts, dim)."""
+        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
+        keys = [hashlib.blake2b(f"{self.digest}\0{text}".encode(), digest_size=32).digest() for text in texts]
+        new = [n for n, key in enumerate(keys) if not self._read(key, vectors[n])]
+        if new:
+            vectors[new] = self._embedder.encode_passages([texts[n] for n in new])
+        for n in new:
+            with self._use_or_leave():
+                if self._file is not None:
+                    self._file.write(keys[n], vectors[n].tobytes())
+        return vectors
+
+    def _read(self, key: bytes, row: NDArray[np.float32]) -> bool:
+        """Fill a row with the vector of a text; return whether it is known."""
+        known = None
+        with self._use_or_leave():
+            known = None if self._file is None else self._file.read(key)
+        if known is None or len(known) != row.nbytes:
+            return False
+        row[:] = np.frombuffer(known, dtype=np.float32)
+        return True
+
+    @contextmanager
+    def _use_or_leave(self) -> Iterator[None]:
+        try:
+            yield
+        except FAULTS as error:
+            if not is_passing(error):
+                logger.warning("the cache of vectors is not used: %s", error)
+                if self._file is not None:
+                    self._file.close()
+                self._file = None
 
 
 def prepare_vectors(

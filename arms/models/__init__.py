@@ -1,7 +1,7 @@
 """Encoders, model files and threads."""
 
 from . import bundled
-from .embedding import Backbone, Embedder, build_embedder, compute_cores, digest_backbone
+from .embedding import HASHING, Backbone, Embedder, build_embedder, compute_cores, digest_backbone
 from .files import (
     AGAIN,
     LocalModel,
@@ -18,6 +18,7 @@ from .onnx_graph import GRAPH_LIBRARIES, NoGraphError, open_graph, require_torch
 __all__ = [
     "AGAIN",
     "GRAPH_LIBRARIES",
+    "HASHING",
     "Backbone",
     "Embedder",
     "LocalModel",

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from armwise.arms.cache_file import user_cache
 from armwise.arms.extras import describe_missing, find_version
 from armwise.arms.models.files import ModelNotFoundError, digest_file, hub_commit, locate
 from armwise.arms.own_processes import importable, python
@@ -168,7 +169,7 @@ def _quantise(graph: Path) -> Path:
     """
     from filelock import FileLock  # here: what only evaluates has no need of it
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "armwise" / "onnx"
+    cache = user_cache() / "onnx"
     by = [digest_file(graph), digest_file(QUANTISE), *map(find_version, GRAPH_LIBRARIES)]
     quantised = cache / f"{hashlib.sha256(chr(0).join(by).encode()).hexdigest()[:32]}.onnx"
     try:

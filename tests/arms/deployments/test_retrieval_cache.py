@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from armwise.arms import cache_file
 from armwise.arms.base import Passage, Query, Retrieval, Usage
 from armwise.arms.deployments import retrieval_cache
 from armwise.arms.deployments.retrieval_cache import FILE, RetrievalCache, make_key
@@ -198,17 +199,6 @@ async def test_a_lookup_that_is_given_up_makes_room_for_others(cache: RetrievalC
     assert await cache.get(key()) == KEPT
 
 
-async def test_the_oldest_tenth_goes_where_there_is_no_room() -> None:
-    with closing(sqlite3.connect(":memory:")) as database:
-        database.execute("CREATE TABLE found (key, used)")
-        database.executemany("INSERT INTO found VALUES (?, ?)", [(n, -n) for n in range(20)])
-        assert retrieval_cache._evict(database)  # noqa: SLF001
-        left = [n for (n,) in database.execute("SELECT key FROM found ORDER BY key")]
-        assert left == [*range(17)], "two of twenty, and one so that there is always one"
-        database.execute("DELETE FROM found")
-        assert not retrieval_cache._evict(database), "there is none to remove"  # noqa: SLF001
-
-
 async def test_a_lookup_that_takes_longer_finds_nothing(
     cache: RetrievalCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,7 +337,7 @@ async def test_a_folder_of_another_user_is_not_used(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = folder.stat().st_uid + 1
-    monkeypatch.setattr(retrieval_cache, "os", SimpleNamespace(getuid=lambda: other))
+    monkeypatch.setattr(cache_file, "os", SimpleNamespace(getuid=lambda: other))
     assert await broken(folder, caplog) == "other users can write to its folder"
 
 
