@@ -56,10 +56,14 @@ class Choice:
         return {name: value for name, value in asdict(self).items() if name != "reasoning"}
 
     def add_call(self, piece: Mapping[str, Any]) -> None:
-        """Add a piece of a call: the first one of a call has its id and name, all have arguments."""
+        """Add a piece of a call: the first one of a call has its id and name, all have arguments.
+
+        Other fields are kept, as models want those that they wrote back.
+        """
         while len(self.tool_calls) <= piece["index"]:
             self.tool_calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
         call = self.tool_calls[piece["index"]]
+        call |= {name: value for name, value in piece.items() if name not in ("index", "id", "function")}
         call["id"] = piece.get("id") or call["id"]
         for part, text in piece.get("function", {}).items():
             call["function"][part] += text

@@ -114,7 +114,11 @@ OPTIONS = FORM | SAMPLING | LOGPROBS | HINTS | {"n"}
 """All options of prompts."""
 
 
-INPUTS: Mapping[str, Literal["image", "file"]] = {"image_url": "image", "file": "file"}
+INPUTS: Mapping[str, Literal["image", "file", "audio"]] = {
+    "image_url": "image",
+    "file": "file",
+    "input_audio": "audio",
+}
 """What a part of a message is besides text, by its type."""
 
 
@@ -123,8 +127,8 @@ class Message(TypedDict):
 
     A call that the model made, in `tool_calls`, has OpenAI's shape; a message of the role `tool` holds the
     result of the call `tool_call_id`, or with `is_error` what went wrong. `parts` has OpenAI's shape, too:
-    the texts of which `content` is made, images and files between them, and `cache_control` at those parts
-    after which a client wants the prompt cached.
+    the texts of which `content` is made, images, files and audio between them, and `cache_control` at those
+    parts after which a client wants the prompt cached.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -136,7 +140,7 @@ class Message(TypedDict):
 
 
 def list_inputs(messages: Iterable[Message]) -> frozenset[str]:
-    """Return what a model must read besides text to answer a conversation: `image`, `file`.
+    """Return what a model must read besides text to answer a conversation, as in `INPUTS`.
 
     >>> list_inputs([Message(role="user", content="", parts=[{"type": "file"}, {"type": "text"}])])
     frozenset({'file'})

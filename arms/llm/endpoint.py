@@ -409,7 +409,7 @@ def error_of_status(name: str, error: StatusError, rest_s: float) -> GeneratorEr
         failure = GeneratorBusyError(message, rest_s)
     elif status in LASTING:
         failure = GeneratorRefusedError(message)
-        failure.may_be_asked_for = status in (403, 404)
+        failure.may_be_asked_for = status in (403, 404) and refusal.code != "model_not_found"
         failure.status = status if status == 404 else None
         refusal = refusal if status == 404 else Refusal()
     elif is_status_of_request(status) and is_too_long(refusal):
@@ -449,6 +449,7 @@ async def _pieces(
     try:
         async for event in events:
             if event.data == DONE:
+                answer.note_end()
                 break
             for piece in answer.pieces(event.data, event.name):
                 yield piece

@@ -136,6 +136,7 @@ class Provider:
     Attributes:
         answer: The whole answer, of which the events of a stream are made.
         events: Events in the place of these: an object, bytes as they are, or something that is awaited.
+        whole: Events that are answered where no stream was asked for.
         error: Status and body of an error that is answered instead.
         headers: Headers of the answer.
         received: The requests.
@@ -144,6 +145,7 @@ class Provider:
 
     answer: Body = field(default_factory=completion)
     events: Sequence[Body | bytes | asyncio.Event] | None = None
+    whole: Sequence[Body] | None = None
     error: tuple[int, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     received: list[Received] = field(default_factory=list)
@@ -184,6 +186,9 @@ class Provider:
         if self.error is not None:
             status, body = self.error
             return web.json_response(body, status=status, headers=self.headers)
+        if self.whole is not None:
+            text = b"".join(map(framed, self.whole))
+            return web.Response(body=text, content_type="text/event-stream")
         if not self.body.get("stream"):
             return web.json_response(self.answer, headers=self.headers)
         reply = web.StreamResponse(headers={"content-type": "text/event-stream", **self.headers})

@@ -136,6 +136,8 @@ class AnswerReader(ABC):
             raise
         for piece in pieces:
             self._check_length(piece)
+        if native.whole or self.closed:
+            self.note_end()
         ended = self.unfinished is None
         yield replace(pieces[0], native=native, ended=ended)
         yield from pieces[1:]
@@ -159,6 +161,12 @@ class AnswerReader(ABC):
             marks=(self.answer_id, *dict.fromkeys(self.marks))[:MOST_MARKS] if self._is_marked else (),
         )
 
+    def note_end(self) -> None:
+        """Note that nothing follows: what has texts and usage is an answer, also without a finish reason."""
+        if self._counted is not None:
+            for index in [index for index, length in self._characters.items() if length]:
+                self._end_choice(index)
+
     @property
     def _is_marked(self) -> bool:
         return bool(self.answer_id or self.marks)
@@ -181,6 +189,10 @@ class AnswerReader(ABC):
     @abstractmethod
     def _pieces(self, event: Document) -> Iterator[Chunk]:
         """Yield what an event says of each choice. Raises UpstreamError."""
+
+    @abstractmethod
+    def _end_choice(self, index: int) -> None:
+        """End a choice, unless it has ended."""
 
     @abstractmethod
     def _reasons(self) -> list[str]:

@@ -236,7 +236,7 @@ _ROLES: Mapping[str, Any] = {
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a part as `Message` has it; None where it is neither text, nor an image, nor a file."""
+    """Return a part as `Message` has it; None for one of another type than text and `base.INPUTS`."""
     mark = {"cache_control": part["cache_control"]} if part.get("cache_control") else {}
     if text := read_text([part]):
         return {"type": "text", "text": storable(text), **mark}
@@ -250,6 +250,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any] | None:
             }
         case "file":
             return {"type": "file", "file": object_at(part, "file"), **mark}
+        case "input_audio":
+            return {"type": "input_audio", "input_audio": object_at(part, "input_audio"), **mark}
     return None
 
 
@@ -307,6 +309,10 @@ class ChatReader(AnswerReader):
         return next((index for index in indices if not self._choices.get(index, missing).ended), None)
 
     @override
+    def _end_choice(self, index: int) -> None:
+        self._choices[index].ended = self._choices[index].ended or "stop"
+
+    @override
     def _reasons(self) -> list[str]:
         return [choice.reason for _, choice in sorted(self._choices.items())]
 
@@ -359,11 +365,12 @@ class ChatReader(AnswerReader):
             text_at(function, "arguments") or text_at(function, "input"),
         )
         index, call_id = call.get("index"), text_at(call, "id")
+        more = {name: value for name, value in call.items() if name not in _CALL}
         same = [at for at, (number, _) in enumerate(written.calls) if index in (None, number)]
         at = same[-1] if same else None
         begins = call_id != written.calls[at][1] if at is not None and call_id else bool(name)
         if at is not None and not begins:
-            return {"index": at, "function": {"arguments": arguments}}
+            return {**more, "index": at, "function": {"arguments": arguments}}
         if not name:
             raise UpstreamError("a function call without a name")
         if len(written.calls) == MOST_CALLS:
@@ -371,7 +378,11 @@ class ChatReader(AnswerReader):
         written.calls.append((index, call_id))
         self._mark(call_id)
         number = len(written.calls) - 1
-        return call_piece(number, call_id or f"call-{number}", name, arguments)
+        return more | call_piece(number, call_id or f"call-{number}", name, arguments)
+
+
+_CALL = frozenset(("index", "id", "type", "function", "custom"))
+"""Fields of a piece of a call that are read; others, such as a model's signature, are kept as they came."""
 
 
 def read_index(choice: Document) -> int:

@@ -729,6 +729,10 @@ class MessageReader(AnswerReader):
         return None if self._ended else 0
 
     @override
+    def _end_choice(self, index: int) -> None:
+        self._ended = self._ended or "end_turn"
+
+    @override
     def _reasons(self) -> list[str]:
         return [_REASONS.get(self._ended, "tool_calls" if self._calls else "stop")]
 

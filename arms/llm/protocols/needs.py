@@ -12,9 +12,6 @@ from typing import Any
 from armwise.arms.llm import base
 from armwise.arms.llm.protocols.request import Document, Request, objects, text_at
 
-INPUTS: Mapping[str, str] = {"image_url": "image", "file": "file", "input_audio": "audio"}
-"""What a part of a message in chat form is besides text, by its type."""
-
 HARD_TOOLS = frozenset({"file_search", "image_generation", "mcp"})
 """Tools of a provider whose data or output a request is about."""
 
@@ -83,10 +80,10 @@ def read_needs(request: Request, options: Mapping[str, Any]) -> Needs:
     """
     chat = request.chat
     inputs = {
-        INPUTS[kind]
+        base.INPUTS[kind]
         for message in objects(chat.get("messages"))
         for part in objects(message.get("content"))
-        if (kind := text_at(part, "type")) in INPUTS
+        if (kind := text_at(part, "type")) in base.INPUTS
     }
     tools = {*_tools(chat)}
     hard = {*options} - base.HINTS | (tools & HARD_TOOLS)

@@ -763,6 +763,10 @@ class ResponseReader(AnswerReader):
         return None if self._ended else 0
 
     @override
+    def _end_choice(self, index: int) -> None:
+        self._ended = self._ended or "stop"
+
+    @override
     def _reasons(self) -> list[str]:
         if self._ended in LENGTHS:
             return ["length"]

@@ -420,13 +420,14 @@ async def test_what_is_wrong_with_the_service_is_not_the_callers(tmp_path: Path,
         assert "sk-secret" not in reply.text
 
 
-async def test_a_model_that_its_provider_does_not_have_is_a_404_and_an_operators_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", ["model_not_found", "file_not_found"])
+async def test_what_its_provider_does_not_have_is_a_404_and_an_operators_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
     async with serving(tmp_path, "chat", others={"other": "chat"}) as (service, provider):
         assert (await send(service, "chat", request("chat", model="arm/direct"))).status_code == 200
-        error = {"message": "no model m", "type": "invalid_request_error", "code": "model_not_found"}
+        error = {"message": "no model m", "type": "invalid_request_error", "code": code}
         provider.refuses(404, {"error": error})
         for _ in range(4):
             reply = await send(service, "chat", request("chat", model="arm/direct"))
@@ -435,7 +436,8 @@ async def test_a_model_that_its_provider_does_not_have_is_a_404_and_an_operators
         assert ["HTTP 404" in failure.why for failure in read_failures()] == [True]
         provider.says(ANSWERS["chat"])
         later = await answered(service, "chat", request("chat"))
-        assert later["agent"]["pmf"].keys() == {"direct", "other"}
+        fails = code == "model_not_found"  # no request names the model at a provider
+        assert (later["agent"]["pmf"].keys() == {"other"}) == fails
 
 
 @pytest.mark.parametrize("status", [500, 503, 418])
@@ -567,6 +569,51 @@ async def test_an_error_in_a_choice_is_a_failure(tmp_path: Path, door: str, stre
             last = events_of(reply)[-1]
             assert last["type"] == ("error" if door == "messages" else "response.failed")
             assert "the host is down" in str(last)
+
+
+UNENDED: list[tuple[str, Body]] = [
+    *(("chat", completion({"content": "It is."}, reason)) for reason in ("", None)),
+    ("messages", message(said("It is."), stop_reason=None)),
+]
+del UNENDED[0][1]["choices"][0]["finish_reason"]
+
+
+@BOTH
+@pytest.mark.parametrize(("protocol", "given"), UNENDED)
+async def test_a_whole_answer_needs_no_reason_why_it_ended(
+    tmp_path: Path, protocol: str, given: Body, streamed: bool
+) -> None:
+    async with serving(tmp_path, protocol, given) as (service, _):
+        for door in PROTOCOLS:
+            reply = await send(service, door, request(door, stream=streamed))
+            assert reply.status_code == 200, reply.text
+            execution = (await logged(service, reply.headers["x-decision-id"])).execution
+            assert execution is not None
+            assert (execution.status, execution.finish_reason) == (Status.OK, "stop")
+            assert execution.answer == "It is."
+            if door == protocol and not streamed:
+                assert {"choices": given.get("choices"), "content": given.get("content")}.items() <= (
+                    {"choices": None, "content": None} | reply.json()
+                ).items()
+
+
+@pytest.mark.parametrize("missing", ["text", "usage"])
+async def test_what_has_no_text_or_no_usage_needs_a_reason_why_it_ended(tmp_path: Path, missing: str) -> None:
+    given = completion({"content": "" if missing == "text" else "It is."}, "")
+    given |= {"usage": None} if missing == "usage" else {}
+    async with serving(tmp_path, "chat", given) as (service, _):
+        for streamed in (False, True):
+            reply = await send(service, "chat", request("chat", stream=streamed))
+            assert "no finish reason" in reply.text or "failed" in reply.text
+
+
+async def test_a_call_keeps_its_fields_where_a_whole_answer_comes_as_events(tmp_path: Path) -> None:
+    signed = {**CALL, "extra_content": {"google": {"thought_signature": "S"}}}
+    events = stream("chat", completion({"role": "assistant", "content": None, "tool_calls": [signed]}))
+    async with serving(tmp_path, "chat") as (service, provider):
+        provider.whole = events
+        reply = await send(service, "chat", request("chat", tools=[TOOL["chat"]]))
+        assert reply.json()["choices"][0]["message"]["tool_calls"] == [signed]
 
 
 # -- streams that are formed otherwise -------------------------------------------------------------

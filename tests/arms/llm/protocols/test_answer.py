@@ -203,9 +203,9 @@ def test_a_conversation_is_too_long_where_the_endpoint_says_so(refusal: Refusal,
 @pytest.mark.parametrize(
     ("refusal", "param"),
     [
-        (Refusal("Unsupported parameter: 'temperature'", param="temperature"), "temperature"),
+        (Refusal("no", "unsupported_value", "temperature"), "temperature"),
         (Refusal("no", "unknown_parameter", "seed"), "seed"),
-        (Refusal("Unrecognized request argument supplied: seed", param="seed"), "seed"),
+        (Refusal("Unsupported parameter: 'temperature'", param="temperature"), ""),
         (Refusal("temperature must be at most 2", "invalid_value", "temperature"), ""),
         (Refusal("Unsupported parameter: 'temperature'"), ""),
     ],

@@ -670,7 +670,7 @@ def test_an_error_after_the_end_leaves_the_answer() -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        ([answer(text("a"), reason=None)], "no finish reason"),
+        ([answer(text(""), reason=None)], "no finish reason"),
         ([answer(text("x" * 20_000))], "more than 10,320 characters"),
         ([answer({"type": "tool_use", "id": "t"})], "without a name"),
         ([answer(*(use(str(i)) for i in range(129)))], "more than 128 function calls"),
