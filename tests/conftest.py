@@ -263,9 +263,9 @@ def empty(url: str) -> None:
     for table in numbered:
         (key,) = table.primary_key
         statements.append(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{key.name}'), 1, false)")
-    first = f"({t.SCHEMA}, 0, 0, '{schema.new_secret()}', '{t.NO_FACTS}')"
-    new = f"INSERT INTO log (schema, seq, at, secret, chain) VALUES {first}"
-    again = f"DO UPDATE SET seq = 0, at = 0, chain = '{t.NO_FACTS}'"
+    first = f"({t.SCHEMA}, 0, 0, '{schema.new_secret()}')"
+    new = f"INSERT INTO log (schema, seq, at, secret) VALUES {first}"
+    again = "DO UPDATE SET seq = 0, at = 0"
     statements.append(f"{new} ON CONFLICT (schema) {again}")  # a test may delete it
     engine = open_database(url).engine
     with engine.begin() as connection:

@@ -1,6 +1,6 @@
 """The part of `verify` that is about the whole log."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,9 @@ from armwise.feedback.registry import versions
 def verify_log(
     config: Path = CONFIG, checkpoints: Mapping[str, chain.LogHead] = MappingProxyType({})
 ) -> None:
-    """Fold the facts of the log again, and print whether they are unchanged; exit with 1 where they are not.
+    """Fold the facts of the log again, and print whether they are unchanged, and what that covers.
+
+    Exits with 1 if something was changed.
 
     Args:
         config: The configuration.
@@ -36,8 +38,23 @@ def verify_log(
             errors.print(change, style="red", **PLAIN)
         if report.changes:
             raise typer.Exit(1)
-        console.print(
-            f"the log is unchanged: {report.head.seq:,} facts, {len(of_versions):,} versions, "
-            f"head {report.head.chain}",
-            **PLAIN,
+        console.print(f"The log is unchanged: {report.head.seq:,} facts, head {report.head.chain}.", **PLAIN)
+        for line in _describe_coverage(report, len(of_versions)):
+            console.print(line, **PLAIN)
+
+
+def _describe_coverage(report: chain.ChainReport, n_versions: int) -> Iterator[str]:
+    if report.compared:
+        yield (
+            f"Facts 1 to {report.compared:,} have the bytes that the learner read: its own hash agrees, and "
+            f"so do those of {n_versions:,} versions. Each text is the one that was stored with its fact."
         )
+    if later := report.head.seq - report.compared:
+        yield f"No hash of the newest {later:,} facts is kept yet. Only their texts are verified."
+    if report.erased:
+        erasures = ", ".join(f"{n:,} by erasure {number}" for number, n in sorted(report.erased.items()))
+        yield f"Decisions without texts: {erasures}. `GET /v1/erasures` lists the erasures."
+    yield (
+        "Not covered: keys, usage, jobs, and what operators decided. "
+        "`armwise rebuild --verify` computes the training log and the versions again."
+    )

@@ -10,8 +10,9 @@ from .group_commit import SLOW_S, GroupCommit
 from .limits import LARGEST, Limited
 from .open import SERVING_S, open_log
 from .operations import Operation
+from .rows import insert
 from .sqlite import COPIED_IN_USE, lacks_wal
-from .store import DrawSecret, LoggedDecision, Store, insert, row_time
+from .store import DrawSecret, LoggedDecision, Store, row_time
 
 __all__ = [
     "COPIED_IN_USE",

@@ -30,8 +30,8 @@ from armwise.feedback.events import (
     Tick,
 )
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import json_items, limit_numbers
-from armwise.feedback.log.chain import ERASABLE, fold, make_salt, make_seal
+from armwise.feedback.log.backend import dumps, json_items, limit_numbers
+from armwise.feedback.log.chain import ERASABLE, make_salt, make_seal
 from armwise.feedback.log.facts import (
     Fact,
     decision_row,
@@ -108,8 +108,7 @@ def append(connection: sa.Connection, facts: Sequence[Fact], now: float, rules: 
     for table, rows in batch.rows.items():
         connection.execute(sa.insert(table), rows)
     if batch.rows:
-        moved = {"to_seq": batch.seq, "to_at": batch.at, "to_chain": fold(batch.chain, batch.rows)}
-        connection.execute(_MOVE, moved)
+        connection.execute(_MOVE, {"to_seq": batch.seq, "to_at": batch.at})
     return batch.receipts
 
 
@@ -117,23 +116,23 @@ def probe(connection: sa.Connection, now: float) -> None:
     """Insert and delete a row under the lock of the head, to show that writes succeed."""
     # not in `texts`, whose rows must not move: `armwise.feedback.log.erasures`
     filling = Execution("", None, Status.CANCELLED, Cost(), index_version=secrets.token_hex(PROBE_BYTES // 2))
-    seq, at, chain = _lock_head(connection, now)
+    seq, at = _lock_head(connection, now)
     connection.execute(sa.insert(t.executions), execution_row(filling, 0))
-    connection.execute(_MOVE, {"to_seq": seq, "to_at": at, "to_chain": chain})
+    connection.execute(_MOVE, {"to_seq": seq, "to_at": at})
     connection.execute(sa.delete(t.executions).where(t.executions.c.seq == 0))
 
 
-def _lock_head(connection: sa.Connection, now: float) -> tuple[int, float, str]:
+def _lock_head(connection: sa.Connection, now: float) -> tuple[int, float]:
     head = connection.execute(_HEAD).all()
     require_row(len(head))
-    seq, at, chain = head[0]
+    seq, at = head[0]
     check_behind(now, at)
-    return seq, at, chain
+    return seq, at
 
 
-_HEAD = sa.select(t.log.c.seq, t.log.c.at, t.log.c.chain).with_for_update()
+_HEAD = sa.select(t.log.c.seq, t.log.c.at).with_for_update()
 
-_MOVE = sa.update(t.log).values({name: sa.bindparam(f"to_{name}") for name in ("seq", "at", "chain")})
+_MOVE = sa.update(t.log).values(seq=sa.bindparam("to_seq"), at=sa.bindparam("to_at"))
 
 
 # -- what the log has of the facts -----------------------------------------------------------------
@@ -187,7 +186,6 @@ class Batch:
     Attributes:
         seq: The last assigned position.
         at: The log's time there.
-        chain: The chain before the facts of the batch.
         now: Seconds since the epoch, by the clock.
         rules: How facts are written.
         rows: Rows to insert, by table.
@@ -204,7 +202,6 @@ class Batch:
 
     seq: int
     at: float
-    chain: str
     now: float
     rules: Rules = field(default_factory=Rules)
     rows: Mapping[sa.Table, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -345,9 +342,12 @@ class Batch:
 
     def _seal(self, table: sa.Table, row: dict[str, Any], texts: Mapping[str, Any]) -> None:
         """Add the texts of the newest fact and the salt of its seal, if it has what an erasure removes."""
-        if texts or any(row[name] for name in ERASABLE.get(table, ())):
-            salt = make_salt()
-            row["seal"] = make_seal(table, row, texts, salt)
+        erasable = [row[name] for name in ERASABLE.get(table, ())]
+        if texts or any(erasable):
+            salt, document = make_salt(), dumps(texts).encode()
+            row["seal"] = make_seal(
+                salt.encode(), document, [None if part is None else part.encode() for part in erasable]
+            )
             self.rows[t.texts].append({"seq": self.seq, "document": texts, "salt": salt})
 
     def _next(self, at: float) -> None:

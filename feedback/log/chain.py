@@ -1,30 +1,35 @@
-"""The chain of the log: hashes that show whether a fact was changed, removed or added afterwards.
+"""The chain of the log: hashes that show whether a fact was changed, removed or added.
 
     seal of a fact    hash of a salt, its texts and the other columns that an erasure empties
     chain at a fact   hash of the chain before it, of the columns that an erasure keeps, and of its seal
 
 The salt of a seal is stored with the texts and erased with them, so the seal says nothing about erased texts.
-The chain is folded fact by fact, however they are committed. The head of the log has it, and so has whatever
-keeps a copy, a checkpoint, to compare with later. Someone who can write to the database can fold another
-chain: only a checkpoint that is kept elsewhere shows that.
+Both are over the bytes that the database has, and not over what is read from them: a JSON document with a
+name twice, or an infinite number instead of none, is another one.
 
-The order of the names in a document counts, since both databases keep it and it has a meaning.
+Whoever joins the log reads every fact in order, folds the chain and stores it with its position. Versions and
+receipts keep that head. This proves that the facts are those that were read then, unless somebody who can
+write to the database has folded another chain, which only a head that is kept elsewhere shows.
 """
 
 import hashlib
 import secrets
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
 
+from armwise.feedback.log import operations
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.backend import dumps
+from armwise.feedback.log.operations import Operation
+from armwise.feedback.log.rows import IDS, look_up
 from armwise.feedback.log.schema import require_row
+from armwise.feedback.log.under_way import UNDER_WAY_S, Scope
 from armwise.feedback.texts import pseudonym
 
 if TYPE_CHECKING:
@@ -40,11 +45,12 @@ ERASABLE: Mapping[sa.Table, tuple[str, ...]] = {
 PORTION = 500
 """Positions that are verified at once."""
 
+FOLDED = 5000
+"""Positions that are folded at once."""
+
 _BYTES = 32
 
 _UNCHAINED = (*ERASABLE[t.decisions], "erased")
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,15 @@ class ChainReport:
     """What a walk along the chain has found.
 
     Attributes:
-        head: The head of the log when the walk began.
+        head: The end of the log when the walk began, and the chain there.
+        compared: Position up to which the facts are those of a head that was kept; 0: no head was.
+        erased: Number of decisions whose texts are gone, by the number of their erasure.
         changes: What was changed, a sentence each; empty: nothing.
     """
 
     head: LogHead
+    compared: int
+    erased: Mapping[int, int]
     changes: tuple[str, ...]
 
 
@@ -78,102 +88,152 @@ def make_salt() -> str:
     return secrets.token_hex(t.SALT_CHARS // 2)
 
 
-def make_seal(table: sa.Table, row: Row, texts: Mapping[str, Any], salt: str) -> str:
+def make_seal(salt: bytes, document: bytes, erasable: Sequence[bytes | None]) -> str:
     """Return the seal of a fact: 40 hexadecimal digits.
 
     Args:
-        table: One of `FACTS`.
-        row: Values of the fact by column.
-        texts: What is in `texts` as the document of the fact.
-        salt: The salt that is stored with them.
+        salt: The salt that is stored with its texts.
+        document: The texts of the fact, as they are stored.
+        erasable: Its columns that an erasure empties, as they are stored.
     """
-    sealed = [salt, texts, *(row[name] for name in ERASABLE.get(table, ()))]
-    return hashlib.blake2b(_spell(sealed), digest_size=t.SEAL_CHARS // 2).hexdigest()
+    return hashlib.blake2b(_spell((salt, document, *erasable)), digest_size=t.SEAL_CHARS // 2).hexdigest()
 
 
-def fold(chain: str, rows: Mapping[sa.Table, Sequence[Row]]) -> str:
-    """Return the chain after the facts that follow it.
-
-    Args:
-        chain: The chain before them.
-        rows: Their rows, by table; rows of other tables are ignored.
-    """
-    facts = [(row["seq"], table, row) for table in FACTS for row in rows.get(table, ())]
-    facts.sort(key=itemgetter(0))
-    link = bytes.fromhex(chain)
+def fold(connection: sa.Connection, head: LogHead, upto: int) -> LogHead:
+    """Return the head at a position, from an earlier one and the facts in between."""
+    between = {"after": head.seq, "upto": upto}
+    facts = [(row[0], table, row) for table in FACTS for row in connection.execute(_ROWS[table], between)]
+    facts.sort(key=lambda fact: fact[0])
+    link = bytes.fromhex(head.chain)
     for _, table, row in facts:
         link = _link(link, table, row)
-    return link.hex()
+    return LogHead(upto, link.hex())
 
 
-def _link(before: bytes, table: sa.Table, row: Row) -> bytes:
+def fold_all(store: "Store") -> LogHead:
+    """Return the head of the whole log, from the newest head that a join has stored.
+
+    Raises:
+        LogGapError: The log has no head.
+        LogUnavailableError: Try again later.
+    """
+    with store.reading() as connection:
+        end = _read_end(connection)
+        newest = connection.execute(_STORED.order_by(t.progress.c.log_seq.desc()).limit(1)).first()
+    head = LogHead(*newest) if newest is not None and newest[0] <= end else LogHead(0, t.NO_FACTS)
+    while head.seq < end:
+        with store.reading() as connection:
+            head = fold(connection, head, min(head.seq + FOLDED, end))
+    return head
+
+
+_STORED = sa.select(t.progress.c.log_seq, t.progress.c.chain)
+
+_JOINED = sa.select(t.progress.c.reader, t.progress.c.log_seq, t.progress.c.chain)
+
+
+def _read_end(connection: sa.Connection) -> int:
+    """Return the position of the last fact, as the log has it. Raises LogGapError."""
+    found = connection.scalars(sa.select(t.log.c.seq)).all()
+    require_row(len(found))
+    return int(found[0])
+
+
+def _link(before: bytes, table: sa.Table, row: Sequence[Any]) -> bytes:
     """Return the chain at a fact."""
-    kept = [table.name, *_GET_KEPT[table](row)]
-    for place, convert in _CONVERSIONS[table]:
-        if kept[place] is not None:
-            kept[place] = convert(kept[place])
-    return hashlib.blake2b(before + _spell(kept), digest_size=_BYTES).digest()
+    kept = [*row[: _N_KEPT[table]]]
+    if table is t.feedback:  # an erasure leaves its pseudonym
+        kept[_ID] = pseudonym(_decode(kept[_ID]))
+    return hashlib.blake2b(before + _spell((table.name, *kept)), digest_size=_BYTES).digest()
 
 
-def _spell(values: Sequence[Any]) -> bytes:
-    """Return values as bytes that are the same before they are written and after they are read."""
-    try:
-        spelt = orjson.dumps(values)
-    except TypeError:  # what `dumps` writes otherwise, such as half of a surrogate pair
-        spelt = b""
-    return spelt if spelt and b"\\u0000" not in spelt else orjson.dumps(orjson.loads(dumps(values)))
+def _spell(values: Sequence[object]) -> bytes:
+    """Return values as bytes that no other values have."""
+    parts = (
+        (b"b", value) if isinstance(value, bytes) else (b"r", repr(value).encode(errors="surrogatepass"))
+        for value in values
+    )
+    return b"".join(b"%b%d:%b" % (kind, len(part), part) for kind, part in parts)
 
 
-def _as_float(value: float) -> float:
-    return value + 0.0  # an integer becomes a float; SQLite writes -0.0 as 0.0
+def _decode(stored: object) -> str:
+    return stored.decode(errors="replace") if isinstance(stored, bytes) else repr(stored)
 
 
-def _as_integer(value: float) -> float:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+# -- the bytes of a row --------------------------------------------------------------------------------
 
 
-def _find_conversion(column: sa.Column[Any]) -> Callable[[Any], Any] | None:
-    """Return what makes values of a column equal before they are written and after they are read."""
-    match column.type:
-        case _ if column is t.feedback.c.id:
-            return pseudonym
-        case sa.Double():
-            return _as_float
-        case sa.Integer():
-            return _as_integer
-        case sa.Boolean():
-            return bool
-    return None
+class stored_bytes(GenericFunction[Any]):  # noqa: N801 - SQLAlchemy names a function by its class
+    """The bytes of a text or a document in a column; on SQLite, anything else there as SQL."""
+
+    inherit_cache = True
+
+
+@compiles(stored_bytes, "sqlite")
+def _read_bytes_of_sqlite(function: stored_bytes, compiler: SQLCompiler, **options: Any) -> str:
+    (column,) = (compiler.process(clause, **options) for clause in function.clauses)
+    as_blob = f"WHEN 'text' THEN CAST({column} AS BLOB)"
+    return f"CASE typeof({column}) {as_blob} WHEN 'null' THEN NULL ELSE quote({column}) END"
+
+
+@compiles(stored_bytes, "postgresql")
+def _read_bytes_of_postgresql(function: stored_bytes, compiler: SQLCompiler, **options: Any) -> str:
+    (column,) = (compiler.process(clause, **options) for clause in function.clauses)
+    return f"convert_to(CAST({column} AS TEXT), 'UTF8')"
+
+
+def _as_stored(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    if isinstance(column.type, sa.String | sa.JSON):
+        return stored_bytes(column).label(column.name)
+    return sa.type_coerce(column, sa.types.NULLTYPE).label(column.name)
+
+
+def _between(seq: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    return (seq > sa.bindparam("after")) & (seq <= sa.bindparam("upto"))
 
 
 _KEPT = {table: [column for column in table.c if column.name not in _UNCHAINED] for table in FACTS}
 
-_GET_KEPT = {table: itemgetter(*(column.name for column in kept)) for table, kept in _KEPT.items()}
+_N_KEPT = {table: len(kept) for table, kept in _KEPT.items()}
 
-_CONVERSIONS = {
-    table: [
-        (place, convert)
-        for place, column in enumerate(kept, 1)  # after the name of the table
-        if (convert := _find_conversion(column))
-    ]
-    for table, kept in _KEPT.items()
+_ID = [column.name for column in _KEPT[t.feedback]].index("id")
+
+_ROWS = {
+    table: sa.select(
+        *map(_as_stored, _KEPT[table]),
+        *(_as_stored(column) for column in table.c if column.name in _UNCHAINED),
+    ).where(_between(table.c.seq))
+    for table in FACTS
+}
+
+_TEXTS = sa.select(t.texts.c.seq, *map(_as_stored, (t.texts.c.document, t.texts.c.salt))).where(
+    _between(t.texts.c.seq)
+)
+
+_d = t.decisions.c
+
+_ERASED = sa.select(_d.id, _d.erased).where(_d.id.in_(IDS))
+
+_ERASED_EPISODES = (
+    sa.select(_d.episode_id, sa.func.max(_d.erased)).where(_d.episode_id.in_(IDS)).group_by(_d.episode_id)
+)
+
+_ENDS = {
+    table: sa.select(
+        sa.select(sa.func.min(table.c.seq)).scalar_subquery(),
+        sa.select(sa.func.max(table.c.seq)).scalar_subquery(),
+    )
+    for table in FACTS
 }
 
 
-# -- read and verify -----------------------------------------------------------------------------------
-
-
-def read_head(connection: sa.Connection) -> LogHead:
-    """Return the head of the log. Raises LogGapError."""
-    found = connection.execute(sa.select(t.log.c.seq, t.log.c.chain)).all()
-    require_row(len(found))
-    return LogHead(*found[0])
+# -- verify --------------------------------------------------------------------------------------------
 
 
 def verify_chain(
     store: "Store", checkpoints: Mapping[str, LogHead], on_progress: Callable[[int, int], None]
 ) -> ChainReport:
-    """Fold the log again, and compare it with its head, with checkpoints and with its texts.
+    """Fold the log again, and compare it with heads that were kept, with its texts and its erasures.
 
     Args:
         store: The log.
@@ -185,76 +245,149 @@ def verify_chain(
         LogUnavailableError: Try again later.
     """
     with store.reading() as connection:
-        head = read_head(connection)
+        end = _read_end(connection)
         ends = [(table, seq) for table, query in _ENDS.items() for seq in connection.execute(query).one()]
+        joined = {
+            f"the learner of {name[:12]}": LogHead(*head) for name, *head in connection.execute(_JOINED)
+        }
+        before = _read_erasures(connection)
     outside = [
         f"the {table.name} have a fact at position {seq:,}, outside of the log"
         for table, seq in ends
-        if seq is not None and not 1 <= seq <= head.seq
+        if seq is not None and not 1 <= seq <= end
     ]
-    last = min(head.seq, max((seq for _, seq in ends if seq is not None), default=0))
-    walk = _Walk({**checkpoints, "the head": head})
+    last = min(end, max((seq for _, seq in ends if seq is not None), default=0))
+    walk = _Walk({**checkpoints, **joined})
     for start in range(0, last, PORTION):
-        end = min(start + PORTION, last)
+        upto = min(start + PORTION, last)
         with store.reading() as connection:
-            walk.read(connection, start, end)
-        on_progress(end, last)
-    return ChainReport(head, (*walk.found.values(), *walk.compare(last), *outside))
+            walk.read(connection, start, upto)
+        on_progress(upto, last)
+    with store.reading() as connection:
+        after = _read_erasures(connection)
+    same = [number for number, erasure in before.items() if after.get(number) == erasure]
+    changes = *walk.found.values(), *walk.compare(last, end), *walk.count(after, same), *outside
+    return ChainReport(LogHead(last, walk.chain), walk.agreed, dict(walk.erased), changes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Erasure:
+    """The record of an erasure.
+
+    Attributes:
+        at: When it was made.
+        scope: Kind of what was erased.
+        upto: Position up to which all texts are gone; 0 but for an erasure by age.
+        decisions: Number of decisions that lost their texts.
+    """
+
+    at: float
+    scope: str
+    upto: int
+    decisions: int
+
+    def covers(self, decision: Mapping[str, Any]) -> bool:
+        """Return whether it may have erased a decision: one that it reaches, or was under way."""
+        if self.upto:
+            return bool(decision["seq"] <= self.upto)
+        return bool(decision["logged_at"] <= self.at + UNDER_WAY_S)
+
+
+def _read_erasures(connection: sa.Connection) -> dict[int, _Erasure]:
+    rows = operations.read_all(connection, Operation.ERASURE, Operation.RETENTION)
+    return {
+        row.seq: _Erasure(
+            row.at, row.document["scope"], row.document.get("upto") or 0, row.document["n_decisions"]
+        )
+        for row in rows
+    }
+
+
+_Placed = tuple[sa.Table, Mapping[str, Any]]
+"""A fact, by its table, with the values of its row as they are stored."""
+
+
+@dataclass(slots=True)
 class _Walk:
     """Folds the facts in order, and notes where they are not what they were.
 
-    Args:
-        checkpoints: Heads to compare with, by what has them.
-
     Attributes:
-        found: The first fact that is missing, and the first that does not match its seal.
+        checkpoints: Heads to compare with, by what has them.
+        found: The first fact that is missing, that does not match its seal, or that lost its texts.
+        erased: Number of erased decisions, by the number of their erasure.
     """
 
-    def __init__(self, checkpoints: Mapping[str, LogHead]) -> None:
-        self.found: dict[str, str] = {}
-        self._link = bytes.fromhex(t.NO_FACTS)
-        self._due: defaultdict[int, list[tuple[str, str]]] = defaultdict(list)
-        for name, head in checkpoints.items():
-            self._due[head.seq].append((name, head.chain))
-        self._compared: list[tuple[int, str, bool]] = []
+    checkpoints: Mapping[str, LogHead]
+    found: dict[str, str] = field(default_factory=dict)
+    erased: Counter[int] = field(default_factory=Counter)
+    _sealed: Counter[int] = field(default_factory=Counter)
+    _link: bytes = bytes.fromhex(t.NO_FACTS)
+    _due: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    _compared: list[tuple[int, str, bool]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Compare the beginning."""
+        for name, head in self.checkpoints.items():
+            self._due.setdefault(head.seq, []).append((name, head.chain))
         self._note(0)
+
+    @property
+    def chain(self) -> str:
+        """The chain after the facts that were read."""
+        return self._link.hex()
+
+    @property
+    def agreed(self) -> int:
+        """Position of the last head that agrees; 0: none does."""
+        return max((seq for seq, _, agrees in self._compared if agrees), default=0)
 
     def read(self, connection: sa.Connection, start: int, end: int) -> None:
         """Fold the facts at the positions from `start` + 1 to `end`."""
         between = {"after": start, "upto": end}
-        texts = {seq: some for seq, *some in connection.execute(_TEXTS, between)}
-        facts: defaultdict[int, list[tuple[sa.Table, dict[str, Any]]]] = defaultdict(list)
+        texts = {seq: (document, salt) for seq, document, salt in connection.execute(_TEXTS, between)}
+        facts: defaultdict[int, list[tuple[sa.Table, sa.Row[Any]]]] = defaultdict(list)
         for table, query in _ROWS.items():
-            for found in connection.execute(query, between).mappings():
-                facts[found["seq"]].append((table, dict(found)))
+            for row in connection.execute(query, between):
+                facts[row[0]].append((table, row))
         for seq in range(start + 1, end + 1):
             if len(facts[seq]) != 1:
                 what = "are several facts" if facts[seq] else "is no fact"
                 self.found.setdefault("position", f"there {what} at position {seq:,}")
             for table, row in facts[seq]:
-                try:
-                    _load(table, row)
-                    sealed = _agrees_with_texts(table, row, *texts.get(seq, ("{}", "")))
-                    self._link = _link(self._link, table, row)
-                except (TypeError, ValueError):  # of a kind that was never written
-                    sealed = False
-                if not sealed:
-                    about = f"the fact at position {seq:,}, of the {table.name}"
-                    self.found.setdefault(
-                        "seal", f"{about}, does not match its seal: it or its texts changed"
-                    )
+                self._link = _link(self._link, table, row)
             self._note(seq)
+        placed = (fact for _, some in sorted(facts.items()) for fact in some)
+        self._check_texts(
+            connection, [(table, dict(zip(row._fields, row, strict=True))) for table, row in placed], texts
+        )
+
+    def _check_texts(
+        self, connection: sa.Connection, facts: Sequence[_Placed], texts: Mapping[int, tuple[Any, Any]]
+    ) -> None:
+        """Compare facts with the texts at their positions, and those without with the erasures."""
+        gone = list[_Placed]()
+        for table, values in facts:
+            is_gone = _lacks_texts(table, values, *texts.get(values["seq"], (b"{}", b"")))
+            if is_gone is None:
+                about = f"the fact at position {values['seq']:,}, of the {table.name}"
+                self.found.setdefault("seal", f"{about}, does not match its seal: it or its texts changed")
+            elif is_gone:
+                gone.append((table, values))
+        for table, seq in _list_unexplained(connection, gone):
+            about = f"the texts of the fact at position {seq:,}, of the {table.name}"
+            self.found.setdefault("texts", f"{about}, are gone, and no erasure on record removed them")
+        for table, values in gone:
+            if table is t.decisions:
+                self.erased[values["erased"]] += 1
+                self._sealed[values["erased"]] += values["seal"] is not None
 
     def _note(self, seq: int) -> None:
         """Compare the chain at a position with those that are due there."""
-        chain = self._link.hex()
-        self._compared += [(seq, name, known == chain) for name, known in self._due.get(seq, ())]
+        self._compared += [(seq, name, chain == self.chain) for name, chain in self._due.get(seq, ())]
 
-    def compare(self, end: int) -> Iterator[str]:
-        """Yield what the comparisons of the chain say of a log that ends at a position."""
-        agreed = max((seq for seq, _, agrees in self._compared if agrees), default=0)
+    def compare(self, last: int, end: int) -> Iterator[str]:
+        """Yield what the comparisons say of facts that end at a position, in a log that ends at another."""
+        agreed = self.agreed
         for seq, name, agrees in self._compared:
             if agrees:
                 continue
@@ -263,53 +396,68 @@ class _Walk:
                 yield f"a fact {between} was changed, removed or added: {name} has another chain"
                 break
             yield f"the chain of {name} at position {seq:,} was changed"
-        last = max(self._due)
-        if last > end:
-            between, (name, _) = f"between positions {end + 1:,} and {last:,}", self._due[last][0]
+        beyond, name = max(((head.seq, name) for name, head in self.checkpoints.items()), default=(0, ""))
+        if beyond > max(last, end):
+            between = f"between positions {last + 1:,} and {beyond:,}"
             yield f"the facts {between} were removed: {name} was made after them"
+        elif end > last:
+            yield f"the facts between positions {last + 1:,} and {end:,} were removed: the log counts them"
+
+    def count(self, erasures: Mapping[int, _Erasure], numbers: Sequence[int]) -> Iterator[str]:
+        """Yield which of some erasures removed more or fewer texts than their records say.
+
+        A decision that was under way is erased as well, and was never sealed.
+        """
+        for number in numbers:
+            if not self._sealed[number] <= (n := erasures[number].decisions) <= self.erased[number]:
+                found = f"{self.erased[number]:,} decisions name it"
+                yield f"erasure {number} is recorded with the texts of {n:,} decisions, and {found}"
 
 
-def _agrees_with_texts(table: sa.Table, row: Row, document: str, salt: str) -> bool:
-    """Return whether a fact and its texts are what was sealed, or what an erasure leaves."""
-    texts = orjson.loads(document)
+def _lacks_texts(table: sa.Table, row: Mapping[str, Any], document: object, salt: object) -> bool | None:
+    """Return whether what an erasure removes is gone from a fact; None: it does not match its seal."""
+    erasable, seal = [row[name] for name in ERASABLE.get(table, ())], row.get("seal")
+    marked = row.get("erased") is not None
+    if not isinstance(document, bytes) or not isinstance(salt, bytes):
+        return None
     if salt.strip():
-        return row.get("seal") == make_seal(table, row, texts, salt) and row.get("erased") is None
-    erasable = [texts, *(row[name] for name in ERASABLE.get(table, ()))]
-    return not any(erasable) and (table is not t.decisions or row["erased"] is not None)
+        agrees = all(part is None or isinstance(part, bytes) for part in erasable)
+        agrees = agrees and seal == make_seal(salt, document, erasable).encode()
+        return False if agrees and not marked else None
+    if document.strip() != b"{}" or any(erasable) or (table is t.decisions and not marked):
+        return None
+    return marked or seal is not None
 
 
-def _load(table: sa.Table, row: dict[str, Any]) -> None:
-    """Read the documents of a row. Raises ValueError."""
-    for name in _DOCUMENTS[table]:
-        row[name] = orjson.loads(row[name] or "null")
+def _list_unexplained(connection: sa.Connection, gone: Sequence[_Placed]) -> Iterator[tuple[sa.Table, int]]:
+    """Yield the facts without texts that no erasure on record has reached.
 
-
-def _between(seq: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    return (seq > sa.bindparam("after")) & (seq <= sa.bindparam("upto"))
-
-
-_DOCUMENTS = {
-    table: [column.name for column in table.c if isinstance(column.type, sa.JSON)] for table in FACTS
-}
-
-_ROWS = {
-    table: sa.select(
-        *(
-            sa.cast(column, sa.Text).label(column.name) if isinstance(column.type, sa.JSON) else column
-            for column in table.c
-        )
-    ).where(_between(table.c.seq))
-    for table in FACTS
-}
-
-_ENDS = {
-    table: sa.select(
-        sa.select(sa.func.min(table.c.seq)).scalar_subquery(),
-        sa.select(sa.func.max(table.c.seq)).scalar_subquery(),
-    )
-    for table in FACTS
-}
-
-_TEXTS = sa.select(t.texts.c.seq, sa.cast(t.texts.c.document, sa.Text), t.texts.c.salt).where(
-    _between(t.texts.c.seq)
-)
+    An erasure reaches the decisions that name it, and all other facts on them or on their episodes; one by
+    age reaches all positions up to its last; one of an episode or a decision also what is in the log of it
+    before any decision is.
+    """
+    if not gone:
+        return
+    erasures = _read_erasures(connection)
+    aged = max((erasure.upto for erasure in erasures.values()), default=0)
+    scopes = {erasure.scope for erasure in erasures.values()}
+    named = {_decode(row["decision_id"]) for table, row in gone if row.get("decision_id") is not None}
+    episodes = {
+        _decode(row["episode_id"]) for table, row in gone if table is t.feedback and row["episode_id"]
+    }
+    of_decisions = dict(map(tuple, look_up(connection, _ERASED, named)))
+    of_episodes = dict(map(tuple, look_up(connection, _ERASED_EPISODES, episodes)))
+    for table, row in gone:
+        if table is t.decisions:
+            erasure = erasures.get(row["erased"])
+            explained = erasure is not None and erasure.covers(row)
+        elif row["seq"] <= aged:
+            explained = True
+        elif row["decision_id"] is not None:
+            name = _decode(row["decision_id"])
+            explained = of_decisions[name] is not None if name in of_decisions else Scope.DECISION in scopes
+        else:
+            name = _decode(row["episode_id"])
+            explained = of_episodes[name] is not None if name in of_episodes else Scope.EPISODE in scopes
+        if not explained:
+            yield table, row["seq"]

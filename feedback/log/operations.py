@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.store import insert
+from armwise.feedback.log.rows import insert
 
 
 class Operation(StrEnum):

@@ -45,6 +45,13 @@ def look_up(
         yield from connection.execute(query, {**values, "ids": names[first : first + LOOKED_UP]}).all()
 
 
+def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> int:
+    """Insert a row into a table whose rows the database numbers, and return its number."""
+    result = connection.execute(sa.insert(table), row)
+    assert result.inserted_primary_key is not None
+    return int(result.inserted_primary_key[0])
+
+
 def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     """Return a JSON column as text, so that it is decoded row by row rather than for all rows at once."""
     return sa.cast(column, sa.Text)

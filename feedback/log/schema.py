@@ -160,7 +160,7 @@ def _exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
 def _create(connection: sa.Connection) -> None:
     for statement in _statements(f"{connection.dialect.name}+{connection.dialect.driver}"):
         connection.exec_driver_sql(statement)
-    first = {"schema": t.SCHEMA, "seq": 0, "at": 0.0, "secret": new_secret(), "chain": t.NO_FACTS}
+    first = {"schema": t.SCHEMA, "seq": 0, "at": 0.0, "secret": new_secret()}
     connection.execute(sa.insert(t.log), first)
 
 

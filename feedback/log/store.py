@@ -122,13 +122,6 @@ def row_time(connection: sa.Connection, now: float) -> float:
 _HEAD_AT, _HEAD_SEQ = sa.select(t.log.c.at), sa.select(t.log.c.seq)
 
 
-def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> int:
-    """Insert a row into a table whose rows the database numbers, and return its number."""
-    result = connection.execute(sa.insert(table), row)
-    assert result.inserted_primary_key is not None
-    return int(result.inserted_primary_key[0])
-
-
 _d, _f, _o, _x = t.decisions.c, t.feedback.c, t.observations.c, t.examples.c
 
 _RECORDED = sa.select(*DECISION, _d.seq, _d.logged_at, _d.propensity).where(_d.id == sa.bindparam("about"))

@@ -10,19 +10,19 @@ texts        what people wrote and read, and the salt of its seal: at most one r
              removes
 answer_marks index of the marks of executions, by caller and digest: which answer a request continues
 ticks        the time, written while the log is quiet: closes decisions that wait for feedback
-log          one row: number of the tables, last position and latest time of the facts, the chain there
-             (`armwise.feedback.log.chain`), and the secret that makes draws unpredictable. Every transaction
-             that appends locks it
+log          one row: number of the tables, last position and latest time of the facts, and the secret that
+             makes draws unpredictable. Every transaction that appends locks it
 
 Derived from the facts alone:
 examples     training logs: for each join, each decision once, in order, with its rater, and the raters of
              those that were left out before it, since their share was used up
-progress     how far each join has read, by its digest
+progress     how far each join has read, by its digest, with the chain of the facts there
+             (`armwise.feedback.log.chain`)
 summary      one row: what the pages of the console show
 The registry; each table has its own numbers:
 operations   what operators and the service decided, by `armwise.feedback.log.operations`: metrics, live arms,
              promotions, prices, alarms, erasures, which learner may write, and more
-versions     policy states at positions of a training log, and the head of the log as they were written; the
+versions     policy states at positions of a training log, and the chain of the facts that were joined; the
              bytes of some, a cache: a replay of `examples` gives the others
 routers, router_scores          trained routers; their scores of decisions that were made without them
 jobs         off-policy evaluations, and warm starts with digests of all inputs
@@ -94,7 +94,6 @@ log = Table(
     Column("seq", _SEQ, nullable=False),
     Column("at", Double, nullable=False),
     Column("secret", String(64), nullable=False),
-    Column("chain", String(64), nullable=False),
 )
 
 decisions = Table(
@@ -279,6 +278,7 @@ progress = Table(
     Column("examples_seq", _SEQ, nullable=False),
     Column("left_out", JSON(none_as_null=True)),
     Column("settled_seq", _SEQ),
+    Column("chain", String(64), nullable=False),
 )
 
 versions = Table(

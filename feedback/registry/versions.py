@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from armwise.feedback.errors import RebuiltError
 from armwise.feedback.log import Operation, Store, chain, insert, operations
 from armwise.feedback.log import tables as t
-from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch
+from armwise.feedback.training_log import REBUILD, confirm_epoch, newest_epoch, read_position
 
 KEPT_CHECKPOINTS = 20
 """Newest versions that all keep their checkpoints. So do the newest version of each recipe, and every version
@@ -128,8 +128,8 @@ def publish_beside(store: Store, version: Version, state: bytes) -> int:
 def add(connection: sa.Connection, version: Version, state: bytes) -> int:
     """Write a version and prune checkpoints, within a write transaction."""
     row = {name: getattr(version, name) for name in Version.__slots__ if name != "version"}
-    head = chain.read_head(connection)  # without a lock: facts may be appended meanwhile
-    logged = {"logged_seq": head.seq, "chain": head.chain}
+    joined = read_position(connection, version.join)
+    logged = {"logged_seq": joined.log_seq, "chain": joined.chain}
     number = insert(connection, t.versions, {**row, "state": state, **logged})
     _drop(connection, [kept for kept in connection.scalars(_PRUNABLE) if not is_kept(kept, number)])
     return number
@@ -235,7 +235,7 @@ def list_kept(store: Store, recipe: str) -> list[Version]:
 
 
 def list_heads(store: Store) -> dict[str, chain.LogHead]:
-    """Return the head of the log as each version was written, by the version, such as `version 3`."""
+    """Return the head that the join had read when each version was written, such as of `version 3`."""
     query = sa.select(_v.version, _v.logged_seq, _v.chain).order_by(_v.version)
     with store.reading() as connection:
         return {f"version {number}": chain.LogHead(*head) for number, *head in connection.execute(query)}

@@ -18,7 +18,7 @@ from orjson import loads
 
 from armwise.feedback.errors import LogGapError, RebuiltError, SupersededError
 from armwise.feedback.events import ARM_FAILURES, Example, Execution, Tick
-from armwise.feedback.log import LARGEST, Operation, Store, operations
+from armwise.feedback.log import LARGEST, Operation, Store, chain, operations
 from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
@@ -178,7 +178,8 @@ def join_facts(
         elif each.rater is not None:
             left_out.append(each.rater)
     length = start.examples_seq + len(examples)
-    return Position(upto, log_at, length, tuple(left_out), start.settled_seq), examples
+    head = chain.fold(connection, chain.LogHead(start.log_seq, start.chain), upto)
+    return Position(upto, log_at, length, tuple(left_out), start.settled_seq, head.chain), examples
 
 
 def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined]) -> dict[str, dict[str, Any]]:

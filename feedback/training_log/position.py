@@ -1,6 +1,6 @@
 """How far a join has read the log, and how far the log reaches."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import sqlalchemy as sa
 
@@ -18,6 +18,8 @@ class Position:
         left_out: Raters of the newest decisions that were left out since the last rated example, in order.
         settled_seq: Decisions up to this position are settled together, before their time is over; see
             `find_settled_together`.
+        chain: The chain of the facts up to `log_seq`, by `armwise.feedback.log.chain`. It is not
+            compared, since salts are random.
     """
 
     log_seq: int
@@ -25,6 +27,7 @@ class Position:
     examples_seq: int
     left_out: tuple[str, ...] = ()
     settled_seq: int = 0
+    chain: str = field(default=t.NO_FACTS, compare=False, repr=False)
 
 
 def read_position(connection: sa.Connection, join: str) -> Position:
@@ -32,7 +35,8 @@ def read_position(connection: sa.Connection, join: str) -> Position:
     row = connection.execute(_PROGRESS, {"join": join}).first()
     if row is None:
         return Position(0, 0.0, 0)
-    return Position(row.log_seq, row.log_at, row.examples_seq, tuple(row.left_out), row.settled_seq)
+    left_out = tuple(row.left_out)
+    return Position(row.log_seq, row.log_at, row.examples_seq, left_out, row.settled_seq, row.chain)
 
 
 def write_position(connection: sa.Connection, join: str, position: Position) -> None:

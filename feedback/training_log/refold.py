@@ -55,6 +55,8 @@ def find_difference(
         return recorded, f"there are {stored} rows of examples, and the facts give {position.examples_seq}"
     if (expected := replace(position, settled_seq=recorded.settled_seq)) != recorded:
         return recorded, f"the join is recorded at {recorded}, and the facts give {expected}"
+    if position.chain != recorded.chain:
+        return recorded, "its facts are not those that were joined: run `armwise verify --log`"
     return recorded, ""
 
 

@@ -193,10 +193,8 @@ SABOTAGE = {
         '_UNCHAINED = (*ERASABLE[t.decisions], "erased")',
         '_UNCHAINED = ("erased",)',
     ),
-    "chain: a commit without the last fact of the one before": Sabotage(
-        BATCH,
-        "fold(batch.chain, batch.rows)",
-        "fold(batch.chain, {table: some[:-1] or some for table, some in batch.rows.items()})",
+    "chain: a step without the first fact of the next": Sabotage(
+        JOINER, "chain.LogHead(start.log_seq, start.chain)", "chain.LogHead(start.log_seq + 1, start.chain)"
     ),
     "erasure: bytes stay in the file": Sabotage(
         "feedback/log/sqlite.py", "secure_delete=ON", "secure_delete=OFF"

@@ -385,7 +385,7 @@ class Simulation:
                 yield Fault("rebuilt", str(state))
 
     def _fold(self, config: AppConfig) -> Iterator[Fault]:
-        """Fold the chain of the log again, and compare it with what each version has of it."""
+        """Fold the chain of the log again, and compare it with what the learner and the versions have."""
         with contextlib.closing(Store(config.database_url, config.reward.join)) as store:
             report = verify_chain(store, versions.list_heads(store), lambda *_: None)
         yield from (Fault("chain", change) for change in report.changes)

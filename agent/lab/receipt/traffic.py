@@ -25,7 +25,7 @@ from armwise.feedback.decisions import Decisions, concatenate, tabulate
 from armwise.feedback.events import LABELS, NOT_SERVED, Mode, Status
 from armwise.feedback.jsonl import ExchangeError, read_export, read_headers
 from armwise.feedback.log import Store, without_password
-from armwise.feedback.log.chain import LogHead, read_head
+from armwise.feedback.log.chain import LogHead, fold_all
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import Sessions, Settlement
 from armwise.feedback.reward import RewardRule
@@ -183,8 +183,7 @@ def read_store(
     """
     rule, source = _quality(config.reward), name_log(config)
     before = settled.read(store, rule).before  # first: what is decided meanwhile is not settled
-    with store.reading() as connection:
-        head = read_head(connection)
+    head = fold_all(store)
     for without in (NOT_SERVED, (LABELS,)):
         read = read_decisions(
             store, rule, since, without=without, distributions=True, on_progress=on_progress

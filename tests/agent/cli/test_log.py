@@ -20,6 +20,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.feedback.log import Store, chain, erasures
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import Version, keys, usage, versions
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.agent.cli.test_cli import said
 from tests.agent.fakes import CONFIG
 from tests.agent.judged import judged_log
@@ -69,11 +70,16 @@ def test_a_backup_has_the_log(config: Path, tmp_path: Path) -> None:
 
 def test_a_log_is_unchanged_until_somebody_changes_it(filled: AppConfig, config: Path) -> None:
     with closing(Store(filled.database_url)) as store:
-        versions.publish_beside(store, DRAFT, b"state")
-        with store.reading() as connection:
-            head = chain.read_head(connection)
+        Joiner(store, filled.reward, take_epoch(store, "test", 1.0)).advance(0.0)
+        versions.publish_beside(store, replace(DRAFT, join=filled.reward.join), b"state")
+        head = chain.fold_all(store)
+        erasures.erase_decision(store, "judged-0", "k1", time.time())
     printed = run("verify", "--log", "-c", config)
-    assert f"the log is unchanged: {head.seq} facts, 1 versions, head {head.chain}" in printed
+    assert f"The log is unchanged: {head.seq} facts, head {head.chain}." in printed
+    assert f"Facts 1 to {head.seq} have the bytes that the learner read" in printed
+    assert "Decisions without texts: 1 by erasure " in printed
+    assert "Not covered: keys, usage, jobs, and what operators decided." in printed
+    assert "No hash of the newest" not in printed
     with closing(Store(filled.database_url)) as store, store.writing() as connection:
         connection.execute(sa.update(t.executions).values(usd=7.0))
     printed = run("verify", "--log", "-c", config, code=1)

@@ -49,7 +49,7 @@ def test_an_empty_database_gets_the_tables_and_an_empty_log(engine: sa.Engine) -
     assert schema(engine) == t.SCHEMA
     assert rows_of(engine) == {
         **{table: [] for table in t.metadata.tables},
-        "log": [{"schema": 1, "seq": 0, "at": 0.0, "secret": log_schema.new_secret(), "chain": t.NO_FACTS}],
+        "log": [{"schema": 1, "seq": 0, "at": 0.0, "secret": log_schema.new_secret()}],
     }
 
 

@@ -28,7 +28,8 @@ from armwise.feedback.registry.versions import (
     recipes,
     restore_state,
 )
-from armwise.feedback.training_log import take_epoch
+from armwise.feedback.reward import Metric, RewardRule
+from armwise.feedback.training_log import Joiner, take_epoch
 from tests.feedback.conftest import decision, execution
 from tests.postgres import Server
 
@@ -59,12 +60,13 @@ def test_a_published_version_is_read_back_as_it_was_with_its_number(store: Store
     assert checkpoint(store, number) == b"state"
 
 
-def test_a_version_has_the_head_of_the_log_as_it_was_written(store: Store) -> None:
-    heads = []
+def test_a_version_has_the_head_that_the_join_had_read(store: Store) -> None:
+    rule, heads = RewardRule(metrics={"right": Metric()}), []
     for number in range(3):
-        with store.reading() as connection:
-            heads.append(chain.read_head(connection))
-        publish(store, draft(store), b"state")
+        heads.append(chain.fold_all(store))
+        epoch = take_epoch(store, "test", 1.0)
+        Joiner(store, rule, epoch).advance(0.0)
+        publish(store, replace(draft(store), join=rule.join), b"state")
         store.append([decision(f"d{number}"), execution(f"d{number}")])
     assert list_heads(store) == {f"version {number}": head for number, head in enumerate(heads, 1)}
     assert [head.seq for head in heads] == [0, 2, 4]
@@ -77,8 +79,7 @@ def test_a_version_is_written_while_an_append_holds_the_head(postgres: Server) -
     with store.engine.begin() as appending:
         appending.execute(sa.select(t.log.c.seq).with_for_update())
         publish(store, version, b"state")
-    ((_, head),) = list_heads(store).items()
-    assert head.seq == 1
+    assert list_heads(store) == {"version 1": chain.LogHead(0, t.NO_FACTS)}
     store.close()
 
 
