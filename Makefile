@@ -44,7 +44,7 @@ test-slow: $(VENV)/ready-dev  ## run the tests that take seconds each: real serv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not nightly" --timeout 300 --durations=30 \
 		$$(grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=nodes --exclude-dir=clients --exclude-dir=anywhere --exclude-dir=fresh)
 
-test-nightly: $(VENV)/ready-dev dist  ## run what is left out of `make test-slow`: tutorials, pages, recipes and documented installations from start to end, each process killed, soaks; two hours
+test-nightly: $(VENV)/ready-dev dist test-kernel  ## run what is left out of continuous integration: tutorials, pages, recipes and documented installations from start to end, soaks, another kernel of BLAS; two hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m nightly --durations=30 \
 		$$(grep -rl 'mark\.nightly' tests --include='test_*.py')
 
