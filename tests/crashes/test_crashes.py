@@ -119,6 +119,7 @@ def test_a_read_only_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_database_that_hangs_is_refused_until_it_answers(
     killable_postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_database_that_hangs_is_refused_until_it_answers(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_standby_takes_over_without_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weather, "REFUSALS", 6)
     with running() as primary, primary.followed() as standby:

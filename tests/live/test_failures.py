@@ -10,7 +10,7 @@ import pytest
 from armwise.agent.cli.start_ray import GAVE_UP
 from tests.live.conftest import ROOT, configuration, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
 def test_a_deployment_that_fails_for_good_ends_the_service_with_its_reason(tmp_path: Path) -> None:

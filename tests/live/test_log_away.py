@@ -9,7 +9,7 @@ import pytest
 from tests.live.conftest import Live, single, until
 from tests.postgres import running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 def ask(live: Live, n: int) -> tuple[bool, str]:

@@ -17,7 +17,7 @@ import pytest
 from tests.live.conftest import ROOT, configuration, free_port, single, started, until
 from tests.neighbours import write_corpus
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 RUN_S = 600.0
 """Seconds to wait for a run: its process has the lowest priority, beside other tests that compute."""
@@ -156,15 +156,7 @@ WAYS: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "one process",
-        pytest.param("serve run", marks=pytest.mark.nightly),
-        pytest.param("armwise serve", marks=pytest.mark.nightly),
-        pytest.param("serve deploy", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_first_run_is_promoted_a_second_held_and_a_third_finds_nothing_new(
     tmp_path: Path, way: str
 ) -> None:

@@ -11,18 +11,15 @@ from tests.simulation.history import (
     Admitted,
     Answered,
     Ceiling,
-    Change,
     Erased,
     History,
     Kept,
     Means,
     Rule,
-    find_disobeyed,
     find_faults,
     find_lost_evaluations,
     find_other_alarms,
     find_other_draws,
-    find_other_prices,
     find_wrong_prices,
 )
 from tests.steps import record
@@ -133,12 +130,6 @@ def kinds(history: History, tables: dict[str, Any], rule: Rule = RULE) -> set[st
     return {fault.kind for fault in find_faults(history, tables, rule, settled=True)}
 
 
-def test_feedback_at_another_position_is_not_lost() -> None:
-    tables = make_log()
-    tables["feedback"][0]["seq"] = 10
-    assert "lost" not in kinds(make_history(), tables)
-
-
 def test_a_sound_log_has_no_fault() -> None:
     assert find_faults(make_history(), make_log(), RULE, settled=True) == []
 
@@ -222,47 +213,6 @@ def test_what_must_not_be_is_found(broken: Breakage, kind: str) -> None:
     assert kind in kinds(history, tables)
 
 
-def test_feedback_on_an_episode_is_on_its_decisions_from_then_on() -> None:
-    tables = make_log()
-    tables["decisions"][0]["episode_id"] = "e"
-    tables["feedback"][1] |= {"decision_id": None, "episode_id": "e"}
-    history = History()
-    assert kinds(history, tables) == set()
-    tables["decisions"][0]["decided_at"] = 101.5
-    assert kinds(history, tables) == {"learned"}
-    tables["feedback"][1]["kind"] = "retraction"
-    assert kinds(history, tables) == {"learned"}
-
-
-def test_a_deferred_decision_is_learned_once_it_is_activated() -> None:
-    tables = make_log()
-    tables["decisions"][0]["deferred"] = True
-    tables["decisions"][1]["seq"], tables["executions"][1]["seq"] = 8, 9
-    tables["ticks"][0]["seq"] = tables["log"][0]["seq"] = 10
-    tables["feedback"].append(make_feedback(7, "a", "", None, kind="activation"))
-    tables["examples"][0]["joined_by"] = 8
-    assert kinds(History(), tables) == set()
-    tables["feedback"][-1]["received_at"] = 110.1
-    assert kinds(History(), tables) == {"learned"}
-
-
-def test_an_erased_answer_may_differ_from_what_was_told() -> None:
-    history, tables = make_history(), make_log()
-    tables["texts"].pop(2)
-    assert kinds(history, tables) == {"changed"}
-    history.erased.append(Erased("a", ("river",)))
-    del tables["texts"][:2]
-    assert kinds(history, tables) == set()
-
-
-def test_an_erasure_without_an_outcome_may_have_happened_or_not() -> None:
-    history, tables = make_history(), make_log()
-    history.erased = [Erased("a", ("river",), done=False)]
-    assert kinds(history, tables) == set()
-    tables["texts"].pop(2)
-    assert kinds(history, tables) == set()
-
-
 @pytest.mark.parametrize(
     ("changes", "kinds"),
     [
@@ -283,47 +233,6 @@ def test_an_evaluation_that_was_accepted_ends_with_its_own_result(
     assert [fault.kind for fault in found] == kinds
     unsettled = find_lost_evaluations(history, tables, settled=False)
     assert [fault.kind for fault in unsettled] == (["lost"] if "seq" in changes else [])
-
-
-def test_an_answer_that_broke_off_needs_no_execution() -> None:
-    history, tables = make_history(), make_log()
-    history.answered.append(Answered("b", {**TOLD, "reward_deadline": 123.0}, done=False))
-    tables["executions"].pop()
-    tables["ticks"][0]["seq"] = tables["log"][0]["seq"] = 8
-    assert kinds(history, tables) == set()
-
-
-def test_with_the_first_value_a_decision_is_learned_at_once() -> None:
-    tables = make_log()
-    at_once = Rule(RULE.aggregation, at_once=True, grace_s=2.0)
-    tables["examples"][0] |= {"joined_by": 3, "metrics": {"thumb": 1.0}}
-    assert kinds(make_history(), tables, at_once) == set()
-    assert kinds(make_history(), tables) == {"learned"}
-    del tables["examples"][0]
-    assert kinds(make_history(), tables, at_once) == {"learned"}
-
-
-@pytest.mark.parametrize(
-    ("version", "begun", "change", "found"),
-    [
-        (1, 20.0, Change(2, 9.0, 10.0), True),
-        (2, 20.0, Change(2, 9.0, 10.0), False),
-        (1, 14.0, Change(2, 9.0, 10.0), False),
-        (1, 20.0, Change(None, 9.0, 10.0), False),
-        (1, 104.0, Change(2, 99.0, 100.0), False),
-    ],
-)
-def test_another_version_than_the_pinned_one_may_decide_until_replicas_follow(
-    version: int, begun: float, change: Change, found: bool
-) -> None:
-    history = History(answered=[Answered("a", {"policy_version": version}, begun=begun, at=begun + 1.0)])
-    history.changes.append(change)
-    assert [fault.kind for fault in find_disobeyed(history, [0.0])] == ["version"] * found
-    assert [fault.kind for fault in find_disobeyed(history, [0.0, begun + 0.1])] == ["version"] * found
-    for calm_from in ([begun], [0.0, begun], [begun + 0.1], []):
-        assert not [*find_disobeyed(history, calm_from)]
-    history.changes.append(Change(None, 15.0, 16.0))
-    assert not [*find_disobeyed(history, [0.0])]
 
 
 CEILING = Ceiling(steps=0.5, window=20)
@@ -439,24 +348,6 @@ def test_another_distribution_is_found(broken: Breakage) -> None:
 
 
 @pytest.mark.parametrize(
-    "apart",
-    [
-        swap("decisions", 1, mode="continued"),
-        swap("decisions", 1, steps=record(floor=0.1, candidate=1)),
-        swap("decisions", 1, version=0, policy="vowpal"),
-        swap("decisions", 1, version=3),
-        swap("versions", 1, policy={"kind": "vowpal"}),
-        swap("versions", 1, start={"after": 1}),
-    ],
-)
-def test_what_another_policy_gives_is_not_judged(apart: Breakage) -> None:
-    tables = make_taught_log()
-    tables["decisions"][1]["probabilities"] = [0.5, 0.5]
-    apart(History(), tables)
-    assert [*find_other_draws(tables, MEANS)] == []
-
-
-@pytest.mark.parametrize(
     ("values", "steps", "reward"),
     [
         ({"thumb": 1.0}, 0, 1.0),
@@ -469,35 +360,6 @@ def test_a_reward_is_the_mean_of_its_values_less_its_cost(
     values: dict[str, float], steps: int, reward: float
 ) -> None:
     assert MEANS.reward(values, steps) == pytest.approx(reward, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("steps", "price", "debt"),
-    [
-        (50, 0.2 * exp(0.2 * 20.0), 20.0),  # 99 ceilings over: twenty count, and two windows are owed
-        (0, 0.2 * exp(-0.2), -0.5),
-    ],
-)
-def test_of_an_extreme_cost_a_part_counts(steps: int, price: float, debt: float) -> None:
-    tables = make_paced_log()
-    tables["executions"][0]["steps"] = steps
-    tables["prices"][0] |= {"price": price, "debt": debt, "arms": {"bm25": [1, float(steps)]}}
-    del tables["prices"][1:], tables["decisions"][2:], tables["executions"][2:]
-    assert [*find_wrong_prices(tables, CEILING)] == []
-
-
-def test_a_debt_is_paid_back_with_half_a_ceiling_a_request_and_prices_have_bounds() -> None:
-    tables = make_paced_log()
-    before = {"seq": 1, "log_seq": 4, "price": 1000.0 / 0.5, "debt": 20.0, "arms": {"bm25": [20, 0.0]}}
-    arms = {"bm25": [20, 0.1]}
-    tables["prices"] = [before, {**before, "seq": 2, "log_seq": 6, "debt": 20.0, "arms": arms}]
-    tables["executions"][2]["steps"] = 2
-    faults = [*find_wrong_prices(tables, CEILING)]
-    assert [str(fault).count("'seq': 2, ") for fault in faults] == [0], "the first follows from nothing"
-    tables["executions"][2]["steps"] = 0
-    paced = {"price": 1000.0 / 0.5 * exp(0.2 * (-1.0 + 0.5)), "debt": 19.5, "arms": before["arms"]}
-    tables["prices"][1] |= paced
-    assert len([*find_wrong_prices(tables, CEILING)]) == 1
 
 
 def test_alarms_are_those_of_the_changes_each_once() -> None:
@@ -513,36 +375,3 @@ def test_alarms_are_those_of_the_changes_each_once() -> None:
         assert {fault.kind for fault in find_other_alarms(tables, detected)} == {"alarm"}
     alarms.append(alarms[0])
     assert [*find_other_alarms(tables, [("reward of bm25", 4), ("reward of bm25", 9)])]
-
-
-@pytest.mark.parametrize(
-    ("at", "price", "costs", "right"),
-    [
-        (109.0, 0.0, [], True),
-        (109.0, 1.0, [0.0, 1.0], False),  # it is published at 110
-        (112.0, 0.0, [], True),
-        (112.0, 1.0, [0.0, 1.0], True),
-        (115.5, 0.0, [], False),  # five seconds later all have read it
-        (115.5, 1.0, [0.0, 1.0], True),
-        (115.5, 1.0, [0.0, 1.5], False),
-        (122.0, 1.0, [0.0, 1.0], True),
-        (122.0, 2.0, [0.0, 1.5], True),
-        (126.0, 1.0, [0.0, 1.0], False),
-        (126.0, 2.0, [0.0, 1.5], True),
-        (126.0, 3.0, [0.0, 1.5], False),
-    ],
-)
-def test_a_decision_has_a_price_that_its_replica_could_know(
-    at: float, price: float, costs: list[float], right: bool
-) -> None:
-    prices = [
-        {"seq": number, "at": 100.0 + 10.0 * number, "price": float(number), "arms": {"bm25": [number, mean]}}
-        for number, mean in ((1, 1.0), (2, 1.5))
-    ]
-    decision = make_decision(1, "d", at, price=price, costs=costs)
-    tables = {"prices": prices, "decisions": [decision]}
-    assert bool([*find_other_prices(tables, [0.0])]) != right
-    decision["mode"] = "forced"
-    assert not [*find_other_prices(tables, [0.0])]
-    decision |= {"mode": "explore", "steps": record(floor=0.1)}
-    assert not [*find_other_prices(tables, [at - 1.0])], "a replica may have been unable to read any"
