@@ -1,6 +1,8 @@
 """Queries of a warm start: the decisions, questions and labels in the log."""
 
-from collections.abc import Collection
+import hmac
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import sqlalchemy as sa
 from orjson import loads
@@ -62,20 +64,51 @@ def exists(store: Store) -> bool:
         return connection.scalar(sa.select(_d.seq).where(_d.policy != LABELS).limit(1)) is not None
 
 
-def list_asked_since(store: Store, since: float) -> list[str]:
-    """Return the distinct questions of the traffic since a time, in the order of their first use.
+Caller = tuple[str, str]
+"""Who asked: the key or address, and the digest of its end user; each empty if unknown."""
+
+
+def list_asked_since(store: Store, since: float) -> dict[str, Caller]:
+    """Return the questions of the traffic since a time, in the order of their first use, with who used it.
 
     Args:
         store: The log.
         since: Seconds since the epoch, UTC.
     """
     query = (
-        sa.select(log_rows.select_text(t.decisions, "question"))
+        sa.select(log_rows.select_text(t.decisions, "question"), _d.asked_by, _d.user_digest)
         .where(_d.logged_at >= since, _d.policy != LABELS, _d.erased.is_(None))
         .order_by(_d.seq)
     )
+    asked = dict[str, Caller]()
     with store.reading() as connection:
-        return list(dict.fromkeys(question or "" for question in connection.scalars(query)))
+        for question, key, user in connection.execute(query):
+            asked.setdefault(question or "", (key or "", user or ""))
+    return asked
+
+
+def draw_in_turns(asked: Mapping[str, Caller], n: int, secret: str) -> list[str]:
+    """Draw `n` questions so that all keys have equal shares, and so do all users of a key.
+
+    The order of a caller's questions depends on a secret, so nobody can choose their questions to be drawn.
+
+    >>> asked = dict.fromkeys("abcdefgh", ("many", "")) | {"i": ("few", "")}
+    >>> "i" in draw_in_turns(asked, 2, "a secret")
+    True
+    """
+
+    def shuffle(question: str) -> bytes:
+        return hmac.digest(secret.encode(), b"sample " + question.encode(), "sha256")
+
+    def take_turns(questions: Iterable[str], group: Callable[[str], object]) -> list[str]:
+        taken, turns = Counter[object](), list[tuple[int, int, str]]()
+        for place, question in enumerate(questions):
+            turns.append((taken[group(question)], place, question))
+            taken[group(question)] += 1
+        return [question for *_, question in sorted(turns)]
+
+    by_user = take_turns(sorted(asked, key=shuffle), asked.__getitem__)
+    return take_turns(by_user, lambda question: asked[question][0])[:n]
 
 
 def find_confirmed_since(

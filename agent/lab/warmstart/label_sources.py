@@ -269,10 +269,12 @@ class LabelSources:
             if find_sample(lot.path) == file and file not in taken:  # of an interrupted run
                 return [*before, lot]
         sampled_texts = {text for file in taken for text in _read_questions(file)}
-        fresh = sorted((text for text in recent if text not in sampled_texts), key=digest_of_document)
+        callers = traffic.list_asked_since(self._store, self._since(source))
+        fresh = {text: callers.get(text, ("", "")) for text in recent if text not in sampled_texts}
         if not fresh:
             return before
-        chosen = {text: recent[text] for text in fresh[: source.questions]}
+        drawn = traffic.draw_in_turns(fresh, source.questions, self._store.draw_secret.secret)
+        chosen = {text: recent[text] for text in drawn}
         return [*before, self._sample(name, source, metrics, setup, chosen)]
 
     def _sample(

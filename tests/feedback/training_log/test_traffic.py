@@ -1,5 +1,6 @@
 """What a warm start asks of the log: how many decisions of the traffic, and which questions."""
 
+from collections import Counter
 from dataclasses import replace
 
 from armwise.feedback.events import LABELS, Decision, Status, Tick
@@ -12,6 +13,7 @@ from armwise.feedback.training_log.traffic import (
     count_logged_decisions,
     count_rated_decisions,
     decisions_of_traffic,
+    draw_in_turns,
     exists,
     find_confirmed_since,
     label_ids,
@@ -63,15 +65,36 @@ def test_rated_decisions_are_counted_from_a_position_up_to_a_limit(store: Store)
 def test_questions_are_listed_once_in_the_order_of_their_first_use(store: Store) -> None:
     store.append([about(f"d{n}", question) for n, question in enumerate("bcabc")])
     insert(store, [label("label")])
-    assert list_asked_since(store, 0.0) == ["b", "c", "a"]
+    assert list(list_asked_since(store, 0.0)) == ["b", "c", "a"]
+
+
+def test_one_caller_cannot_fill_a_sample_nor_choose_what_is_drawn(store: Store) -> None:
+    asked = [(f"{key} {user} {n}", key, user) for key, user, many in CALLERS for n in range(many)]
+    store.append(
+        [
+            replace(about(f"d{n}", question), asked_by=key, user_digest=user or None)
+            for n, (question, key, user) in enumerate(asked)
+        ]
+    )
+    callers = list_asked_since(store, 0.0)
+    drawn = draw_in_turns(callers, 12, "secret")
+    counts = Counter(" ".join(question.split()[:-1]) for question in drawn)
+    assert counts == {"flood": 4, "shop loud": 3, "shop quiet": 1, "few": 3, "once": 1}
+    assert set(drawn) != set(draw_in_turns(callers, 12, "another secret"))
+    assert drawn == draw_in_turns(dict(reversed(callers.items())), 12, "secret")
+    assert len(draw_in_turns(callers, 10**6, "secret")) == len(asked)
+
+
+CALLERS = [("flood", "", 300), ("shop", "loud", 90), ("shop", "quiet", 1), ("few", "", 3), ("once", "", 1)]
+"""Keys, their users, and how many questions each asks."""
 
 
 def test_a_question_counts_from_the_time_of_the_log_at_which_it_was_committed(store: Store) -> None:
     store.append([about("d1", "before")])
     store.append([Tick(150.0)])
     store.append([about("d2", "after")])
-    assert list_asked_since(store, 150.0) == ["after"]
-    assert list_asked_since(store, 150.5) == []
+    assert list(list_asked_since(store, 150.0)) == ["after"]
+    assert list_asked_since(store, 150.5) == {}
 
 
 def test_labels_are_found_by_their_runs_and_those_of_none_on_demand(store: Store) -> None:
@@ -107,7 +130,7 @@ def test_an_answer_counts_as_right_by_a_value_between_the_bounds(store: Store) -
     assert confirmed(since=150.0) == {"late": "yes"}
     assert confirmed("thumb") == confirmed(since=150.5) == confirmed(join="another rule") == {}
     assert "what" not in list_asked_since(store, 0.0)
-    assert list_asked_since(store, 0.0) == ["low", "in", "high", "no", "blank", "late"], (
+    assert list(list_asked_since(store, 0.0)) == ["low", "in", "high", "no", "blank", "late"], (
         "without an erased one"
     )
 

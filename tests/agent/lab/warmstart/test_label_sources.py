@@ -26,6 +26,7 @@ from armwise.arms.questions import Question
 from armwise.feedback.events import Feedback
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Run, runs
+from armwise.feedback.training_log import traffic
 from tests.agent.asking import join
 from tests.agent.evaluation.test_evaluate import ARMS, turn
 from tests.agent.fakes import CONFIG
@@ -412,10 +413,11 @@ def test_earlier_labels_are_read_from_the_own_folder_alone(world: World, tmp_pat
     assert elsewhere not in [lot.path for lot in lots]
 
 
-def test_a_judge_is_asked_of_questions_by_chance_and_not_in_their_order(world: World) -> None:
+def test_a_judge_is_asked_of_questions_that_the_secret_of_the_log_draws(world: World) -> None:
     world.ask(*range(8))
     (lot,) = lots_of(world.gathering(JUDGE))
-    assert lot.questions == ("question 1", "question 6", "question 7")
+    asked, secret = traffic.list_asked_since(world.store, 0.0), world.store.draw_secret.secret
+    assert list(lot.questions) == traffic.draw_in_turns(asked, 3, secret)
 
 
 def test_a_judge_is_asked_of_no_question_that_any_of_three_runs_took(world: World) -> None:
