@@ -396,18 +396,6 @@ class CanaryState(Reply):
     deciding: bool
 
 
-class JudgeState(Reply):
-    """How well a judge's grades agree with feedback."""
-
-    graded: int
-    audits: int
-    agreement: float
-    bias: float
-    curve: list[dict[str, Any]]
-    arms: dict[str, dict[str, Any]]
-    objection: str | None
-
-
 class FeedbackState(Reply):
     """How long feedback takes, and what still waits for it."""
 
@@ -481,7 +469,6 @@ class Policy(Summary):
         description="Candidates that take part in decisions, each when it is its turn."
     )
     newest: Summary | None
-    judge: JudgeState | None
     feedback: FeedbackState | None
     drift: DriftState | None
     reward: Annotated[RewardRule, BeforeValidator(_drop_unknown_fields)]

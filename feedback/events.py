@@ -439,29 +439,26 @@ class ObservationSource(StrEnum):
 
     SHADOW = "shadow"
     """Another arm answered too, and a judge compared both answers."""
-    JUDGE = "judge"
-    """A judge graded the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Another arm's answer, compared by a judge, or a judge's grade of the answer.
+    """Another arm's answer, compared by a judge.
 
     It is made after the answer was sent, for a sample of the decisions, and leaves rewards as they are.
 
     Attributes:
         decision_id: The decision.
         source: Source of the observation.
-        arm: The observed arm; for `JUDGE` the drawn arm.
+        arm: The observed arm.
         share: Probability with which the decision was sampled, in (0, 1].
-        propensity: Probability with which the arm was drawn among the other eligible arms; 1 for `JUDGE`.
-        value: For `SHADOW` the preference for the second answer, in [-1, 1]; for `JUDGE` the grade, in
-            [0, 1]. None: the arm or the judge failed.
+        propensity: Probability with which the arm was drawn among the other eligible arms.
+        value: The preference for the second answer, in [-1, 1]; None: the arm or the judge failed.
         cost: Cost of the arm and its answer.
         judge: The judge's model; empty without a judge.
         judge_cost: Tokens and money of the judge.
         swapped: Whether the judge read the second answer first.
-        passages: Ids of the arm's passages, best first; empty for `JUDGE`.
+        passages: Ids of the arm's passages, best first.
         answer: The second answer.
         error: Why the value is missing; empty on success.
         observed_at: Seconds since the epoch, UTC.

@@ -58,6 +58,8 @@ class Signal(StrEnum):
 
     CHECK = "check"
     """What the check of a checked arm says of the answer that was sent, in [0, 1]."""
+    GRADE = "grade"
+    """What the language model says of the answer, in [0, 1], for the share of answers that it grades."""
     RETRY = "retry"
     """Whether the next turn of the conversation asks the same question again, or nearly the same."""
     ESCALATION = "escalation"
@@ -71,6 +73,9 @@ class Signal(StrEnum):
     ABANDONED = "abandoned"
     """Whether no turn of the conversation follows within half of the wait time."""
 
+
+SCORES = (Signal.CHECK, Signal.GRADE)
+"""Signals that are scores of the operator; the others are observed in requests of callers."""
 
 RATER_SHARE = 0.25
 """Largest share of a rater in the newest rated decisions, unless it had a large share before."""
@@ -108,9 +113,9 @@ class Metric(BaseModel):
         default=None,
         description=(
             "Signal that the service observes itself, and reports as this metric if callers do not send "
-            "it. `check` is a score from 0 to 1. The others are booleans for which false is best: `retry`, "
-            "`escalation`, `tool_error`, `schema_error`, `refused` and `abandoned`. A signal sets `type` "
-            "and `optimize`."
+            "it. `check` and `grade` are scores from 0 to 1. The others are booleans for which false is "
+            "best: `retry`, `escalation`, `tool_error`, `schema_error`, `refused` and `abandoned`. A signal "
+            "sets `type` and `optimize`."
         ),
     )
 
@@ -120,7 +125,7 @@ class Metric(BaseModel):
         """Return the parameters of a signal with its type and what is best."""
         if not isinstance(given, Mapping) or given.get("signal") is None:
             return given
-        form = {} if given["signal"] == Signal.CHECK else {"type": "boolean", "optimize": "min"}
+        form = {} if given["signal"] in SCORES else {"type": "boolean", "optimize": "min"}
         return {**form, **given}
 
     @model_validator(mode="before")
@@ -145,7 +150,7 @@ class Metric(BaseModel):
     def _like_its_signal(self) -> "Metric":
         if self.signal is None:
             return self
-        expected = ("float", "max") if self.signal is Signal.CHECK else ("boolean", "min")
+        expected = ("float", "max") if self.signal in SCORES else ("boolean", "min")
         if (self.type, self.optimize) != expected or self.range != (0.0, 1.0):
             kind, best = expected
             raise ValueError(

@@ -97,7 +97,6 @@ ELSEWHERE = {
     "exchanges": SERVICE,
     "first_hour": QA,
     "goals": QA,
-    "little_feedback": QA,
     "load": SERVICE,
     "ltrr": QA,
     "made_questions": QA,

@@ -530,6 +530,11 @@ class AppConfig(BaseModel):
                     f"reward.metrics.{metric}: signal check is what one check says of all answers: arms of "
                     f"kind 'checked' with the same check were expected, and there are {len(checks)} checks"
                 )
+        if bool(self.observations.judge) != (Signal.GRADE in self.reward.signals):
+            raise ValueError(
+                f"observations.judge {self.observations.judge:g}: set it above 0 and declare a metric of the "
+                "grades in reward.metrics, such as graded: {signal: grade, weight: 0.3}; or neither"
+            )
         if not self.reward.metrics:
             raise ValueError("reward.metrics declares no metric: nothing could be learned")
         return self

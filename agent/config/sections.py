@@ -23,7 +23,6 @@ from armwise.arms.corpus import Chunking
 from armwise.arms.places import name_corpus
 from armwise.arms.relative_paths import LocalSource
 from armwise.arms.suggestions import did_you_mean
-from armwise.feedback.training_log import observed
 from armwise.number import Number
 
 Scope = Literal["chat", "decide", "feedback", "read", "operate", "admin"]
@@ -358,7 +357,10 @@ class Observations(BaseModel):
         default=1, ge=1, description="Number of other arms that answer such a question, drawn uniformly."
     )
     judge: Number = Field(
-        default=0.0, ge=0, le=1, description="Share of the answers that the language model grades."
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the answers that the language model grades, for the signal `grade`.",
     )
     tokens_per_hour: int | None = Field(
         default=200_000,
@@ -374,13 +376,6 @@ class Observations(BaseModel):
         description=(
             "Dollars that a replica may spend on observations per hour. It then pauses them until the hour "
             "ends."
-        ),
-    )
-    also: observed.Also | None = Field(
-        default=None,
-        description=(
-            "Which observations the policy learns from, in addition to feedback. If null, it learns only "
-            "from feedback."
         ),
     )
 

@@ -107,7 +107,7 @@ def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
         "comparison": comparison,
         "chosen": config.baseline is not None,
         "any_rating": found.any_rating,
-        "few": savings.share_rated(comparison) if config.observations.also is None else None,
+        "few": savings.share_rated(comparison),
         "savings": savings.state_savings(comparison),
         "quality": savings.state_quality(comparison) or waiting,
         "spent": total["usd"],

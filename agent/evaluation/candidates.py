@@ -13,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +36,11 @@ from armwise.agent.spec import lines
 from armwise.agent.turn import load_built_in, weigh_arms
 from armwise.arms.models import ModelNotFoundError, build_embedder
 from armwise.feedback.budget import Budget, Pacer
-from armwise.feedback.events import LABELS, ROUTER, Decision, Example, ObservationSource
+from armwise.feedback.events import LABELS, ROUTER, Decision, Example
 from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, arm_sets, versions
 from armwise.feedback.reward import RewardRule
-from armwise.feedback.training_log import StartingPoint, examples, observed, router_contexts
+from armwise.feedback.training_log import StartingPoint, examples, router_contexts
 
 
 class EvaluationError(ValueError):
@@ -259,7 +257,7 @@ class Candidate(ABC):
         """Learn from a row of the training log; by default do nothing.
 
         Args:
-            example: Each row in turn, including rows without a reward, which may have observations.
+            example: Each row in turn, including rows without a reward.
             reward: Reward of the decision; None: it is not learned from.
         """
         del example, reward
@@ -295,7 +293,6 @@ class LearnedTarget(Candidate):
         pacer: Computes the price of a budget; None: the logged price of each decision applies.
         contexts: Returns rows with the scores of the candidate's router.
         scored: Whether the candidate has a router, whose scores it needs to decide.
-        beside: Returns observations to learn after an example.
         canary: Number of the version, to evaluate it only on decisions that it took part in; 0: on all.
 
     Attributes:
@@ -314,12 +311,10 @@ class LearnedTarget(Candidate):
     contexts: Callable[[Sequence[Example]], Sequence[Example]] = lambda block: block
     scored: bool = False
     brought: frozenset[str] = frozenset()
-    beside: Callable[[Example], Sequence[Example]] | None = None
     canary: int = 0
     largest_share: float = 0.0
     _last: tuple[str, dict[str, float]] = ("", {})
     _paid: list[float] = field(default_factory=list)
-    _graded: set[str] = field(default_factory=set)
 
     @override
     def view(self, block: Sequence[Example]) -> Sequence[Example]:
@@ -333,8 +328,6 @@ class LearnedTarget(Candidate):
             raise LeftOutError("the candidate version took no part")
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
             raise UnscoredError("its router did not score the decision")
-        if decision.id in self._graded:
-            raise LeftOutError("it has learned from a grade of the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("it may have learned from a label made of the decision")
         records = dict(decision.steps)
@@ -355,14 +348,8 @@ class LearnedTarget(Candidate):
         learned = (example.seq <= self.after) if self.rule is None else (example.seq > self.after)
         if learned and reward is not None and example.decision.policy == LABELS:
             note_label(self.taught, example.decision)
-        if learned and self.rule is not None:
-            if reward is not None:
-                teach(self.policy, self.rule, example, reward)
-            observations = self.beside(example) if self.beside else ()
-            train_on(self.policy, self.rule, observations)
-            for label in (observation.decision for observation in observations):
-                if observed.find_source(label) is ObservationSource.JUDGE:
-                    self._graded.add(label.id.removesuffix(f"/{ObservationSource.JUDGE}/{label.drawn}"))
+        if learned and self.rule is not None and reward is not None:
+            teach(self.policy, self.rule, example, reward)
         if self.pacer is not None and example.decision.policy != LABELS:
             self._pay(self.pacer, example)
 
@@ -542,12 +529,6 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
     policy, start = recipe.build(setting.arms), recipe.start or StartingPoint()
     labels = _labels(setting, start, recipe.router)
     train_on(policy, setting.rule, labels)
-    beside = None
-    if start.also is not None and setting.store is not None:
-        follower = observed.WithObservations(
-            setting.store, setting.rule, start.also, start.after, start.after, recipe.router
-        )
-        beside = partial(_observe, follower)
     return _with_router(
         LearnedTarget(
             f"{what}, learned from the log as it is replayed: asked about each decision, then taught.",
@@ -558,17 +539,11 @@ def _progressive(what: str, recipe: Recipe, setting: CandidateService) -> Learne
             "before its training log begins" if start.after else "",
             setting.rule,
             taught=_find_label_times(labels),
-            beside=beside,
         ),
         recipe.router,
         recipe.arms,
         setting,
     )
-
-
-def _observe(follower: observed.WithObservations, example: Example) -> list[Example]:
-    """Return the observations to learn after an example."""
-    return [*islice(follower.follow((example,)), 1, None)]
 
 
 def _with_router(

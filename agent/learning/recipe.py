@@ -67,8 +67,7 @@ class Recipe:
     @classmethod
     def from_config(cls, config: AppConfig) -> Self:
         """Return the recipe of the configuration."""
-        also = config.observations.also
-        return cls(config.policy, config.reward, None if also is None else StartingPoint(also=also))
+        return cls(config.policy, config.reward)
 
     @classmethod
     def from_version(cls, version: Version, reward: RewardRule) -> Self:

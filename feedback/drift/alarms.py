@@ -20,7 +20,6 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import (
     StartingPoint,
     confirm_epoch,
-    observed,
     raters,
     read_learned_examples,
 )
@@ -197,10 +196,9 @@ class Watch:
             self.see(example)
 
     def over(self, examples: Iterable[Example]) -> Iterator[Example]:
-        """Yield the next examples, each after it was monitored; learned observations are just passed on."""
+        """Yield the next examples, each after it was monitored."""
         for example in examples:
-            if observed.find_source(example.decision) is None:
-                self.see(example)
+            self.see(example)
             yield example
 
     def see(self, example: Example) -> None:

@@ -6,7 +6,6 @@ from . import (
     gate,
     intervals,
     noninferiority,
-    prediction_powered,
 )
 from .audit import ArmDraws, Audit, Check, CheckStatus, Draws, audit
 from .diagnostics import Diagnostics, Overlap, diagnose
@@ -95,7 +94,6 @@ __all__ = [
     "mrdr_weight",
     "noninferiority",
     "predict",
-    "prediction_powered",
     "replay",
     "sndr",
     "snips",

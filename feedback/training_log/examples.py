@@ -1,7 +1,6 @@
 """The examples that a recipe learns, in order.
 
     the labels of its runs --> the examples of the training log, from its starting point on
-                               with the observations beside them, if it opts in: `observed`
 
 A warm start inserts its labels as decisions of the policy `labels` in the episode `warm-start/<run>`. Recipes
 whose starting point names the run learn them first; other readers of the training log skip them. Labels
@@ -18,7 +17,6 @@ from armwise.feedback.log import Store
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.joiner import read_examples
 from armwise.feedback.training_log.label_turns import read_turns
-from armwise.feedback.training_log.observed import Also, WithObservations
 from armwise.feedback.training_log.router_contexts import with_router
 
 RUN_EPISODE = "warm-start/"
@@ -27,13 +25,12 @@ RUN_EPISODE = "warm-start/"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """Where a recipe begins to learn, and which observations it learns.
+    """Where a recipe begins to learn.
 
     Attributes:
         runs: Warm starts whose labels it learns first, in increasing order. All of them must be in the log
             before a version with this starting point is published.
         after: Position of the training log after which examples are learned; 0: all are.
-        also: Observations that it learns, if any.
 
     Raises:
         ValueError: The runs are not positive and increasing, or the position is negative.
@@ -41,7 +38,6 @@ class StartingPoint:
 
     runs: tuple[int, ...] = ()
     after: int = 0
-    also: Also | None = None
 
     def __post_init__(self) -> None:
         """Check the runs and the position."""
@@ -55,17 +51,15 @@ class StartingPoint:
         """Return the starting point in a version's row; None: the beginning of the log."""
         if document is None:
             return None
-        also = document.get("also")
-        return cls(tuple(document["runs"]), document["after"], also and Also.model_validate(also))
+        return cls(tuple(document["runs"]), document["after"])
 
     def document(self) -> dict[str, Any]:
         """Return it as a document for a version's row.
 
         >>> StartingPoint.from_document(StartingPoint((3, 5), 100).document())
-        StartingPoint(runs=(3, 5), after=100, also=None)
+        StartingPoint(runs=(3, 5), after=100)
         """
-        document: dict[str, Any] = {"runs": list(self.runs), "after": self.after}
-        return document if self.also is None else {**document, "also": self.also.model_dump(mode="json")}
+        return {"runs": list(self.runs), "after": self.after}
 
 
 def name_episode(run: int) -> str:
@@ -105,8 +99,7 @@ def read_learned_examples(
         router: Digest of the recipe's router, whose scores the contexts get.
 
     Yields:
-        Labels of runs at position 0, outside of the training log; then its examples, each followed by the
-        observations at its position.
+        Labels of runs at position 0, outside of the training log; then its examples.
 
     Raises:
         LogGapError: Rows of the training log or of its facts are missing.
@@ -118,8 +111,6 @@ def read_learned_examples(
     if upto is not None and upto <= first:
         return
     following = with_router(store, read_examples(store, rule.join, first, upto), router)
-    if start.also is not None:
-        following = WithObservations(store, rule, start.also, start.after, first, router).follow(following)
     for example in following:
         if find_run(example.decision) is None:
             yield example

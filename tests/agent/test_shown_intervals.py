@@ -25,16 +25,13 @@ from armwise.feedback.events import (
     Execution,
     Feedback,
     Mode,
-    Observation,
-    ObservationSource,
     Status,
 )
 from armwise.feedback.log import Store
-from armwise.feedback.ope import ESTIMATORS, Interval, prediction_powered
+from armwise.feedback.ope import ESTIMATORS, Interval
 from armwise.feedback.ope.evaluation import INTERVALS
 from armwise.feedback.reward import Prices
 from armwise.feedback.sources import LogSource
-from armwise.feedback.training_log import observed
 from tests.agent.asking import join
 from tests.agent.fakes import CONFIG
 from tests.agent.lab.offline.test_evaluate_router import table
@@ -66,7 +63,7 @@ class Figure:
 
 
 class Logged:
-    """A log of uniform draws with feedback, and every second one graded by a judge.
+    """A log of uniform draws with feedback.
 
     Attributes:
         config: Declares rewards from -1 to 1, without costs.
@@ -80,7 +77,7 @@ class Logged:
         self.config: AppConfig = parse({**CONFIG, "reward": judged, "log_url": url})
         self.store = Store(self.config.database_url, self.config.reward.join)
         self.rewards = rewards
-        facts: list[Decision | Execution | Feedback | Observation] = []
+        facts: list[Decision | Execution | Feedback] = []
         for i, reward in enumerate(rewards):
             name, drawn = f"d{i}", ARMS[i % len(ARMS)]
             question = "the same question" if repeated else f"question {i}"
@@ -90,7 +87,6 @@ class Logged:
                 Decision(name, context, ARMS, p, drawn, "uniform", 1, Mode.EXPLORE, 1.0, 100.0),
                 Execution(name, drawn, Status.OK, Cost(), finished_at=1.5),
                 Feedback(f"{name}:f", name, "thumb", reward, 1.0),
-                Observation(name, ObservationSource.JUDGE, drawn, 1.0, value=0.5 + reward / 2.0),
             ]
         self.store.append(facts)
         join(self.store, self.config)
@@ -124,19 +120,6 @@ def of_reports(log: Logged) -> Iterator[Figure]:
                     same = of is not None and of.largest < 1.0 + 1e-6 and of.effective_n > one.rows - 1e-6
                     known = same and gain.kind in ("normal", "bootstrap")  # draws as the log in every row
                     yield Figure(f"gain, {name}", gain.value, (gain.low, gain.high), SPAN, known)
-
-
-def of_the_judge(log: Logged) -> Iterator[Figure]:
-    """The state of the judge in `GET /v1/policies`."""
-    graded = observed.list_graded(log.store, log.config.reward, 1000)
-    values = np.array([np.nan if one.value is None else one.value for one in graded])
-    grades = np.array([one.grade for one in graded])
-    for missing in (0, 2):
-        values[len(values) - len(values) // 4 * missing :] = np.nan
-        means = prediction_powered.by_arm([one.arm for one in graded], grades, values)
-        for arm, mean in means.items():
-            yield Figure(f"powered mean of {arm}", mean.value, mean.interval, (0.0, 1.0))
-            yield Figure(f"classical mean of {arm}", mean.classical, mean.classical_interval, (0.0, 1.0))
 
 
 def of_portfolios(log: Logged) -> Iterator[Figure]:
@@ -179,7 +162,6 @@ def scores_of(log: Logged) -> Floats:
 SHOWN: tuple[Callable[[Logged], Iterator[Figure]], ...] = (
     of_the_console,
     of_reports,
-    of_the_judge,
     of_portfolios,
     of_routers,
 )

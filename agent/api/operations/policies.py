@@ -2,10 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter
 from pydantic import Field
 
@@ -30,7 +28,6 @@ from armwise.agent.replies import (
     CanaryState,
     DriftState,
     FeedbackState,
-    JudgeState,
     Policy,
     PromotionState,
     Reply,
@@ -44,10 +41,9 @@ from armwise.agent.replies import (
 from armwise.agent.serving import Replica
 from armwise.feedback.drift import Alarms, DriftSpec
 from armwise.feedback.errors import ChangedMeanwhileError, QueueFullError
-from armwise.feedback.ope import prediction_powered
 from armwise.feedback.registry import ActivePolicy, Version, active_policy, keys, promotions
 from armwise.feedback.registry import versions as registry_versions
-from armwise.feedback.training_log import delays, observed, settled
+from armwise.feedback.training_log import delays, settled
 from armwise.feedback.training_log import lag as training_log_lag
 
 router = APIRouter(tags=["policies"])
@@ -95,10 +91,6 @@ class PolicyVersions(Reply):
     promotions: list[PromotionRecord]
 
 
-COMPARED = 1000
-"""Newest grades of a judge that are compared with feedback."""
-
-
 @router.get("/v1/policy", **document_route("getPolicy", Policy, scopes=("decide", "read")))
 async def policy(replica: AppReplica) -> StdlibJson[Policy]:
     """Return the policy that decides now, how much of the log it has learned, and its router.
@@ -116,7 +108,6 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
         training_log_lag.measure_lag, replica.store, replica.config.reward.join, learned
     )
     newest = await asyncio.to_thread(registry_versions.latest, replica.store, active.recipe)
-    judged = await asyncio.to_thread(_judge, replica)
     feedback = await asyncio.to_thread(_feedback, replica)
     config, n_arms = replica.config, len(replica.config.actions)
     router_info = None if replica.versions.scorer is None else replica.versions.scorer.about
@@ -161,7 +152,6 @@ async def policy(replica: AppReplica) -> StdlibJson[Policy]:
             for canary in active.canaries
         ],
         newest=None if newest is None else construct(Summary, **_summary(newest)),
-        judge=judged,
         feedback=feedback,
         drift=None
         if config.drift is None
@@ -239,31 +229,6 @@ def _feedback(replica: Replica) -> FeedbackState:
         p99_s=taken.p99_s if taken.n else None,
         late=taken.late,
         suggested_wait_time=taken.suggest(beyond_s=replica.config.limits.answer_s),
-    )
-
-
-def _judge(replica: Replica) -> JudgeState | None:
-    """Return how well the grades of the judge agree with feedback; None where neither is asked for."""
-    config, also = replica.config, replica.config.observations.also
-    if not config.observations.judge and not (also and also.judge):
-        return None
-    judged = observed.list_graded(replica.store, config.reward, COMPARED)
-    pairs = [(graded.grade, graded.value) for graded in judged if graded.value is not None]
-    grades = np.array([graded.grade for graded in judged], dtype=np.float64)
-    values = np.array(
-        [np.nan if graded.value is None else graded.value for graded in judged], dtype=np.float64
-    )
-    calibration = observed.Calibration.fit(pairs)
-    means = prediction_powered.by_arm([graded.arm for graded in judged], grades, values)
-    return construct(
-        JudgeState,
-        graded=len(judged),
-        audits=calibration.audits,
-        agreement=calibration.agreement,
-        bias=calibration.grade - calibration.value,
-        curve=[asdict(graded) for graded in prediction_powered.calibration_curve(grades, values)],
-        arms={arm: asdict(graded) for arm, graded in means.items()},
-        objection=calibration.objection() or None,
     )
 
 

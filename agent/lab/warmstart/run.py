@@ -179,8 +179,7 @@ class RunSnapshot:
             router: Digest of its router; None: `self.router`.
             brought: Arms that become live with it; None: the live arms.
         """
-        also = None if self.live.start is None else self.live.start.also
-        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after, also)
+        start = StartingPoint(self.runs if run is None else (*self.runs, run), self.after)
         return replace(
             self.live,
             policy=self.spec.policy or self.live.policy,

@@ -1,6 +1,7 @@
-"""Observe a sample of finished turns in the background: answers of other arms, and grades of a judge.
+"""Observe a sample of finished turns in the background: answers of other arms, and grades of a model.
 
     a finished turn --sampled--> queue --workers--> other arms answer; the language model compares --> the log
+                                             `----> the language model grades --> the signal `grade`
 
 Where the reward names the signal `check`, every answer is checked that was not checked before it was sent.
 
@@ -35,11 +36,14 @@ from armwise.arms.llm import Chunk, GeneratorError, Prompt, Write, base, judge, 
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import StoreError, describe_error
 from armwise.feedback.events import Cost, Decision, Execution, Mode, Observation, ObservationSource, Status
-from armwise.feedback.reward import Signal
+from armwise.feedback.reward import SCORES, Signal
 
 logger = logging.getLogger(__name__)
 
 HOUR_S = 3600.0
+
+SECOND = "shadow"
+"""Use of the number that samples decisions for second answers."""
 
 QUEUE = 32
 """Most questions that wait; more are not observed."""
@@ -88,7 +92,8 @@ class SecondAnswers(TurnStep):
         commit: Commits an observation.
         places: Places of the language model.
         telemetry: Counts observations.
-        offer_check: Takes what a check says of an answer, if the reward names that; None: it does not.
+        offer_score: Takes what a check or a grade says of an answer.
+        scores: Signals of scores that the reward names.
         timer: Monotonic seconds.
     """
 
@@ -99,7 +104,8 @@ class SecondAnswers(TurnStep):
     commit: Commit
     places: Places
     telemetry: Any
-    offer_check: Callable[[Decision, float], object] | None = None
+    offer_score: Callable[[Signal, Decision, float], object]
+    scores: frozenset[Signal]
     timer: Callable[[], float] = time.monotonic
     _queue: deque[_Finished] = field(default_factory=deque)
     _spent: deque[tuple[float, int, float]] = field(default_factory=deque)
@@ -113,12 +119,8 @@ class SecondAnswers(TurnStep):
             return
         if ask.document.options.get("tools") or not is_text(execution.answer):
             return  # function calls, or several choices: there is no single answer to compare
-        arms = (
-            self.draw_others(decision)
-            if self.is_sampled(decision, ObservationSource.SHADOW, self.spec.shadow)
-            else ()
-        )
-        graded = self.is_sampled(decision, ObservationSource.JUDGE, self.spec.judge)
+        arms = self.draw_others(decision) if self.is_sampled(decision, SECOND, self.spec.shadow) else ()
+        graded = Signal.GRADE in self.scores and self.is_sampled(decision, "judge", self.spec.judge)
         checked = self._find_check(execution)
         if self._stopped or not (arms or graded or checked):
             return
@@ -135,7 +137,7 @@ class SecondAnswers(TurnStep):
 
     def _find_check(self, execution: Execution) -> CheckedAnswering | None:
         """Return the check that is still to be made of an answer."""
-        if self.offer_check is None or self._stopped:
+        if Signal.CHECK not in self.scores or self._stopped:
             return None
         if execution.stages and execution.stages[-1].get("score") is not None:
             return None  # it was checked before it was sent
@@ -145,10 +147,9 @@ class SecondAnswers(TurnStep):
     def build(cls, service: Any) -> "SecondAnswers":
         """Return the step of a service."""
         signals = service.find_step("signals")
-        is_reported = signals is not None and Signal.CHECK in signals.metrics
-        offer_check = signals.offer_check if is_reported else None
-        turns, places = service.turns, service.chats
-        return cls(service.config.observations, turns, service.commit, places, service.telemetry, offer_check)
+        scores = frozenset(SCORES) & service.config.reward.signals.keys()
+        spec, turns, places = service.config.observations, service.turns, service.chats
+        return cls(spec, turns, service.commit, places, service.telemetry, signals.offer_score, scores)
 
     async def drain(self) -> None:
         """Wait until all queued turns are observed."""
@@ -167,9 +168,9 @@ class SecondAnswers(TurnStep):
         """Return a number in [0, 1) hashed from the decision, the use and the secret of the log."""
         return sampling.uniform_from(decision.id, f"{self.turns.decider.salt}/{use}")
 
-    def is_sampled(self, decision: Decision, source: ObservationSource, share: float) -> bool:
-        """Whether a decision is in the sample of a source; a function of its id and the secret."""
-        return self._uniform(decision, source) < share
+    def is_sampled(self, decision: Decision, use: str, share: float) -> bool:
+        """Whether a decision is in the sample for a use; a function of its id and the secret."""
+        return self._uniform(decision, use) < share
 
     def draw_others(self, decision: Decision) -> tuple[str, ...]:
         """Draw other eligible arms uniformly, without replacement."""
@@ -220,7 +221,7 @@ class SecondAnswers(TurnStep):
             else:
                 self.telemetry.count_observation("shed")
         if turn.graded:
-            await self._commit(await self._grade(turn))
+            await self._grade(turn)
         if turn.checked is not None:
             await self._check(turn, turn.checked)
 
@@ -241,19 +242,19 @@ class SecondAnswers(TurnStep):
         except (ArmError, GeneratorError, TimeoutError):
             self.telemetry.count_observation("failed")
         else:
-            if self.offer_check is not None:
-                self.offer_check(turn.decision, result.score)
+            self.offer_score(Signal.CHECK, turn.decision, result.score)
             self.telemetry.count_observation("check")
-        tokens = sum(chunk.prompt_tokens + chunk.completion_tokens for chunk in spent)
-        self._spent.append((self.timer(), tokens, sum(chunk.usd for chunk in spent)))
+        self._note_spent(*spent)
 
     async def _commit(self, observation: Observation) -> None:
-        cost, judged = observation.cost, observation.judge_cost
-        tokens = sum(c.prompt_tokens + c.completion_tokens for c in (cost, judged))
-        self._spent.append((self.timer(), tokens, cost.usd + judged.usd))
+        self._note_spent(observation.cost, observation.judge_cost)
         with suppress(StoreError):  # if the log is unavailable, turns fail and report it
             await self.commit(observation)
             self.telemetry.count_observation("failed" if observation.error else observation.source.value)
+
+    def _note_spent(self, *spent: Chunk | Cost) -> None:
+        tokens = sum(one.prompt_tokens + one.completion_tokens for one in spent)
+        self._spent.append((self.timer(), tokens, sum(one.usd for one in spent)))
 
     async def _second(self, turn: _Finished, arm: str) -> Observation:
         """Have another arm answer, and its answer compared with that of the user."""
@@ -287,16 +288,21 @@ class SecondAnswers(TurnStep):
                 second=second,
                 reasoning_tokens=self._reasoning_tokens,
             )
-            observation = await self._judge(observation, ask)
+            value, cost, error = await self._judge(ask)
+        observation = replace(
+            observation,
+            value=value,
+            judge=self._judging.model,
+            judge_cost=cost,
+            error=error,
+            observed_at=self.turns.decider.clock(),
+        )
         if observation.value is None or observation.swapped:  # 1: the judge prefers the first answer
             return observation
         return replace(observation, value=-observation.value)
 
-    async def _grade(self, turn: _Finished) -> Observation:
-        """Have the answer of the user graded."""
-        observation = Observation(
-            turn.decision.id, ObservationSource.JUDGE, turn.decision.drawn, self.spec.judge
-        )
+    async def _grade(self, turn: _Finished) -> None:
+        """Have the answer of the user graded, and report the grade."""
         ask = partial(
             judge.grade,
             rubric=judge.ANSWER,
@@ -306,18 +312,27 @@ class SecondAnswers(TurnStep):
             reasoning_tokens=self._reasoning_tokens,
         )
         async with self.places.hold():
-            return await self._judge(observation, ask)
+            grade, cost, error = await self._judge(ask)
+        self._note_spent(cost)
+        if grade is None:
+            logger.warning("decision %s was not graded: %s", turn.decision.id, error)
+        else:
+            self.offer_score(Signal.GRADE, turn.decision, grade)
+        self.telemetry.count_observation("failed" if grade is None else "judge")
+
+    @property
+    def _judging(self) -> base.Generator:
+        generator: base.Generator = self.turns.writer.models[writing.DEFAULT].generator
+        return generator
 
     @property
     def _reasoning_tokens(self) -> int:
         """Room for the thoughts of the judge."""
         return leave_room_to_think(self.turns.writer.models[writing.DEFAULT])
 
-    async def _judge(
-        self, observation: Observation, ask: Callable[[Write], judge.Grade[float]]
-    ) -> Observation:
-        """Return an observation with the verdict of a judge, who runs in a thread, and its cost."""
-        generator = self.turns.writer.models[writing.DEFAULT].generator
+    async def _judge(self, ask: Callable[[Write], judge.Grade[float]]) -> tuple[float | None, Cost, str]:
+        """Return the verdict of a judge, who runs in a thread, its cost, and why there is none."""
+        generator = self._judging
         loop, spent = asyncio.get_running_loop(), list[Chunk]()
         pending: list[Future[tuple[str, Chunk]]] = []
         stopped = False
@@ -349,10 +364,7 @@ class SecondAnswers(TurnStep):
             llm_s=self.timer() - started,
             usd=sum(chunk.usd for chunk in spent),
         )
-        at = self.turns.decider.clock()
-        return replace(
-            observation, value=value, judge=generator.model, judge_cost=cost, error=error, observed_at=at
-        )
+        return value, cost, error
 
 
 async def answer_with(

@@ -32,7 +32,7 @@ from armwise.arms.llm import Message
 from armwise.feedback.answer_metrics import words
 from armwise.feedback.errors import ConflictError, StoreError
 from armwise.feedback.events import REFUSALS, SIGNAL, Decision, Execution, Feedback
-from armwise.feedback.reward import Signal
+from armwise.feedback.reward import SCORES, Signal
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class _NextTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A signal to write whose value is known: the result of a check, or how an answer ended.
+    """A signal to write whose value is known: a score of the answer, or how it ended.
 
     Attributes:
         signal: The signal.
@@ -195,9 +195,9 @@ class Signals(TurnStep):
             self._add(self._waiting, turn, WAITING)
             self._start("abandoned", self._observe_waiting)
 
-    def offer_check(self, decision: Decision, score: float) -> None:
-        """Queue the result of a check of the answer to a decision, in [0, 1]; returns at once."""
-        self._offer_known(_Known(Signal.CHECK, decision, score))
+    def offer_score(self, signal: Signal, decision: Decision, score: float) -> None:
+        """Queue a check's or a model's score of the answer to a decision, in [0, 1]; returns at once."""
+        self._offer_known(_Known(signal, decision, score))
 
     def _offer_known(self, known: _Known) -> None:
         if not self._stopped and known.signal in self.metrics:
@@ -219,7 +219,7 @@ class Signals(TurnStep):
         """
         score = execution.stages[-1].get("score") if execution.stages else None
         if isinstance(score, int | float):
-            self.offer_check(decision, float(score))
+            self.offer_score(Signal.CHECK, decision, float(score))
         if execution.finish_reason:
             refused = execution.finish_reason in REFUSALS
             self._offer_known(_Known(Signal.REFUSED, decision, float(refused)))
@@ -264,8 +264,7 @@ class Signals(TurnStep):
             item = self._queue.popleft()
             with _warning():
                 if isinstance(item, _Known):
-                    of_operator = item.signal is Signal.CHECK
-                    cause = None if of_operator else item.decision
+                    cause = None if item.signal in SCORES else item.decision
                     await self.report(item.signal, item.decision.id, item.value, cause)
                 else:
                     await self._observe(item.ask, item.decision)

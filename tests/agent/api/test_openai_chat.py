@@ -15,7 +15,7 @@ from armwise.arms.llm import Prompt, base
 from armwise.arms.llm.protocols import chat
 from tests.agent.api.conftest import client_of, prompt_of
 from tests.agent.asking import ask, events, refused, rows
-from tests.agent.fakes import Service
+from tests.agent.fakes import CONFIG, Service
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -411,9 +411,9 @@ async def test_the_calls_of_a_project_are_named_without_it(
 
 
 async def test_an_answer_is_not_observed_while_it_calls_functions(tmp_path: Path) -> None:
-    observations = {"judge": 1.0}
+    reward = {**CONFIG["reward"], "metrics": {"graded": {"signal": "grade"}}}
     generator = base.ScriptedGenerator(by_tools)
-    async with Service(tmp_path, generator, observations=observations).running() as service:
+    async with Service(tmp_path, generator, observations={"judge": 1.0}, reward=reward).running() as service:
         await ask(service, messages=QUESTION, tools=[WEATHER])
         await ask(service)
         await asyncio.wait_for(service.replica.find_step("second_answers").drain(), 10)

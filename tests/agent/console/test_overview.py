@@ -215,18 +215,13 @@ async def test_a_page_says_what_is_known_and_what_is_missing(
 
 
 @pytest.mark.parametrize(
-    ("rated", "observations", "hint"),
-    [
-        (0.05, {}, True),
-        (0.0, {}, False),
-        (0.6, {}, False),
-        (0.05, {"judge": 0.2, "also": {"judge": True}}, False),
-    ],
+    ("rated", "hint"),
+    [(0.05, True), (0.0, False), (0.6, False)],
 )
-async def test_few_ratings_are_named_with_what_else_can_teach(
-    tmp_path: Path, rated: float, observations: dict[str, Any], hint: bool
+async def test_few_ratings_are_named_with_how_many_are_needed(
+    tmp_path: Path, rated: float, hint: bool
 ) -> None:
-    service = two_models(tmp_path, observations=observations)
+    service = two_models(tmp_path)
     await asyncio.to_thread(play, service, 400, rated=rated)
     async with service.running(ready=False):
         page = await seen(service, "")

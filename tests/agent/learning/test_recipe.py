@@ -17,7 +17,6 @@ from armwise.feedback.log import Store
 from armwise.feedback.registry import Version, promotions
 from armwise.feedback.reward import Metric, Prices, RewardRule
 from armwise.feedback.training_log import StartingPoint, take_epoch
-from armwise.feedback.training_log.observed import Also
 from tests.agent.fakes import CONFIG
 from tests.steps import change
 
@@ -47,9 +46,6 @@ def test_a_recipe_is_all_that_shapes_a_policy_and_nothing_else() -> None:
         Recipe(SPEC, RULE, StartingPoint(runs=(1,), after=2)),
         Recipe(PolicySpec(kind="lin_ts"), RULE),
         Recipe(SPEC, RULE.model_copy(update={"cost_weight": 0.7})),
-        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.5))),
-        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.25))),
-        Recipe(SPEC, RULE, StartingPoint(also=Also(shadow=0.5, judge=True))),
         Recipe(SPEC, RULE, router="a" * 64),
         Recipe(SPEC, RULE, router="b" * 64),
         Recipe(SPEC, RULE, arms=[]),

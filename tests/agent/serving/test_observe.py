@@ -18,9 +18,10 @@ from armwise.agent.turn.steps import second_answers
 from armwise.agent.turn.steps.second_answers import _Finished
 from armwise.arms.base import Passage, Query, Retrieval
 from armwise.arms.llm import Chunk, Prompt, base, structured_output
-from armwise.feedback.events import Cost, Mode, Observation, ObservationSource, Status
-from tests.agent.asking import ask, tell
-from tests.agent.fakes import Service, failing, hanging
+from armwise.feedback.events import Cost, Feedback, Mode, Observation, ObservationSource, Status
+from armwise.feedback.training_log import read_examples
+from tests.agent.asking import ask
+from tests.agent.fakes import CONFIG, Service, failing, hanging
 
 EVERYTHING = {"shadow": 1.0, "arms": 2, "judge": 1.0}
 
@@ -47,8 +48,30 @@ def model(better: Callable[[str], int] = lambda _: 0) -> base.ScriptedGenerator:
     return found
 
 
+def graded(observations: dict[str, Any]) -> dict[str, Any]:
+    """Return observations, with a metric of the grades if there are any."""
+    reward: dict[str, Any] = CONFIG["reward"]
+    if not observations["judge"]:
+        return {"observations": observations}
+    metrics = {**reward["metrics"], "graded": {"signal": "grade"}}
+    return {"observations": observations, "reward": {**reward, "metrics": metrics}}
+
+
+def grades_of(service: Service, decision_id: str) -> list[Feedback]:
+    """Return the grades of the answer to a decision."""
+    record = service.replica.store.record(decision_id)
+    assert record is not None
+    return [one for one in record.feedback if one.metric == "graded"]
+
+
+async def drained(service: Service) -> None:
+    """Wait until everything that is queued is observed, and grades are written."""
+    await service.replica.find_step("second_answers").drain()
+    await service.replica.find_step("signals").drain()
+
+
 def service_of(folder: Path, generator: base.ScriptedGenerator, **spec: Any) -> Service:
-    found = Service(folder, generator, observations={**EVERYTHING, **spec})
+    found = Service(folder, generator, **graded({**EVERYTHING, **spec}))
     found.arms.behaviour |= {arm: partial(_found, arm) for arm in ("bm25", "dense")}
     return found
 
@@ -70,17 +93,7 @@ async def test_other_arms_answer_and_a_judge_compares_blindly_in_random_order(tm
         assert record is not None
         assert record.execution is not None
         assert record.execution.status is Status.OK
-        *seconds, graded = record.observations
-        assert graded == Observation(
-            record.decision.id,
-            ObservationSource.JUDGE,
-            record.decision.drawn,
-            1.0,
-            value=0.7,
-            judge="scripted",
-            judge_cost=graded.judge_cost,
-            observed_at=graded.observed_at,
-        )
+        seconds = record.observations
         assert {one.arm for one in seconds} == set(record.decision.arms) - {record.decision.drawn}
         best = "bm25"
         for one in seconds:
@@ -101,8 +114,7 @@ async def test_a_decision_shows_its_observations_to_those_who_may_read(tmp_path:
         found = (await ask(service)).json()["agent"]
         await service.replica.find_step("second_answers").drain()
         shown = (await service.client.get(f"/v1/decisions/{found['decision_id']}")).json()
-    assert [one["source"] for one in shown["observations"]] == ["shadow", "shadow", "judge"]
-    assert shown["observations"][2]["value"] == 0.7
+    assert [one["source"] for one in shown["observations"]] == ["shadow", "shadow"]
     assert shown["propensity"] == found["propensity"]
 
 
@@ -110,7 +122,7 @@ async def test_a_key_that_may_not_read_sees_no_observations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_A_USER", "armw-" + "u" * 40)
-    service = Service(tmp_path, model(), observations=EVERYTHING, keys=[{"env": "OF_A_USER"}])
+    service = Service(tmp_path, model(), keys=[{"env": "OF_A_USER"}], **graded(EVERYTHING))
     async with service.running():
         service.client.headers["authorization"] = "Bearer armw-" + "u" * 40
         found = (await ask(service)).json()["agent"]
@@ -119,52 +131,19 @@ async def test_a_key_that_may_not_read_sees_no_observations(
         record = service.replica.store.record(found["decision_id"])
         assert record is not None
     assert shown["observations"] == []
-    assert len(record.observations) == 3
+    assert len(record.observations) == 2
 
 
-async def test_second_answers_are_learned_where_the_recipe_says_so(tmp_path: Path) -> None:
-    service = Service(
-        tmp_path,
-        model(right),
-        observations={**EVERYTHING, "judge": 0.0, "also": {"shadow": 1.0}},
-        policy={"kind": "linucb"},
-    )
-    service.arms.behaviour |= {arm: partial(_found, arm) for arm in ("bm25", "dense")}
-    async with service.running():
-        for _ in range(6):
-            found = (await ask(service)).json()["agent"]
-            await service.replica.find_step("second_answers").drain()
-            right_one = found["arm_drawn"] == "bm25"
-            told = await tell(service, found["decision_id"], right_one, metric_name="right")
-            assert told.status_code == 202
-        await service.learn()
-        version = service.replica.versions.version
-        assert version is not None
-        also = service.config.observations.also
-        assert version.start == {"runs": [], "after": 0, "also": also.model_dump()}  # type: ignore[union-attr]
-        posterior = service.replica.decider.serving.policy.posterior  # type: ignore[attr-defined]
-        record = service.replica.store.record(found["decision_id"])
-        assert record is not None
-        means, _ = posterior(record.decision.context, ["none", "bm25", "dense"])
-    assert means.argmax() == 1, "after six questions, by eighteen answers"
-
-
-@pytest.mark.slow
-async def test_the_policy_shows_how_grades_agree_with_feedback(
-    tmp_path: Path,
-) -> None:
+async def test_a_grade_is_feedback_of_the_operator_on_the_metric_that_names_it(tmp_path: Path) -> None:
     async with service_of(tmp_path, model(), shadow=0.0).running() as service:
-        for n in range(4):
-            found = (await ask(service)).json()["agent"]
-            await service.replica.find_step("second_answers").drain()
-            if n < 3:
-                await tell(service, found["decision_id"], n % 2 == 0, metric_name="right")
+        found = (await ask(service)).json()["agent"]
+        await drained(service)
+        (grade,) = grades_of(service, found["decision_id"])
         await service.learn()
-        judge = (await service.client.get("/v1/policy")).json()["judge"]
-    assert (judge["graded"], judge["audits"], judge["agreement"]) == (4, 3, 0.0)
-    assert judge["bias"] == pytest.approx(0.7 - 2 / 3)
-    assert judge["objection"] == "3 decisions have a grade and feedback, and 50 are needed"
-    assert judge["curve"] == [{"grade": pytest.approx(0.7), "value": pytest.approx(2 / 3), "audits": 3}]
+        (example,) = read_examples(service.replica.store, service.config.reward.join)
+    assert (grade.value, grade.source, grade.rater) == (0.7, "operator", "")
+    assert example.metrics == {"graded": 0.7}
+    assert service.config.reward.compute_reward(example) == pytest.approx(0.7, abs=0.11)
 
 
 async def test_a_turn_does_not_wait_for_what_is_observed_and_the_queue_is_bounded(
@@ -241,7 +220,7 @@ async def test_nothing_is_observed_beyond_the_ceiling_of_an_hour(tmp_path: Path)
             await ask(service)
             await observer.drain()
             counts.append(len(await _observed(service)))
-    assert counts == [3, 3, 6], "what is under way is finished, then an hour passes"
+    assert counts == [2, 2, 4], "what is under way is finished, then an hour passes"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +277,7 @@ async def test_the_sample_follows_from_the_decision_and_the_secret(tmp_path: Pat
         ids = [replace(decision, id=f"d-{n}") for n in range(4000)]
 
         def sample() -> list[bool]:
-            return [observer.is_sampled(one, ObservationSource.SHADOW, 0.3) for one in ids]
+            return [observer.is_sampled(one, "shadow", 0.3) for one in ids]
 
         found = sample()
         assert found == sample()
@@ -382,19 +361,16 @@ async def test_a_judge_has_room_to_reason_or_gives_no_grade(
 ) -> None:
     structured_output._warn.cache_clear()  # noqa: SLF001
     judge = Thinking(tokens)
-    async with Service(tmp_path, judge, llm=llm, observations={"judge": 1.0}).running() as service:
+    async with Service(tmp_path, judge, llm=llm, **graded({"judge": 1.0})).running() as service:
         first, second = [(await ask(service)).json()["agent"]["decision_id"] for _ in range(2)]
-        await service.replica.find_step("second_answers").drain()
-        records = [service.replica.store.record(name) for name in (first, second)]
+        await drained(service)
+        grades = [grades_of(service, name) for name in (first, second)]
+        spent = [tokens for _, tokens, _ in service.replica.find_step("second_answers")._spent]  # noqa: SLF001
     assert judge.rooms == rooms * 2
-    said = [one for one in caplog.messages if "ended at its limit" in one]
-    for record in records:
-        assert record is not None
-        (graded,) = record.observations
-        assert graded.value == value
-        assert graded.judge_cost.prompt_tokens == tokens * len(rooms)
-        assert ("reasoned and ended at its limit of 8192 tokens" in graded.error) == (value is None)
-    assert len(said) == (value is None), "once for both"
+    assert [[one.value for one in some] for some in grades] == [[] if value is None else [value]] * 2
+    assert spent == [tokens * len(rooms)] * 2
+    why = "reasoned and ended at its limit of 8192 tokens"
+    assert sum("was not graded: " in one and why in one for one in caplog.messages) == 2 * (value is None)
 
 
 async def test_a_turn_that_comes_as_a_worker_ends_is_observed(tmp_path: Path) -> None:
@@ -404,7 +380,5 @@ async def test_a_turn_that_comes_as_a_worker_ends_is_observed(tmp_path: Path) ->
         observer._workers.add(ended)  # noqa: SLF001
         decision_id = (await ask(service)).json()["agent"]["decision_id"]
         observer._workers.discard(ended)  # noqa: SLF001
-        await observer.drain()
-        record = service.replica.store.record(decision_id)
-    assert record is not None
-    assert len(record.observations) == 1
+        await drained(service)
+        assert len(grades_of(service, decision_id)) == 1

@@ -176,7 +176,7 @@ def test_any_fact_is_the_same_before_it_is_written_and_after_it_is_read(
     at: float,
 ) -> None:
     name, before = f"d{next(ids)}", head(at_noon)
-    seen = Observation(name, ObservationSource.JUDGE, "a", 0.5, observed_at=at)
+    seen = Observation(name, ObservationSource.SHADOW, "a", 0.5, observed_at=at)
     at_noon.append(
         [
             replace(decision(name, at=at), **decided),

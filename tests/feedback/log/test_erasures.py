@@ -130,7 +130,7 @@ def test_what_comes_later_on_an_erased_decision_is_kept_without_its_texts(store:
     erasures.erase_user(store, "default", "mary", "k1", NOW)
     late = replace(value("d1", at=150.0), content={"comment": "left by Mary"}, tags={"page": "Mary's page"})
     seen = Observation(
-        "d1", ObservationSource.JUDGE, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
+        "d1", ObservationSource.SHADOW, "b", 0.5, value=0.5, answer="second answer", observed_at=151.0
     )
     receipts = store.append([execution("d1"), late, seen])
     assert receipts[1].status is FeedbackStatus.STORED

@@ -562,13 +562,12 @@ def test_who_sent_it_and_when_is_no_other_feedback(store: Store) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["later", "in one commit"])
-def test_an_observation_is_one_fact_for_each_decision_source_and_arm(store: Store, *, together: bool) -> None:
+def test_an_observation_is_one_fact_for_each_decision_and_arm(store: Store, *, together: bool) -> None:
     one = Observation("d1", ObservationSource.SHADOW, "a", 0.5, observed_at=103.0)
     others = [
         replace(one, decision_id="d2"),
-        replace(one, source=ObservationSource.JUDGE),
         replace(one, arm="b"),
     ]
     facts = [one, *others, replace(one, value=0.5)]
     receipts = store.append(facts) if together else [store.append([fact])[0] for fact in facts]
-    assert receipts == [Receipt(1), Receipt(2), Receipt(3), Receipt(4), Receipt()]
+    assert receipts == [Receipt(1), Receipt(2), Receipt(3), Receipt()]

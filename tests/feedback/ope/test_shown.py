@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope import evaluation, prediction_powered
+from armwise.feedback.ope import evaluation
 from armwise.feedback.ope.evaluation import IMPOSSIBLE
 from armwise.feedback.ope.intervals import FEW, Interval, estimate_mean, present
 
@@ -68,18 +68,6 @@ def test_means_of_the_console_hold_the_truth_about_as_often_as_they_say_at_any_s
             coverage += binom.pmf(hits, n, chances) * ((low <= chances) & (chances <= high))
         assert coverage.min() >= 0.917, n
         assert coverage.mean() >= 0.95, n
-
-
-@pytest.mark.parametrize("audits", [2, 5, 20, 100])
-def test_powered_means_hold_the_truth_about_as_often_as_they_say_from_two_audits_on(audits: int) -> None:
-    rng, truth, held = np.random.default_rng(audits), 0.85, 0
-    for _ in range(REPEATS):
-        values = (rng.random(4 * audits) < truth).astype(np.float64)
-        grades = np.where(rng.random(len(values)) < 0.8, values, 1.0 - values)
-        values[audits:] = np.nan
-        low, high = prediction_powered.estimate_mean(grades, values).interval
-        held += low <= truth <= high
-    assert held / REPEATS >= 0.91
 
 
 @given(
@@ -219,13 +207,3 @@ def test_a_question_that_is_repeated_counts_as_one_row_where_rows_are_drawn_and_
     assert (normal.value, normal.low) == (0.0, 0.0)
     assert normal.high >= 0.975
     assert (exact.kind, exact.high) == (EXACT, pytest.approx(1.0 - 0.025 ** (1 / 100)))
-
-
-def test_a_powered_value_is_opened_by_the_weights_of_the_audits() -> None:
-    """Forty audits of which one has all the weight, beside two hundred grades of equal weight."""
-    values = np.r_[np.ones(40), np.full(200, np.nan)]
-    ratio = np.r_[40.0, np.zeros(39), np.ones(200)]
-    found = prediction_powered.estimate_mean(np.full(240, 0.5), values, ratio)
-    assert found.interval[0] <= 0.026
-    equal = prediction_powered.estimate_mean(np.full(240, 0.5), values, np.ones(240))
-    assert equal.interval[0] == pytest.approx(0.025 ** (1 / 40))

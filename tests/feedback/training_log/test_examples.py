@@ -19,7 +19,6 @@ from armwise.feedback.training_log.examples import (
 )
 from armwise.feedback.training_log.joiner import Joiner, read_examples, take_epoch
 from armwise.feedback.training_log.label_turns import LabelTurn, insert
-from armwise.feedback.training_log.observed import Also
 from tests.feedback.conftest import decision, execution, value
 
 RULE = RewardRule(metrics={"right": Metric(), "thumb": Metric()}, cost_weight=0.0, complete=Complete.ANY)
@@ -119,8 +118,6 @@ def test_only_a_label_is_of_a_run() -> None:
 def test_a_start_is_read_as_it_was_kept(runs: set[int], after: int) -> None:
     start = StartingPoint(tuple(sorted(runs)), after)
     assert StartingPoint.from_document(start.document()) == start
-    beside = replace(start, also=Also(shadow=0.5, judge=True))
-    assert StartingPoint.from_document(beside.document()) == beside
     assert StartingPoint.from_document(None) is None
 
 

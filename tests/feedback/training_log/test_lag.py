@@ -109,7 +109,7 @@ def test_a_decision_that_time_closed_is_applied_with_the_tick(store: Store, turn
         (decision("d2", at=200.0), 200.0),
         (execution("d1"), 101.0),
         (value("d1", at=300.0), 300.0),
-        (Observation("d1", ObservationSource.JUDGE, "b", 0.5, observed_at=350.0), 350.0),
+        (Observation("d1", ObservationSource.SHADOW, "b", 0.5, observed_at=350.0), 350.0),
         (Tick(400.0), 400.0),
     ],
     ids=["decision", "execution", "feedback", "observation", "tick"],
