@@ -38,9 +38,6 @@ class Work(StrEnum):
     ARMS = "arms"
     """Arms that became live and that a replica builds."""
 
-    SERVICE = "service"
-    """Processes of Ray that it starts again."""
-
     DEPLOYMENTS = "deployments"
     """Deployments of Ray Serve, which it starts again where they are unhealthy."""
 
@@ -62,10 +59,6 @@ ABOUT = {
         "remove the cause, then restart `armwise serve`: it goes on with what is built",
     ),
     Work.ARMS: ("live arms in a replica", "restore what they need, or put other arms in place"),
-    Work.SERVICE: (
-        "processes of the service",
-        "wait: they are started again, or the service ends; where it stays, restart `armwise serve`",
-    ),
     Work.DEPLOYMENTS: (
         "deployments",
         "wait: they are started again; where it stays, remove the cause, which the log of the service has",

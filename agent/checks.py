@@ -39,7 +39,7 @@ from armwise.agent.config import (
     warm_start,
 )
 from armwise.agent.file_errors import describe_file_for_folder, find_existing
-from armwise.agent.proxy import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
+from armwise.agent.process_limits import OTHER_HANDLES, bind_problem, hard_limit_of_files, most_connections
 from armwise.agent.routers import build_router
 from armwise.arms import manifest
 from armwise.arms.base import ArmError
@@ -579,11 +579,13 @@ def process_name(words: list[str]) -> str:
 
     >>> process_name(["/opt/ray/core/gcs_server", "--port=6379"])
     'gcs_server'
-    >>> process_name(["python", "-P", "-m", "armwise"])
-    'armwise'
+    >>> process_name(["python", "-P", "-m", "armwise"]), process_name(["python", "/opt/bin/armwise"])
+    ('armwise', 'armwise')
     """
     program = Path(words[0]).name
     what, *rest = run_by_python(words) if program.startswith("python") else ("",)
+    if Path(what).name == "armwise":
+        return "armwise"
     return rest[0] if what == "-m" and rest else program
 
 

@@ -5,6 +5,7 @@ Building    the progress of what a first start builds while the service answers
 """
 
 import os
+import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +19,8 @@ RUN_FOLDER = "ARMWISE_RUN"
 CONFIG_FOLDER = "ARMWISE_CONFIG_FOLDER"
 """Environment variable with the folder of the configuration file, which Ray Serve does not know."""
 
-RAY_STARTED = "ray-started"
-"""File that marks that Ray runs: from then on, its processes are no longer restarted."""
-
-RAY_ENDS = "ray-ends"
-"""File that marks that Ray ends in order: its processes may be missing."""
+HAND_OVER = signal.SIGUSR1
+"""Signal to a service whose port another process has taken over."""
 
 COLD = "ARMWISE_COLD"
 """Environment variable that, when set, keeps the service from doing the first warm start by itself."""
@@ -32,9 +30,6 @@ BEHIND = "build-behind"
 
 TO_BUILD = "to-build"
 """File that marks that the process that serves has checked all, and that something is left to build."""
-
-GO_ON = "prepared\n"
-"""Line to the process that has started Ray: everything that Ray Serve needs is built."""
 
 QUESTION = "question.txt"
 """File with a question that the corpus answers, to begin with."""

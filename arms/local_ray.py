@@ -212,21 +212,6 @@ def _end_processes(folder: Path) -> None:
     psutil.wait_procs(left, timeout=10.0)
 
 
-def start_log_monitor_again() -> bool:
-    """Restart the process that prints the output of the workers, if it has ended; return whether it had.
-
-    It is the only process of Ray whose end a node survives.
-    """
-    from ray._private import ray_constants, worker
-
-    node, kind = worker._global_node, ray_constants.PROCESS_TYPE_LOG_MONITOR  # noqa: SLF001
-    if node is None or kind not in dict(node.dead_processes()):
-        return False
-    del node.all_processes[kind]
-    node.start_log_monitor()
-    return True
-
-
 CLUSTER_S = 5.0
 """Longest time in seconds for a cluster to accept a connection."""
 

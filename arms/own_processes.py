@@ -5,7 +5,9 @@ first on the path of what is started with `-m` or `-c`, and Ray that of its driv
 none of ours gets it. A proxy of the network (HTTP_PROXY and the like) is not asked for this machine.
 """
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
@@ -15,9 +17,19 @@ THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 """Names under which processes of ours are reached."""
 
 
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl: the signal that a process gets when its parent ends."""
+
+
 def python(*words: str) -> list[str]:
     """Return the command of a process of ours, such as `python("-m", "armwise", "serve")`."""
     return [sys.executable, "-P", *words]
+
+
+def ends_with_its_parent() -> None:
+    """Have Linux terminate this process when its parent ends for any reason; for `preexec_fn`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def importable() -> str:

@@ -1,8 +1,7 @@
 """The HTTP surface."""
 
 from .errors import ApiError, choose_code
-from .middleware import KNOWN_CALLER
 from .operations.export import Export, ExportWindow, Format
 from .routes import create_app
 
-__all__ = ["KNOWN_CALLER", "ApiError", "Export", "ExportWindow", "Format", "choose_code", "create_app"]
+__all__ = ["ApiError", "Export", "ExportWindow", "Format", "choose_code", "create_app"]

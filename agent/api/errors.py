@@ -176,8 +176,8 @@ _KINDS = (
     ErrorKind(
         "request_timeout",
         408,
-        "The client sent its request too slowly. Send the header within `http.request_s` and "
-        "the body within 20 s.",
+        "The client sent its request too slowly. Send the header within `http.request_s`, and "
+        "the body at 64 KiB per second or faster.",
         retryable=True,
     ),
     ErrorKind(

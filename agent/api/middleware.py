@@ -8,10 +8,12 @@ import asyncio
 import difflib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
@@ -26,6 +28,7 @@ from armwise.agent.api import pages
 from armwise.agent.api.errors import HANDLED, ApiError, translate
 from armwise.agent.config import Limits, Scope
 from armwise.agent.serving import Replica
+from armwise.agent.turn import OverloadedError, Places
 from armwise.arms.large import call_beside
 from armwise.arms.llm import LONGEST_NUMBER, MOST_MEMBERS, count_members, has_long_number
 
@@ -72,7 +75,7 @@ RequestCaller = Annotated[Caller, Depends(_caller)]
 def read_address(request: Request) -> str | None:
     """Return the address that a request came from, if known.
 
-    The proxy in front of a replica sends the address of a client, and removes what others have sent.
+    HAProxy sends it to replicas that listen on a socket, and removes what clients have sent.
     """
     if request.client is not None and request.client.host:
         return request.client.host
@@ -99,10 +102,7 @@ FOR_ANY_SITE = (
 NOBODY = Caller(None, frozenset())
 
 PUBLIC_KEY = frozenset[Scope](("chat",))
-"""Scopes of a key that everybody can read: its callers are as unknown as those without a key."""
-
-KNOWN_CALLER = "x-armwise-known-caller"
-"""Header of a response to a caller with a valid key, for the proxy of `armwise serve`, which removes it."""
+"""Scopes of a key that everybody can read: its callers are known by their addresses alone."""
 
 
 def _authorization(headers: Mapping[bytes, bytes]) -> str:
@@ -139,8 +139,34 @@ def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
     return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
-BODY_S = 20.0
-"""Seconds in which the body of a request must have arrived; a slower client gets 408."""
+BODY_S, BODY_RATE = 10.0, 64 * 1024
+"""Seconds that a body may take, and bytes for which it gets one more; a slower one gets 408."""
+
+SMALL_BODY = 64 * 1024
+"""Bytes of a body that need no place while they arrive."""
+
+UPLOADS, UPLOADS_OF_ONE = 32, 8
+"""Larger bodies that may arrive at once, of all callers and of one."""
+
+UPLOADS_WAITING, UPLOAD_S = 64, 5.0
+"""Larger bodies that wait for a place, and for how many seconds; others get 503."""
+
+
+class Uploads:
+    """Places for bodies that are still arriving, in total and by the key or the address of their sender."""
+
+    def __init__(self) -> None:
+        self._all = Places("places for uploads", UPLOADS, UPLOADS_WAITING, UPLOAD_S)
+        self._of_one = WeakValueDictionary[str | None, Places]()  # while one is held
+
+    @asynccontextmanager
+    async def hold(self, who: str | None) -> AsyncIterator[None]:
+        """Hold a place of a caller. Raises OverloadedError."""
+        if (own := self._of_one.get(who)) is None:
+            own = Places("places for uploads of one caller", UPLOADS_OF_ONE, UPLOADS_WAITING, UPLOAD_S)
+            self._of_one[who] = own
+        async with own.hold(), self._all.hold():
+            yield
 
 
 class RequestGuard:
@@ -168,7 +194,7 @@ class RequestGuard:
     ) -> None:
         self._app, self._keyring, self._quota, self._hosts = app, keyring, quota, hosts
         self._refused, self._dialects = refused, dialects
-        self._bytes = limits.body_bytes
+        self._bytes, self._uploads = limits.body_bytes, Uploads()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one request; return its id with the answer."""
@@ -192,12 +218,10 @@ class RequestGuard:
             if not any_site:
                 self._refuse_other_sites(scope["method"], headers)
             caller = self._caller(path, headers, dialect)
-            if caller is not NOBODY and caller.scopes != PUBLIC_KEY:
-                added.append((KNOWN_CALLER.encode(), b"1"))
             if caller.limits:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
             await self._quota.admit(caller)
-            self._check_length(headers)
+            self._check_length(headers, self._most_bytes(caller))
         except Exception as error:
             failure = translate(error)
             if failure.code == "internal_error":
@@ -208,7 +232,9 @@ class RequestGuard:
                 return
             state["refusal"], caller = failure, NOBODY
         state["caller"] = caller
-        await self._app(scope, self._limit_body(receive), send)
+        async with AsyncExitStack() as place:
+            receive = self._limit_body(receive, self._most_bytes(caller), _find_sender(caller, scope), place)
+            await self._app(scope, receive, send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse requests that a page of another site makes a browser send, other than following a link.
@@ -239,35 +265,53 @@ class RequestGuard:
             return NOBODY
         return self._keyring.caller(dialect.authorization(headers))
 
-    def _check_length(self, headers: Mapping[bytes, bytes]) -> None:
+    def _most_bytes(self, caller: Caller) -> int:
+        """Return the size of the largest body of a caller; one without a key holds no place for an upload."""
+        return min(self._bytes, SMALL_BODY) if caller is NOBODY else self._bytes
+
+    def _check_length(self, headers: Mapping[bytes, bytes], most: int) -> None:
         """Check the declared length of a body. Raises ApiError."""
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._bytes:
-            raise self._too_large
+        if declared.isdigit() and int(declared) > most:
+            raise _too_large(most)
 
-    @property
-    def _too_large(self) -> ApiError:
-        return ApiError("payload_too_large", f"the body is larger than {self._bytes} bytes")
+    def _limit_body(self, receive: Receive, most: int, sender: str | None, place: AsyncExitStack) -> Receive:
+        """Return a channel that refuses a body which is too large or too slow, or has too many members.
 
-    def _limit_body(self, receive: Receive) -> Receive:
-        """Return a channel that refuses a body which is too large or too slow, or has too many members."""
-        received, whole, parts = 0, False, list[bytes]()
-        deadline = asyncio.get_running_loop().time() + BODY_S
+        Args:
+            receive: Receives the body.
+            most: Bytes that it may have.
+            sender: Whose places for uploads it takes, if it is large.
+            place: Holds its place; closed as soon as the body is whole.
+        """
+        received, whole, held, parts = 0, False, False, list[bytes]()
+        clock = asyncio.get_running_loop().time
+        begun = clock()
 
         async def receive_part() -> Message:
-            nonlocal received, whole
+            nonlocal received, whole, held, begun
             if whole:  # only the end of the connection can follow
                 return await receive()
+            if received > SMALL_BODY and not held:
+                asked = clock()
+                try:
+                    await place.enter_async_context(self._uploads.hold(sender))
+                except OverloadedError as error:
+                    busy = translate(error)
+                    raise HTTPException(busy.status) from busy
+                held, begun = True, begun + clock() - asked
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(begun + BODY_S + received / BODY_RATE):
                     part = await receive()
             except TimeoutError:
-                late = ApiError("request_timeout", f"the body did not arrive within {BODY_S:g} s")
-                raise HTTPException(late.status) from late
+                late = f"after {received:,} bytes, the body was slower than {BODY_RATE:,} bytes a second"
+                raise HTTPException(408) from ApiError("request_timeout", late)
             parts.append(part.get("body", b""))
             received += len(parts[-1])
             whole = not part.get("more_body", False)
-            large = self._too_large if received > self._bytes else None
+            if whole:
+                await place.aclose()
+            large = _too_large(most) if received > most else None
             if whole:
                 if large is None and received > 2 * MOST_MEMBERS:  # each takes two bytes or more
                     body = b"".join(parts)
@@ -278,6 +322,18 @@ class RequestGuard:
             return part
 
         return receive_part
+
+
+def _find_sender(caller: Caller, scope: AsgiScope) -> str | None:
+    """Return the key that sends a request, or its address where anybody may use the key."""
+    if caller.key is not None and caller.scopes != PUBLIC_KEY:
+        return f"key {caller.key}"
+    client = scope.get("client")
+    return client[0] if client else None
+
+
+def _too_large(most: int) -> ApiError:
+    return ApiError("payload_too_large", f"the body is larger than {most} bytes")
 
 
 def _refuse_content(body: bytes) -> ApiError | None:

@@ -1,4 +1,4 @@
-"""What comes before a service: checks, what is missing is built, and HAProxy's configuration is written.
+"""What comes before a service: checks, and what is missing is built.
 
 A separate process builds, `armwise serve --prepare-only`, whose memory is free again at its end. The one
 process of a service without Ray does the same by `look`, and serves at once where nothing is missing.
@@ -24,15 +24,9 @@ from armwise.agent.cli import first_start
 from armwise.agent.cli.console import PLAIN, ProgressCallback, console, errors
 from armwise.agent.cli.options import open_home, warn_of_a_copy
 from armwise.agent.cli.preparation import install_missing_models, prepare, print_oddities, suggest_question
-from armwise.agent.cli.serve_config import ingress_replicas, read_listening_address
+from armwise.agent.cli.serve_config import read_listening_address
 from armwise.agent.config import AppConfig, ConfigError
-from armwise.agent.proxy import (
-    CONFIGURATION,
-    Listening,
-    hard_limit_of_files,
-    most_connections,
-    write_configuration,
-)
+from armwise.agent.process_limits import hard_limit_of_files, most_connections
 from armwise.agent.run_folder import BEHIND, QUESTION, RUN_FOLDER, TO_BUILD, BuildingProgress
 
 
@@ -58,9 +52,9 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
         ConfigError, ArmError, StoreError, ModelNotFoundError: What is configured cannot be served.
     """
     run = os.environ.get(RUN_FOLDER)
-    folder, address = None if run is None else Path(run), read_listening_address(config)
+    folder = None if run is None else Path(run)
     if folder is None or not (folder / TO_BUILD).exists():
-        _check(config, settings, address[0])
+        _check(config, settings, read_listening_address(config)[0])
     try:
         _build(settings, folder, on_progress)
     except NotBuiltError:
@@ -79,20 +73,6 @@ def prepare_service(config: Path, settings: AppConfig, on_progress: ProgressCall
             style="yellow",
             soft_wrap=True,
         )
-    write_configuration(settings, Listening(*address, folder, ingress_replicas(config).most))
-
-
-def is_prepared(config: Path, settings: AppConfig, folder: Path) -> bool:
-    """Prepare a service where nothing is to build; return whether it is prepared, or was by another process.
-
-    Args, and Raises but for NotBuiltError, as `prepare_service`; the folder is that of the run.
-    """
-    if not (folder / CONFIGURATION).exists():
-        try:
-            prepare_service(config, settings, look)
-        except NotBuiltError:
-            return False
-    return True
 
 
 def _check(config: Path, settings: AppConfig, host: str) -> None:

@@ -37,7 +37,7 @@ UNAVAILABLE = ("armwise.feedback.errors.LogUnavailableError", "armwise.feedback.
 WRONG_REQUEST = (
     "builtins.ValueError",
     "armwise.agent.cli.serve_config.LaunchError",
-    "armwise.agent.proxy.process.ProxyError",
+    "armwise.agent.hosts.port.PortError",
     "armwise.arms.base.ArmError",
     "armwise.arms.indexes.build_once.IndexMismatchError",
     "armwise.arms.models.files.ModelNotFoundError",
@@ -47,7 +47,8 @@ WRONG_REQUEST = (
 
 FAILURE = (
     "builtins.OSError",
-    "armwise.agent.cli.ray_processes.ProcessLostError",
+    "armwise.agent.cli.behind.ProcessLostError",
+    "armwise.agent.cli.start_ray.DeploymentError",
     "armwise.arms.local_ray.RayNotStartedError",
     "armwise.agent.client.errors.ClientError",
     "armwise.agent.lab.simulation.simulation.SimulationError",

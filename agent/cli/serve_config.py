@@ -1,13 +1,9 @@
-"""What a configuration says of Ray Serve: where it listens, its replicas, its log."""
+"""What a configuration says of Ray Serve: where it listens, its deployments, its log."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from armwise.agent.configuration_file import read_file
-
-MOST_AUTOMATIC = 100
-"""Replicas at most of a deployment with `num_replicas: auto`, by Ray Serve."""
 
 
 class LaunchError(Exception):
@@ -35,30 +31,14 @@ def base_url(address: tuple[str, int]) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
-    """Replicas of a deployment.
-
-    Attributes:
-        first: How many are started at first.
-        most: How many there are at most.
-    """
-
-    first: int = 1
-    most: int = 1
-
-
-def ingress_replicas(config: Path) -> Replicas:
-    """Return the replicas of the ingress that a Serve configuration asks for."""
-    (application,) = read_document(config)["applications"]
-    for deployment in application.get("deployments") or ():
-        if deployment.get("name") == "Ingress":
-            autoscaling, number = deployment.get("autoscaling_config") or {}, deployment.get("num_replicas")
-            fixed = 1 if number in (None, "auto") else int(number)
-            most = autoscaling.get("max_replicas") or (MOST_AUTOMATIC if number == "auto" else fixed)
-            first = autoscaling.get("initial_replicas") or autoscaling.get("min_replicas") or 1
-            return Replicas(first if autoscaling else fixed, most)
-    return Replicas()
+def find_deployments(config: Path) -> list[str]:
+    """Return the names of deployments for which a Serve configuration has options."""
+    applications = read_document(config).get("applications")
+    return [
+        str(deployment.get("name"))
+        for application in (applications if isinstance(applications, list) else ())
+        for deployment in application.get("deployments") or ()
+    ]
 
 
 def logs_json(config: Path) -> bool:

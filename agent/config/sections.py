@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from importlib import import_module
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -214,7 +214,7 @@ class RetrievalCacheSpec(BaseModel):
 
 
 class Http(BaseModel):
-    """Limits of the HTTP proxy that `armwise serve` runs in front of the replicas."""
+    """Limits on the connections of HTTP clients. Ray Serve's own proxy has others."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -223,10 +223,8 @@ class Http(BaseModel):
         default=1024,
         ge=1,
         description=(
-            "Maximum open connections from one client address or one IPv6 /64 network. The proxy closes "
-            "further connections. It reserves half of all connections for addresses that sent an accepted "
-            "key within the last hour. Any other address gets at most a quarter of the connections that "
-            "are free in the other half."
+            "Maximum open connections from one client address or one IPv6 /64 network. To make room for a "
+            "new connection, the service closes the one that has waited longest without a request."
         ),
     )
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
@@ -236,26 +234,15 @@ class Http(BaseModel):
             "`10.0.0.0/24`. The service reads the client's address from their X-Forwarded-For header."
         ),
     )
-    proxy_protocol: bool = Field(
-        default=False,
-        description=(
-            "Whether `trusted_proxies` begin each connection with a PROXY protocol header (version 1 or 2), "
-            "as TCP proxies do."
-        ),
-    )
     request_s: Number = Field(
         default=10.0,
         gt=0,
-        description=(
-            "Seconds in which a request's header must arrive. After that, up to 64 KiB of its body must "
-            "arrive in the same time. A slower client gets status 408."
-        ),
+        description=("Seconds in which a request's header must arrive. A slower client gets status 408."),
     )
     idle_s: Number = Field(
         default=20.0,
         gt=0,
-        description="Seconds that a connection stays open between two requests. A connection without "
-        "an accepted key is closed after its first response.",
+        description="Seconds that a connection stays open between two requests.",
     )
 
     @field_validator("trusted_proxies")
@@ -267,12 +254,6 @@ class Http(BaseModel):
             if network.prefixlen == 0:
                 raise ValueError(f"{network} holds every client: name the addresses of the proxies")
         return networks
-
-    @model_validator(mode="after")
-    def _check_proxies(self) -> Self:
-        if self.proxy_protocol and not self.trusted_proxies:
-            raise ValueError("proxy_protocol needs trusted_proxies: the addresses that send its header")
-        return self
 
 
 class ChatPage(BaseModel):

@@ -27,8 +27,7 @@ from armwise.agent.config import AppConfig, load
 from armwise.agent.demo.page import render
 from armwise.agent.demo.story import Narrator, Story
 from armwise.agent.demo.world import LARGE, SMALL, USD_PER_KILOTOKEN, World
-from armwise.agent.proxy import ends_with_its_parent
-from armwise.arms.own_processes import python
+from armwise.arms.own_processes import ends_with_its_parent, python
 from armwise.arms.retrievers.bm25 import BM25Arm, BM25Params
 
 CONFIG, LOG, PAGE, HOME = "serve_config.yaml", "service.log", "index.html", "home"

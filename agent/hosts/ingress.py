@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
@@ -17,9 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from armwise.agent.access import require_closed
 from armwise.agent.api import ApiError, create_app
-from armwise.agent.config import AppConfig
+from armwise.agent.config import AppConfig, Http
 from armwise.agent.hosts.arms import open_here
 from armwise.agent.hosts.listener import listening
+from armwise.agent.hosts.port import open_socket
 from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
 from armwise.agent.run_folder import RUN_FOLDER
 from armwise.agent.serving import Backends
@@ -33,6 +36,9 @@ from armwise.arms.deployments import (
 )
 from armwise.arms.llm import writing
 from armwise.feedback.errors import describe_error
+
+STOP_S = 10
+"""Seconds that open requests get to finish when the replica stops."""
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +89,15 @@ class Ingress:
         self._replica = once_the_log_answers(partial(open_replica, config, backends, counters, deployments))
         if RUN_FOLDER not in os.environ:  # else `armwise serve` has looked
             require_closed(listens_on(), is_open=self._replica.keyring.is_open, allowed=config.open)
-        self._settled = False
+        self._settled, self._http = False, config.http
         keep_what_is_loaded()
 
     def __serve_build_asgi_app__(self) -> Any:
         """Build the application of this replica, once Ray Serve has constructed it."""
         app, folder = create_app(self._replica), os.environ.get(RUN_FOLDER)
-        return TimeLimit(app, _request_timeout_s()) if folder is None else listening(app, Path(folder))
+        if folder is None:
+            return TimeLimit(app, _request_timeout_s())
+        return behind_haproxy(app, Path(folder), self._http)
 
     async def check_health(self) -> None:
         """Fail if a background task has stopped or the clock jumped, so that the replica is replaced."""
@@ -97,6 +105,27 @@ class Ingress:
         if self._replica.ready and not self._settled:
             self._settled = True
             keep_what_is_loaded()  # once more: encoders are loaded last
+
+
+def behind_haproxy(app: FastAPI, folder: Path, http: Http) -> FastAPI:
+    """Have an application listen on a socket in a folder while it is started.
+
+    Args:
+        app: The application.
+        folder: The private folder of the run.
+        http: Limits. HAProxy has those of connections, and closes what is idle.
+    """
+    inner_lifespan = app.router.lifespan_context
+    http = http.model_copy(update={"idle_s": 3600.0, "connections": 2 * http.connections})
+
+    @asynccontextmanager
+    async def lifespan(starting: FastAPI) -> AsyncIterator[None]:
+        with open_socket(folder) as listener:
+            async with inner_lifespan(starting), listening(starting, [listener], http, STOP_S):
+                yield
+
+    app.router.lifespan_context = lifespan
+    return app
 
 
 def listens_on() -> str:
@@ -133,7 +162,7 @@ MARGIN_S = 0.25
 class TimeLimit:
     """Answer late requests with an error in the envelope, before Ray Serve's proxy answers in plain text.
 
-    On one machine `armwise serve` runs HAProxy, which has no such time-out. On a cluster the time-out is
+    HAProxy has no such time-out. That of Ray Serve's proxy is
     `request_timeout_s` of Ray Serve, or the header `X-Request-Timeout-Seconds` of a request.
 
     A turn has its deadline slightly earlier, so that its error names the decision.

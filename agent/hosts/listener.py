@@ -1,74 +1,299 @@
-"""The HTTP server of an ingress replica behind the proxy, on a Unix socket."""
+"""The HTTP server of this process: uvicorn, with limits on what clients may hold.
+
+uvicorn alone waits for ever for a header, reads headers of any length, and accepts any number of connections.
+Here, a connection that holds no request makes room for a new one, and a client that is slow or silent is
+closed. `RequestGuard` limits bodies, once it knows who sends them.
+"""
 
 import asyncio
-import contextlib
-import fcntl
+import json
 import logging
-import os
+import math
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import lru_cache, partial
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from armwise.agent.proxy import socket_path
+from armwise.agent.api import ApiError
+from armwise.agent.config import Http
+from armwise.agent.process_limits import most_connections
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-SLOTS = 64
-"""Most replicas of a machine."""
+HEADER_BYTES, HEADER_LINES = 16 * 1024, 100
+"""The largest header of a request; larger ones get 431."""
 
-STOP_S = 10
-"""Seconds that open requests get to finish when the replica stops."""
+PIPELINED = 8
+"""Most requests that a client may send before the first one is answered."""
 
-logger = logging.getLogger(__name__)
+LINGER_S = 2.0
+"""Seconds in which a client that was refused may finish sending, so that it reads why."""
 
+READ_S = 60.0
+"""Seconds in which a client must take what is buffered for it."""
 
-def listening(app: "FastAPI", folder: Path) -> "FastAPI":
-    """Have an application listen on a socket in a folder while it is started."""
-    inner_lifespan = app.router.lifespan_context
+DRAIN_S = 300
+"""Most seconds that requests in progress delay the end of the process."""
 
-    @asynccontextmanager
-    async def lifespan(starting: "FastAPI") -> AsyncIterator[None]:
-        async with inner_lifespan(starting), _serve(starting, folder):
-            yield
-
-    app.router.lifespan_context = lifespan
-    return app
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else each wrong request of a stranger is a line
 
 
-@asynccontextmanager
-async def _serve(app: "FastAPI", folder: Path) -> AsyncIterator[None]:
-    with _slot(folder) as path, _bind(path) as listener:
-        server = _Server(
-            uvicorn.Config(
-                app,
-                http=_WithoutTrailers,
-                ws="none",
-                lifespan="off",  # Ray Serve starts and stops the application
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                forwarded_allow_ips="*",  # only the proxy reaches the socket, and it names one client
-                timeout_keep_alive=3600,  # the proxy closes connections
-                timeout_graceful_shutdown=STOP_S,
-            )
+class Room:
+    """The open connections of a server, bounded in total and by address.
+
+    Args:
+        http: The limits.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self.http, self._most = http, min(http.connections, most_connections())
+        self._addresses: Counter[str] = Counter()
+        self._waiting: dict[Connection, None] = {}  # without a request, the longest wait first
+        self._total = 0
+
+    def enter(self, connection: "Connection") -> bool:
+        """Count a new connection, and close one that waits where there is no room; return whether there is.
+
+        A trusted proxy may hold all of them, for its clients.
+        """
+        self._total += 1
+        if (address := connection.address) is not None:
+            self._addresses[address] += 1
+            if self._addresses[address] > self.http.connections_per_address and not self._close(address):
+                return False
+        if self._total > self._most and not self._close(None):
+            return False
+        self._waiting[connection] = None
+        return True
+
+    def _close(self, address: str | None) -> bool:
+        """Close the connection that has waited longest, of an address or of all; return whether one did."""
+        for each in self._waiting:
+            if address in (None, each.address):
+                each.leave()
+                return True
+        return False
+
+    def waits(self, connection: "Connection", *, waiting: bool) -> None:
+        """Note whether a connection waits for a request, or has one."""
+        self._waiting.pop(connection, None)
+        if waiting:
+            self._waiting[connection] = None
+
+    def forget(self, connection: "Connection") -> None:
+        """Count a connection no longer."""
+        self._total -= 1
+        self._waiting.pop(connection, None)
+        if (address := connection.address) is not None:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
+
+
+class Connection(HttpToolsProtocol):
+    """A connection with a client, which is closed where the client is slow, silent or sends too much.
+
+    Attributes:
+        address: What its client counts as; None for a trusted proxy.
+    """
+
+    address: str | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+    _in_header, _counted, _leaves, _closes = True, False, False, False
+    _size = _lines = _unread = _requests = 0
+    _problem: ApiError | None = None
+
+    def __init__(self, room: Room, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._room = room
+
+    # -- the connection ---------------------------------------------------------------------------------
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = _count_as(self.client[0] if self.client else None, self._room.http.trusted_proxies)
+        self._counted = True
+        if self._room.enter(self):
+            self._wait(self._room.http.request_s, self.leave)
+        else:
+            self.leave()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def leave(self) -> None:
+        """Close the connection at once."""
+        self._leaves = True
+        self._forget()  # now: what is closed may take a moment to be gone
+        self.transport.abort()
+
+    def _forget(self) -> None:
+        self._wait(None)
+        if self._stall is not None:
+            self._stall.cancel()
+        if self._counted:
+            self._counted = False
+            self._room.forget(self)
+
+    def _wait(self, seconds: float | None, then: Callable[[], None] | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None or then is None else self.loop.call_later(seconds, then)
+
+    # -- a request --------------------------------------------------------------------------------------
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._leaves:  # what a client that was refused goes on sending
+            return
+        if self._in_header and not self._unread and not self._is_answering():
+            self._wait(self._room.http.request_s, self._refuse_slow)
+        before, waited = self._requests, self._in_header
+        super().data_received(data)
+        if waited and self._in_header and self._requests == before and not self._leaves:
+            self._unread += len(data)
+            if self._unread > HEADER_BYTES:
+                self._refuse(_too_large())
+
+    @override
+    def on_message_begin(self) -> None:
+        self._size = self._lines = 0
+        super().on_message_begin()
+
+    @override
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_header:  # else a trailer, which nobody has checked
+            self._lines += 1
+            self._count(name + value)
+            super().on_header(name, value)
+
+    def _count(self, read: bytes) -> None:
+        self._size += len(read)
+        if self._size > HEADER_BYTES or self._lines > HEADER_LINES:
+            self._fail(_too_large())
+
+    def _fail(self, problem: ApiError) -> NoReturn:
+        self._problem = problem
+        raise problem  # the parser stops here
+
+    @override
+    def on_headers_complete(self) -> None:
+        if len(self.pipeline) >= PIPELINED:
+            self._fail(ApiError("invalid_request", f"more than {PIPELINED} requests wait on this connection"))
+        self._in_header, self._unread = False, 0
+        self._requests += 1
+        self._wait(None)
+        self._room.waits(self, waiting=False)
+        super().on_headers_complete()
+        # it is closed below, once the client has had the time to read
+        self._closes = not self.cycle.keep_alive
+        self.cycle.keep_alive = True
+
+    @override
+    def on_message_complete(self) -> None:
+        self._in_header = True
+        super().on_message_complete()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or self._is_answering():
+            return
+        self._room.waits(self, waiting=True)
+        if self.cycle.more_body or self._closes:
+            self._linger()
+        elif self._unread:  # a part of the next header
+            self._wait(self._room.http.request_s, self._refuse_slow)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    # -- refusals ---------------------------------------------------------------------------------------
+
+    def _refuse_slow(self) -> None:
+        limit_s = self._room.http.request_s
+        self._refuse(ApiError("request_timeout", f"the header was not complete within {limit_s:g} s"))
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._problem or ApiError("invalid_request", "this is not HTTP/1.1"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what is no request, and close the connection."""
+        if self._is_answering():  # an answer between two parts of another one would look like a part of it
+            self.leave()
+            return
+        body = json.dumps(error.envelope(None).model_dump()).encode()
+        self.transport.write(
+            STATUS_LINE[error.status]
+            + b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            + body
         )
-        serving = asyncio.create_task(server.serve([listener]), name="listener")
-        try:
-            yield
-        finally:
-            server.should_exit = True
-            await serving
+        self._linger()
+
+    def _linger(self) -> None:
+        """Send no more, and drop what arrives: closed with unread bytes, a client may not read the answer."""
+        self._leaves = True
+        self._unset_keepalive_if_required()
+        if self._closes and not self.cycle.more_body:  # all was read
+            self.transport.close()
+            return
+        with suppress(OSError, RuntimeError):  # the client has gone
+            self.transport.write_eof()
+        self._wait(LINGER_S, self.leave)
+
+    # -- a client that does not read --------------------------------------------------------------------
+
+    @override
+    def pause_writing(self) -> None:
+        self._stall = self.loop.call_later(READ_S, self.leave)
+        super().pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+        super().resume_writing()
 
 
-class _Server(uvicorn.Server):
-    """A server in the event loop of a replica; signals are left to Ray."""
+def _too_large() -> ApiError:
+    limits = f"{HEADER_BYTES} bytes, or {HEADER_LINES} lines"
+    return ApiError("header_too_large", f"the header has more than {limits}")
+
+
+@lru_cache(4096)
+def _count_as(address: str | None, trusted: tuple[IPv4Network | IPv6Network, ...]) -> str | None:
+    """Return what an address counts as: IPv6 by its /64, the network of one subscriber."""
+    try:
+        parsed = ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return None  # a Unix socket, which only this user can open
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if any(parsed in network for network in trusted):
+        return None
+    return str(IPv6Network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
+
+
+class HttpServer(uvicorn.Server):
+    """A server in the event loop of this process, which leaves signals to others."""
 
     @override
     @contextmanager
@@ -76,52 +301,37 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _WithoutTrailers(HttpToolsProtocol):
-    """A connection that drops trailers: uvicorn adds them to the headers, which were checked by then."""
+@asynccontextmanager
+async def listening(
+    app: "FastAPI", sockets: list[socket.socket], http: Http, drain_s: int
+) -> AsyncIterator[HttpServer]:
+    """Serve a started application on sockets; at the end, close them and finish the requests.
 
-    _in_header = True
-
-    @override
-    def on_message_begin(self) -> None:
-        self._in_header = True
-        super().on_message_begin()
-
-    @override
-    def on_headers_complete(self) -> None:
-        self._in_header = False
-        super().on_headers_complete()
-
-    @override
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_header:
-            super().on_header(name, value)
-
-
-@contextmanager
-def _slot(folder: Path) -> Iterator[Path]:
-    """Hold a free slot by a lock that the kernel releases with the process; yield its socket's path."""
-    for number in range(SLOTS):
-        with contextlib.ExitStack() as stack:
-            path = socket_path(folder, number)
-            lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, lock)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            yield path
-            return
-    raise RuntimeError(f"{folder}: {SLOTS} replicas already listen there")
-
-
-@contextmanager
-def _bind(path: Path) -> Iterator[socket.socket]:
-    path.unlink(missing_ok=True)  # of a replica that was killed
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen(1024)
-        logger.info("listening on %s", path)
-        try:
-            yield listener
-        finally:
-            path.unlink(missing_ok=True)
+    Args:
+        app: The application.
+        sockets: Bound sockets, which are closed.
+        http: The limits.
+        drain_s: Most seconds to wait for requests in progress.
+    """
+    proxies = ["*"] if sockets[0].family == socket.AF_UNIX else [str(one) for one in http.trusted_proxies]
+    server = HttpServer(
+        uvicorn.Config(
+            app,
+            http=partial(Connection, Room(http)),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",  # it is started already
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=proxies,
+            timeout_keep_alive=math.ceil(http.idle_s),
+            timeout_graceful_shutdown=drain_s,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets), name="listener")
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await serving

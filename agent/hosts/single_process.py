@@ -2,18 +2,21 @@
 
 The parts are the same classes that `agent/app.py` deploys; what a handle of Ray Serve calls there is called
 here. A learner or jobs that fail are opened again while requests are answered; a replica that fails ends the
-process, which its parent starts again.
+process, which a service manager starts again.
 """
 
 import asyncio
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from armwise.agent.api import create_app
 from armwise.agent.checks import require_libraries
@@ -21,8 +24,10 @@ from armwise.agent.config import AppConfig
 from armwise.agent.hosts import arms as hosted
 from armwise.agent.hosts.jobs import JobsHost
 from armwise.agent.hosts.learner import LearnerHost
-from armwise.agent.hosts.listener import listening
+from armwise.agent.hosts.listener import HttpServer, listening
+from armwise.agent.hosts.port import HAND_OVER_S, open_port
 from armwise.agent.hosts.replica import keep_what_is_loaded, once_the_log_answers, open_cache, open_replica
+from armwise.agent.run_folder import HAND_OVER
 from armwise.agent.serving import Backends, Replica
 from armwise.agent.telemetry import begin
 from armwise.arms.deployments import (
@@ -36,11 +41,16 @@ from armwise.arms.deployments import (
 from armwise.arms.llm import Generator, LlmSpec, writing
 from armwise.arms.retrievers import ArmGraph
 
-LOOK_S = 1.0
-"""Pause between two looks at whether all parts are well."""
+LOOK_S, FIRST_LOOK_S = 1.0, 0.05
+"""Pause between two looks at whether all parts are well, and before the service is ready."""
+
+DRAIN_S = 300
+"""Most seconds that requests in progress delay the end."""
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Pauses before a part that has failed is opened again: the first, and the longest."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -151,28 +161,102 @@ def _open_generator(spec: LlmSpec, *, at_once: bool) -> Generator:
     return TracedGenerator(spec) if at_once else LateGenerator(spec)
 
 
-async def serve(config: AppConfig, folder: Path) -> None:
-    """Serve on a socket in a folder until SIGINT or SIGTERM; a replica that fails raises its error."""
-    replica, learner, jobs = await asyncio.to_thread(open_parts, config, folder / "metrics")
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
-    app, settled = listening(create_app(replica), folder), False
-    async with app.router.lifespan_context(app):
-        while not stopping.is_set():
+async def serve(
+    config: AppConfig,
+    folder: Path,
+    address: tuple[str, int],
+    *,
+    ready: Callable[[], bool],
+    look: Callable[[], object] = lambda: None,
+    replaces: Callable[[], bool] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, of which a second one leaves requests behind.
+
+    A replica that fails raises its error.
+
+    Args:
+        config: The configuration, with absolute paths.
+        folder: The private folder of the run.
+        address: Host and port.
+        ready: Called in a thread once the service is ready; returns whether it stops then.
+        look: Called every second.
+        replaces: Returns whether another process still has the port, which this one takes over when it is
+            ready; None to listen as soon as there is something to answer with.
+    """
+    stop = StopRequest()
+    for number in (signal.SIGINT, signal.SIGTERM, HAND_OVER):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    parts = await stop.unless(partial(open_parts, config, folder / "metrics"))
+    if parts is None:
+        return
+    replica, learner, jobs = parts
+    app, settled = create_app(replica), False
+    async with app.router.lifespan_context(app), AsyncExitStack() as opened:
+        while not stop.event.is_set():
             replica.check()
+            look()
             # jobs load much that no answer needs; the learner makes the version without which none is given
-            for part in (learner, jobs) if replica.ready else (learner,):
-                await asyncio.to_thread(part.check)  # what is opened may wait for the log
+            for part in (learner, jobs) if settled else (learner,):
+                await stop.unless(part.check)
+            if stop.server is None and (replica.ready or replaces is None):
+                sockets = open_port(*address, shared=replaces is not None and replaces())
+                stop.server = await opened.enter_async_context(listening(app, sockets, config.http, DRAIN_S))
             if replica.ready and not settled:
                 settled = True
                 keep_what_is_loaded()
-            await _pause(stopping)
+                if await stop.unless(ready):
+                    break
+            await stop.pause(LOOK_S if settled else FIRST_LOOK_S)
+        if HAND_OVER in stop.signals:  # no new connection comes here
+            await asyncio.sleep(HAND_OVER_S)
 
 
-async def _pause(stopping: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(LOOK_S):
-            await stopping.wait()
-    except TimeoutError:
-        return
+class StopRequest:
+    """Whether the service stops, by its signals.
+
+    Attributes:
+        event: Set by the first of them.
+        signals: All of them.
+        server: Leaves its requests behind at the second; None until it listens.
+    """
+
+    def __init__(self) -> None:
+        self.event, self.signals = asyncio.Event(), list[int]()
+        self.server: HttpServer | None = None
+
+    def __call__(self, number: int) -> None:
+        """Handle a signal."""
+        self.signals.append(number)
+        self.event.set()
+        if self.server is not None:
+            self.server.force_exit = len(self.signals) > 1
+
+    async def unless(self, function: Callable[[], T]) -> T | None:
+        """Call a function in a thread; None where the service stops before it has returned.
+
+        What is opened may wait for the log, for hours: the process ends without such a thread.
+        """
+        returned = Future[T]()
+
+        def run() -> None:
+            try:
+                result = function()
+            except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+                returned.set_exception(error)
+            else:
+                returned.set_result(result)
+
+        threading.Thread(target=run, daemon=True).start()
+        stopped, called = asyncio.ensure_future(self.event.wait()), asyncio.wrap_future(returned)
+        first: set[asyncio.Future[Any]] = {stopped, called}
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            return called.result() if called.done() else None
+        finally:
+            stopped.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for some seconds, or until the service stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.event.wait()

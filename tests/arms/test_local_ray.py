@@ -91,28 +91,3 @@ def test_workers_of_a_cluster_do_not_get_the_driver_folder(
     assert options["namespace"] == "serve"
     options["job_config"]._py_driver_sys_path.extend(["/here"])  # noqa: SLF001
     assert options["job_config"]._py_driver_sys_path == []  # noqa: SLF001
-
-
-@pytest.mark.parametrize("dead", [False, True])
-def test_a_log_monitor_that_has_ended_is_started_again(monkeypatch: pytest.MonkeyPatch, dead: bool) -> None:
-    class Node:
-        """A node whose raylet has ended too, which no node goes on without."""
-
-        all_processes = {"log_monitor": ["old"], "raylet": ["old"]}  # noqa: RUF012 - of one test
-
-        def dead_processes(self) -> list[tuple[str, str]]:
-            return [("raylet", "old"), *([("log_monitor", "old")] if dead else [])]
-
-        def start_log_monitor(self) -> None:
-            assert "log_monitor" not in self.all_processes, "as Ray asserts"
-            self.all_processes["log_monitor"] = ["new"]
-
-    node = Node()
-    monkeypatch.setattr("ray._private.worker._global_node", node)
-    assert local_ray.start_log_monitor_again() == dead
-    assert node.all_processes == {"log_monitor": ["new" if dead else "old"], "raylet": ["old"]}
-
-
-def test_without_a_ray_there_is_no_log_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray._private.worker._global_node", None)
-    assert not local_ray.start_log_monitor_again()

@@ -1,7 +1,7 @@
 """The same for the service as users run it: `armwise serve`, with every process of Ray, or in one process.
 
-Here Ray Serve's controller, or `armwise serve`, restarts what was killed, and there are no points inside:
-what is killed is killed at any moment. Only where everything is killed, the same command is given once more.
+Here Ray Serve's controller restarts replicas, and there are no points inside: what is killed is killed at any
+moment. Where the service ends, the same command is given once more, as a service manager does.
 """
 
 import os
@@ -42,7 +42,7 @@ class Way:
         name: For the table.
         titles: What the processes call themselves that are killed one by one.
         counts: How many there are of each.
-        started: What the process calls itself that `armwise serve` hands over to, when all is prepared.
+        started: What a process calls itself that runs when all is prepared.
         words: More words of the command.
         deployments: Options of deployments.
     """
@@ -63,14 +63,14 @@ RAY_SERVE = Way(
         PROXY: "haproxy -db",
     },
     {REPLICA: REPLICAS, LEARNER: 1, PROXY: 1},
-    "armwise.agent.cli.start_ray",
+    "haproxy -db",
     deployments=({"name": "Ingress", "num_replicas": REPLICAS},),
 )
 ONE_PROCESS = Way(
     "in one process",
-    {REPLICA: "armwise.agent.cli.start_single", PROXY: "haproxy -db"},
-    {REPLICA: 1, PROXY: 1},
-    "armwise.agent.cli.start_single",
+    {REPLICA: "--single-process"},
+    {REPLICA: 1},
+    "--single-process",
     ("--single-process",),
 )
 
@@ -168,6 +168,9 @@ class Deployed(Service):
         began = time.monotonic()
         if case.victim in self._way.titles:
             self._processes(self._way.titles[case.victim])[0].kill()
+            if case.victim == PROXY or self._way is ONE_PROCESS:
+                self._process.wait(self.patience_s)
+                self._start()
         if case.victim == ALL:
             self.kill()
         if self._server is not None and case.victim not in self._way.titles:
@@ -235,7 +238,8 @@ class Deployed(Service):
 
     def _processes(self, title: str) -> list[psutil.Process]:
         processes = []
-        for process in psutil.Process(self._process.pid).children(recursive=True):
+        first = psutil.Process(self._process.pid)
+        for process in (first, *first.children(recursive=True)):
             try:
                 if title in " ".join(process.cmdline()):
                     processes.append(process)

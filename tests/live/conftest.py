@@ -102,13 +102,26 @@ class Live:
         url: Where it listens.
         config: Its configuration file.
         client: Speaks HTTP to it.
-        pid: The process that was started; everything else descends from it.
+        process: The process that was started; everything else descends from it.
+        begin: Starts another one, with more words.
     """
 
     url: str
     config: Path
     client: httpx.Client
-    pid: int
+    process: "subprocess.Popen[bytes]"
+    begin: Callable[..., "subprocess.Popen[bytes]"]
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self.process.pid
+
+    def kill(self) -> "subprocess.Popen[bytes]":
+        """Kill the process, and start it again as a service manager does."""
+        self.process.kill()
+        self.process.wait()
+        return self.begin()
 
     def look_up(self, query: str, **agent: Any) -> dict[str, Any]:
         """Retrieve, and return our own fields."""
@@ -146,10 +159,6 @@ class Live:
     def titles(self) -> list[str]:
         """Return the titles of all processes of the service."""
         return [process.title for process in _descendants(self.pid)]
-
-    def serving(self) -> list[Process]:
-        """Return the processes that serve without Ray."""
-        return [process for process in _descendants(self.pid) if "cli.start_single" in process.title]
 
     def answers(self) -> bool:
         """Return whether it is ready."""
@@ -272,14 +281,18 @@ def _started(
     without = {"ARMWISE_HOME", "RAY_ADDRESS", "RAY_TMPDIR", "PROMETHEUS_MULTIPROC_DIR"}
     environment = {k: v for k, v in os.environ.items() if k not in without} | own | variables
     command = [str(Path(sys.executable).with_name("armwise")), "serve", "-c", str(config), *words]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=output, umask=USUAL
-        )
+
+    def begin(*more: str) -> "subprocess.Popen[bytes]":
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*command, *more], cwd=ROOT, env=environment, stdout=output, stderr=output, umask=USUAL
+            )
+
+    process = begin()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             until(lambda: _ready(client, process, log, early=early), START_S)
-            yield Live(str(client.base_url), config, client, process.pid)
+            yield Live(str(client.base_url), config, client, process, begin)
     finally:
         left = stopped(process)
     assert left == [], "the service leaves processes behind"

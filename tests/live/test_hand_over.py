@@ -1,7 +1,5 @@
 """A new service takes the port of a running one: nobody is refused, and no decision is lost."""
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -9,8 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from armwise.agent.cli.predecessor import find_predecessor
-from tests.live.conftest import ROOT, START_S, STOP_S, Live, free_port, started, stopped, until
+from tests.live.conftest import START_S, STOP_S, single, stopped, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -61,45 +58,29 @@ class Traffic:
             thread.join()
 
 
-def test_a_new_service_takes_the_port_over_and_nobody_is_refused(tmp_path: Path) -> None:
-    with started(tmp_path, {}, **SMALL) as old:
-        port = httpx.URL(old.url).port or 0
-        predecessor = find_predecessor(port)
-        assert predecessor is not None
-        assert predecessor.pid == old.pid
-        assert find_predecessor(free_port()) is None
-        traffic = Traffic(old.url)
-        command = [
-            str(Path(sys.executable).with_name("armwise")),
-            "serve",
-            "-c",
-            str(old.config),
-            "--replace",
-        ]
-        output = tmp_path / "second.txt"
-        with output.open("wb") as printed:
-            new = subprocess.Popen(command, cwd=ROOT, stdout=printed, stderr=printed)
+def test_new_services_take_the_port_over_one_after_the_other_and_nobody_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "output.txt"
+    with single(tmp_path, **SMALL) as first:
+        traffic, running = Traffic(first.url), [first.process]
         try:
-            until(lambda: f"from process {old.pid}" in output.read_text(), 2 * START_S)
-            until(lambda: not old.replicas("Ingress"), STOP_S)
-            until(lambda: len(Live(old.url, old.config, old.client, new.pid).replicas("Ingress")) == 2)
+            for _ in range(2):
+                old = running[-1]
+                running.append(first.begin("--replace"))
+                until(lambda old=old: f"from process {old.pid}" in output.read_text(), START_S)
+                assert old.wait(STOP_S) == 0
             traffic.stop()
             assert set(traffic.seen) == {"200"}, traffic.seen
-            assert traffic.cut <= 2, "once for each client that keeps its connection, at most"
+            assert traffic.cut <= 4, "once for each client that keeps its connection, at most"
             assert len(traffic.decisions) > 50
-            for decision in (
-                traffic.decisions[0],
-                traffic.decisions[len(traffic.decisions) // 2],
-                traffic.decisions[-1],
-            ):
-                assert old.client.get(f"/v1/decisions/{decision}").status_code == 200
+            for decision in traffic.decisions:
+                assert first.client.get(f"/v1/decisions/{decision}").status_code == 200
             last = traffic.decisions[-1]
-            reply = old.client.post(
+            reply = first.client.post(
                 "/v1/feedback", json={"decision_id": last, "metric_name": "thumb", "value": 1}
             )
             assert reply.status_code == 202, reply.text
-            until(lambda: old.client.get("/v1/policy").json()["applied_seq"] >= reply.json()["log_seq"])
+            until(lambda: first.client.get("/v1/policy").json()["applied_seq"] >= reply.json()["log_seq"])
         finally:
             traffic.stop()
-            left = stopped(new)
+            left = [title for process in running[1:] for title in stopped(process)]
         assert left == []

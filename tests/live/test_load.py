@@ -38,16 +38,13 @@ async def test_what_does_not_fit_is_a_503_with_a_time_to_ask_again_and_nothing_o
     assert set(after.latencies_s) == {"200"}
 
 
-async def test_a_thousand_connections_that_asked_for_a_probe_end_with_its_answer(
-    live: Live,
-) -> None:
-    address = address_of(live)
+async def test_a_thousand_idle_connections_hold_nobody_up(each: Live) -> None:
+    address = address_of(each)
     idle = Idle(address)
     await idle.open()
     try:
         found = await load(address, RETRIEVE, 16, 3.0, PATIENCE_S)
         assert (idle.refused, len(idle.connections)) == (0, 1000)
-        assert all(one.closed for one in idle.connections)
     finally:
         idle.close()
     assert set(found.latencies_s) == {"200"}

@@ -1,7 +1,5 @@
 """A service of one process, without Ray: it answers, learns, survives a kill, and leaves nothing behind."""
 
-import os
-import signal
 import sqlite3
 import time
 from contextlib import closing
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.conftest import START_S, has_model, single, until
+from tests.live.conftest import START_S, has_model, single, stopped, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -20,7 +18,6 @@ def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged
     arms["far"]["params"] = {"backbone": "apart"}
     with single(tmp_path, arms=arms, llm=llm, router=None) as live:
         assert not any("ray::" in title or "raylet" in title for title in live.titles())
-        (serving,) = live.serving()
         chat = {"model": "auto", "messages": [{"role": "user", "content": "Which bridge stands?"}]}
         answer = live.client.post("/v1/chat/completions", json={**chat, "max_tokens": 4})
         assert answer.status_code == 200, answer.text
@@ -34,29 +31,31 @@ def test_one_process_answers_learns_and_comes_back_with_all_that_it_acknowledged
         shown = live.client.get("/console/system").text
         assert "All parts of the service run in one process" in shown
         assert live.client.get("/ready").json()["mode"] == "one_process"
-        os.kill(serving.pid, signal.SIGKILL)
-        until(lambda: live.answers() and live.serving() != [serving], START_S)
-        for decision in asked:
-            kept = live.client.get(f"/v1/decisions/{decision}").json()
-            assert [value["value"] for value in kept["feedback"]] == [1.0]
-        assert live.learned(live.tell((live.look_up("and now?")["decision_id"], 1.0))) > version
+        again = live.kill()
+        try:
+            until(live.answers, START_S)
+            for decision in asked:
+                kept = live.client.get(f"/v1/decisions/{decision}").json()
+                assert [value["value"] for value in kept["feedback"]] == [1.0]
+            assert live.learned(live.tell((live.look_up("and now?")["decision_id"], 1.0))) > version
+        finally:
+            assert stopped(again) == []
 
 
 def test_one_process_waits_while_its_clock_is_behind_the_log(tmp_path: Path) -> None:
     arms = {"none": {"kind": "none"}, "bm25": {"kind": "bm25"}}
     with single(tmp_path, arms=arms, llm={"engine": "scripted"}, router=None) as live:
-        (serving,) = live.serving()
         log, output = tmp_path / "home" / "log.db", tmp_path / "output.txt"
-        until(lambda: "Ready after" in output.read_text())  # before that, its parent ends with it
         move_head(log, 3600.0)
-        os.kill(serving.pid, signal.SIGKILL)
-        until(lambda: "a replica is waiting until it can write to the log" in output.read_text(), START_S)
-        waiting = live.serving()
-        assert not live.answers()
-        move_head(log, 0.0)
-        until(live.answers, START_S)
-        assert live.serving() == waiting, "it was not started again meanwhile"
-        assert live.look_up("which bridge stands?")["decision_id"]
+        again = live.kill()
+        try:
+            until(lambda: "a replica is waiting until it can write to the log" in output.read_text(), START_S)
+            assert not live.answers()
+            move_head(log, 0.0)
+            until(live.answers, START_S)
+            assert live.look_up("which bridge stands?")["decision_id"]
+        finally:
+            assert stopped(again) == []
 
 
 def move_head(log: Path, ahead_s: float) -> None:

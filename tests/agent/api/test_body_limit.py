@@ -1,6 +1,7 @@
 """The limits of a body, and the key before it, against the smallest application behind them."""
 
 import asyncio
+import gc
 import json
 from typing import Any, cast
 from unittest.mock import AsyncMock
@@ -15,7 +16,7 @@ from starlette.types import Scope as AsgiScope
 from armwise.agent.access import Hosts, Keyring, Quota
 from armwise.agent.api import middleware
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import KNOWN_CALLER, WITHOUT_KEY, RequestGuard
+from armwise.agent.api.middleware import RequestGuard, Uploads
 from armwise.agent.api.routes import list_dialects
 from armwise.agent.config import Key, Limits
 from armwise.arms.llm import count_members
@@ -207,26 +208,131 @@ async def test_what_is_no_request_has_no_limit() -> None:
     assert app.read == b"x" * 100
 
 
-async def test_a_body_that_trickles_part_by_part_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rate", "arrives"), [(0.9, False), (1.1, True)])
+async def test_a_body_has_a_lowest_rate(rate: float, arrives: bool) -> None:
     loop = asyncio.get_running_loop()
     elapsed, now = 0.0, loop.time
     loop.time = lambda: now() + elapsed  # type: ignore[method-assign]
-    received = 0
+    part, left = bytes(8 * 1024), 100
 
-    async def trickling() -> Message:
-        nonlocal elapsed, received
-        received += 1
-        elapsed += 0.4  # of the second that the whole body may take
+    async def slow() -> Message:
+        nonlocal elapsed, left
+        elapsed += len(part) / middleware.BODY_RATE / rate
+        left -= 1
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return {"type": "http.request", "body": b"", "more_body": True}
+        return {"type": "http.request", "body": part, "more_body": left > 0}
 
-    monkeypatch.setattr(middleware, "BODY_S", 1.0)
-    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
-    with pytest.raises(HTTPException) as error:
-        await guarded(Behind(), LIMITS)(scope, trickling, AsyncMock())
-    assert isinstance(error.value.__cause__, ApiError)
-    assert (error.value.__cause__.code, received) == ("request_timeout", 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(middleware, "BODY_S", 1.0)
+        app, scope = Behind(), {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
+        if arrives:
+            await guarded(app, LARGE)(scope, slow, AsyncMock())
+            assert len(app.read) == 100 * len(part)
+        else:
+            with pytest.raises(HTTPException) as error:
+                await guarded(app, LARGE)(scope, slow, AsyncMock())
+            assert isinstance(error.value.__cause__, ApiError)
+            assert error.value.__cause__.code == "request_timeout"
+
+
+class Sender:
+    """Sends bodies of a size, each with a rest that comes when it is let go."""
+
+    def __init__(self, guard: RequestGuard, size: int, key: str = "") -> None:
+        self._guard, self._size = guard, size
+        self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
+        self.rest = asyncio.Event()
+
+    async def send(self, address: str = "192.0.2.7", path: str = "/v1/x") -> int:
+        """Send one body; return the status of its refusal, or 200."""
+        sent, statuses = iter([bytes(self._size), b""]), list[int]()
+
+        async def receive() -> Message:
+            part = next(sent)
+            if not part:
+                await self.rest.wait()
+            return {"type": "http.request", "body": part, "more_body": bool(part)}
+
+        async def answer(message: Message) -> None:
+            statuses.append(message.get("status", 0))
+
+        scope = {"type": "http", "method": "POST", "path": path, "client": (address, 1)}
+        try:
+            await self._guard({**scope, "headers": self._headers}, receive, answer)
+        except HTTPException as error:
+            return error.status_code
+        return statuses[0] if statuses else 200
+
+
+@pytest.fixture
+def two_keys(monkeypatch: pytest.MonkeyPatch) -> tuple[Key, ...]:
+    monkeypatch.setenv("ONE", "one")
+    monkeypatch.setenv("OTHER", "other")
+    monkeypatch.setattr(middleware, "UPLOAD_S", 0.01)
+    return Key(env="ONE"), Key(env="OTHER")
+
+
+SMALL, BIG = 60 * 1024, 70 * 1024
+
+
+async def statuses(sending: list["asyncio.Task[int]"], seconds: float = 0.2) -> list[int]:
+    """Return the statuses of those that are answered within a time."""
+    done, _ = await asyncio.wait(sending, timeout=seconds)
+    return [task.result() for task in sending if task in done]
+
+
+async def test_silent_uploads_of_one_key_leave_places_to_another(two_keys: tuple[Key, ...]) -> None:
+    guard = guarded(Behind(), LARGE, two_keys)
+    silent, small, other = Sender(guard, BIG, "one"), Sender(guard, SMALL, "one"), Sender(guard, BIG, "other")
+    held = [asyncio.create_task(silent.send()) for _ in range(64)]
+    assert await statuses(held) == [503] * (64 - middleware.UPLOADS_OF_ONE)
+    small.rest.set()
+    other.rest.set()
+    assert await other.send() == 200, "of the same address"
+    assert await small.send() == 200, "it needs no place"
+    silent.rest.set()
+    assert await asyncio.gather(*held[: middleware.UPLOADS_OF_ONE]) == [200] * middleware.UPLOADS_OF_ONE
+    assert await silent.send() == 200, "the places are free again"
+
+
+async def test_a_place_is_held_for_the_upload_and_not_for_the_turn(two_keys: tuple[Key, ...]) -> None:
+    turn = asyncio.Event()
+
+    class Slow(Behind):
+        async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+            await super().__call__(scope, receive, send)
+            await turn.wait()
+
+    sender = Sender(guarded(app := Slow(), LARGE, two_keys), BIG, "one")
+    sender.rest.set()
+    turns = [asyncio.create_task(sender.send()) for _ in range(4 * middleware.UPLOADS)]
+    assert await statuses(turns) == []
+    assert len(app.read) == BIG * len(turns)
+    turn.set()
+    assert set(await asyncio.gather(*turns)) == {200}
+
+
+async def test_a_body_of_nobody_is_small_and_an_open_service_counts_addresses(
+    two_keys: tuple[Key, ...],
+) -> None:
+    nobody = Sender(guarded(Behind(), LARGE, two_keys), BIG)
+    assert [await nobody.send(path=path) for path in ("/health", "/v1/x")] == [413, 401]
+    sender = Sender(guarded(Behind(), LARGE), BIG)
+    held = [asyncio.create_task(sender.send("192.0.2.1")) for _ in range(20)]
+    assert len(await statuses(held)) == 20 - middleware.UPLOADS_OF_ONE
+    sender.rest.set()
+    assert await sender.send("192.0.2.2") == 200
+    await asyncio.gather(*held)
+
+
+async def test_places_of_callers_who_are_gone_take_no_memory() -> None:
+    uploads = Uploads()
+    for number in range(100):
+        async with uploads.hold(f"192.0.2.{number}"):
+            pass
+    gc.collect()
+    assert len(uploads._of_one) == 0  # noqa: SLF001
 
 
 async def test_a_body_that_never_ends_is_refused_when_its_time_is_over(
@@ -332,38 +438,6 @@ async def test_the_id_of_a_request_is_returned_with_every_answer() -> None:
     assert (b"x-request-id", b"r-2") in start["headers"]
     (start,) = await serve(Answering(), [])
     assert [name for name, _ in start["headers"][:2]] == [b"a", b"x-request-id"], "one of its own"
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status", "marked"),
-    [
-        ("/v1/x", {"authorization": "Bearer right"}, 200, True),
-        ("/v1/x", {"authorization": "Bearer right", "content-length": str(LIMIT + 1)}, 413, True),
-        ("/v1/x", {"authorization": "Bearer wrong"}, 401, False),
-        ("/v1/x", {"authorization": "Bearer right", "host": "evil.test"}, 421, False),
-        ("/v1/x", {"authorization": "Bearer right", "sec-fetch-site": "cross-site"}, 403, False),
-        ("/console/x", {"authorization": "Bearer wrong"}, 200, False),
-        ("/metrics", {"authorization": "Bearer right"}, 200, True),  # which shows more to a key
-        *(
-            (path, {"authorization": "Bearer right"}, 200, False)
-            for path in sorted(WITHOUT_KEY - {"/metrics"})
-        ),
-    ],
-)
-async def test_the_proxy_learns_whether_the_caller_has_a_valid_key(
-    path: str, headers: dict[str, str], status: int, marked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("APP_KEY", "right")
-    start, *_ = await serve(Answering(), [], headers, keys=(Key(env="APP_KEY"),), path=path)
-    assert start["status"] == status
-    assert ((KNOWN_CALLER.encode(), b"1") in start["headers"]) == marked
-
-
-async def test_where_there_are_no_keys_every_caller_is_known_but_of_a_probe() -> None:
-    (start,) = await serve(Answering(), [])
-    assert (KNOWN_CALLER.encode(), b"1") in start["headers"]
-    (start,) = await serve(Answering(), [], path="/health")
-    assert KNOWN_CALLER.encode() not in dict(start["headers"])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from armwise.agent.cli import service as service_verbs
 from armwise.agent.cli.console import FAILURE, UNAVAILABLE, WRONG_REQUEST, progress, report_errors
 from armwise.agent.cli.main import LAB, app
 from armwise.agent.cli.options import parse_weight
-from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.client import ClientError
@@ -396,7 +395,7 @@ def test_serve_says_what_is_wrong_with_a_configuration_before_any_process_begins
     config: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
 ) -> None:
     begun = list[object]()
-    monkeypatch.setattr("armwise.agent.cli.serve.subprocess.Popen", lambda *words, **_: begun.append(words))
+    monkeypatch.setattr("subprocess.Popen", lambda *words, **_: begun.append(words))
     config.write_text(text)
     assert problem in said(run("serve", "-c", config), 2)
     assert begun == []
@@ -955,96 +954,56 @@ def test_the_key_is_sent_with_every_verb(
     assert set(service.shown) == {TOKEN}
 
 
+@pytest.fixture
+def began(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How a service began, which ends at once."""
+    begun = list[str]()
+    monkeypatch.setattr("armwise.agent.cli.start_ray.serve_on_ray", lambda *_: begun.append("ray") or 0)
+    monkeypatch.setattr(
+        "armwise.agent.cli.start_single.serve_here",
+        lambda *_, replace: begun.append("replace" if replace else "single") or 0,
+    )
+    return begun
+
+
 def test_serve_asks_its_one_question_with_the_key(
     config: Path, service: Canned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ready(
-        _config: Path,
-        _folder: object,
-        _address: object,
-        _console: object,
-        once: Callable[[str], None],
-        prepare_first: Callable[[Callable[[], int | None]], int],
-        remark: str,
-        predecessor: Predecessor | None,
-        *,
-        single: bool,
-    ) -> int:
-        assert predecessor is None
-        assert not single, "a configuration is served by Ray Serve"
-        assert prepare_first(lambda: None) == 0
-        assert remark == "", "a configuration says which model is its own"
-        once(service.url)
-        return 0
+    def ready(*arguments: Any) -> int:
+        announce: Callable[[str, Path | None], bool] = arguments[-1]
+        return int(not announce(service.url, None))
 
-    monkeypatch.setattr("armwise.agent.cli.serve.prepare_in_process", lambda *_, **__: 0)
-    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
+    monkeypatch.setattr("armwise.agent.cli.start_ray.serve_on_ray", ready)
     last = {"choices": [], "agent": agent()}
     service.reply("POST /v1/chat/completions", stream(word("The Danube."), last))
     assert "The Danube." in said(run("serve", "-c", config, "--ask", "which river?", "--key", "s3cret"), 0)
     assert service.shown == [TOKEN]
 
 
-def test_serve_takes_the_place_of_a_service_alone_and_starts_as_usual_where_nobody_listens(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_refuses_a_port_that_is_taken(config: Path, began: list[str]) -> None:
     port = yaml.safe_load(config.read_text())["http_options"]["port"]
-    taken = list[Predecessor | None]()
-
-    def ready(*arguments: Any, **_: object) -> int:
-        taken.append(arguments[-1])
-        return 0
-
-    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
-    run_as = Predecessor(1, tmp_path / "admin.sock", 0)
-    said(run("serve", "-c", config, "--replace"), 0)
     with socket.create_server(("127.0.0.1", port)):
-        refused = said(run("serve", "-c", config, "--replace"), 2)
+        assert f"port {port} of 127.0.0.1 cannot be used" in said(run("serve", "-c", config), 2)
+        refused = said(run("serve", "-c", config, "--prepare-only"), 2)
         assert f"port {port} of 127.0.0.1 cannot be used" in refused
-        monkeypatch.setattr(
-            "armwise.agent.cli.serve.find_predecessor", lambda asked: run_as if asked == port else None
-        )
-        with run_as.claim_port():
-            refused = said(run("serve", "-c", config, "--replace"), 2)
-            assert "another `armwise serve --replace` is taking the port over from process 1: wait" in refused
-        said(run("serve", "-c", config, "--replace"), 0)
-        refused = said(run("serve", "-c", config), 2)
-        taker = "another `armwise serve` (process 1) is using it. To replace it, add --replace"
-        assert taker in refused
-    assert taken == [None, run_as]
+    assert began == []
 
 
 @pytest.mark.parametrize(
-    ("replaced", "log_url", "told"),
-    [
-        (None, None, True),
-        pytest.param(os.getpid(), None, False, id="replaced"),
-        (1, None, True),
-        (None, "postgresql://db.internal/armwise", False),
-    ],
+    ("log_url", "told"), [(None, True), ("postgresql://db.internal/armwise", False)], ids=["file", "database"]
 )
-def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_log_is_a_database(
-    config: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    replaced: int | None,
-    log_url: str | None,
-    told: bool,
+def test_serve_names_another_service_of_its_home_unless_the_log_is_a_database(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_url: str | None, told: bool
 ) -> None:
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["args"] |= {} if log_url is None else {"log_url": log_url}
     config.write_text(yaml.safe_dump(document))
     home, marked = tmp_path / "home", list[Server]()
-
-    def ready(*_: object, **__: object) -> int:
-        marked.extend(find_servers(home))
-        return 0
-
-    monkeypatch.setattr("armwise.agent.cli.serve.run_service", ready)
-    running = None if replaced is None else Predecessor(replaced, tmp_path / "admin.sock", 0)
-    monkeypatch.setattr("armwise.agent.cli.serve.find_predecessor", lambda _: running)
+    monkeypatch.setattr(
+        "armwise.agent.cli.start_ray.serve_on_ray", lambda *_: marked.extend(find_servers(home)) or 0
+    )
     with mark_served(home, "http://127.0.0.1:1"):
-        output = said(run("serve", "-c", config, *(["--replace"] if replaced else [])), 0)
+        output = said(run("serve", "-c", config), 0)
     line = f"Process {os.getpid()} serves http://127.0.0.1:1 from the same home, {home}. Both would learn"
     assert (line in output) is told
     port = document["http_options"]["port"]
@@ -1052,34 +1011,38 @@ def test_serve_names_another_service_of_its_home_unless_it_replaces_it_or_the_lo
     assert "from the same home" not in said(run("serve", "-c", config), 0), "both have ended"
 
 
-@pytest.mark.parametrize(("words", "single"), [([], False), (["--ray"], False), (["--single-process"], True)])
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        ([], "ray"),
+        (["--ray"], "ray"),
+        (["--single-process"], "single"),
+        (["--single-process", "--replace"], "replace"),
+    ],
+)
 def test_a_configuration_is_served_by_one_process_where_it_is_asked_for(
-    config: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], single: bool
+    config: Path, monkeypatch: pytest.MonkeyPatch, began: list[str], words: list[str], how: str
 ) -> None:
-    begun = list[bool]()
-    monkeypatch.setattr(
-        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
-    )
     said(run("serve", "-c", config, *words), 0)
-    assert begun == [single]
+    assert began == [how]
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr("armwise.agent.cli.serve.cluster_problem", lambda _: None)
-    said(run("serve", "-c", config, *words), 0)
-    assert begun == [single, False], "a cluster is not one process"
+    if how != "replace":
+        said(run("serve", "-c", config, *words), 0)
+        assert began == [how, "ray"], "a cluster is not one process"
 
 
-def test_one_process_refuses_options_of_deployments(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = list[bool]()
-    monkeypatch.setattr(
-        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
-    )
+def test_ray_replaces_what_it_serves_by_itself(config: Path, began: list[str]) -> None:
+    assert "`serve deploy` replaces a service" in said(run("serve", "-c", config, "--replace"), 2)
+    assert began == []
+
+
+def test_one_process_refuses_options_of_deployments(config: Path) -> None:
     document = yaml.safe_load(config.read_text())
     document["applications"][0]["deployments"] = [{"name": "Ingress", "num_replicas": 2}, {"name": "Arms"}]
     config.write_text(yaml.safe_dump(document))
     refused = said(run("serve", "-c", config, "--single-process"), 2)
     assert "deployments has options for Ingress, Arms: leave these out, or --single-process" in refused
-    said(run("serve", "-c", config), 0)
-    assert begun == [False]
 
 
 def test_without_a_key_none_is_sent(service: Canned) -> None:

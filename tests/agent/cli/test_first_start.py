@@ -334,7 +334,6 @@ def test_what_prepares_leaves_a_note_of_what_is_left(document: dict[str, Any], t
     assert done.exit_code == 0, done.output
     assert (tmp_path / "run" / BEHIND).exists()
     assert str(Building.read()) == "waiting for the service"
-    assert (tmp_path / "run" / "haproxy.cfg").exists()
     assert (tmp_path / "run" / QUESTION).read_text() == "What is said about the large river 20 flows?"
 
 

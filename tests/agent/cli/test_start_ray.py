@@ -1,26 +1,27 @@
-"""What `armwise serve` says of deployments that fail, and how it ends."""
+"""A service on Ray: how Ray's own `serve run` is started, what is said of deployments, and how it ends."""
 
 import logging
 import os
-import re
 import signal
-import threading
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from ray import serve
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview
 from ray.serve.schema import DeploymentStatus as Status
 from ray.serve.schema import DeploymentStatusTrigger as Trigger
 
-from armwise.agent import run_folder
 from armwise.agent.background import read_failures
 from armwise.agent.cli import start_ray
-from armwise.agent.cli.start_ray import DeploymentWatch, Problem, problems
-from armwise.agent.run_folder import CONFIG_FOLDER, RAY_ENDS, RAY_STARTED, RUN_FOLDER
-from armwise.arms import local_ray
+from armwise.agent.cli.behind import ProcessLostError
+from armwise.agent.cli.start_ray import DeploymentError, ServiceWatch, StopSignal, find_problems
+from armwise.agent.config import AppConfig, parse
+from armwise.agent.run_folder import CONFIG_FOLDER, RUN_FOLDER
+from tests.agent.fakes import CONFIG
 
 TRACEBACK = """The deployment failed to start 3 times in a row.
 Traceback (most recent call last):
@@ -40,235 +41,262 @@ def application(
     return {"armwise": ApplicationStatusOverview(status, message, 0.0, of)}
 
 
-def test_a_deployment_that_was_given_up_is_named_with_the_error_of_its_constructor() -> None:
-    both = application(
-        ApplicationStatus.DEPLOY_FAILED,
-        "The deployments ['Arms'] have failed.",
-        Learner=(Status.HEALTHY, ""),
-        Ingress=(Status.UNHEALTHY, "no replica"),
-        Arms=(Status.DEPLOY_FAILED, TRACEBACK),
-    )
-    found = list(problems(both))
-    assert [str(one) for one in found] == [
-        "deployment Arms has failed for good: ValueError: mmap length is greater than file size",
-        "deployment Ingress is unhealthy: no replica",
-    ]
-    assert [one.for_good for one in found] == [True, False]
-    assert "line 214" in found[0].message, "the whole traceback is printed before"
-
-
-def test_an_application_that_cannot_be_built_is_named_once() -> None:
-    (problem,) = problems(application(ApplicationStatus.DEPLOY_FAILED, "ConfigError: floor 2 is too large"))
-    assert problem == Problem(
-        "the application cannot be deployed", "ConfigError: floor 2 is too large", for_good=True
-    )
-
-
-def test_deployments_that_start_or_run_are_no_problem() -> None:
-    states = {"Arms": (Status.UPDATING, "starting"), "Ingress": (Status.HEALTHY, "")}
-    for status in (ApplicationStatus.DEPLOYING, ApplicationStatus.RUNNING, ApplicationStatus.DELETING):
-        assert list(problems(application(status, "fine", **states))) == []
-
-
-def test_each_problem_is_printed_once_and_the_main_thread_is_interrupted_at_the_last(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    unhealthy = application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, "no replica"))
-    failed = application(ApplicationStatus.DEPLOY_FAILED, Arms=(Status.DEPLOY_FAILED, TRACEBACK))
-    well = application(ApplicationStatus.RUNNING, Arms=(Status.HEALTHY, ""))
-    looks = iter([unhealthy, unhealthy, well, unhealthy, None, failed])
-
-    def status() -> object:
-        if (found := next(looks)) is None:
-            raise RuntimeError("the controller starts")
-        return type("Status", (), {"applications": found})
-
-    ended = iter([False, True, *[False] * 4])
-    sent: list[tuple[int, signal.Signals]] = []
-    initialized = iter([False, *[True] * 6])
-    monkeypatch.setattr("ray.is_initialized", lambda: next(initialized))
-    monkeypatch.setattr(serve, "status", status)
-    monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
-    monkeypatch.setattr(local_ray, "start_log_monitor_again", lambda: next(ended))
-    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: sent.append((thread, number)))
-    watch = DeploymentWatch()
-    watch.run()
-    assert sent == [(threading.main_thread().ident, signal.SIGINT)]
-    assert [one.for_good for one in watch.given_up] == [True]
-    printed = capsys.readouterr().err
-    assert printed.count("deployment Arms is unhealthy: no replica") == 2
-    assert printed.count("line 214") == 1
-    assert printed.count("Ray's log monitor had ended, and was started again") == 1
-
-
-def test_what_is_unhealthy_is_on_record_until_all_is_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    one, other = (Problem(f"deployment {name} is unhealthy", "no replica", False) for name in ("A", "B"))
-    watch, seen = DeploymentWatch(), list[list[tuple[str, int]]]()
-    for there in ([one], [one], [one, other], [other], [], [one]):
-        watch._report(there)  # noqa: SLF001 - what `run` does with a look
-        seen.append([(failure.why, failure.attempts) for failure in read_failures()])
-    both = f"{one}; {other}"
-    assert seen == [[(str(one), 1)], [(str(one), 1)], [(both, 2)], [(str(other), 2)], [], [(str(one), 1)]]
-
-
-class Looked:
-    """A watch that has found what a test says."""
-
-    given_up: list[Problem] = []  # noqa: RUF012 - set by the test
-
-    def start(self) -> None: ...
-
-
-@pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How Ray was started, and what was run on it instead of both."""
-    seen: dict[str, Any] = {"ends": None}
-
-    def run(words: list[str], **options: Any) -> None:
-        seen["words"], seen["options"] = words, options
-        seen["environment"] = dict(os.environ)
-        if seen["ends"] is not None:
-            raise seen["ends"]
-
-    for name in (*start_ray.SERVE, "RAY_ADDRESS", RUN_FOLDER):
-        monkeypatch.setenv(name, "")  # so that it is as before afterwards
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(
-        "armwise.arms.local_ray.start", lambda folder, **options: seen.update(ray=(folder, options))
-    )
-    monkeypatch.setattr("ray.serve.scripts.cli", run)
-    monkeypatch.setattr(start_ray, "DeploymentWatch", Looked)
-    monkeypatch.setattr(Looked, "given_up", [])
-    return seen
-
-
-@pytest.mark.parametrize("in_folder", [False, True])
-def test_a_configuration_is_run_on_a_ray_of_its_own_in_the_folder_of_the_run(
-    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_folder: bool
-) -> None:
-    folder = str(tmp_path) if in_folder else None
-    if folder is not None:
-        monkeypatch.setenv(RUN_FOLDER, folder)
-    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0")
-    assert start_ray.main("config.yaml") == 0
-    options = {"namespace": "serve", "object_store_memory": 268_435_456, "logging_level": logging.WARNING}
-    assert begun["ray"] == (folder and Path(folder), options)
-    assert (begun["words"], begun["options"]) == (
-        ["run", "--app-dir", os.devnull, "config.yaml"],
-        {"standalone_mode": False},
-    )
-    assert (tmp_path / RAY_STARTED).exists() == in_folder, "its parent watches its processes from then on"
-    assert (tmp_path / RAY_ENDS).exists() == in_folder, "and no more now"
-    environment = begun["environment"]
-    assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
-    assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
-
-
-@pytest.mark.parametrize(("line", "runs"), [("prepared\n", True), ("", False), ("prepared", False)])
-def test_a_configuration_is_run_once_all_is_prepared(begun: dict[str, Any], line: str, runs: bool) -> None:
-    order = list[bool]()
-
-    def prepared() -> bool:
-        order.append("ray" in begun)
-        return line == run_folder.GO_ON
-
-    assert start_ray.main("config.yaml", prepared) == 0
-    assert order == [True], "Ray starts meanwhile"
-    assert ("words" in begun) == runs
-
-
-def test_a_ray_that_cannot_be_started_ends_it_with_one_line(
-    begun: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def start(*_: object, **__: object) -> None:
-        raise local_ray.RayNotStartedError("this machine is too busy")
-
-    monkeypatch.setattr("armwise.arms.local_ray.start", start)
-    assert start_ray.main("config.yaml") == 1
-    assert "words" not in begun
-    assert capsys.readouterr().err.splitlines() == ["this machine is too busy"]
-
-
-def test_ctrl_c_before_there_is_anything_to_run_prints_no_traceback(begun: dict[str, Any]) -> None:
-    def prepared() -> bool:
-        raise KeyboardInterrupt
-
-    assert start_ray.main("config.yaml", prepared) == 130
-    assert "words" not in begun
-
-
-def test_the_cluster_that_is_named_is_used_with_the_variables_of_ray_serve(
-    begun: dict[str, Any], config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    joined: list[dict[str, Any]] = []
-    monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: joined.append(options))
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.setenv(CONFIG_FOLDER, str(config.parent))
-    assert start_ray.main(str(config)) == 0
-    assert "ray" not in begun
-    assert joined == [{"namespace": "serve", "logging_level": logging.WARNING}]
-    assert begun["environment"]["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "1"
-    skipped = begun["environment"]["RAY_DEDUP_LOGS_SKIP_REGEX"]
-    assert re.search(skipped, "(ServeController pid=1) ServeController.graceful_shutdown failed: again")
+WELL = application(ApplicationStatus.RUNNING, Arms=(Status.HEALTHY, ""))
+UNWELL = application(ApplicationStatus.UNHEALTHY, Arms=(Status.UNHEALTHY, "no replica"))
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"),
-    [(None, 0), (SystemExit(), 0), (SystemExit(2), 2), (SystemExit("interrupted"), 0)],
+    ("applications", "expected"),
+    [
+        (
+            application(
+                ApplicationStatus.DEPLOY_FAILED,
+                "The deployments ['Arms'] have failed.",
+                Learner=(Status.HEALTHY, ""),
+                Ingress=(Status.UNHEALTHY, "no replica"),
+                Arms=(Status.DEPLOY_FAILED, TRACEBACK),
+            ),
+            [
+                (
+                    "deployment Arms has failed for good: ValueError: mmap length is greater than file size",
+                    True,
+                ),
+                ("deployment Ingress is unhealthy: no replica", False),
+            ],
+        ),
+        (
+            application(ApplicationStatus.DEPLOY_FAILED, "ConfigError: floor 2 is too large"),
+            [("the application armwise cannot be deployed: ConfigError: floor 2 is too large", True)],
+        ),
+        (application(ApplicationStatus.DEPLOYING, "fine", Arms=(Status.UPDATING, "starting")), []),
+        (WELL, []),
+    ],
 )
-def test_the_exit_code_is_that_of_ray_serve(
-    begun: dict[str, Any], ends: SystemExit | None, code: int
+def test_what_is_wrong_with_deployments_is_named(
+    applications: dict[str, Any], expected: list[tuple[str, bool]]
 ) -> None:
-    begun["ends"] = ends
-    assert start_ray.main("config.yaml") == code
-
-
-@pytest.mark.parametrize("ends", [None, SystemExit(1), SystemExit(0)])
-def test_what_ray_serve_has_given_up_is_named_last_and_is_the_exit_code_3(
-    begun: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    ends: SystemExit | None,
-) -> None:
-    begun["ends"] = ends
-    monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
-    gone = [Problem(f"deployment {name} has failed for good", TRACEBACK, True) for name in ("Arms", "Jobs")]
-    monkeypatch.setattr(Looked, "given_up", gone)
-    assert start_ray.main("config.yaml") == 3
-    assert capsys.readouterr().err.splitlines() == [str(one) for one in gone]
-    assert (tmp_path / RAY_ENDS).exists(), "the processes that end with it are not missed"
-
-
-# -- the folder of the configuration -----------------------------------------------------------------
+    assert list(find_problems(applications)) == expected
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
-    runtime = {"env_vars": {"MINE": "1"}}
-    path.write_text(yaml.safe_dump({"applications": [{"args": {"home": "home"}, "runtime_env": runtime}]}))
+    one = {"args": CONFIG, "runtime_env": {"env_vars": {"MINE": "1"}}}
+    path.write_text(yaml.safe_dump({"proxy_location": "HeadOnly", "applications": [one]}))
     return path
 
 
-def test_a_cluster_is_told_the_folder_of_the_configuration(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def settings() -> AppConfig:
+    return parse(CONFIG)
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """How Ray was started, and what was run on it instead of both; a signal ends it."""
+    seen: dict[str, Any] = {"code": 0, "signal": signal.SIGTERM}
+
+    def run(words: list[str], **options: Any) -> None:
+        document = yaml.safe_load(Path(words[-1]).read_text())
+        seen.update(words=words[:-1], options=options, document=document, environment=dict(os.environ))
+        if seen["signal"] is not None:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(seen["signal"])
+        raise SystemExit
+
+    for name in (*start_ray.VARIABLES, *start_ray.WHOLE_LOG, "RAY_ADDRESS", RUN_FOLDER, CONFIG_FOLDER):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("armwise.arms.local_ray.start", lambda *it, **options: seen.update(ray=(it, options)))
+    monkeypatch.setattr("armwise.arms.local_ray.connect", lambda **options: seen.update(joined=options))
+    monkeypatch.setattr("ray.serve.scripts.cli", run)
+    monkeypatch.setattr(start_ray, "BuildProcess", lambda *_: SimpleNamespace(wait=lambda: seen["code"]))
+    monkeypatch.setattr(
+        start_ray, "ServiceWatch", lambda *_: SimpleNamespace(start=lambda: None, failure=None)
+    )
+    monkeypatch.setattr(start_ray, "haproxy_binary", lambda: Path("/bin/true"))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield seen
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def serve(config: Path, settings: AppConfig, folder: Path | None) -> int:
+    return start_ray.serve_on_ray(config, settings, ("127.0.0.1", 8000), folder, lambda *_: False)
+
+
+QUIET = {"namespace": "serve", "logging_level": logging.WARNING}
+
+
+def test_a_configuration_is_run_by_ray_itself_behind_haproxy(
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_THROUGHPUT_OPTIMIZED", "0")
+    assert serve(config, settings, tmp_path) == 0
+    assert begun["ray"] == ((tmp_path,), QUIET | {"object_store_memory": 268_435_456})
+    assert (begun["words"], begun["options"]) == (
+        ["run", "--app-dir", os.devnull],
+        {"standalone_mode": False},
+    )
+    (application,) = begun["document"]["applications"]
+    assert begun["document"]["proxy_location"] == "Disabled", "HAProxy listens"
+    assert application["import_path"] == start_ray.APPLICATION
+    environment = begun["environment"]
+    assert environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] == "0", "what the user has set stays"
+    assert environment["RAY_SERVE_ENABLE_DIRECT_INGRESS"] == "0"
+    assert (environment[RUN_FOLDER], environment[CONFIG_FOLDER]) == (str(tmp_path), str(config.parent))
+
+
+def test_without_haproxy_the_proxy_of_ray_listens(
+    begun: dict[str, Any], config: Path, settings: AppConfig
+) -> None:
+    assert serve(config, settings, None) == 0
+    assert begun["document"]["proxy_location"] == "HeadOnly"
+    assert RUN_FOLDER not in begun["environment"]
+
+
+def test_a_cluster_is_used_as_it_is_and_told_the_folder_of_the_configuration(
+    begun: dict[str, Any], config: Path, settings: AppConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray.internal:6379")
-    monkeypatch.setenv(CONFIG_FOLDER, "/srv/project")
-    with start_ray.for_cluster(str(config)) as path:
-        (application,) = yaml.safe_load(Path(path).read_text())["applications"]
-    assert application["runtime_env"]["env_vars"] == {CONFIG_FOLDER: "/srv/project", "MINE": "1"}
-    assert application["args"] == {"home": "home"}
-    assert not Path(path).exists()
+    assert serve(config, settings, None) == 0
+    assert "ray" not in begun
+    assert begun["joined"] == QUIET
+    (application,) = begun["document"]["applications"]
+    assert application["runtime_env"]["env_vars"] == {CONFIG_FOLDER: str(config.parent), "MINE": "1"}
 
 
-def test_a_ray_of_this_machine_runs_the_configuration_itself(
-    config: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("log", "whole"), [({}, False), ({"logs": "json"}, True)])
+def test_a_log_in_json_has_every_line(
+    begun: dict[str, Any], config: Path, settings: AppConfig, log: dict[str, str], whole: bool
 ) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with start_ray.for_cluster(str(config)) as path:
-        assert path == str(config)
+    document = yaml.safe_load(config.read_text())
+    document["applications"][0]["args"] = CONFIG | {"telemetry": log}
+    config.write_text(yaml.safe_dump(document))
+    serve(config, settings, None)
+    assert (begun["environment"].get("RAY_DEDUP_LOGS") == "0") is whole
+
+
+def test_what_was_not_prepared_is_not_served(
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
+) -> None:
+    begun["code"] = 2
+    assert serve(config, settings, tmp_path) == 2
+    assert "ray" in begun, "it starts meanwhile"
+    assert "words" not in begun
+
+
+def test_a_ray_that_ends_by_itself_is_a_failure(
+    begun: dict[str, Any], config: Path, settings: AppConfig, tmp_path: Path
+) -> None:
+    begun["signal"] = None
+    assert serve(config, settings, tmp_path) == 1
+
+
+def test_the_first_signal_lets_requests_finish_and_the_second_does_not() -> None:
+    waits, sent = list[float](), list[int]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        stop()  # the second one
+
+    stop = StopSignal(SimpleNamespace(send_signal=sent.append, wait=wait))  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        stop()
+    assert (stop.called, waits, sent) == (True, [start_ray.DRAIN_S], [signal.SIGUSR1])
+
+
+class Service:
+    """A service on Ray for a watch: whether it is ready, its deployments, and HAProxy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *looks: Any) -> None:
+        self.announced, self.stops, self.interrupted = 0, False, 0
+        self.failures, left = list[list[tuple[str, int]]](), iter(looks)
+
+        def status() -> object:
+            self.failures.append([(one.why, one.attempts) for one in read_failures()])
+            if (found := next(left)) is None:
+                raise RuntimeError("the controller starts")
+            return SimpleNamespace(applications=found)
+
+        monkeypatch.setenv(RUN_FOLDER, str(tmp_path))
+        monkeypatch.setattr("ray.is_initialized", lambda: True)
+        monkeypatch.setattr("ray.serve.status", status)
+        monkeypatch.setattr("httpx.Client.get", lambda *_: SimpleNamespace(is_success=True))
+        monkeypatch.setattr(start_ray, "LOOK_S", 0.0)
+        monkeypatch.setattr(signal, "pthread_kill", self._interrupt)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupted += 1
+
+    def announce(self) -> bool:
+        self.announced += 1
+        return self.stops
+
+    def watch(self, code: int | None = None) -> ServiceWatch:
+        proxy: Any = SimpleNamespace(poll=lambda: code)
+        watch = ServiceWatch(proxy, "http://127.0.0.1:1", self.announce, lambda: None)
+        watch.run()
+        return watch
+
+
+def test_what_is_unhealthy_is_recorded_until_it_is_well_and_what_is_given_up_ends_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = application(ApplicationStatus.DEPLOY_FAILED, Arms=(Status.DEPLOY_FAILED, TRACEBACK))
+    service = Service(monkeypatch, tmp_path, UNWELL, UNWELL, None, WELL, UNWELL, failed)
+    watch = service.watch()
+    assert isinstance(watch.failure, DeploymentError)
+    assert "Arms has failed for good: ValueError" in str(watch.failure)
+    why = "deployment Arms is unhealthy: no replica"
+    assert service.failures == [[], [(why, 1)], [(why, 1)], [(why, 1)], [], [(why, 1)]]
+    assert (service.announced, service.interrupted) == (1, 1)
+    assert capsys.readouterr().err.count(why) == 2
+
+
+def test_a_service_that_has_answered_its_one_question_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(monkeypatch, tmp_path)
+    service.stops = True
+    assert (service.watch().failure, service.interrupted) == (None, 1)
+
+
+def test_a_question_that_fails_ends_the_service_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(monkeypatch, tmp_path)
+
+    def fail() -> bool:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(service, "announce", fail)
+    assert isinstance(service.watch().failure, ConnectionError)
+
+
+def test_a_service_ends_with_its_haproxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = Service(monkeypatch, tmp_path).watch(-9).failure
+    assert isinstance(failure, ProcessLostError)
+    assert "HAProxy has ended" in str(failure)
+
+
+needs_haproxy = pytest.mark.skipif(start_ray.haproxy_binary() is None, reason="there is no HAProxy here")
+
+
+@needs_haproxy
+@pytest.mark.parametrize("http", [{}, {"trusted_proxies": ["10.0.0.0/8", "192.0.2.1"]}])
+def test_haproxy_accepts_its_file_with_the_limits_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, http: dict[str, Any]
+) -> None:
+    popen, environments = subprocess.Popen, list[dict[str, str]]()
+
+    def check(command: list[str], *, env: dict[str, str], **_: object) -> Any:
+        environments.append(env)
+        return popen([command[0], "-c", "-f", command[-1]], env=env)
+
+    monkeypatch.setattr("subprocess.Popen", check)
+    settings = parse(CONFIG | {"http": {"request_s": 3.5, **http}})
+    assert start_ray.start_haproxy(settings, ("::1", 8000), tmp_path).wait() == 0
+    (environment,) = environments
+    assert (environment["ARMWISE_HOST"], environment["ARMWISE_REQUEST_MS"]) == ("[::1]", "3500")
+    assert environment["ARMWISE_SILENT_MS"] == "150000", "longer than a turn"

@@ -1,35 +1,35 @@
-"""The one process of a service: it serves at once what is built, and waits for the rest."""
+"""A service in one process: it serves at once what is built, and has another process build the rest."""
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
-from armwise.agent.cli import serve, start_single
+from armwise.agent.cli import start_single
 from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
+from armwise.agent.cli.console import report_errors
+from armwise.agent.cli.predecessor import Predecessor
 from armwise.agent.cli.served_home import Server, find_servers, mark_served
 from armwise.agent.config import AppConfig, load
 from armwise.agent.hosts import single_process
-from armwise.agent.proxy import CONFIGURATION
 from armwise.agent.run_folder import QUESTION, RUN_FOLDER, TO_BUILD
 from tests.agent.fakes import CONFIG
 
 URL = "http://127.0.0.1:8123"
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    monkeypatch.setenv(RUN_FOLDER, str(folder))
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (RUN_FOLDER, "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
     monkeypatch.delenv("ARMWISE_HOME", raising=False)
-    return folder
 
 
 def configured(tmp_path: Path, **settings: object) -> Path:
@@ -46,170 +46,173 @@ def configured(tmp_path: Path, **settings: object) -> Path:
     return path
 
 
-def build(path: Path) -> None:
-    """Build what is missing, as the separate process does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(RUN_FOLDER)
-        prepare_service(path, load(path), lambda *_: None)
+class Served:
+    """What a service would have served with, each time; it is ready at once, and ends then."""
+
+    def __init__(self) -> None:
+        self.marks, self.questions, self.announced = list[list[Server]](), list[str](), list[str]()
+        self.replaces = list[bool | None]()
+
+    async def serve(
+        self,
+        config: AppConfig,
+        folder: Path,
+        address: tuple[str, int],
+        *,
+        ready: Callable[[], bool],
+        look: Callable[[], object],
+        replaces: Callable[[], bool] | None,
+    ) -> None:
+        assert (address, os.environ[RUN_FOLDER]) == (("127.0.0.1", 8123), str(folder))
+        self.marks.append(find_servers(config.home_path))
+        self.questions.append((folder / QUESTION).read_text())
+        self.replaces.append(None if replaces is None else replaces())
+        look()
+        assert ready()
+
+    def announce(self, url: str, folder: Path | None) -> bool:
+        assert folder is not None
+        self.announced.append(url)
+        return True
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[Server]]:
-    """The marks of the home each time that it is served, by a server that ends at once."""
-    marks = list[list[Server]]()
-
-    async def serve_and_end(config: AppConfig, folder: Path) -> None:
-        assert folder == tmp_path / "run"
-        marks.append(find_servers(config.home_path))
-
-    monkeypatch.setattr(single_process, "serve", serve_and_end)
-    return marks
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    stand_in = Served()
+    monkeypatch.setattr(single_process, "serve", stand_in.serve)
+    return stand_in
 
 
-def never() -> bool:
-    raise AssertionError("nothing is to build")
+def begin(path: Path, served: Served, *, replace: bool = False) -> int:
+    return start_single.serve_here(path, served.announce, lambda *_: None, replace=replace)
 
 
-def test_a_built_home_is_served_at_once_under_the_process_that_the_user_knows(
-    tmp_path: Path, run: Path, served: list[list[Server]]
+def failure(path: Path, served: Served) -> int:
+    """Return the exit code of a service that does not begin."""
+    with pytest.raises(typer.Exit) as ended, report_errors():
+        begin(path, served)
+    return int(ended.value.exit_code)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Builds what is missing in this process; whether there was something to build, each time."""
+    asked = list[bool]()
+
+    def prepare(path: Path, folder: Path) -> Any:
+        asked.append((folder / TO_BUILD).exists())
+        prepare_service(path, load(path), lambda *_: None)
+        return SimpleNamespace(wait=lambda: 0)
+
+    monkeypatch.setattr(start_single, "BuildProcess", prepare)
+    return asked
+
+
+def test_what_is_missing_is_built_by_another_process_once_and_what_is_built_is_served_at_once(
+    tmp_path: Path, served: Served, built: list[bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build(path := configured(tmp_path))
-    assert start_single.main(str(path), "", never) == 0
-    assert served == [[Server(os.getppid(), URL)]]
-    assert (run / CONFIGURATION).exists()
-    assert (run / QUESTION).read_text()
-    assert not (run / TO_BUILD).exists()
+    path = configured(tmp_path)
+    assert [begin(path, served) for _ in range(2)] == [0, 0]
+    assert built == [True]
+    assert capsys.readouterr().out.count("any program on this machine can use") == 2, "once for each start"
+    assert served.marks == [[Server(os.getpid(), URL)]] * 2
+    assert served.announced == [URL] * 2
+    assert all("River" in question for question in served.questions)
     assert find_servers(tmp_path / "home") == []
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_is_missing_is_built_by_another_process_before_it_is_served(
-    tmp_path: Path, run: Path, served: list[list[Server]], told: bool, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_built_is_not_served(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, asked = configured(tmp_path), list[bool]()
-
-    def prepared() -> bool:
-        asked.append((run / TO_BUILD).exists())
-        assert not (run / CONFIGURATION).exists()
-        assert "any program on this machine can use" in capsys.readouterr().out
-        prepare_service(path, load(path), lambda *_: None)
-        assert "any program on this machine can use" not in capsys.readouterr().out, "it was said before"
-        return told
-
-    assert start_single.main(str(path), "", prepared) == 0
-    assert asked == [True]
-    assert len(served) == told
-
-
-def test_a_process_that_is_started_again_prepares_nothing(
-    tmp_path: Path, run: Path, served: list[list[Server]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run / CONFIGURATION).touch()
-    monkeypatch.setattr("armwise.agent.cli.before_serving.prepare_service", never)
-    assert start_single.main(str(configured(tmp_path)), "", never) == 0
-    assert len(served) == 1
+    monkeypatch.setattr(start_single, "BuildProcess", lambda *_: SimpleNamespace(wait=lambda: 7))
+    assert begin(configured(tmp_path), served) == 7
+    assert served.marks == []
 
 
 @pytest.mark.parametrize(
     ("settings", "said"), [({"exploration": 2}, "exploration:"), ({"llm": {"engine": "none"}}, "llm")]
 )
-@pytest.mark.usefixtures("run")
 def test_a_wrong_configuration_ends_it_with_two_and_what_is_wrong(
     tmp_path: Path,
-    served: list[list[Server]],
+    served: Served,
     capsys: pytest.CaptureFixture[str],
     settings: dict[str, object],
     said: str,
 ) -> None:
     path = configured(tmp_path, **settings)
-    assert start_single.main(str(path), "", never) == 2
+    assert failure(path, served) == 2
     assert f"{path}: {said}" in capsys.readouterr().err.replace("\n", "")
-    assert (served, (tmp_path / "home").exists()) == ([], False)
+    assert (served.marks, (tmp_path / "home").exists()) == ([], False)
 
 
-@pytest.mark.usefixtures("run")
 def test_an_open_service_on_a_network_is_refused_before_its_home_is_made(
-    tmp_path: Path, served: list[list[Server]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = configured(tmp_path)
     document = yaml.safe_load(path.read_text()) | {"http_options": {"host": "0.0.0.0", "port": 8123}}
     path.write_text(yaml.safe_dump(document))
-    assert start_single.main(str(path), "", never) == 2
+    assert failure(path, served) == 2
     assert "0.0.0.0" in capsys.readouterr().err
-    assert served == []
+    assert served.marks == []
 
 
-@pytest.mark.parametrize(
-    ("replaced", "told"),
-    [("", True), (str(os.getpid()), False), ("1", True)],
-    ids=["nobody is replaced", "it is replaced", "another is replaced"],
-)
-@pytest.mark.usefixtures("run", "served")
-def test_another_service_of_the_home_is_named_unless_it_is_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], replaced: str, told: bool
+class Retired(Predecessor):
+    """A service that is told to end, or has ended."""
+
+    told = 0
+    alive = True
+
+    def runs(self) -> bool:
+        return self.alive
+
+    def retire(self) -> None:
+        type(self).told += 1
+
+
+@pytest.mark.parametrize("alive", [True, False])
+@pytest.mark.usefixtures("built")
+def test_a_service_takes_the_place_of_one_of_its_home(
+    tmp_path: Path,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    alive: bool,
 ) -> None:
-    build(path := configured(tmp_path))
-    with mark_served(tmp_path / "home", "http://127.0.0.1:1"):
-        assert start_single.main(str(path), replaced, never) == 0
-    other = f"Process {os.getpid()} serves http://127.0.0.1:1 from the same home"
-    assert (other in " ".join(capsys.readouterr().err.split())) is told
+    monkeypatch.setattr(Retired, "told", 0)
+    monkeypatch.setattr(Retired, "alive", alive)
+    monkeypatch.setattr(start_single, "require_shared", lambda *_: None)
+    monkeypatch.setattr(
+        "armwise.agent.cli.predecessor.find_predecessor",
+        lambda _, url: Retired(os.getpid(), os.dup(0)) if url == URL else None,
+    )
+    with mark_served(tmp_path / "home", URL):
+        assert begin(configured(tmp_path), served, replace=True) == 0
+    assert (served.replaces, Retired.told) == ([alive], int(alive))
+    output = capsys.readouterr()
+    assert ("Took over" in output.out) is alive
+    assert "from the same home" not in output.err, "it is meant to end"
 
 
-@pytest.mark.usefixtures("run")
-def test_ctrl_c_before_it_serves_ends_it_in_order(tmp_path: Path) -> None:
-    def interrupt() -> bool:
-        raise KeyboardInterrupt
-
-    assert start_single.main(str(configured(tmp_path)), "", interrupt) == 0
+@pytest.mark.usefixtures("built")
+def test_a_service_that_replaces_nobody_starts_as_usual(tmp_path: Path, served: Served) -> None:
+    assert begin(configured(tmp_path), served, replace=True) == 0
+    assert served.replaces == [None]
 
 
-def test_a_service_without_a_run_marks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RUN_FOLDER, raising=False)
+def test_a_service_without_a_run_marks_nothing(tmp_path: Path) -> None:
     path = configured(tmp_path)
     with pytest.raises(NotBuiltError):
         prepare_service(path, load(path), look)
     assert not list(tmp_path.rglob(TO_BUILD))
 
 
-def checks(*codes: int | None) -> Callable[[], int | None]:
-    return iter(codes).__next__
-
-
-def test_the_parent_waits_and_builds_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "SHORT_LOOK_S", 0.0)
-    begun = list[tuple[object, ...]]()
-
-    def prepare(*arguments: object) -> int:
-        begun.append(arguments)
-        return 6
-
-    monkeypatch.setattr(serve, "prepare_in_process", prepare)
-    path = tmp_path / "config.yaml"
-    assert serve.wait_until_prepared(path, tmp_path, checks(None, 5)) == 5, "it has ended"
-    (tmp_path / TO_BUILD).touch()
-    check = checks(None)
-    assert serve.wait_until_prepared(path, tmp_path, check) == 6
-    assert begun == [(path, tmp_path, check)]
-    (tmp_path / CONFIGURATION).touch()
-    assert serve.wait_until_prepared(path, tmp_path, checks()) == 0
-    assert len(begun) == 1
-
-
-LIGHT = "import sys, armwise.agent.cli.without_config, armwise.agent.cli.serve; print(*sys.modules)"
-
-
-@pytest.mark.slow
-def test_the_process_that_starts_a_service_loads_no_settings_and_nothing_heavy() -> None:
-    ran = subprocess.run([sys.executable, "-c", LIGHT], check=True, capture_output=True, text=True)
-    heavy = {"sqlalchemy", "numpy", "fastapi", "uvicorn", "httpx", "ray", "armwise.agent.config"}
-    assert heavy.intersection(ran.stdout.split()) == set()
-
-
 def test_what_is_wrong_with_a_log_is_said_before_it_is_served(
-    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, served: Served, built: list[bool], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    build(path := configured(tmp_path))
-    (tmp_path / "home" / "log.db").write_bytes(b"no database" * 100)
-    assert start_single.main(str(path), "", never) == 2
+    path = configured(tmp_path)
+    begin(path, served)
+    log = tmp_path / "home" / "log.db"
+    log.write_bytes(b"no database" * 1000)
+    assert failure(path, served) == 2
     assert "file is not a database" in capsys.readouterr().err
-    assert not (run / CONFIGURATION).exists()
+    assert (len(served.marks), len(built)) == (1, 1)

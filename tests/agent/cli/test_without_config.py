@@ -152,9 +152,10 @@ def test_a_service_without_a_configuration_is_one_process_unless_ray_is_asked_fo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], single: bool
 ) -> None:
     begun = list[bool]()
-    monkeypatch.setattr(
-        "armwise.agent.cli.serve.run_service", lambda *_, single, **__: begun.append(single) or 0
-    )
+    for module, function, one in (("start_ray", "serve_on_ray", False), ("start_single", "serve_here", True)):
+        monkeypatch.setattr(
+            f"armwise.agent.cli.{module}.{function}", lambda *_, one=one, **__: begun.append(one) or 0
+        )
     monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_: None)
     said(run("serve", str(documents(tmp_path / "docs")), *words), 0)
     assert begun == [single]

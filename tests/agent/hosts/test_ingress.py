@@ -3,19 +3,22 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI, Request
 from ray import serve
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import DeploymentStatus, DeploymentStatusOverview, DeploymentStatusTrigger
 
 from armwise.agent.access.hosts import OpenServiceError
-from armwise.agent.config import parse
+from armwise.agent.config import Http, parse
 from armwise.agent.hosts import ingress
 from armwise.agent.hosts.ingress import TimeLimit, deployments
 from armwise.feedback.log import Store
@@ -155,6 +158,24 @@ def test_behind_a_proxy_of_ours_a_replica_listens_on_a_socket_and_behind_that_of
     monkeypatch.setattr(ingress, "_request_timeout_s", lambda: 7.5)
     limited = replica.__serve_build_asgi_app__()
     assert (type(limited), limited._app, limited._default_s) == (TimeLimit, "the application", 7.5)  # noqa: SLF001
-    monkeypatch.setattr(ingress, "listening", lambda *given: given)
+    monkeypatch.setattr(ingress, "behind_haproxy", lambda app, folder, _: (app, folder))
     monkeypatch.setenv("ARMWISE_RUN", "/run/armwise")
     assert replica.__serve_build_asgi_app__() == ("the application", Path("/run/armwise"))
+
+
+async def test_a_replica_behind_haproxy_answers_on_a_socket_by_the_address_that_haproxy_sends() -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def client(request: Request) -> str:
+        assert request.client is not None
+        return request.client.host
+
+    with tempfile.TemporaryDirectory(prefix="armwise-") as folder:  # a short path
+        app = ingress.behind_haproxy(app, Path(folder), Http())
+        async with app.router.lifespan_context(app):
+            transport = httpx.AsyncHTTPTransport(uds=f"{folder}/ingress-0.sock")
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+                answer = await http.get("/", headers={"x-forwarded-for": "192.0.2.7"})
+        assert answer.json() == "192.0.2.7"
+        assert not Path(folder, "ingress-0.sock").exists()

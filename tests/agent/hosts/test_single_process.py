@@ -1,17 +1,23 @@
 """Parts of a service in one process: one that fails is opened again, and the others go on."""
 
+import asyncio
 import logging
 import signal
+import socket
+import threading
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from armwise.agent.config import parse
 from armwise.agent.hosts import single_process
 from armwise.agent.hosts.single_process import LONGEST_PAUSE_S, PAUSE_S, Reopened, open_generators
+from armwise.agent.run_folder import HAND_OVER
 from armwise.arms.deployments import LateGenerator, generator_host
 from tests.agent.fakes import CONFIG
 
@@ -70,20 +76,112 @@ class Starting:
             signal.raise_signal(signal.SIGINT)
 
 
+class Parts:
+    """The parts of a service, opened by a test, and its port."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.replica, self.opened, self.bound = Starting(), list[tuple[str, int]](), list[bool]()
+        parts = self.replica, self._part("learner"), self._part("jobs")
+        monkeypatch.setattr(single_process, "open_parts", lambda *_: parts)
+        monkeypatch.setattr(single_process, "create_app", lambda _: FastAPI())
+        monkeypatch.setattr(single_process, "open_port", self._open_port)
+        monkeypatch.setattr(single_process, "LOOK_S", 0.01)
+        monkeypatch.setattr(single_process, "HAND_OVER_S", 0.01)
+
+    def _part(self, name: str) -> Reopened:
+        return Reopened(name, lambda: self.opened.append((name, self.replica.looks)) or Part())
+
+    def _open_port(self, *_: object, shared: bool) -> list[socket.socket]:
+        self.opened.append(("port", self.replica.looks))
+        self.bound.append(shared)
+        return [socket.create_server(("127.0.0.1", 0))]
+
+    async def serve(
+        self, tmp_path: Path, *, stops: bool = False, replaces: Callable[[], bool] | None = None
+    ) -> None:
+        def ready() -> bool:
+            self.opened.append(("ready", self.replica.looks))
+            return stops
+
+        address = "127.0.0.1", 1
+        await single_process.serve(parse(CONFIG), tmp_path, address, ready=ready, replaces=replaces)
+
+
 async def test_what_runs_jobs_is_opened_once_questions_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica, opened = Starting(), list[tuple[str, int]]()
+    parts = Parts(monkeypatch)
+    await parts.serve(tmp_path)
+    assert parts.opened == [("learner", 1), ("port", 1), ("ready", 3), ("jobs", 4)]
+    assert (parts.replica.looks, parts.bound) == (5, [False])
 
-    def part(name: str) -> Reopened:
-        return Reopened(name, lambda: opened.append((name, replica.looks)) or Part())
 
-    parts = replica, part("learner"), part("jobs")
-    monkeypatch.setattr(single_process, "open_parts", lambda *_: parts)
-    monkeypatch.setattr(single_process, "create_app", lambda _: FastAPI())
-    monkeypatch.setattr(single_process, "LOOK_S", 0.01)
-    await single_process.serve(parse(CONFIG), tmp_path)
-    assert (opened, replica.looks) == ([("learner", 1), ("jobs", 3)], 5)
+async def test_a_service_that_has_done_its_work_when_it_is_ready_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Parts(monkeypatch)
+    await parts.serve(tmp_path, stops=True)
+    assert parts.replica.looks == 3
+
+
+@pytest.mark.parametrize("alive", [True, False])
+async def test_a_service_listens_in_place_of_another_one_once_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
+) -> None:
+    parts = Parts(monkeypatch)
+    await parts.serve(tmp_path, replaces=lambda: alive)
+    assert parts.opened[:3] == [("learner", 1), ("port", 3), ("ready", 3)]
+    assert parts.bound == [alive]
+
+
+async def test_a_service_that_waits_for_its_log_stops_when_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, waiting = Parts(monkeypatch), threading.Event()
+
+    def wait_for_the_log(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        waiting.wait()
+
+    monkeypatch.setattr(single_process, "open_parts", wait_for_the_log)
+    async with asyncio.timeout(10):
+        await parts.serve(tmp_path)
+    assert parts.opened == []
+    waiting.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, HAND_OVER])
+async def test_requests_finish_before_the_service_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    parts, went_on = Parts(monkeypatch), asyncio.Event()
+    monkeypatch.setattr(Starting, "check", lambda self: setattr(self, "ready", True))
+    app, bound = FastAPI(), socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(single_process, "create_app", lambda _: app)
+    monkeypatch.setattr(single_process, "open_port", lambda *_, **__: [bound])
+    begun = asyncio.Event()
+
+    @app.get("/")
+    async def slow() -> str:
+        begun.set()
+        await went_on.wait()
+        return "whole"
+
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
+    serving = asyncio.create_task(parts.serve(tmp_path))
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await asyncio.sleep(0.3)
+        asked = asyncio.create_task(client.get(url))
+        await begun.wait()
+        signal.raise_signal(number)
+        await asyncio.sleep(0.3)
+        assert not serving.done()
+        with pytest.raises(httpx.ConnectError):
+            await client.get(url, headers={"connection": "close"})
+        went_on.set()
+        assert (await asked).json() == "whole"
+    async with asyncio.timeout(10):
+        await serving
 
 
 def test_the_pause_of_a_part_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
