@@ -8,7 +8,7 @@ The judge writes its grade as JSON, and is prompted again when that cannot be re
 grade. It has to write the grade once: of different ones none counts, as it may quote what it judges.
 
     ArmError
-    `-- UnreadableError
+    `-- UnreadableAnswerError
         `-- JudgeError  no attempt gave a grade
 """
 

@@ -5,7 +5,7 @@ item. The readers accept that; other text is prompted for again, and counted. Wh
 thinks before it writes is not read, and it gets more room where it thought too long.
 
     ArmError
-    `-- UnreadableError  no attempt gave text that can be read
+    `-- UnreadableAnswerError  no attempt gave text that can be read
 """
 
 import json
@@ -101,7 +101,7 @@ class StructuredCaller:
             max_tokens: Most tokens of a text without the thoughts before it.
 
         Raises:
-            UnreadableError: No attempt could be read; of type `failure`.
+            UnreadableAnswerError: No attempt could be read; of type `failure`.
             GeneratorError: The language model failed.
         """
         messages: tuple[Message, ...] = (

@@ -78,7 +78,7 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
         fields: Paths to the parts of a passage in a result.
 
     Raises:
-        UnreadableError: It is not JSON, lacks a list, or a result lacks a part.
+        UnreadableResponseError: It is not JSON, lacks a list, or a result lacks a part.
 
     >>> read(b'{"found": [{"id": "a", "text": "one"}]}', "found", Fields())
     [Passage(id='a', title='', text='one', score=1.0, metadata={})]
@@ -87,7 +87,7 @@ def read(content: bytes, path: str, fields: Fields) -> list[Passage]:
 
 
 def load_json(content: bytes | str) -> JsonValue:
-    """Return a JSON document. Raises UnreadableError."""
+    """Return a JSON document. Raises UnreadableResponseError."""
     try:
         document: JsonValue = orjson.loads(content)
     except orjson.JSONDecodeError as error:
@@ -96,7 +96,7 @@ def load_json(content: bytes | str) -> JsonValue:
 
 
 def results_at(document: JsonValue, path: str) -> list[JsonValue]:
-    """Return the list of results at a path. Raises UnreadableError."""
+    """Return the list of results at a path. Raises UnreadableResponseError."""
     results = at(document, path)
     if not isinstance(results, list):
         raise UnreadableResponseError(f"at {path!r} is {shortened(results)}, not a list")
@@ -104,7 +104,7 @@ def results_at(document: JsonValue, path: str) -> list[JsonValue]:
 
 
 def read_passages(results: Sequence[JsonValue], fields: Fields) -> list[Passage]:
-    """Return results as passages, of equal ids the first. Raises UnreadableError."""
+    """Return results as passages, of equal ids the first. Raises UnreadableResponseError."""
     passages: dict[str, Passage] = {}
     for number, result in enumerate(results, start=1):
         try:
@@ -131,7 +131,7 @@ def at(value: JsonValue, path: str) -> JsonValue:
     1.5
 
     Raises:
-        UnreadableError: The value is missing.
+        UnreadableResponseError: The value is missing.
     """
     if not path:
         return value
@@ -146,7 +146,7 @@ def at(value: JsonValue, path: str) -> JsonValue:
 
 
 def string_at(result: JsonValue, path: str) -> str:
-    """Return the text at a path. Raises UnreadableError."""
+    """Return the text at a path. Raises UnreadableResponseError."""
     text = at(result, path)
     if not isinstance(text, str):
         raise UnreadableResponseError(f"at {path!r} is {shortened(text)}, not a string")

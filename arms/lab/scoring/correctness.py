@@ -7,7 +7,7 @@ It needs a model that writes structured output. After unreadable text the model 
 attempts are unreadable, the score is unknown.
 
     ArmError
-    `-- UnreadableError
+    `-- UnreadableAnswerError
         `-- CorrectnessError  all attempts to get claims, or their classes, were unreadable
 
 Answer equivalence (BEM) is a BERT classifier that was trained on human judgements of whether an answer is

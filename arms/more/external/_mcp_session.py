@@ -39,7 +39,7 @@ class ToolResult:
 
     @property
     def document(self) -> JsonValue:
-        """The result, or the JSON in its first text. Raises UnreadableError."""
+        """The result, or the JSON in its first text. Raises UnreadableResponseError."""
         return load_json(next(iter(self.texts), "")) if self.structured is None else self.structured
 
 
@@ -108,7 +108,7 @@ async def connect(arm: HttpArm, timeout_s: float, version: str | None) -> AsyncI
 
     Raises:
         ArmError: A request failed, the time was up, or the body of the `async with` raised it.
-        UnreadableError: The body of the `async with` raised it.
+        UnreadableResponseError: The body of the `async with` raised it.
     """
     transport = _Transport(arm)
     try:

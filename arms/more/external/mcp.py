@@ -73,7 +73,7 @@ class McpArm(HttpArm):
             raise ArmError(f"{self.label} returned a result that cannot be read: {error}") from error
 
     async def _find_passages(self, question: str, k: int) -> list[Passage]:
-        """Return the passages of a search. Raises ArmError, UnreadableError."""
+        """Return the passages of a search. Raises ArmError, UnreadableResponseError."""
         from armwise.arms.more.external._mcp_session import connect
 
         params, fetch = self._params, self._params.fetch
