@@ -935,7 +935,7 @@ def check_llm(llm: LlmSpec, what: str = "the language model", key: str = "llm") 
             if find_missing(["vllm"]):
                 yield Finding("vLLM is not installed", install_command(["vllm"]))
             yield from _weights(what, llm.model, f"{key}.model")
-        case catalog.LiteLLMSpec():
+        case catalog.EndpointSpec(engine="litellm"):
             if missing := describe_missing(llm.libraries):
                 yield Finding(missing, install_command(llm.libraries))
             elif llm.api_key_env is not None and not read_secret(llm.api_key_env):
@@ -963,7 +963,7 @@ def _endpoint(
     if llm.api_key_env is not None and not key:
         yield _without_key(what, llm.api_key_env)
         return
-    address = str(llm.base_url).rstrip("/")
+    address = llm.address.rstrip("/")
     base = without_password(address)
     began = time.monotonic()
     try:
@@ -1005,7 +1005,7 @@ def check_endpoints(config: AppConfig, wait_s: float = START_WAIT_S) -> list[Fin
     remote = [
         (name, llm)
         for name, llm in config.distinct_models.items()
-        if isinstance(llm, catalog.EndpointSpec) and not isinstance(llm, catalog.LiteLLMSpec)
+        if isinstance(llm, catalog.EndpointSpec) and llm.engine != "litellm"
     ]
     threads = [threading.Thread(target=look, args=each, daemon=True) for each in remote]
     ends_at = time.monotonic() + wait_s

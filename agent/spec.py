@@ -76,18 +76,22 @@ def find_item_type(annotation: Any) -> Any:
     return None
 
 
-def list_tags(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the keys of a model with a single possible value, which discriminate it from others.
+def list_tags(model: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
+    """Return the keys of a model that discriminate it from others, with their values.
+
+    These have a single possible value, or one of a few that must be given.
 
     >>> class Circle(BaseModel):
-    ...     kind: Literal["circle"]
+    ...     kind: Literal["circle", "disc"]
     ...     radius: float
     >>> list_tags(Circle)
-    {'kind': 'circle'}
+    {'kind': ('circle', 'disc')}
     """
-    arguments = {name: get_args(field.annotation) for name, field in model.model_fields.items()}
-    literal = {name for name in arguments if get_origin(model.model_fields[name].annotation) is Literal}
-    return {name: values[0] for name, values in arguments.items() if name in literal and len(values) == 1}
+    literal = {
+        name: field for name, field in model.model_fields.items() if get_origin(field.annotation) is Literal
+    }
+    values = {name: get_args(field.annotation) for name, field in literal.items()}
+    return {name: values[name] for name in literal if len(values[name]) == 1 or literal[name].is_required()}
 
 
 # -- what is wrong with settings -----------------------------------------------------------------
@@ -122,7 +126,9 @@ def _locate(place: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str, l
     for part in place:
         models = list_models(annotation)
         if len(models) > 1:  # the part is the tag of the chosen model, not a key
-            annotation = next(model for model in models if part in list_tags(model).values())
+            annotation = next(
+                model for model in models if any(part in tags for tags in list_tags(model).values())
+            )
             continue
         written.append(str(part))
         fields = list_fields(annotation)

@@ -481,7 +481,7 @@ class AppConfig(BaseModel):
         if self.external:
             return ""
         return " and ".join(
-            f"model {spec.model!r} at {without_password(str(spec.base_url or spec.engine))} "
+            f"model {spec.model!r} at {without_password(spec.address or spec.engine)} "
             f"(`{'llm' if name == writing.DEFAULT else f'llms.{name}'}`)"
             for name, spec in self.distinct_models.items()
             if isinstance(spec, llm_catalog.EndpointSpec) and not llm_catalog.is_priced(spec)
@@ -600,7 +600,9 @@ class AppConfig(BaseModel):
         more than these numbers.
         """
         own = {
-            name: spec.own_prices if isinstance(spec, llm_catalog.EndpointSpec) else spec
+            name: spec.own_prices
+            if isinstance(spec, llm_catalog.EndpointSpec)
+            else llm_catalog.find_prices(spec)
             for name, spec in self.models.items()
         }
         prices = {name: given.per_kilotoken for name, given in own.items() if given is not None}
@@ -637,9 +639,10 @@ class AppConfig(BaseModel):
     @property
     def chats(self) -> int:
         """Most concurrent answers of language models in a replica."""
-        slots = [m.slots for m in self.models.values() if isinstance(m, llm_catalog.EmbeddedSpec)]
-        all_embedded = len(slots) == len(self.models)
-        return self.limits.chats or (sum(slots) if all_embedded else self.limits.in_flight)
+        models = self.models.values()
+        if self.limits.chats is None and all(isinstance(m, llm_catalog.EmbeddedSpec) for m in models):
+            return llm_catalog.SLOTS * len(models)
+        return self.limits.chats or self.limits.in_flight
 
     @property
     def home_path(self) -> Path:

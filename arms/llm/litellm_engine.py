@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from armwise.arms import upstream
 from armwise.arms.llm.base import (
+    SILENCE_S,
     Chunk,
     Generator,
     GeneratorError,
@@ -49,7 +50,7 @@ from armwise.arms.secrets import read_secret
 from armwise.arms.upstream import UpstreamError
 
 if TYPE_CHECKING:
-    from armwise.arms.llm.catalog import LiteLLMSpec
+    from armwise.arms.llm.catalog import EndpointSpec
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class LiteLLMGenerator(Generator):
         GeneratorError: The variable of the key is not set, or LiteLLM knows no provider of this name.
     """
 
-    def __init__(self, spec: "LiteLLMSpec") -> None:
+    def __init__(self, spec: "EndpointSpec") -> None:
         key = read_secret(spec.api_key_env) if spec.api_key_env is not None else ""
         if spec.api_key_env is not None and not key:
             raise GeneratorError(f"{spec.model} needs a key: set the environment variable {spec.api_key_env}")
@@ -100,7 +101,7 @@ class LiteLLMGenerator(Generator):
             raise GeneratorError(what) from error
         self.model = spec.model
         self._passes_fields = provider in ("openai", "azure", *litellm.openai_compatible_providers)
-        self._attempts, self._timeout_s = 1 + spec.max_retries, spec.timeout_s
+        self._attempts = 1 + spec.max_retries
         self._request = spec.request
         self._unsupported = set[str]()
         self._settings: dict[str, Any] = {
@@ -142,7 +143,7 @@ class LiteLLMGenerator(Generator):
         body = {name: value for name, value in body.items() if name not in self._unsupported}
         own = {name: value for name, value in body.items() if name in PASSED}
         others = {name: value for name, value in body.items() if name not in PASSED | self._request.keys()}
-        silent_s = self._timeout_s if prompt.streams else max(self._timeout_s, prompt.patience_s or 0.0)
+        silent_s = SILENCE_S if prompt.streams else max(SILENCE_S, prompt.patience_s or 0.0)
         merged = own | {"timeout": silent_s} | self._settings | self._request
         if others and self._passes_fields:
             configured = merged.get("extra_body")

@@ -226,11 +226,15 @@ class CachePrices(BaseModel):
     )
 
 
-class TokenPrices(CachePrices):
-    """Prices of tokens: those of a provider, or what a machine of one's own costs for as many."""
+class ComputePrices(BaseModel):
+    """Prices of tokens of an engine of this process: what a machine of one's own costs for as many."""
 
     usd_per_kilotoken_in: Number = Field(default=0.0, ge=0, description="USD per 1,000 input tokens.")
     usd_per_kilotoken_out: Number = Field(default=0.0, ge=0, description="USD per 1,000 output tokens.")
+
+
+class TokenPrices(ComputePrices, CachePrices):
+    """Prices of tokens of a language model, with those of its cache."""
 
     @property
     def window(self) -> int:

@@ -15,6 +15,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from armwise.arms.llm import litellm_engine
 from armwise.arms.llm.base import (
     Chunk,
     Generator,
@@ -27,7 +28,7 @@ from armwise.arms.llm.base import (
     PromptTooLongError,
     Refusal,
 )
-from armwise.arms.llm.catalog import LiteLLMSpec, build_generator
+from armwise.arms.llm.catalog import EndpointSpec, build_generator
 from armwise.arms.llm.protocols.request import Request as Asked
 
 pytestmark = [
@@ -114,8 +115,8 @@ def chatting(url: str, **settings: Any) -> Generator:
 
 def of_kind(model: str, base_url: str, **settings: Any) -> Generator:
     os.environ["A_KEY"] = "sk-1"
-    given = {"api_key_env": "A_KEY", "max_retries": 0, "timeout_s": 20.0, **settings}
-    return build_generator(LiteLLMSpec(engine="litellm", model=model, base_url=base_url, **given))  # type: ignore[arg-type]
+    given = {"api_key_env": "A_KEY", "max_retries": 0, **settings}
+    return build_generator(EndpointSpec(engine="litellm", model=model, base_url=base_url, **given))  # type: ignore[arg-type]
 
 
 def messaging(url: str, **settings: Any) -> Generator:
@@ -460,9 +461,12 @@ async def test_an_error_within_a_stream_is_a_failure(url: str) -> None:
 
 @pytest.mark.parametrize("build", [chatting, messaging])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_silent_provider_is_given_up(build: Any, silent: str, *, streams: bool) -> None:
+async def test_a_silent_provider_is_given_up(
+    build: Any, silent: str, monkeypatch: pytest.MonkeyPatch, *, streams: bool
+) -> None:
+    monkeypatch.setattr(litellm_engine, "SILENCE_S", 0.3)
     with pytest.raises(GeneratorTimeoutError, match="sent nothing for too long"):
-        await read(build(silent, timeout_s=0.3), asking(max_tokens=9, streams=streams))
+        await read(build(silent), asking(max_tokens=9, streams=streams))
 
 
 async def test_a_provider_that_is_away_is_no_fault_of_the_request(unused_tcp_port: int) -> None:
@@ -476,14 +480,14 @@ async def test_a_provider_that_is_away_is_no_fault_of_the_request(unused_tcp_por
 def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
     with pytest.raises(GeneratorError, match="set the environment variable NO_KEY"):
-        build_generator(LiteLLMSpec(engine="litellm", model="openai/m", api_key_env="NO_KEY"))
+        build_generator(EndpointSpec(engine="litellm", model="openai/m", api_key_env="NO_KEY"))
 
 
 async def test_missing_credentials_of_a_cloud_are_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    spec = LiteLLMSpec(
+    spec = EndpointSpec(
         engine="litellm",
         model="bedrock/anthropic.claude-3-haiku-20240307-v1:0",
         request={"aws_region_name": "us-east-1"},
@@ -494,7 +498,7 @@ async def test_missing_credentials_of_a_cloud_are_the_services(monkeypatch: pyte
 
 def test_a_name_without_a_provider_is_refused_at_the_start() -> None:
     with pytest.raises(GeneratorError, match=r"knows no provider of 'my-model'"):
-        build_generator(LiteLLMSpec(engine="litellm", model="my-model"))
+        build_generator(EndpointSpec(engine="litellm", model="my-model"))
 
 
 # What the library does to the process.
@@ -506,8 +510,9 @@ before = list(warnings.filters), list(logging.root.handlers), logging.root.level
 sockets = []
 asked = ("socket.connect", "socket.getaddrinfo")
 sys.addaudithook(lambda event, _: sockets.append(event) if event in asked else None)
-from armwise.arms.llm.catalog import LiteLLMSpec, build_generator
-build_generator(LiteLLMSpec(engine="litellm", model="openai/m"))
+from armwise.arms.llm import litellm_engine
+from armwise.arms.llm.catalog import EndpointSpec, build_generator
+build_generator(EndpointSpec(engine="litellm", model="openai/m"))
 assert "litellm" in sys.modules
 assert list(logging.root.handlers) == before[1] and logging.root.level == before[2]
 assert logging.getLogger("httpx").level == logging.INFO

@@ -239,7 +239,7 @@ def _arms() -> list[str]:
         lines += [*_example(kind.example), *_list(kind.params, name, tables)]
         for field, inner in kind.params.model_fields.items():
             for model in models_in(inner.annotation):
-                tags = "".join(f", {key} {tag}" for key, tag in list_tags(model).items())
+                tags = "".join(f", {key} {', '.join(tag)}" for key, tag in list_tags(model).items())
                 title = f"{name}.{field}{tags}"
                 if model in places:
                     lines += [f"### {title}", "", f"- All keys: as in {places[model]}.", ""]
@@ -303,7 +303,7 @@ def _sections(key: str, field: FieldInfo, documented: set[type[BaseModel]], tabl
     for model in models_in(field.annotation):
         if model not in documented:
             many = ".*" if get_origin(field.annotation) is dict else ""
-            tags = "".join(f", {name} {value}" for name, value in list_tags(model).items())
+            tags = "".join(f", {name} {', '.join(tag)}" for name, tag in list_tags(model).items())
             if "." in key and not tags and not field.description:
                 about = ""  # the list that names the key has it
             elif "." in key or tags or not field.description:

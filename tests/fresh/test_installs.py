@@ -144,7 +144,7 @@ def test_documents_of_an_office_are_served(fresh: Fresh) -> None:
 ASK_BY_LITELLM = """
 import asyncio, http.server, json, threading
 from armwise.arms.llm import Prompt, base, build_generator
-from armwise.arms.llm.catalog import LiteLLMSpec
+from armwise.arms.llm.catalog import EndpointSpec
 
 class Model(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -162,7 +162,7 @@ class Model(http.server.BaseHTTPRequestHandler):
 server = http.server.HTTPServer(("127.0.0.1", 0), Model)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 address = f"http://127.0.0.1:{server.server_port}/v1"
-spec = LiteLLMSpec(engine="litellm", model="openai/m", base_url=address, api_key_env="KEY")
+spec = EndpointSpec(engine="litellm", model="openai/m", base_url=address, api_key_env="KEY")
 prompt = Prompt(({"role": "user", "content": "Which river?"},), streams=False)
 print(asyncio.run(base.complete(build_generator(spec), prompt))[0])
 """

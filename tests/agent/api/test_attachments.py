@@ -9,7 +9,7 @@ import pytest
 
 from armwise.agent.turn import Ask, estimate_attached_tokens
 from armwise.arms.llm import Message, base
-from armwise.arms.llm.catalog import OpenAISpec, ScriptedSpec, list_inputs
+from armwise.arms.llm.catalog import EndpointSpec, ScriptedSpec, list_inputs
 from tests.agent.api.conftest import prompt_of
 from tests.agent.asking import refused, rows
 from tests.agent.fakes import CONFIG, Service
@@ -119,8 +119,8 @@ async def test_an_image_that_an_engine_refuses_is_the_fault_of_the_request(tmp_p
 
 
 def test_endpoints_read_all_inputs_unless_told_otherwise() -> None:
-    assert list_inputs(OpenAISpec.model_validate(ENDPOINT)) == {"image", "file", "audio"}
-    assert list_inputs(OpenAISpec.model_validate(ENDPOINT | {"inputs": []})) == set()
+    assert list_inputs(EndpointSpec.model_validate(ENDPOINT)) == {"image", "file", "audio"}
+    assert list_inputs(EndpointSpec.model_validate(ENDPOINT | {"inputs": []})) == set()
     assert list_inputs(ScriptedSpec(engine="scripted")) == set()
 
 

@@ -54,7 +54,7 @@ class Caching(Generator):
 def priced(model: str, **fields: Any) -> dict[str, Any]:
     read, cached = PRICES[model]
     prices = {"usd_per_kilotoken_in": read, "usd_per_kilotoken_cached": cached}
-    return {"engine": "scripted", **prices, **fields}
+    return {"engine": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m", **prices, **fields}
 
 
 def serve(folder: Path, clock: SteadyClock | None = None, **changes: Any) -> Service:

@@ -58,7 +58,11 @@ FIELDS = {
 
 def test_the_fields_with_numbers_are_those_of_all_parts_of_the_configuration() -> None:
     names = {place.rpartition(".")[0].rpartition(".")[2] + f".{name}" for place, (_, name) in FIELDS.items()}
-    assert names >= {"OpenAISpec.usd_per_kilotoken_in", "OpenAISpec.usd_per_kilotoken_cached", "Prices.usd"}
+    assert names >= {
+        "EndpointSpec.usd_per_kilotoken_in",
+        "EndpointSpec.usd_per_kilotoken_cached",
+        "Prices.usd",
+    }
     assert names >= {"RewardRule.cost_weight", "RewardRule.clip", "RewardRule.token_prices", "Metric.values"}
     assert names >= {
         "Limits.arm_timeout_s",

@@ -30,9 +30,8 @@ from armwise.arms.llm.base import (
 from armwise.arms.llm.catalog import (
     DEFAULT_MODEL,
     EmbeddedSpec,
-    LiteLLMSpec,
+    EndpointSpec,
     LlmSpec,
-    OpenAISpec,
     ScriptedCall,
     ScriptedSpec,
     VllmSpec,
@@ -64,7 +63,13 @@ def asking(question: str, max_tokens: int = 40, **settings: object) -> Prompt:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"engine": "none"}, {"engine": "embedded", "slot": 2}, {"engine": "embedded", "slots": 0}]
+    "bad",
+    [
+        {"engine": "none"},
+        {"engine": "embedded", "slot": 2},
+        {"engine": "embedded", "context_tokens": 0},
+        {"engine": "openai", "model": "m"},
+    ],
 )
 def test_a_spec_that_is_wrong_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -108,21 +113,19 @@ class Recorded:
 def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("llama_cpp.EmbeddedGenerator", "endpoint.EndpointGenerator", "vllm_engine.VllmGenerator"):
         monkeypatch.setattr(f"armwise.arms.llm.{engine}", Recorded)
-    spec: dict[str, Any] = {"context_tokens": 64, "slots": 3, "threads": 5}
+    spec: dict[str, Any] = {"context_tokens": 64, "threads": 5}
     built: Any = build_generator(EmbeddedSpec(model="m.gguf", **spec))
-    assert (built.args, built.settings) == ((str(Path("m.gguf").absolute()),), spec)
+    assert (built.args, built.settings) == ((str(Path("m.gguf").absolute()),), {**spec, "slots": 4})
     built = build_generator(VllmSpec(engine="vllm", model="m", engine_args={"seed": 3}))
     assert (built.args, built.settings) == (("m", {"seed": 3}), {})
-    asked = {"api_key_env": "KEY", "timeout_s": 7.0, "max_retries": 4, "request": {"top_k": 1}}
+    asked = {"api_key_env": "KEY", "max_retries": 4, "request": {"top_k": 1}}
     for engine, protocol in (("openai", "chat"), ("anthropic", "messages"), ("responses", "responses")):
         named = {"engine": engine, "base_url": "http://h/v1", "model": "m", **asked}
         built = build_generator(SPEC.validate_python(named))._generator  # noqa: SLF001 (what is priced)
         assert (built.args, built.settings) == ((protocol, "http://h/v1", "m"), asked)
 
 
-@pytest.mark.parametrize(
-    "price", [f"usd_per_kilotoken_{tokens}" for tokens in ("in", "out", "cached", "cache_write")]
-)
+@pytest.mark.parametrize("price", [f"usd_per_kilotoken_{tokens}" for tokens in ("in", "out")])
 def test_an_engine_with_any_price_is_a_priced_one(price: str) -> None:
     assert isinstance(build_generator(ScriptedSpec(engine="scripted", **{price: 0.1})), PricedGenerator)  # type: ignore[arg-type]
 
@@ -139,7 +142,6 @@ def test_endpoints_that_may_answer_otherwise_differ(name: str, value: object) ->
         "usd_per_kilotoken_in": 0.0,
         "usd_per_kilotoken_out": 0.0,
         "api_key_env": None,
-        "timeout_s": 60.0,
         "max_retries": 2,
         "request": {},
     }
@@ -170,7 +172,7 @@ async def test_the_scripted_engine_answers_from_its_spec() -> None:
 
 def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARMWISE_TEST_KEY", raising=False)
-    spec = OpenAISpec(engine="openai", base_url="http://h/v1", model="m", api_key_env="ARMWISE_TEST_KEY")  # type: ignore[arg-type]
+    spec = EndpointSpec(engine="openai", base_url="http://h/v1", model="m", api_key_env="ARMWISE_TEST_KEY")  # type: ignore[arg-type]
     with pytest.raises(GeneratorError, match=r"m at http://h/v1 needs a key: set .* ARMWISE_TEST_KEY"):
         build_generator(spec)
 
@@ -422,7 +424,7 @@ def test_without_llama_cpp_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_without_litellm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "is_installed", lambda module: module != "litellm")
     with pytest.raises(GeneratorError, match=r"litellm is not installed: .*'armwise\[litellm\]'"):
-        build_generator(LiteLLMSpec(engine="litellm", model="azure/m"))
+        build_generator(EndpointSpec(engine="litellm", model="azure/m"))
 
 
 # vLLM.

@@ -39,7 +39,7 @@ from armwise.arms.llm.base import (
     Refusal,
     complete,
 )
-from armwise.arms.llm.catalog import OpenAISpec, build_generator, list_options
+from armwise.arms.llm.catalog import EndpointSpec, build_generator, list_options
 from armwise.arms.llm.endpoint import EndpointGenerator, StatusError, _passes, choose_pause, read_reset_s
 from armwise.arms.llm.pricing import PricedGenerator, TokenPrices
 from armwise.arms.llm.protocols.answer import estimate_tokens
@@ -308,7 +308,7 @@ async def test_a_used_up_rate_rests_and_cached_tokens_are_priced(
     seen.clear()
     prices = {"usd_per_kilotoken_in": 1.0, "usd_per_kilotoken_out": 0.0, "usd_per_kilotoken_cached": 0.1}
     generator = build_generator(
-        OpenAISpec.model_validate({"engine": "openai", "base_url": f"{url}/rated", "model": "m", **prices})
+        EndpointSpec.model_validate({"engine": "openai", "base_url": f"{url}/rated", "model": "m", **prices})
     )
     _, last = await complete(generator, PROMPT)
     assert (last.prompt_tokens, last.cached_tokens) == (1000, 600)
@@ -353,7 +353,7 @@ async def test_an_estimate_is_of_all_messages_and_of_all_pieces(url: str) -> Non
 
 
 async def test_request_fields_are_laid_over_the_body(url: str) -> None:
-    spec = OpenAISpec.model_validate(
+    spec = EndpointSpec.model_validate(
         {
             "engine": "openai",
             "base_url": f"{url}/echo",
@@ -519,8 +519,8 @@ async def test_a_request_that_a_model_refuses_is_its_own_error(
 
 def test_a_field_that_an_endpoint_refuses_is_no_option() -> None:
     spec = {"engine": "openai", "base_url": "http://h/v1", "model": "m"}
-    everything = list_options(OpenAISpec.model_validate(spec))
-    fewer = list_options(OpenAISpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
+    everything = list_options(EndpointSpec.model_validate(spec))
+    fewer = list_options(EndpointSpec.model_validate({**spec, "request": {"tools": None, "seed": 1, "n": 1}}))
     assert everything - fewer == {"tools"}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from armwise.arms.llm import litellm_engine
 from armwise.arms.llm.base import GeneratorTimeoutError, Prompt
-from armwise.arms.llm.catalog import LiteLLMSpec
+from armwise.arms.llm.catalog import EndpointSpec
 from armwise.arms.llm.litellm_engine import LiteLLMGenerator
 from armwise.arms.llm.protocols import Request
 
@@ -58,7 +58,7 @@ SETTINGS = {
 async def test_no_client_sets_what_the_library_itself_reads(
     given: list[dict[str, Any]], provider: str, *, passes: bool
 ) -> None:
-    spec = LiteLLMSpec(engine="litellm", model=f"{provider}/m", api_key_env=None, timeout_s=9.0)
+    spec = EndpointSpec(engine="litellm", model=f"{provider}/m", api_key_env=None)
     messages = [{"role": "user", "content": "Why?"}]
     body = {**SETTINGS, "messages": messages, "model": "auto", "top_p": 0.5}
     prompt = Prompt(({"role": "user", "content": "Why?"},), request=Request("chat", body), sets_limit=False)
@@ -66,7 +66,7 @@ async def test_no_client_sets_what_the_library_itself_reads(
         [chunk async for chunk in LiteLLMGenerator(spec).stream(prompt)]
     [arguments] = given
     del arguments["logger_fn"]
-    own = {"timeout": 9.0, "num_retries": 0, "max_retries": 0}
+    own = {"timeout": 60.0, "num_retries": 0, "max_retries": 0}
     asked = {"model": f"{provider}/m", "messages": messages, "top_p": 0.5, "temperature": 0.0}
     streams = {"stream": True, "stream_options": {"include_usage": True}}
     assert arguments == own | asked | streams | ({"extra_body": SETTINGS} if passes else {})

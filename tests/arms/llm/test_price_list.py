@@ -12,7 +12,7 @@ from genai_prices.data_snapshot import get_snapshot
 
 from armwise.arms.llm import price_list
 from armwise.arms.llm.base import Chunk, Generator, Prompt, complete
-from armwise.arms.llm.catalog import OpenAISpec, build_generator, find_prices, is_priced
+from armwise.arms.llm.catalog import EndpointSpec, build_generator, find_prices, is_priced
 from armwise.arms.llm.price_list import find_listed
 from armwise.arms.llm.pricing import PricedGenerator, TokenCounts, TokenPrices, count_usage
 
@@ -61,7 +61,7 @@ class Reporting(Generator):
 async def charged(
     address: str, model: str, usage: dict[str, Any], protocol: Any = "chat", **settings: Any
 ) -> float:
-    spec = OpenAISpec.model_validate({"engine": "openai", "base_url": address, "model": model, **settings})
+    spec = EndpointSpec.model_validate({"engine": "openai", "base_url": address, "model": model, **settings})
     generator = PricedGenerator(Reporting(usage, protocol), find_prices(spec))
     _, last = await complete(generator, Prompt(({"role": "user", "content": "Why?"},)))
     return last.usd
@@ -247,14 +247,14 @@ def test_every_model_costs_what_the_library_computes(provider: str) -> None:
 )
 def test_a_model_that_the_name_does_not_settle_has_no_price(address: str, model: str) -> None:
     assert find_listed(address, model) is None
-    spec = OpenAISpec.model_validate({"engine": "openai", "base_url": address, "model": model})
+    spec = EndpointSpec.model_validate({"engine": "openai", "base_url": address, "model": model})
     assert not is_priced(spec)
     assert find_prices(spec) == TokenPrices()
 
 
 def test_resolved_prices_are_those_of_a_short_prompt() -> None:
     spec = {"engine": "openai", "base_url": GOOGLE, "model": "gemini-2.5-pro", "cache_lifetime_s": 60.0}
-    prices = find_prices(OpenAISpec.model_validate(spec))
+    prices = find_prices(EndpointSpec.model_validate(spec))
     assert prices.per_kilotoken == (0.00125, 0.01, 0.000125)
     assert prices.cache_lifetime_s == 60.0
     assert prices.compute_miss(1000) == pytest.approx(0.001125)
@@ -264,7 +264,7 @@ def test_resolved_prices_are_those_of_a_short_prompt() -> None:
 
 def test_an_answer_of_an_endpoint_is_always_priced_for_its_bill() -> None:
     spec = {"engine": "openai", "base_url": GATEWAY, "model": "m"}
-    assert isinstance(build_generator(OpenAISpec.model_validate(spec)), PricedGenerator)
+    assert isinstance(build_generator(EndpointSpec.model_validate(spec)), PricedGenerator)
 
 
 CHAT = {"prompt_tokens": 10, "completion_tokens": 5}

@@ -178,7 +178,7 @@ def test_the_language_model_is_loaded_by_the_first_prompt() -> None:
     prompt = Prompt(({"role": "user", "content": "2 + 2?"},))
     url = HttpUrl("http://127.0.0.1:1/v1")
     write = LateWriter(
-        catalog.OpenAISpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY")
+        catalog.EndpointSpec(engine="openai", base_url=url, model="m", api_key_env="NO_SUCH_KEY")
     )
     with pytest.raises(ModelStartError, match=r"the language model did not start: .*NO_SUCH_KEY"):
         write(prompt)
