@@ -6,9 +6,9 @@ from itertools import accumulate
 from math import sqrt
 from typing import Any
 
+from armwise.agent.console.changes import COLOURS, list_changes
 from armwise.agent.console.charts import draw_chart, draw_levels
 from armwise.agent.console.savings import BaselineComparison
-from armwise.agent.console.served_comparison import COLOURS, list_changes
 from armwise.feedback.drift import newest_alarms
 from armwise.feedback.log import Store, listing
 from armwise.feedback.registry import arm_sets, promotions

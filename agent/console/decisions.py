@@ -14,8 +14,8 @@ from armwise.agent.api.feedback import FeedbackSender
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.responses import StdlibJson
 from armwise.agent.api.schemas import DecisionId, DecisionQuery, FeedbackItem, PageBefore
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, name_model, page, pages, read_form, valid
-from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import Moment
 from armwise.agent.serving import Replica
 from armwise.arms.base import ArmError

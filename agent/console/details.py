@@ -7,9 +7,9 @@ from fastapi import Request, Response
 
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import policies
-from armwise.agent.console.overview import write_duration
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import page, pages
-from armwise.agent.console.served_comparison import number_colours
+from armwise.agent.console.savings import write_duration
 from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.serving import Replica

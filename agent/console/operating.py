@@ -9,8 +9,8 @@ from fastapi import Request, Response
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
-from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts

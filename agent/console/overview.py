@@ -14,11 +14,11 @@ from armwise.agent.access import Caller
 from armwise.agent.api.errors import ApiError
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.console import savings, topics
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.course import draw_course, read_marks
 from armwise.agent.console.live import background, sight
 from armwise.agent.console.page import find_address, page, pages
 from armwise.agent.console.savings import BaselineComparison
-from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.console.summary import LogSummary, read_summary
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
@@ -72,18 +72,6 @@ def write_command(request: Request) -> str:
     return shlex.join(["armwise", "ask", question, "--url", find_address(request)])
 
 
-def write_duration(seconds: float) -> str:
-    """Return a length of time in words.
-
-    >>> write_duration(1800.0), write_duration(60.0), write_duration(86400.0), write_duration(5400.0)
-    ('30 minutes', '1 minute', '1 day', '90 minutes')
-    """
-    name, unit = next(
-        (each for each in (("day", 86400.0), ("hour", 3600.0)) if seconds % each[1] == 0.0), ("minute", 60.0)
-    )
-    return f"{seconds / unit:g} {name}{'' if seconds == unit else 's'}"
-
-
 def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
     known = read_summary(store)
@@ -95,7 +83,7 @@ def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
         comparison,
         len(live),
         found.n_open,
-        write_duration(config.reward.wait_s),
+        savings.write_duration(config.reward.wait_s),
         any_rating=found.any_rating,
     )
     last = runs.newest(store, replica.versions.configured.digest)

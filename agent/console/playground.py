@@ -10,8 +10,8 @@ from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.protocols import chat
 from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, CONSOLE, page, pages, unless_refused
-from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.gateways.buttons import METRIC
 from armwise.agent.serving import Replica
 from armwise.feedback.training_log import rated

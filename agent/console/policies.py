@@ -29,8 +29,8 @@ from armwise.agent.api.schemas import (
     PromotionChoice,
     VersionChoice,
 )
+from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, number, page, pages, read_form, redirect, valid
-from armwise.agent.console.served_comparison import number_colours
 from armwise.agent.evaluation import FRESH_S, EvaluationRequest, name_candidate, newest_judgement
 from armwise.agent.jobs import UndecidedError
 from armwise.agent.learning import DIGEST_CHARS, Recipe, digest_configuration

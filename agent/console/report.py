@@ -56,7 +56,7 @@ def report(
     ] = False,
     config: ConfigPath = CONFIG,
 ) -> None:
-    """Report a period: what was served, what it earned and saved, what changed, and what is unknown."""
+    """Report a period: what was served, what it saved, how it was rated, and what changed."""
     with report_errors():
         if output is not None and output.suffix != ".html":
             raise ValueError(f"--output {output}: a name that ends with .html was expected")
@@ -68,7 +68,7 @@ def report(
             period, command = _report_log(config, since, until)
         if output is not None:
             output.write_text(write_page(period, shlex.join([*command, "-o", output.name])), encoding="utf-8")
-            console.print(f"{output}: {period.whole.decisions:,} decisions", soft_wrap=True)
+            console.print(f"{output}: {period.decisions:,} decisions", soft_wrap=True)
         if text or output is None:
             console.print(Text(write_text(period)), highlight=False, soft_wrap=True)
 

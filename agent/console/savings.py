@@ -7,13 +7,20 @@ may choose the baseline afterwards, draw all arms into one picture, and look at 
 A long log is compared from a recent decision on: the newest 50,000 to 100,000 decisions count.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.receipt import NoTrafficError, choose_reference, read_kept, read_store
+from armwise.agent.lab.receipt import (
+    LoggedTraffic,
+    NoTrafficError,
+    SavingsReceipt,
+    choose_reference,
+    read_kept,
+    read_store,
+)
 from armwise.agent.reporting import write_dollars, write_further, write_number
 from armwise.feedback.log import Store, listing
 from armwise.feedback.ope import Interval, noninferiority
@@ -129,10 +136,27 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
         traffic = read_store(store, config, lambda *_: None, _find_begin(store))
     except NoTrafficError:
         return BaselineComparison()
+    return compare_traffic(traffic, config.baseline, tuple(config.actions), read_kept(config))
+
+
+def compare_traffic(
+    traffic: LoggedTraffic,
+    baseline: str | None = None,
+    live: Collection[str] = (),
+    kept: SavingsReceipt | None = None,
+) -> BaselineComparison:
+    """Compare what was served with each arm that was drawn often enough.
+
+    Args:
+        traffic: The decisions.
+        baseline: The arm to compare with; None: that of `kept`, or else the most expensive one.
+        live: The arms that can be drawn now.
+        kept: The newest receipt of the log.
+    """
     sessions, span = traffic.sessions(traffic.settlement), traffic.rule.reward_range
     drawn = {arm: int((sessions.drew(arm) & sessions.could(arm)).sum()) for arm in sessions.names}
-    baseline = config.baseline or _choose(sessions, config)
-    former = [arm for arm in sessions.names if arm not in config.actions]
+    baseline = baseline or _choose(sessions, kept)
+    former = [arm for arm in sessions.names if arm not in live]
     arms = {}
     for arm in sessions.names:
         if drawn[arm] >= noninferiority.ENOUGH or arm == baseline:
@@ -153,9 +177,9 @@ def read_comparison(store: Store, config: AppConfig) -> BaselineComparison:
     )
 
 
-def _choose(sessions: Sessions, config: AppConfig) -> str | None:
+def _choose(sessions: Sessions, kept: SavingsReceipt | None) -> str | None:
     try:
-        return choose_reference(sessions, read_kept(config))
+        return choose_reference(sessions, kept)
     except NothingComparableError:
         return None
 
@@ -276,6 +300,18 @@ def state_waiting(
         verb, they = ("answer is", "It counts") if n_open == 1 else ("answers are", "They count")
         waits = f" {n_open:,} {verb} less than {window} old. {they} after that."
     return Statement("Too early to compare", f"{takes}, and {found.rated:,} are there.{waits}")
+
+
+def write_duration(seconds: float) -> str:
+    """Return a length of time in words.
+
+    >>> write_duration(1800.0), write_duration(60.0), write_duration(86400.0), write_duration(5400.0)
+    ('30 minutes', '1 minute', '1 day', '90 minutes')
+    """
+    name, unit = next(
+        (each for each in (("day", 86400.0), ("hour", 3600.0)) if seconds % each[1] == 0.0), ("minute", 60.0)
+    )
+    return f"{seconds / unit:g} {name}{'' if seconds == unit else 's'}"
 
 
 def explain_exploration(found: BaselineComparison, live: tuple[str, ...], share: float) -> str:

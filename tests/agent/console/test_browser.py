@@ -19,13 +19,13 @@ from armwise.agent.console.page import CONSOLE, PAGES
 from armwise.agent.console.period import read_period
 from armwise.agent.console.period_report import write_page
 from armwise.agent.learning import Recipe, publish_candidate
-from armwise.agent.policies import Exploration, PolicySpec
+from armwise.agent.policies import PolicySpec
 from armwise.arms.llm import base
 from armwise.feedback.log import Store, tables
 from armwise.feedback.registry import arm_sets
 from tests.agent.browsing import CHROMIUM, Visit, browsing, listening, traffic
 from tests.agent.console.test_overview import play, two_models
-from tests.agent.evaluation.logged import BEGIN, FLOOR, RULE, World, fill
+from tests.agent.evaluation.logged import BEGIN, RULE, World, fill
 from tests.agent.fakes import Service
 
 pytestmark = pytest.mark.slow
@@ -316,14 +316,17 @@ def test_the_page_of_a_period_has_no_errors_and_no_serious_barrier(
     )
     store = Store(f"sqlite:///{tmp_path / 'log.db'}")
     fill(store, world, 400, seed=1)
-    config: Any = SimpleNamespace(reward=RULE, explores=Exploration(0.1, FLOOR), actions=())
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    config: Any = SimpleNamespace(
+        reward=RULE, actions=(), baseline=None, home_path=tmp_path, database_url=url
+    )
     made = read_period(store, config, BEGIN, BEGIN + 1e6, lambda *_: None)
     store.close()
     file = tmp_path / "week.html"
     file.write_text(write_page(made, "armwise report -o week.html"), encoding="utf-8")
     page = chrome(width, scheme)
     page.goto(file.as_uri())
-    assert page.locator("figure svg").count() == 3
+    assert page.locator("figure svg").count() == 1
     assert_no_barrier(page, "week.html")
 
 

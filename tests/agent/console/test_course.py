@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from armwise.agent.console.changes import list_changes
 from armwise.agent.console.course import count_until, list_shares, read_marks
-from armwise.agent.console.served_comparison import list_changes
 from armwise.feedback.drift import Alarm
 from armwise.feedback.events import Mode
 from armwise.feedback.log import Operation, Store, operations
