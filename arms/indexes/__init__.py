@@ -2,7 +2,15 @@
 
 from . import build_once, vectors
 from .build_once import IndexMismatchError
-from .vectors import IndexParams, PassageVectors, VectorIndex, Vectors, compose_text, prepare_vectors
+from .vectors import (
+    IndexParams,
+    PassageVectors,
+    VectorIndex,
+    Vectors,
+    build_passage_embedder,
+    compose_text,
+    prepare_vectors,
+)
 
 __all__ = [
     "IndexMismatchError",
@@ -11,6 +19,7 @@ __all__ = [
     "VectorIndex",
     "Vectors",
     "build_once",
+    "build_passage_embedder",
     "compose_text",
     "prepare_vectors",
     "vectors",

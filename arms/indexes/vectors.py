@@ -77,10 +77,7 @@ class Vectors:
         """Embed the passages that are missing."""
 
         def write(unfinished: Path) -> None:
-            embedder = build_embedder(backbone)
-            if not backbone.model.startswith(HASHING):  # hashing is as fast as a lookup
-                embedder = CachedEmbedder(embedder, user_cache())
-            embed(corpus, embedder, unfinished, STEP, progress)
+            embed(corpus, build_passage_embedder(backbone), unfinished, STEP, progress)
 
         build(self.target, self.identity, write)
 
@@ -138,6 +135,18 @@ class CachedEmbedder:
                 if self._file is not None:
                     self._file.close()
                 self._file = None
+
+
+def build_passage_embedder(backbone: Backbone) -> Embedder:
+    """Load a model to embed many passages, of which a service of this user may have embedded some before.
+
+    Raises:
+        ModelNotFoundError: The model cannot be found.
+    """
+    embedder = build_embedder(backbone)
+    if backbone.model.startswith(HASHING):  # as fast as a lookup
+        return embedder
+    return CachedEmbedder(embedder, user_cache())
 
 
 def prepare_vectors(

@@ -17,9 +17,9 @@ import numpy as np
 
 from armwise.arms.base import Arm, ArmError, Passage, Progress, Query
 from armwise.arms.corpus import Corpus
-from armwise.arms.indexes import build_once, compose_text
+from armwise.arms.indexes import build_once, build_passage_embedder, compose_text
 from armwise.arms.manifest import Identity
-from armwise.arms.models import Embedder, build_embedder, digest_backbone
+from armwise.arms.models import Embedder, digest_backbone
 from armwise.arms.profile import Profile, ProfileSpec
 from armwise.arms.retrievers.arm_graph import ArmGraph
 from armwise.arms.retrievers.build import build_arm
@@ -114,7 +114,7 @@ def prepare_profiles(
 
     @cache  # loaded for the first source that is missing
     def encoder(backbone: str) -> Embedder:
-        return build_embedder(have.backbones[backbone])
+        return build_passage_embedder(have.backbones[backbone])
 
     # each once: one that cannot be searched is not tried again for every arm over it
     sources = {

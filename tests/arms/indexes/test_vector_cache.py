@@ -13,6 +13,8 @@ from armwise.arms.corpus import Corpus, ingest
 from armwise.arms.indexes import Vectors, prepare_vectors, vectors
 from armwise.arms.indexes.vectors import CACHE, CachedEmbedder
 from armwise.arms.models import Backbone
+from armwise.arms.profile import ProfileSpec
+from armwise.arms.retrievers import ArmSpec, Resources, prepare_profiles, profiles
 
 MODEL = "model-1"
 
@@ -113,18 +115,25 @@ def corpus(folder: Path, name: str, texts: Sequence[str]) -> Corpus:
     return ingest(folder / f"{name}.jsonl", folder / name)
 
 
-def test_a_second_service_embeds_only_the_documents_that_the_first_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = list[Counting]()
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Counting]:
+    """The models that are loaded in a test, in order."""
+    loaded = list[Counting]()
 
     def build(_: Backbone) -> Counting:
-        models.append(Counting())
-        return models[-1]
+        loaded.append(Counting())
+        return loaded[-1]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(vectors, "build_embedder", build)
-    monkeypatch.setattr(vectors, "digest_backbone", lambda _: MODEL)
+    for module in (vectors, profiles):
+        monkeypatch.setattr(module, "digest_backbone", lambda _: MODEL)
+    return loaded
+
+
+def test_a_second_service_embeds_only_the_documents_that_the_first_lacks(
+    tmp_path: Path, models: list[Counting]
+) -> None:
     backbone, texts = Backbone(model=str(tmp_path)), [f"text {n}" for n in range(150)]
     for name, documents in (("one", texts), ("two", [*texts[::-1], "another"])):
         prepare_vectors(corpus(tmp_path, name, documents), tmp_path / f"{name}-indexes", backbone)
@@ -134,3 +143,15 @@ def test_a_second_service_embeds_only_the_documents_that_the_first_lacks(
         for name in ("one", "two")
     )
     assert np.array_equal(one[::-1], two[:150])
+
+
+def test_the_profile_of_a_source_takes_the_vectors_that_its_search_has(
+    tmp_path: Path, models: list[Counting]
+) -> None:
+    backbone, indexes = Backbone(model=str(tmp_path)), tmp_path / "indexes"
+    documents = corpus(tmp_path, "notes", [*(f"text {n}" for n in range(80)), "long " * 100])
+    prepare_vectors(documents, indexes, backbone)
+    near = ArmSpec(kind="dense", params={"backbone": "small"})
+    have = Resources(documents, indexes, {"small": backbone}, {"near": near})
+    prepare_profiles(["near"], ProfileSpec(backbone="small", passages=100), have)
+    assert [text[:4] for text in models[-1].texts] == ["long"], "a profile has only the beginning of it"
