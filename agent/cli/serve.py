@@ -89,7 +89,7 @@ def serve(
 ) -> None:
     """Build the corpus and indexes if they are missing, then serve until interrupted."""
     with report_errors():
-        remark = ""
+        remark, elsewhere = "", f"set http_options.port in {config} to a free port"
         if documents is not None and config != CONFIG:
             raise ValueError(
                 f"{documents} and --config {config} both say what to serve: leave one of them out"
@@ -98,7 +98,7 @@ def serve(
             from armwise.agent.cli.without_config import write
 
             config, remark = write(documents, llm, port, replace=replace)
-            ray = bool(ray)
+            ray, elsewhere = bool(ray), "add --port with a free port"
         elif llm is not None or port is not None:
             where = "llm" if port is None else "http_options.port"
             raise ValueError(f"--llm and --port only work without a configuration: set {where} in {config}")
@@ -109,24 +109,29 @@ def serve(
             signal.signal(number, signal.default_int_handler)
         _announce_cluster(cold=cold)
         once = None if question is None else partial(_ask_once, question, key, remark)
-        announce = partial(_announce, once, remark)
+        announce, require_free = (
+            partial(_announce, once, remark),
+            partial(require_free_port, elsewhere=elsewhere),
+        )
         try:
             if ray is False and "RAY_ADDRESS" not in os.environ:
                 from armwise.agent.cli.start_single import serve_here
 
-                code = serve_here(config, announce, require_free_port, replace=replace)
+                code = serve_here(config, announce, require_free, replace=replace)
             elif replace:
                 raise LaunchError("--replace is for one process. On Ray, `serve deploy` replaces a service")
             else:
-                code = _serve_on_ray(config, announce)
+                code = _serve_on_ray(config, announce, require_free)
         except KeyboardInterrupt:  # before there was anything to stop
             code = 130
         raise typer.Exit(code)
 
 
-def _serve_on_ray(config: Path, announce: "Callable[[str, Path | None], bool]") -> int:
+def _serve_on_ray(
+    config: Path, announce: "Callable[[str, Path | None], bool]", require_free: "Callable[[str, int], None]"
+) -> int:
     settings, address = _load(config), read_listening_address(config)  # what is wrong is said before all else
-    require_free_port(*address)
+    require_free(*address)
     from armwise.agent.cli.start_ray import haproxy_binary, serve_on_ray
 
     with mark_home(settings, base_url(address), None):
@@ -176,7 +181,9 @@ def _prepare(config: Path) -> None:
 
     settings = _load(config)
     if RUN_FOLDER not in os.environ:  # else the process that serves has looked, or takes the port over
-        require_free_port(*read_listening_address(config))
+        require_free_port(
+            *read_listening_address(config), f"set http_options.port in {config} to a free port"
+        )
     with progress() as on_progress:
         prepare_service(config, settings, on_progress)
 
@@ -189,11 +196,15 @@ def _ask_once(question: str, key: str | None, remark: str, url: str) -> None:
         console.print(remark, style="dim", **PLAIN)
 
 
-def require_free_port(host: str, port: int) -> None:
-    """Check that a port is free. Raises LaunchError, with the process that has it."""
+def require_free_port(host: str, port: int, elsewhere: str) -> None:
+    """Check that a port is free; `elsewhere` says how to use another one.
+
+    Raises:
+        LaunchError: It is not free; the message names the process that has it.
+    """
     if (problem := bind_problem(host, port)) is None:
         return
-    remedy = "stop the program that uses it, or change http_options.port in the configuration (or use --port)"
+    remedy = f"stop the program that uses it, or {elsewhere}"
     if os.strerror(errno.EADDRINUSE) not in problem:
         raise LaunchError(f"{problem}: {remedy}")
     from armwise.agent.checks import describe_owner

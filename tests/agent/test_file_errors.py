@@ -87,7 +87,7 @@ def refusals(*words: object) -> list[str]:
 def test_a_file_in_the_place_of_a_folder_of_the_home_is_refused_and_found_by_the_doctor(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
-    monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_: None)
+    monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_, **__: None)
     (tmp_path / taken).parent.mkdir(exist_ok=True)
     (tmp_path / taken).touch()
     place = f"{tmp_path / taken} is no folder, and one is needed"

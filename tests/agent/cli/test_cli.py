@@ -378,7 +378,8 @@ def test_serve_says_that_a_port_is_in_use_before_it_builds_anything(
         assert f"port {port} of 127.0.0.1 cannot be used (Address already in use); " in output
         assert f" (process {os.getpid()}) is using it: stop the program that uses it" in output
         assert "--replace" not in output
-        assert "change http_options.port in the configuration" in output
+        assert f"http_options.port in {config}" in output
+        assert "--port" not in output, "a configuration has its own port"
     assert capfd.readouterr().err == "", "no other process has begun"
     assert not (tmp_path / "home").exists()
 

@@ -101,8 +101,8 @@ def test_what_prepares_is_ended_where_waiting_for_it_is_interrupted(
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    with pytest.raises(LaunchError, match=r"192\.0\.2\.1 cannot be used .*http_options\.port"):
-        serve.require_free_port("192.0.2.1", 8000)
+    with pytest.raises(LaunchError, match=r"192\.0\.2\.1 cannot be used .* or add --port"):
+        serve.require_free_port("192.0.2.1", 8000, "add --port")
 
 
 class Builder:

@@ -156,7 +156,7 @@ def test_a_service_without_a_configuration_is_one_process_unless_ray_is_asked_fo
         monkeypatch.setattr(
             f"armwise.agent.cli.{module}.{function}", lambda *_, one=one, **__: begun.append(one) or 0
         )
-    monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_: None)
+    monkeypatch.setattr("armwise.agent.cli.serve.require_free_port", lambda *_, **__: None)
     said(run("serve", str(documents(tmp_path / "docs")), *words), 0)
     assert begun == [single]
 
