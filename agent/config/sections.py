@@ -156,17 +156,13 @@ class Limits(BaseModel):
             "4 for each embedded model, and `in_flight` for others."
         ),
     )
-    chat_queue: int = Field(
-        default=8,
-        ge=0,
-        description=(
-            "Maximum requests that wait while a replica generates as many answers as `chats` allows."
-        ),
-    )
     chat_queue_s: Number = Field(
         default=10.0,
         gt=0,
-        description="Seconds that a request waits in this queue. After that, it gets 503.",
+        description=(
+            "Seconds that a request waits while a replica generates as many answers as `chats` allows. After "
+            "that, it gets 503."
+        ),
     )
     question_chars: int = Field(default=8000, ge=1, description="Maximum characters in a question.")
     body_bytes: int = Field(default=16 << 20, ge=1024, description="Maximum bytes in a request body.")

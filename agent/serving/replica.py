@@ -65,6 +65,9 @@ WARM_UP = "Warm-up question?"
 POLL_S = 0.25
 """Seconds between two refreshes of a replica."""
 
+CHAT_QUEUE = 8
+"""Requests that may wait for a place of the language model."""
+
 FEEDBACK_ITEMS = 1000
 """Most values of feedback on a decision or an episode, with retractions; more get 409."""
 
@@ -204,9 +207,7 @@ class Replica:
         )
         self.keyring = Keyring(config.keys, clock)
         self.keyring.refresh(store)  # before the first request: without keys the service would be open
-        self.chats = Places(
-            "places of the language model", config.chats, limits.chat_queue, limits.chat_queue_s
-        )
+        self.chats = Places("places of the language model", config.chats, CHAT_QUEUE, limits.chat_queue_s)
         self.under_way: dict[str, str | None] = {}
         self.log = GroupCommit(store)
         self.outage = LogOutage(self.log, config.log_away == "answer", clock)

@@ -34,7 +34,6 @@ class RetrieverParams(BaseModel):
         description="Metadata field with the document's id. Null means the document's own id, or a hash of "
         "its text if it has none.",
     )
-    title_field: str = Field("title", description="Metadata field with the document's title.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class RetrieverArm:
             raise ArmError(f"document {name!r} has no text")
         if name is None:
             name = hashlib.sha256(document.text.encode()).hexdigest()[:32]
-        title = document.metadata.get(self._params.title_field)
+        title = document.metadata.get("title")
         return Passage(str(name), "" if title is None else str(title), document.text, score)
 
 

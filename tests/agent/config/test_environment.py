@@ -65,9 +65,9 @@ def test_numbers_and_texts_arrive_as_they_were_written(number: int, text: str) -
 
 
 def test_a_deeper_variable_wins_over_one_that_sets_the_whole() -> None:
-    both = {"ARMWISE_LIMITS__IN_FLIGHT": "5", "ARMWISE_LIMITS": "{in_flight: 3, chat_queue: 2}"}
+    both = {"ARMWISE_LIMITS__IN_FLIGHT": "5", "ARMWISE_LIMITS": "{in_flight: 3, chats: 2}"}
     limits = with_these(both).limits
-    assert (limits.in_flight, limits.chat_queue) == (5, 2)
+    assert (limits.in_flight, limits.chats) == (5, 2)
 
 
 def test_names_of_the_file_are_found_however_they_are_written() -> None:

@@ -160,7 +160,7 @@ def half_scored() -> Retriever:
 
 
 def tied() -> Retriever:
-    return Retriever([Found(name, name, {"headline": name.upper()}, 0.5) for name in "cab"])
+    return Retriever([Found(name, name, {"title": name.upper()}, 0.5) for name in "cab"])
 
 
 @pytest.mark.parametrize("kind", ["llamaindex", "haystack"])
@@ -169,6 +169,6 @@ def test_the_order_counts_where_scores_are_missing(
 ) -> None:
     found = search(build(kind, "half_scored"))
     assert [(p.id, p.title, p.score) for p in found] == [("a", "", 1.0), ("b", "", 0.5)]
-    found = search(build(kind, "tied", title_field="headline"), k=2 if kind == "llamaindex" else 3)
+    found = search(build(kind, "tied"), k=2 if kind == "llamaindex" else 3)
     assert [(p.id, p.title) for p in found] == [("a", "A"), ("b", "B"), ("c", "C")][: len(found)]
     assert len(found) == (2 if kind == "llamaindex" else 3)
