@@ -135,7 +135,7 @@ def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
         for number in range(n_pages):
             yield Block(headings.get(number, ""), "section")
             if document.formenv:
-                with contextlib.closing(document[number]) as page:
+                with contextlib.closing(document[number]) as page, contextlib.suppress(pypdfium2.PdfiumError):
                     page.flatten()  # so that the values of its form are text
             with contextlib.closing(document[number]) as page:
                 with contextlib.closing(page.get_textpage()) as text_page:

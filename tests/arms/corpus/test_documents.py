@@ -487,6 +487,20 @@ def test_values_of_the_form_of_a_pdf_are_read_as_they_are_shown(tmp_path: Path) 
     assert found.text.split() == ["Application", "J\xe4ger", "Austria", "******"]
 
 
+def test_a_page_whose_form_is_damaged_is_read_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("pypdfium2")
+
+    def fail(_: object) -> None:
+        raise library.PdfiumError("damaged")
+
+    monkeypatch.setattr(library.PdfPage, "flatten", fail)
+    (tmp_path / "form.pdf").write_bytes(form("/FT /Tx /T (name) /V (Example)"))
+    (part,) = documents.read(tmp_path / "form.pdf", asdict(LIMITS))["parts"]
+    assert part["text"] == "Application"
+
+
 @pytest.mark.slow
 def test_a_docx_of_more_than_ten_thousand_files_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "many.docx"
