@@ -35,12 +35,12 @@ STATUSES = (*Status, listing.RUNNING)
 REASONS = {
     Mask.DISABLED: "it was switched off",
     Mask.EXCLUDED: "the request excluded it",
-    Mask.NOT_ALLOWED: "the request allowed others only",
-    Mask.LOADING: "its encoder was still being loaded",
+    Mask.NOT_ALLOWED: "the request allowed only other arms",
+    Mask.LOADING: "its encoder was still loading",
     Mask.BREAKER_OPEN: "its circuit breaker was open, after failures in a row",
-    Mask.AT_CAP: "as many of its searches were under way as its cap allows",
-    Mask.CANNOT_FILTER: "it cannot keep to the request's filter, or to who may see a passage",
-    Mask.LLM_UNAVAILABLE: "its language model had failed, or had no room or rate left",
+    Mask.AT_CAP: "it was already running as many searches as its cap allows",
+    Mask.CANNOT_FILTER: "it cannot apply the request's filter, or the permissions of passages",
+    Mask.LLM_UNAVAILABLE: "its language model had failed, or had reached a limit",
     Mask.UNSUPPORTED: "its language model does not support what the request asked for",
     Mask.SEARCH_FAILED: "its search for this question had failed before the draw",
 }
@@ -152,12 +152,12 @@ async def passages(
     try:
         permitted_passages = await api.read_permitted(replica, caller, ids)
         without = [name for name in ids if name not in permitted_passages]
-        missing = f"{len(without)} of {len(ids)} are not in the corpus any more." if without else ""
+        missing = f"{len(without)} of {len(ids)} are no longer in the corpus." if without else ""
         if without and replica.turns.searcher.restricted:
             ids = tuple(permitted_passages)
             missing = "Some are not shown: the groups of your key do not permit them, or they are gone."
     except ArmError as error:
-        permitted_passages, missing = {}, f"The corpus is not at hand: {error}."
+        permitted_passages, missing = {}, f"The corpus cannot be read: {error}."
     return page(request, "passages.html", ids=ids, found=permitted_passages, missing=missing)
 
 

@@ -31,7 +31,7 @@ TRIGGERS = {
     registry_runs.Trigger.REQUEST: "a request",
     registry_runs.Trigger.COMMAND: "a command",
     registry_runs.Trigger.FIRST: "the first start",
-    registry_runs.Trigger.RESUMED: "a start after the last one failed, or its process died",
+    registry_runs.Trigger.RESUMED: "a restart, because the last one failed or its process died",
 }
 """Triggers of a warm start, as text."""
 

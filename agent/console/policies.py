@@ -290,7 +290,7 @@ async def consider(request: Request, replica: AppReplica, action: Act, version: 
         message = f"the recipe of version {version} has never decided here: promote it, or make it a canary"
         raise ApiError("promotion_refused", message, "version")
     if action is Act.END and version not in situation.canaries:
-        raise ApiError("changed_meanwhile", f"version {version} is no canary any more", "version")
+        raise ApiError("changed_meanwhile", f"version {version} is no longer a canary", "version")
     return page(
         request,
         "act.html",
@@ -381,31 +381,30 @@ def consequences(action: Act, now: Situation) -> list[str]:
     canaries_end = [f"The canary of version {number} ends." for number in now.canaries]
     arms = [f"Its arms become live: {', '.join(now.arms_added)}."] if now.arms_added else []
     if now.arms_removed:
-        arms.append(f"Live arms that it does not have are taken away: {', '.join(now.arms_removed)}.")
+        arms.append(f"Live arms that it does not have are removed: {', '.join(now.arms_removed)}.")
     match action:
         case Act.PROMOTE:
             newest = f"Version {now.newest.version} ({describe_version(now.newest)})"
             pin_ends = [f"The rollback to version {now.pinned} ends."] if now.pinned else []
-            follow = "will decide all traffic within a second, and each newer version of its recipe after it."
-            unasked = ["Its recipe is the active one, so the gate is not asked."] if now.is_active else []
+            follow = "will decide all traffic within a second. Newer versions of its recipe will follow it."
+            unasked = ["Its recipe is already active, so the gate does not run."] if now.is_active else []
             return [f"{newest} {follow}", *pin_ends, *canaries_end, *arms, *unasked]
         case Act.ROLLBACK:
-            kept = "as it is, until the next promotion or rollback; what is learned meanwhile waits."
-            return [f"{chosen} will decide all traffic within a second, {kept}", *canaries_end, *arms]
+            kept = "It stays as it is until the next promotion or rollback. What is learned meanwhile waits."
+            return [f"{chosen} will decide all traffic within a second.", kept, *canaries_end, *arms]
         case Act.CANARY:
             other = [number for number in now.canaries if number != now.version.version]
-            share = f"will decide a share of the traffic within a second, as it is, and {others} the rest."
+            share = f"will decide a share of the traffic within a second, and {others} the rest."
+            kept = "It does not change when more is learned."
             turns = [f"It takes turns with {_name_versions(other)}, decision by decision."] if other else []
-            automatic_ends = (
-                ["Its share is no longer changed by the service itself."] if now.is_automatic else []
-            )
-            return [f"{chosen} {share}", *turns, *automatic_ends]
+            automatic_ends = ["The service no longer changes its share."] if now.is_automatic else []
+            return [f"{chosen} {share}", kept, *turns, *automatic_ends]
         case Act.END:
-            ends = f"The canary of version {now.version.version} ends within a second:"
-            return [f"{ends} {others} decides its share of the traffic again."]
+            ends = f"The canary of version {now.version.version} ends within a second."
+            return [ends, f"After that, {others} decides its share of the traffic again."]
         case Act.JUDGE:
-            compares = f"{chosen} is compared with what was served, by an evaluation on the logged decisions."
-            return [compares, "What is served stays as it is."]
+            compares = f"{chosen} is compared with what was served, on the logged decisions."
+            return [compares, "What is served does not change."]
 
 
 def _name_versions(numbers: Sequence[int]) -> str:
@@ -497,7 +496,7 @@ async def _require_unchanged(replica: Replica, after: int) -> None:
     """Check that the state has not changed since the operator saw the consequences. Raises ApiError."""
     active = await asyncio.to_thread(active_policy, replica.store, replica.versions.configured.digest)
     if active.seq != after:
-        message = "what is served was changed while this was read: go back, and read what it will do now"
+        message = "what is served changed while you read this page: go back to see what will happen now"
         raise ApiError("changed_meanwhile", message, "after")
 
 

@@ -245,7 +245,7 @@ def state_quality(found: BaselineComparison) -> Statement | None:
         return Statement(f"{rated}: as good", f"{ends}. {on}", "good")
     more = forecast(value, low, high, one.decisions)
     when = f" That takes {write_further(more, 'rated answers')}." if more else ""
-    return Statement(rated, f"{ends}: the two cannot be told apart yet.{when} {on}")
+    return Statement(rated, f"{ends}: it is not known yet which is better.{when} {on}")
 
 
 def share_rated(found: BaselineComparison) -> float | None:

@@ -165,7 +165,7 @@ def test_a_question_is_asked_by_keyboard(served: tuple[Service, str], chrome: Vi
     assert page.locator("article svg.bar").count() == 3
     page.get_by_role("button", name="thumb 1", exact=True).click()
     page.wait_for_selector("article .outcome .note")
-    assert "thumb 1, accepted" in page.inner_text("article .outcome")
+    assert "Saved: thumb 1." in page.inner_text("article .outcome")
     assert '"Who flows through Vienna?"' in page.inner_text("#curl")
 
 

@@ -161,7 +161,7 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
 
     monkeypatch.setattr(service.replica, "passages", some)
     shown = await seen(service, f"{path}/passages")
-    assert "3 of 4 are not in the corpus any more." in shown
+    assert "3 of 4 are no longer in the corpus." in shown
     assert HARMLESS in shown
     assert "<script>" not in shown
 
@@ -176,7 +176,7 @@ async def test_passages_have_their_texts_where_the_corpus_has_them(
 
     monkeypatch.setattr(service.replica, "passages", gone)
     shown = plain(await seen(service, f"{path}/passages"))
-    assert "The corpus is not at hand: no host for 4." in shown
+    assert "The corpus cannot be read: no host for 4." in shown
     assert texts[0][0] in shown
 
 
@@ -264,21 +264,21 @@ async def test_the_health_of_every_deployment_is_shown_and_not_waited_for(
 async def test_a_decision_says_why_other_arms_could_not_be_drawn(service: Service) -> None:
     await service.client.patch("/v1/arms/none", json={"enabled": False})
     health = service.replica.decider.health
-    for _ in range(3):
-        with health.track("bm25") as report:
+    for caller in "aab":
+        with health.track("bm25", caller=caller) as report:
             report(failed=("bm25",))
     found = (await look_up(service)).json()["agent"]["decision_id"]
     shown = plain(await seen(service, f"/decisions/{found}"))
     assert "none : it was switched off bm25 : its circuit breaker was open" in shown
     record = (await service.client.get(f"/v1/decisions/{found}")).json()
     assert record["masked"] == {"none": "disabled", "bm25": "breaker_open"}
-    assert "Neither eligible nor masked" not in shown
+    assert "Not part of this decision" not in shown
     with service.replica.store.writing() as connection:  # as before the log kept masks
         connection.execute(
             sa.update(t.decisions).values(features={"sparse": {}, "embedding": [], "arms": {}})
         )
     shown = plain(await seen(service, f"/decisions/{found}"))
-    assert "Neither eligible nor masked: none , bm25 . It was not live then" in shown
+    assert "Not part of this decision: none , bm25 . It was not live then" in shown
     forced = (await look_up(service, model="arm/bm25")).json()["agent"]["decision_id"]
     assert "The request named the arm" in await seen(service, f"/decisions/{forced}")
 
@@ -442,7 +442,7 @@ async def test_two_versions_are_compared_on_the_logged_questions(linear: Service
     )
     apart = float(np.abs(p - q).sum(axis=1).mean() / 2)
     same = float((p.argmax(axis=1) == q.argmax(axis=1)).mean())
-    assert f"place {100 * apart:.1f} % of the probability" in found.replace("\xa0", " ")
+    assert f"give {100 * apart:.1f} % of the probability" in found.replace("\xa0", " ")
     assert f"for {100 * same:.1f} %" in found.replace("\xa0", " ")
     gone = await linear.client.get(f"{CONSOLE}/policies/differences?one=1&other=77")
     assert (gone.status_code, "there is no version 77" in gone.text) == (404, True)
@@ -587,10 +587,10 @@ async def test_costs_have_their_units(tmp_path: Path) -> None:
             connection.execute(sa.update(t.executions).values(**cost, llm_s=0.25))
         spent = "2 steps, 1,234 tokens, $0.25, 1.75 s"
         assert 'cost">$0.25' in await seen(service, "/decisions")
-        assert f"cost {spent} priced 2.000" in plain(await seen(service, f"/decisions/{found}"))
-        assert f"Cost: {spent} , priced 2.000" in plain(await seen(service, f"/playground/{found}"))
+        assert f"cost {spent} priced cost 2.000" in plain(await seen(service, f"/decisions/{found}"))
+        assert f"Cost: {spent} , priced cost 2.000" in plain(await seen(service, f"/playground/{found}"))
         await asyncio.to_thread(service.summarise)
-        assert f"{spent} priced 2.000" in plain(await seen(service, "/arms"))
+        assert f"{spent} priced cost 2.000" in plain(await seen(service, "/arms"))
         with store.writing() as connection:
             connection.execute(sa.update(t.executions).values(steps=1, usd=0.0, retrieval_s=0.004, llm_s=0.0))
         assert "1 step, 1,234 tokens, 4 ms" in plain(await seen(service, f"/decisions/{found}"))

@@ -70,23 +70,23 @@ FIRST = Situation(version(41, 465), version(41, 465), served=40)
         (
             Act.PROMOTE,
             replace(FIRST, version=version(38, 400), is_active=True),
-            ("Version 41", "the active one", "the gate is not asked"),
+            ("Version 41", "already active", "the gate does not run"),
         ),
         (
             Act.ROLLBACK,
             replace(
                 FIRST, version=version(7, 1070), canaries=(39,), arms_added=("a", "b"), arms_removed=("c",)
             ),
-            ("Version 7", "1,070 examples", "version 39 ends", "live: a, b.", "taken away: c."),
+            ("Version 7", "1,070 examples", "version 39 ends", "live: a, b.", "removed: c."),
         ),
         (Act.CANARY, replace(FIRST, canaries=(37, 38, 39)), ("Version 41", "40 the rest", "37, 38 and 39")),
         (
             Act.CANARY,
             replace(FIRST, canaries=(41,), served=None, is_automatic=True),
-            ("the served version the rest", "no longer changed by the service itself"),
+            ("the served version the rest", "no longer changes its share"),
         ),
         (Act.END, replace(FIRST, canaries=(41,)), ("version 41 ends", "version 40")),
-        (Act.JUDGE, replace(FIRST, canaries=(39,)), ("Version 41", "evaluation", "stays as it is")),
+        (Act.JUDGE, replace(FIRST, canaries=(39,)), ("Version 41", "logged decisions", "does not change")),
     ],
 )
 def test_an_action_says_what_begins_and_ends_with_it(
@@ -182,32 +182,30 @@ async def test_the_gate_is_quoted_before_a_promotion(tmp_path: Path) -> None:
         without_waiting(service)
         number = published(service)
         store = service.replica.store
-        assert "The gate has not judged it against what is served now." in await considered(
-            service, "promote", number
-        )
+        assert "The gate has not judged this version yet." in await considered(service, "promote", number)
         waits = await act(service, action="promote", version=str(number), reason="better", after="0")
         assert waits.headers["location"] == f"{CONSOLE}/policies/act?action=promote&version={number}"
         running = await seen(service, f"/policies/act?action=promote&version={number}")
         assert f'hx-get="{CONSOLE}/policies/verdict?version={number}" hx-trigger="every 2s"' in running
-        assert "The gate judges it, by evaluation 1 : 0 % done." in plain(running).replace("\xa0", " ")
+        assert "The gate is judging this version in evaluation 1 : 0 % done." in plain(running).replace(
+            "\xa0", " "
+        )
         held = {"promote": False, "reasons": ["it gains <i>nothing</i>"]}
         report = {"candidates": [{"name": f"recipe:{number}", "verdict": held}]}
         claimed = evaluations.claim(store, _configuration(service), "worker", service.clock())
         assert claimed is not None
         evaluations.finish(store, claimed, evaluations.StoredResult(report, ""), service.clock())
         shown = await considered(service, "promote", number)
-        assert "The gate holds it , by evaluation 1" in shown
+        assert "The gate holds this version back : evaluation 1" in shown
         assert "it gains <i>nothing</i>" in shown
         assert "whatever the gate says" in shown
-        assert "asked again" not in shown
+        assert "will run again" not in shown
         approve(service, number)
         shown = await considered(service, "promote", number)
-        assert "The gate lets it through , by evaluation 2" in shown
+        assert "The gate lets this version through : evaluation 2" in shown
         assert "whatever the gate says" not in shown
         await act(service, action="canary", version=str(number), reason="first a share", share="0.5")
-        assert "The gate has not judged it against what is served now." in await considered(
-            service, "promote", number
-        )
+        assert "The gate has not judged this version yet." in await considered(service, "promote", number)
 
 
 def _configuration(service: Service) -> str:
@@ -223,7 +221,7 @@ async def test_an_old_verdict_is_shown_as_one_that_is_asked_again(
         number = published(service)
         approve(service, number)
         monkeypatch.setattr(policies, "FRESH_S", -1.0)
-        assert "It is asked again" in await considered(service, "promote", number)
+        assert "The gate will run again" in await considered(service, "promote", number)
 
 
 async def test_an_action_is_refused_if_something_else_was_served_meanwhile(service: Service) -> None:
@@ -233,7 +231,7 @@ async def test_an_action_is_refused_if_something_else_was_served_meanwhile(servi
     assert after == "0"
     await act(service, action="rollback", version="2", reason="another operator")
     late = await act(service, action="rollback", version="1", reason="late", after=after)
-    assert (late.status_code, "was changed while this was read" in plain(late.text)) == (409, True)
+    assert (late.status_code, "changed while you read this page" in plain(late.text)) == (409, True)
     (other,) = promotions.newest(service.replica.store, 9)
     assert other.reason == "another operator"
     done = await act(service, action="rollback", version="1", reason="in time", after=str(other.seq))
@@ -247,11 +245,11 @@ async def test_the_gate_is_not_asked_about_the_active_recipe(service: Service) -
     shown = await considered(service, "promote", 1)
     assert "Version 3 (vowpal, learned 2 examples) will decide all traffic" in shown
     assert "The rollback to version 1 ends." in shown
-    assert "so the gate is not asked." in shown
+    assert "so the gate does not run." in shown
     assert "The gate has not judged it" not in shown
     assert "whatever the gate says" not in shown
     part = plain(await seen(service, "/policies/verdict?version=1"))
-    assert "Its recipe is the active one now" in part
+    assert "Its recipe is already active" in part
 
 
 async def test_a_canary_begins_and_ends_by_its_buttons(service: Service) -> None:
@@ -261,7 +259,7 @@ async def test_a_canary_begins_and_ends_by_its_buttons(service: Service) -> None
     assert re.findall(r'<option value="([\d.]+)"', page) == ["0.01", "0.05", "0.1", "0.25", "0.5"]
     assert 'value="0.05" selected' in page
     none = await service.client.get(f"{CONSOLE}/policies/act?action=end&version={number}")
-    assert (none.status_code, "is no canary any more" in plain(none.text)) == (409, True)
+    assert (none.status_code, "is no longer a canary" in plain(none.text)) == (409, True)
     await act(service, action="canary", version=str(number), reason="try", share="0.1")
     assert f"The canary of version {number} ends" in await considered(service, "end", number)
     assert (await act(service, action="end", version=str(number), reason="enough")).status_code == 303
