@@ -109,26 +109,18 @@ def _episode(
     """
     config = replica.config
     if name is None and (config.sticky == "session" or replica.prices_caches):
-        # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
-        name = find_session(metadata, prompt_cache_key if config.sticky == "session" else None)
+        named = (metadata or {}).get("session_id")
+        if isinstance(named, str) and named:
+            name = named if SESSION.fullmatch(named) else _hash_session(replica, caller, named)
+        elif prompt_cache_key and config.sticky == "session":
+            # many conversations may share a prefix of the prompt: one that keeps its arm asks for it
+            name = _hash_session(replica, caller, prompt_cache_key)
     return name and caller.to_stored_id(name, "episode")
 
 
-def find_session(metadata: Mapping[str, Any] | None, prompt_cache_key: str | None) -> str | None:
-    """Return the id of the session that a request names, if it names one.
-
-    Args:
-        metadata: Pairs that the client attached; `session_id` names the session.
-        prompt_cache_key: Names it otherwise: requests with the same key share a prefix of the prompt.
-
-    >>> find_session({"session_id": "talk-17"}, "other"), find_session({}, None)
-    ('talk-17', None)
-    """
-    named = (metadata or {}).get("session_id")
-    name = named if isinstance(named, str) and named else prompt_cache_key
-    if not name or SESSION.fullmatch(name):
-        return name or None
-    return f"session-{hashlib.sha256(name.encode()).hexdigest()[:40]}"
+def _hash_session(replica: Replica, caller: Caller, name: str) -> str:
+    """Return the id of a session under a name that may be of a person: an erasure leaves ids of episodes."""
+    return f"session-{erasures.user_digest(replica.store, caller.project, f'session {name}')[:40]}"
 
 
 def _groups(caller: Caller, groups: Sequence[str] | None) -> frozenset[str]:

@@ -90,6 +90,9 @@ most of all."""
 MOST_AFTER = 100
 """Events after the end of an answer that are read, for its usage."""
 
+EVENTS_AT_ONCE = 16
+"""Events of an answer that are read before other tasks have a turn, however fast they arrive."""
+
 MOST_LEARNED = 1000
 """Forms of requests of which it is known what the model does not take."""
 
@@ -446,9 +449,12 @@ async def _pieces(
     events: AsyncGenerator[SentEvent, None], answer: AnswerReader
 ) -> AsyncGenerator[Chunk, None]:
     """Yield the pieces of an answer; what fails once it is complete does not matter."""
-    after = 0
+    after, read = 0, 0
     try:
         async for event in events:
+            read += 1
+            if read % EVENTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if event.data == DONE:
                 answer.note_end()
                 break

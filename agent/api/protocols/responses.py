@@ -317,7 +317,7 @@ async def _answer(
     key: str | None,
     timeout_s: float | None,
 ) -> Response:
-    if document.get("background") is True and caller.limits.counts_tokens:  # nobody would count them
+    if sent.background and caller.limits.counts_tokens:  # nobody would count them
         message = "this key has a limit, and what is written in the background is not counted: stream it"
         raise ApiError("unsupported_parameter", message, "background")
     limit = replica.config.limits.completion_tokens

@@ -89,6 +89,7 @@ class ResponsesRequest(Sent):
     top_logprobs: TopLogprobs | None = None
     parallel_tool_calls: StrictBool | None = None
     tools: Annotated[Objects, Field(max_length=512)] | None = None
+    background: StrictBool = False
     previous_response_id: Name | None = Field(
         default=None, description="A response whose provider keeps it, which alone can go on with it."
     )

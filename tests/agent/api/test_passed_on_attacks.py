@@ -440,6 +440,11 @@ async def test_nothing_is_written_unseen_for_a_limited_key(tmp_path: Path) -> No
         key = await _key(service, tpm_limit=9999)
         reply = await service.client.post(DOORS["responses"], json=asked, headers=key)
         refused(reply, 400, "unsupported_parameter", "background")
+        for value in ("true", 1):
+            reply = await service.client.post(
+                DOORS["responses"], json=asked | {"background": value}, headers=key
+            )
+            refused(reply, 400, "invalid_value", "background")
     assert len(providers["responses"].prompts) == 1
 
 

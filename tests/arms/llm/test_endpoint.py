@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -409,6 +410,32 @@ async def _whole(request: Request) -> JSONResponse:
     ]
     usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
     return JSONResponse({"id": "1", "object": "chat.completion", "choices": choices, "usage": usage})
+
+
+@endpoint.post("/rapid/chat/completions")
+async def _rapid() -> Response:
+    event = b"data: " + orjson.dumps(_delta("a")) + b"\n\n"
+    return Response(event * 500 + b"data: " + orjson.dumps(_delta("", "stop")) + b"\n\n")
+
+
+async def test_others_have_their_turn_while_events_arrive_at_full_speed(url: str) -> None:
+    turns, ended = list[int](), asyncio.Event()  # pieces that were read before each turn
+
+    async def count_turns() -> None:
+        while not ended.is_set():
+            turns.append(len(pieces))
+            await asyncio.sleep(0)
+
+    pieces = list[Chunk]()
+    generator = EndpointGenerator("chat", f"{url}/rapid", "m")
+    other = asyncio.create_task(count_turns())
+    async with aclosing(generator.stream(PROMPT)) as chunks:
+        async for piece in chunks:
+            pieces.append(piece)
+    ended.set()
+    await asyncio.gather(other, generator.close())
+    assert len(pieces) == 502
+    assert max(later - before for before, later in pairwise(turns)) <= 16
 
 
 async def test_an_answer_that_is_sent_whole_is_read(url: str) -> None:
