@@ -1,5 +1,6 @@
 """The errors of the HTTP interface: one table, from which statuses, handlers and the page are generated."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -597,7 +598,10 @@ def _invalid(error: RequestValidationError) -> ApiError:
             least = problem["ctx"]["min_length"]
             return ApiError("invalid_value", f"{param or 'body'} is empty: add at least {least}", param)
         case "json_invalid":
-            return ApiError("invalid_request", f"the body cannot be read as JSON: {problem['msg']}")
+            said = problem["msg"]
+            if isinstance(error.body, str):  # FastAPI names the place apart
+                said = str(json.JSONDecodeError(problem["ctx"]["error"], error.body, problem["loc"][-1]))
+            return ApiError("invalid_request", f"the body cannot be read as JSON: {said}")
         case "model_attributes_type" | "dict_type" if isinstance(problem["input"], bytes):
             message = "the body must be declared as content-type: application/json"
             return ApiError("invalid_request", message)

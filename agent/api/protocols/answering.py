@@ -126,29 +126,32 @@ class Asked:
 def add_door(
     router: APIRouter,
     path: str,
-    kind: TypeAdapter[Any],
-    answer_sent: Callable[..., Awaitable[Response]],
+    handler: Callable[..., Awaitable[Response]],
+    documented: Mapping[str, Any],
     check: Callable[[HttpRequest], object] = lambda _: None,
 ) -> None:
-    """Serve the requests of a protocol by a plain route.
+    """Serve the requests of a protocol by a plain route, and document it by its handler.
 
     Args:
         router: Gets the route.
         path: The path of the requests.
-        kind: What the service reads of a request itself.
-        answer_sent: Answers a request: gets it, the replica, the caller, the document, what was read of it,
-            the idempotency key and the seconds in which it has to be answered.
+        handler: Answers a request: gets it, the replica, the caller, the fields that the service reads
+            itself, the idempotency key and the seconds in which it has to be answered. The document is
+            `request.state.document`.
+        documented: Arguments of the route's decorator.
         check: Checks the headers. Raises RequestValidationError.
     """
+    kind = TypeAdapter[Any](handler.__annotations__["body"])
 
     async def serve(http: HttpRequest) -> Response:
         replica, caller = plain.read_caller(http, "decide")
         key, timeout_s = plain.read_key(http), plain.read_timeout(http)
         check(http)
-        document, sent = await read_sent(http, kind)
-        return await answer_sent(http, replica, caller, document, sent, key, timeout_s)
+        http.state.document, sent = await read_sent(http, kind)
+        return await handler(http, replica, caller, sent, key, timeout_s)
 
     plain.add_route(router, path, serve)
+    router.post(path, **documented)(handler)
 
 
 async def read_sent(http: HttpRequest, kind: TypeAdapter[Any]) -> tuple[Document, Any]:

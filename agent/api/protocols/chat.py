@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
 from armwise.agent.api import responses
@@ -53,20 +52,20 @@ FINISH_REASONS: Mapping[str, str] = {
 """Finish reasons of the protocol by those of a turn; others are the same."""
 
 
-async def answer_chat(
-    http: Request,
-    replica: Replica,
-    caller: Caller,
-    document: Document,
-    sent: ChatRequest,
-    key: str | None = None,
-    timeout_s: float | None = None,
+async def chat(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: ChatRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
 ) -> Response:
-    """Answer a chat. Raises ApiError, AskError, UnansweredError."""
-    ask = await read_ask(replica, caller, document, sent, key, len(await http.body()))
+    """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
+    document: Document = request.state.document
+    ask = await read_ask(replica, caller, document, body, key, len(await request.body()))
     usage = object_at(document, "stream_options").get("include_usage") is True
-    make = partial(ChatWriter, config=replica.config, returns=sent.agent.returns, include_usage=usage)
-    return await answering.answer(http, replica, caller, ask, key, timeout_s, make, after=DONE)
+    make = partial(ChatWriter, config=replica.config, returns=body.agent.returns, include_usage=usage)
+    return await answering.answer(request, replica, caller, ask, key, timeout_s, make, after=DONE)
 
 
 async def read_ask(
@@ -306,12 +305,11 @@ def name_source(passage_id: str, config: AppConfig) -> str:
     return ":".join(["urn:armwise", *(quote(part, safe="") for part in (corpus, local_id) if part)])
 
 
-answering.add_door(router, "/v1/chat/completions", TypeAdapter(ChatRequest), answer_chat)
-
-
-@router.post(
+answering.add_door(
+    router,
     "/v1/chat/completions",
-    **document_route(
+    chat,
+    document_route(
         "createChatCompletion",
         Completion,
         *ANSWER,
@@ -320,14 +318,3 @@ answering.add_door(router, "/v1/chat/completions", TypeAdapter(ChatRequest), ans
         example={"model": "auto", "messages": [{"role": "user", "content": "What is a heap?"}]},
     ),
 )
-async def chat(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: ChatRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Answer a question: decide, retrieve, generate; server-sent events with `stream`."""
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await answer_chat(request, replica, caller, document, body, key, timeout_s)

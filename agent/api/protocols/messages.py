@@ -9,7 +9,6 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field, TypeAdapter
 
-from armwise.agent.access import Caller
 from armwise.agent.api import ask_checks, plain, responses
 from armwise.agent.api.documented import ANSWER, document_route
 from armwise.agent.api.errors import ApiError
@@ -323,50 +322,49 @@ Version = Annotated[
 ]
 
 
-_VERSION, _MESSAGES, _CONVERSATION = (
-    TypeAdapter[str | None](Version),
-    TypeAdapter(MessagesRequest),
-    TypeAdapter(Conversation),
-)
+_VERSION, _CONVERSATION = TypeAdapter[str | None](Version), TypeAdapter(Conversation)
 
 
 def _check_version(http: Request) -> None:
     plain.read_header(http, "anthropic-version", _VERSION)
 
 
-async def _serve_count(http: Request) -> Response:
-    replica, _ = plain.read_caller(http, "decide")
-    _check_version(http)
-    document, sent = await answering.read_sent(http, _CONVERSATION)
-    return await plain.call_beside(http, partial(_count_tokens, replica, document, sent))
-
-
-plain.add_route(router, f"{PATH}/count_tokens", _serve_count)
-
-
-async def _answer(
-    http: Request,
-    replica: Replica,
-    caller: Caller,
-    document: Document,
-    sent: MessagesRequest,
-    key: str | None,
-    timeout_s: float | None,
+async def create_message(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: MessagesRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
+    version: Version = None,
 ) -> Response:
+    """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
+    del version  # one is answered
+    document: Document = request.state.document
     limit = replica.config.limits.completion_tokens
-    if sent.max_tokens > limit:  # a client names the most that its model could write: more is no error
+    if body.max_tokens > limit:  # a client names the most that its model could write: more is no error
         document = document | {"max_tokens": limit}
-    beta = ",".join(http.headers.getlist(BETA))
+    beta = ",".join(request.headers.getlist(BETA))
     if not _BETAS.fullmatch(beta):
         raise ApiError("invalid_value", f"{BETA} must hold names separated by commas", BETA)
     passed = {BETA: beta} if beta else {}
-    asked = answering.describe("messages", document, sent, len(await http.body()), passed)
+    asked = answering.describe("messages", document, body, len(await request.body()), passed)
     ask = await answering.read_ask(replica, caller, asked, key)
     count = partial(_count, ask.messages, ask.document.options.get("tools", ()))
-    read = await plain.call_beside(http, count) if ask.document.streams else 0
-    make = partial(MessageWriter, config=replica.config, returns=sent.agent.returns, prompt_tokens=read)
-    named = {"request-id": http.headers.get("x-request-id", "")}
-    return await answering.answer(http, replica, caller, ask, key, timeout_s, make, headers=named)
+    read = await plain.call_beside(request, count) if ask.document.streams else 0
+    make = partial(MessageWriter, config=replica.config, returns=body.agent.returns, prompt_tokens=read)
+    named = {"request-id": request.headers.get("x-request-id", "")}
+    return await answering.answer(request, replica, caller, ask, key, timeout_s, make, headers=named)
+
+
+async def _serve_count(http: Request) -> Response:
+    replica, _ = plain.read_caller(http, "decide")
+    _check_version(http)
+    http.state.document, sent = await answering.read_sent(http, _CONVERSATION)
+    return await count_tokens(http, replica, sent)
+
+
+plain.add_route(router, f"{PATH}/count_tokens", _serve_count)
 
 
 @router.post(
@@ -384,8 +382,8 @@ async def count_tokens(
     request: Request, replica: AppReplica, body: Conversation, version: Version = None
 ) -> Response:
     """Estimate the tokens of a request, for any model; nothing is decided, and the log gets no row."""
-    del request, version
-    return _count_tokens(replica, body.model_dump(mode="json", exclude_unset=True), body)
+    del version
+    return await plain.call_beside(request, partial(_count_tokens, replica, request.state.document, body))
 
 
 def _count_tokens(replica: Replica, document: Document, sent: Conversation) -> Response:
@@ -407,12 +405,11 @@ def _count(messages: Iterable[Message], tools: Iterable[Mapping[str, Any]]) -> i
     return sum(map(tokens_in, texts)) + estimate_attached_tokens(messages)
 
 
-answering.add_door(router, PATH, _MESSAGES, _answer, _check_version)
-
-
-@router.post(
+answering.add_door(
+    router,
     PATH,
-    **document_route(
+    create_message,
+    document_route(
         "createMessage",
         WrittenMessage,
         *ANSWER,
@@ -425,17 +422,5 @@ answering.add_door(router, PATH, _MESSAGES, _answer, _check_version)
             "messages": [{"role": "user", "content": "What is a heap?"}],
         },
     ),
+    _check_version,
 )
-async def create_message(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: MessagesRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-    version: Version = None,
-) -> Response:
-    """Answer as chat does, in Anthropic's protocol; server-sent events with `stream`."""
-    del version  # one is answered
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await _answer(request, replica, caller, document, body, key, timeout_s)

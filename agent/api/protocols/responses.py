@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from armwise.agent.access import Caller, ForeignIdError, UnloggedIdError
 from armwise.agent.api.documented import ANSWER, document_route
@@ -308,29 +308,29 @@ class ResponseWriter(answering.Writer):
         return {"type": f"response.{kind}", "sequence_number": next(self._numbers), **fields}
 
 
-async def _answer(
-    http: Request,
-    replica: Replica,
-    caller: Caller,
-    document: Document,
-    sent: ResponsesRequest,
-    key: str | None,
-    timeout_s: float | None,
+async def respond(
+    request: Request,
+    replica: AppReplica,
+    caller: RequestCaller,
+    body: ResponsesRequest,
+    key: IdempotencyKey = None,
+    timeout_s: Timeout = None,
 ) -> Response:
-    if sent.background and caller.limits.counts_tokens:  # nobody would count them
+    """Answer as chat does, in the format of OpenAI's Responses API."""
+    if body.background and caller.limits.counts_tokens:  # nobody would count them
         message = "this key has a limit, and what is written in the background is not counted: stream it"
         raise ApiError("unsupported_parameter", message, "background")
     limit = replica.config.limits.completion_tokens
-    if sent.max_output_tokens is not None and sent.max_output_tokens > limit:
-        message = f"{sent.max_output_tokens} tokens were requested; the limit is {limit}"
+    if body.max_output_tokens is not None and body.max_output_tokens > limit:
+        message = f"{body.max_output_tokens} tokens were requested; the limit is {limit}"
         raise ApiError("invalid_value", message, "max_output_tokens")
-    document, previous = await _find_previous(replica, caller, document)
-    asked = answering.describe("responses", document, sent, len(await http.body()))
+    document, previous = await _find_previous(replica, caller, request.state.document)
+    asked = answering.describe("responses", document, body, len(await request.body()))
     asked = replace(asked, previous=previous)
     ask = await answering.read_ask(replica, caller, asked, key, param="input")
-    returns = sent.agent.returns
+    returns = body.agent.returns
     make = partial(ResponseWriter, config=replica.config, returns=returns, request=asked.request.body)
-    return await answering.answer(http, replica, caller, ask, key, timeout_s, make)
+    return await answering.answer(request, replica, caller, ask, key, timeout_s, make)
 
 
 async def _find_previous(
@@ -361,12 +361,11 @@ async def _find_previous(
     return upstream, answering.Previous(record.decision.context.question, arm.answering.llm, tokens)
 
 
-answering.add_door(router, "/v1/responses", TypeAdapter(ResponsesRequest), _answer)
-
-
-@router.post(
+answering.add_door(
+    router,
     "/v1/responses",
-    **document_route(
+    respond,
+    document_route(
         "createResponse",
         ResponseObject,
         *ANSWER,
@@ -375,14 +374,3 @@ answering.add_door(router, "/v1/responses", TypeAdapter(ResponsesRequest), _answ
         example={"model": "auto", "input": "What is a heap?"},
     ),
 )
-async def respond(
-    request: Request,
-    replica: AppReplica,
-    caller: RequestCaller,
-    body: ResponsesRequest,
-    key: IdempotencyKey = None,
-    timeout_s: Timeout = None,
-) -> Response:
-    """Answer as chat does, in the format of OpenAI's Responses API."""
-    document = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await _answer(request, replica, caller, document, body, key, timeout_s)
