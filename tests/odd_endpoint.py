@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-REFUSED = (400, 413, 415, 422)
+REFUSED = (400, 404, 413, 415, 422)
 """Statuses of an endpoint that are the caller's."""
 
 PIECE = b"x" * (1 << 16)

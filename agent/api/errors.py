@@ -537,7 +537,7 @@ def _translate_turn(error: TurnError) -> ApiError:
         provider = ProviderRefusal(cause.status, said)
         return ApiError(code, text, said.param or None, kept, final=True, provider=provider)
     if code in _SAID_OF_MODELS:
-        why = said.message or (cause.shown if isinstance(cause, base.GeneratorError) else "")
+        why = said.message or ((cause.shown or str(cause)) if isinstance(cause, base.GeneratorError) else "")
         text = f"{_SAID_OF_MODELS[code]}{f': {why}' if why else ''}; the decision has the error for operators"
     else:
         text = str(error)

@@ -43,7 +43,7 @@ class GeneratorError(Exception):
 
     Attributes:
         refusal: What its endpoint says, which only the caller whose request it is may read.
-        shown: What callers may read of the message, which names a model and perhaps an address.
+        shown: What callers may read in the place of a message that names a model or its address.
         native: The event in which the endpoint says so, where an answer had begun.
     """
 

@@ -255,7 +255,9 @@ class EndpointGenerator(Generator):
             raise late from error
         except aiohttp.ClientError as error:
             logger.warning("%s: %s %r", self._name, type(error).__name__, str(error)[: upstream.SHOWN_CHARS])
-            raise GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})") from error
+            failure = GeneratorError(f"{self._name}: the connection failed ({type(error).__name__})")
+            failure.shown = "the connection failed"
+            raise failure from error
         except UpstreamError as error:
             raise error_of_answer(self._name, error) from error
         except StatusError as error:
@@ -456,7 +458,6 @@ async def _pieces(
             if read % EVENTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if event.data == DONE:
-                answer.note_end()
                 break
             for piece in answer.pieces(event.data, event.name):
                 yield piece

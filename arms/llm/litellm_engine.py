@@ -196,7 +196,9 @@ class LiteLLMGenerator(Generator):
         try:
             yield
         except TimeoutError as error:
-            raise GeneratorTimeoutError(f"{self.model} sent nothing for too long") from error
+            late = GeneratorTimeoutError(f"{self.model} sent nothing for too long")
+            late.shown = "it sent nothing for too long"
+            raise late from error
         except UpstreamError as error:
             raise error_of_answer(self.model, error) from error
         except StatusError as error:

@@ -109,7 +109,9 @@ class EmbeddedGenerator(Generator):
             refused.shown = str(error)
             raise refused from error
         except RuntimeError as error:  # the library cannot read the request
-            raise GeneratorError(f"{self.model}: {error}") from error
+            failure = GeneratorError(f"{self.model}: {error}")
+            failure.shown = str(error)
+            raise failure from error
         finally:
             left = True
             answer.cancel()  # removes it from the queue if it has not started

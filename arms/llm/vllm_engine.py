@@ -106,7 +106,7 @@ class VllmGenerator(Generator):
         except VLLMError as error:
             refused = schema is not None and isinstance(error, VLLMClientError)
             failure = (PromptRefusedError if refused else GeneratorError)(f"{self.model}: {error}")
-            failure.shown = str(error) if refused else ""
+            failure.shown = str(error)
             raise failure from error
 
     @override

@@ -136,8 +136,9 @@ class AnswerReader(ABC):
             raise
         for piece in pieces:
             self._check_length(piece)
-        if native.whole or self.closed:
-            self.note_end()
+        if native.whole and self._counted is not None:  # also without a reason why it ended
+            for index in [index for index, length in self._characters.items() if length]:
+                self._end_choice(index)
         ended = self.unfinished is None
         yield replace(pieces[0], native=native, ended=ended)
         yield from pieces[1:]
@@ -160,12 +161,6 @@ class AnswerReader(ABC):
             usage=None if self.doubted else self._usage,
             marks=(self.answer_id, *dict.fromkeys(self.marks))[:MOST_MARKS] if self._is_marked else (),
         )
-
-    def note_end(self) -> None:
-        """Note that nothing follows: what has texts and usage is an answer, also without a finish reason."""
-        if self._counted is not None:
-            for index in [index for index, length in self._characters.items() if length]:
-                self._end_choice(index)
 
     @property
     def _is_marked(self) -> bool:
