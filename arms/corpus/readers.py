@@ -175,6 +175,8 @@ class Parser:
 
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the process, started anew where none runs."""
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # it ended after its last reply, as one whose time was just over
         if self._process is None:
             # nor the folder of this file, whose modules are not to be found by their bare names
             self._process = subprocess.Popen(

@@ -651,6 +651,18 @@ def test_a_process_that_failed_is_not_given_another_file(tmp_path: Path, started
     assert len(started) == 2
 
 
+def test_a_process_that_ends_between_two_files_is_replaced(
+    tmp_path: Path, started: list[tuple[subprocess.Popen[bytes], Any]]
+) -> None:
+    page = html(tmp_path, "<p>Fine.")
+    with closing(Parser()) as parser:
+        for _ in range(2):
+            assert parser.record(page, page.name, {}, 0).passages
+            started[-1][0].kill()
+            started[-1][0].wait()
+    assert len(started) == 2
+
+
 def test_the_name_of_a_file_cannot_add_a_line_to_a_message(tmp_path: Path) -> None:
     (tmp_path / "a\n..\x1b[31m.html").write_text("<p>Fine.")
     (record,) = open_source(tmp_path).records()
