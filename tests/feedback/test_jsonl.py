@@ -244,11 +244,3 @@ def test_a_bad_value_is_named_with_its_line(tmp_path: Path, spoil: Spoil, words:
     told = refusal(tmp_path, first + spoil(line) + last)
     assert told.startswith("line 2: ")
     assert words in told
-
-
-def test_it_is_read_one_example_at_a_time(tmp_path: Path) -> None:
-    path = stored(tmp_path, written([example(1)]) + b"no export\n")
-    examples = read_export(path)
-    assert next(examples) == example(1)
-    with pytest.raises(ExchangeError, match="line 4"):
-        next(examples)

@@ -19,7 +19,6 @@ from armwise.feedback.reward import (
     Prices,
     RewardError,
     RewardRule,
-    UnknownMetricError,
 )
 from tests.feedback.conftest import value
 from tests.feedback.examples import example, some_examples, some_rule
@@ -97,15 +96,6 @@ def test_a_value_of_the_declared_type_is_kept(metric: str, given: bool | float, 
 def test_another_type_or_a_value_out_of_range_is_refused(metric: str, given: bool | float, said: str) -> None:
     with pytest.raises(RewardError, match=said):
         RULE.metric(metric).parse(given, metric)
-
-
-def test_a_metric_that_is_not_declared_is_refused_with_those_that_are() -> None:
-    with pytest.raises(
-        UnknownMetricError, match="'thumbs' is not declared; available: right, seconds, thumb"
-    ):
-        RULE.metric("thumbs")
-    with pytest.raises(UnknownMetricError, match="available: none"):
-        RewardRule().metric("thumbs")
 
 
 # -- several values become one ----------------------------------------------------------------------------

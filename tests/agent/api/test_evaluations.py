@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from armwise.agent.config import Scope, parse
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.learning import digest_configuration
-from armwise.feedback.events import LABELS
 from armwise.feedback.log import tables as t
 from armwise.feedback.registry import KeySettings, evaluations, keys
 from tests.agent.asking import look_up, refused, tell
@@ -255,13 +254,6 @@ async def test_a_router_below_the_folder_of_the_service_may_be_named(
 async def test_an_evaluation_of_an_empty_log_is_refused(service: Service) -> None:
     message = refused(await submitted(service), 400, "empty_window")
     assert message == "the log has no decisions yet"
-
-
-async def test_an_evaluation_of_a_log_of_labels_alone_is_refused(service: Service) -> None:
-    await look_up(service)
-    with service.replica.store.writing() as connection:
-        connection.execute(sa.update(t.decisions).values(policy=LABELS))
-    refused(await submitted(service), 400, "empty_window")
 
 
 @pytest.mark.slow

@@ -355,14 +355,6 @@ async def test_a_refusal_of_the_provider_is_the_callers(
         assert later["agent"]["pmf"].keys() == {"direct", "other"}, "the model is as healthy as before"
 
 
-async def test_a_refusal_without_words_has_its_status(tmp_path: Path) -> None:
-    async with serving(tmp_path, "chat") as (service, provider):
-        provider.refuses(413, "<html>too large</html>")
-        reply = await send(service, "chat", request("chat"))
-        assert (reply.status_code, error_of(reply)["code"]) == (413, "invalid_value")
-        assert "html" not in reply.text
-
-
 @pytest.mark.parametrize("door", PROTOCOLS)
 async def test_a_refusal_reaches_the_callers_of_other_doors(tmp_path: Path, door: str) -> None:
     protocol = "messages" if door == "chat" else "chat"

@@ -117,12 +117,6 @@ async def test_a_single_fault_is_named_as_fastapi_names_it(
     assert await answer("/plain", body, *headers) == await answer("/framework", body, *headers)
 
 
-async def test_an_integer_beyond_64_bits_is_refused_as_a_number_with_a_fraction() -> None:
-    status, text = await answer("/plain", b'{"query": "a", "k": 36893488147419103232}', JSON)
-    assert status == 400
-    assert "Input should be a valid integer" in text
-
-
 async def test_large_bodies_are_validated_one_by_one_beside_the_event_loop() -> None:
     VALIDATED_IN.clear()
     GO_ON.clear()

@@ -10,7 +10,6 @@ import pytest
 from river import base, linear_model, optim
 
 from armwise.agent.policies.base import PolicyError
-from armwise.agent.policies.catalog import PolicySpec, build_policy
 from armwise.agent.policies.epsilon_greedy import EpsilonGreedy, EpsilonSchedule
 from armwise.agent.policies.serialization import seal
 from armwise.feedback.events import Context, Decision
@@ -95,36 +94,8 @@ def test_equal_states_give_equal_bytes_whatever_objects_hold_their_names() -> No
     assert first.save() == second.save()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"epsilon": 1.5}, "epsilon 1.5"),
-        ({"epsilon": -0.1}, "epsilon -0.1"),
-        ({"decay": 0.0}, "decay 0.0"),
-        ({"decay": "exp"}, "decay 'exp'"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(PolicyError, match=words):
-        EpsilonGreedy(**arguments)  # type: ignore[arg-type]
-
-
-def test_state_that_is_damaged_or_of_another_model_is_refused() -> None:
-    policy = EpsilonGreedy()
-    state = policy.save()
-    other = build_policy(PolicySpec(kind="linucb"), ARMS).save()
-    for wrong in (b"", state[:-1], state + b"?", other):
-        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"kind": "epsilon_greedy"'):
-            policy.load(wrong)
-
-
 def test_a_pickle_among_the_checkpoints_is_refused_and_never_read(tmp_path: Path) -> None:
     policy, called = EpsilonGreedy(), tmp_path / "called"
     with pytest.raises(PolicyError, match="cannot be read: UnicodeDecodeError"):
         policy.load(seal({"kind": "epsilon_greedy"}, pickle.dumps(Command(f"touch {called}"))))
     assert not called.exists()
-
-
-def test_a_reward_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(PolicyError, match="reward nan of decision 'd' is not finite"):
-        EpsilonGreedy().learn(decision("bm25"), float("nan"))

@@ -140,28 +140,6 @@ def test_epsilon_falls_and_stays_in_its_range(epsilon: float, decay: Any, reward
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"learning_rate": 0.0}, "learning_rate 0.0"),
-        ({"epsilon": 1.5}, "epsilon 1.5"),
-        ({"decay": "ln"}, "decay 'ln'"),
-        ({"decay": -1.0}, "decay -1.0"),
-        ({"encoder": "/nowhere/model"}, "'/nowhere/model': there is no file or folder"),
-    ],
-)
-def test_a_parameter_out_of_range_is_refused(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(PolicyError, match=words):
-        NeuralGreedy(**arguments)
-
-
-def test_an_embedding_of_another_length_is_refused() -> None:
-    policy = NeuralGreedy()
-    policy.learn(decision("bm25", Context("?", embedding=(1.0, 2.0, 3.0))), 1.0)
-    with pytest.raises(PolicyError, match="an embedding of 3 numbers was expected, as before; got 0"):
-        policy.probabilities(Context("?"), ARMS)
-
-
-@pytest.mark.parametrize(
     "check", [*CHECKS, *EXACT_CHECKS, *LEARNING_CHECKS, *CONTEXT_CHECKS], ids=lambda check: check.__name__
 )
 @pytest.mark.slow

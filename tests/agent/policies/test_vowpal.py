@@ -213,20 +213,6 @@ def test_an_embedding_of_another_length_is_read_whole() -> None:
     assert policy.save() == fresh.save()
 
 
-def test_state_that_is_damaged_or_of_other_arguments_is_refused() -> None:
-    policy = VowpalWabbit()
-    state = policy.save()
-    for wrong in (
-        b"",
-        b"\n",
-        state[:-1],
-        state + b"?",
-        VowpalWabbit("--cb_explore_adf --epsilon 0.3").save(),
-    ):
-        with pytest.raises(PolicyError, match=r'is damaged, or not of \{"args": "--cb_explore_adf'):
-            policy.load(wrong)
-
-
 def murmur(data: bytes, seed: int) -> int:
     """VW's hash, MurmurHash3 of 32 bits: the checksum of a model's header."""
     whole = 2**32 - 1

@@ -51,13 +51,6 @@ def test_an_id_begins_with_the_name_of_its_corpus(corpus: Corpus) -> None:
     assert corpus.positions(IDS[::-1]) == [4, 3, 2, 1, 0]
 
 
-def test_an_id_without_its_corpus_is_unknown(corpus: Corpus) -> None:
-    assert corpus.find_positions(["a", "docs/b", "docs/a", "other/a", "/a", "docs", "docs/"]) == {"docs/a": 2}
-    assert corpus.find_positions(["dogs/a"]) == {}, "a name of the same length"
-    with pytest.raises(CorpusError, match="no passage 'a' in corpus 'tickets, docs'"):
-        corpus.positions(["docs/a", "a"])
-
-
 @pytest.mark.parametrize("position", [-1, 5])
 def test_a_position_outside_of_all_of_them_is_refused(corpus: Corpus, position: int) -> None:
     with pytest.raises(CorpusError, match=f"position {position} is out of range"):

@@ -391,11 +391,3 @@ async def test_a_search_of_a_changing_index_names_both_versions(
     assert (await host.search_version("bm25", key, asked(), 1)).index_version == version
     monkeypatch.setattr(VersionedArm, "version", lambda _: then)
     assert (await host.search_version("bm25", key, asked(), 1)).index_version == f"{version}..{then or ''}"
-
-
-async def test_the_version_of_an_unknown_arm_needs_its_description(tmp_path: Path) -> None:
-    host, specs = open_host(tmp_path), GRAPH.closure("bm25")
-    with pytest.raises(UnbuiltArmError, match="bm25"):
-        await host.version("bm25", digest_arm("bm25", specs))
-    version = await host.version("bm25", digest_arm("bm25", specs), specs)
-    assert version == (await host.search("bm25", digest_arm("bm25", specs), asked(), 1)).index_version

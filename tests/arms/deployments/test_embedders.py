@@ -105,12 +105,3 @@ async def test_a_model_that_cannot_be_loaded_is_named(loaded: list[str]) -> None
     with pytest.raises(ArmError, match="backbone 'other' cannot be loaded: there is no such model"):
         await client.embed("x", frozenset({"other"}))
     assert loaded == ["missing", "missing"]
-
-
-async def test_what_a_model_raises_is_an_error_of_the_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(HashingEmbedder, "encode_queries", fail)
-    with pytest.raises(ArmError, match="RuntimeError: out of memory"):
-        await EmbedderHost(HERE).embed("x")

@@ -92,12 +92,6 @@ async def test_an_arm_that_names_a_host_searches_there(tmp_path: Path) -> None:
     assert (await first(arms, "bm25"), await first(arms, "here")) == (["Far"], ["sea"])
 
 
-def test_a_host_that_is_no_deployment_is_refused(tmp_path: Path) -> None:
-    specs = {"bm25": ArmSpec(kind="bm25", host="Fra")}
-    with pytest.raises(ArmBuildError, match=r"arm 'bm25': no deployment 'Fra' hosts arms.*Far"):
-        hosted(tmp_path, specs, Deployed("Far"))
-
-
 def test_an_arm_that_only_others_search_needs_no_host(tmp_path: Path) -> None:
     member = ArmSpec(kind="bm25", host="Gone", action=False)
     specs = {"member": member, "expanded": ArmSpec(kind="expand", params={"arm": "member"})}

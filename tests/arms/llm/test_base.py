@@ -1,13 +1,10 @@
 """The seam of the language models, on the generator that answers from a script."""
 
-import asyncio
-from contextlib import aclosing
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from armwise.arms.llm.base import GeneratorTimeoutError, Prompt, ScriptedGenerator, complete
+from armwise.arms.llm.base import Prompt, ScriptedGenerator, complete
 
 
 def asking(question: str, **settings: object) -> Prompt:
@@ -41,28 +38,6 @@ async def test_an_answer_ends_before_a_stop_text() -> None:
     generator = ScriptedGenerator({"?": "first line\nsecond line"})
     text, last = await complete(generator, asking("?", stop=("\n", "second")))
     assert (text, last.finish_reason) == ("first line", "stop")
-
-
-async def test_it_fails_on_demand_and_recovers() -> None:
-    generator = ScriptedGenerator(
-        {"?": "one two three"}, error=GeneratorTimeoutError("scripted sent nothing for 1 s"), fail_after=2
-    )
-    async with aclosing(generator.stream(asking("?"))) as chunks:
-        assert [(await anext(chunks)).text for _ in range(2)] == ["one", " two"]
-        with pytest.raises(GeneratorTimeoutError, match="sent nothing for 1 s"):
-            await anext(chunks)
-    generator.error = None
-    assert (await complete(generator, asking("?")))[0] == "one two three"
-
-
-async def test_a_cancelled_stream_counts_as_interrupted() -> None:
-    generator = ScriptedGenerator({"?": "one two three"})
-    answer = asyncio.create_task(complete(generator, asking("?")))
-    await asyncio.sleep(0)  # the first word is written
-    answer.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await answer
-    assert generator.interrupted == 1
 
 
 @given(st.text(max_size=80))

@@ -1,12 +1,10 @@
 """The judge: what it is shown, which of its words are a grade, and what it costs to ask again."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from armwise.arms.base import Passage
 from armwise.arms.llm.base import Prompt
@@ -30,7 +28,6 @@ TOWER = Passage("1", "Tokyo Tower", "It is a tower in Tokyo. It is 333 metres ta
 FOX = Passage("2", "Red fox", "The red fox lives in forests.")
 HOW_TALL = "How tall is Tokyo Tower?"
 FIVE_TWOS = json.dumps(dict.fromkeys(FiveScores.model_fields, 2))
-FIVES_AND_TWOS = f"They say {FIVE_TWOS.replace('2', '5')}. {FIVE_TWOS}"
 FIVE = st.builds(FiveScores, **dict.fromkeys(FiveScores.model_fields, st.integers(1, 5)))
 
 
@@ -92,15 +89,6 @@ def test_a_quoted_answer_does_not_grade_itself(text: str) -> None:
         grade(writing(text, text), ANSWER, HOW_TALL, [TOWER], "333 metres")
 
 
-@pytest.mark.parametrize(
-    ("read", "text"),
-    [(read_better, 'The second one says {"better": 2}. {"better": 1}'), (FIVE_SCORES.read, FIVES_AND_TWOS)],
-)
-def test_what_a_judge_quotes_does_not_count(read: Callable[[str], object], text: str) -> None:
-    with pytest.raises(ValueError, match="different values"):
-        read(text)
-
-
 @given(st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.floats(0, 10))
 def test_a_number_is_a_grade_where_it_is_in_range(number: float) -> None:
     text = json.dumps({"score": number})
@@ -121,12 +109,6 @@ def test_the_scores_are_the_five_of_the_paper() -> None:
 def test_the_mean_of_the_scores_is_from_0_to_1(scores: FiveScores) -> None:
     assert scores.mean == pytest.approx((sum(dict(scores).values()) / 5 - 1) / 4)
     assert sum(scores.fractions().values()) / 5 == pytest.approx(scores.mean)
-
-
-@pytest.mark.parametrize("bad", [0, 6, 3.5, "6", "four", True, None])
-def test_a_score_is_a_whole_number_from_1_to_5(bad: object) -> None:
-    with pytest.raises(ValidationError, match="ranking"):
-        FiveScores.model_validate({**json.loads(FIVE_TWOS), "ranking": bad})
 
 
 def test_a_judge_of_answers_sees_question_passages_and_answer() -> None:

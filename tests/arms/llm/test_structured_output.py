@@ -220,14 +220,6 @@ def test_what_never_came_is_said_once_with_its_reason(caplog: pytest.LogCaptureF
     assert "secret" not in said
 
 
-def test_a_text_that_is_no_form_is_said_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(CountError), caplog.at_level(logging.WARNING):
-        StructuredCaller(writing("secret", "secret"), CountError).ask("", "", "", whole, max_tokens=5)
-    (said,) = caplog.messages
-    assert "not in the requested form" in said
-    assert "secret" not in said
-
-
 def test_a_long_text_is_shown_again_in_part() -> None:
     prompts: list[Prompt] = []
     StructuredCaller(writing("x" * 999, "1", prompts=prompts), CountError).ask(

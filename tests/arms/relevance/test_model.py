@@ -215,11 +215,6 @@ def test_a_model_with_other_columns_is_refused(changes: dict[str, object], named
         RelevanceModel.load(resealed(**changes))
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RelevanceError, match=r"has no relevance model.*lab train --model relevance"):
-        read_model(tmp_path)
-
-
 def test_labels_that_distinguish_nothing_are_refused() -> None:
     blank = [Case(case.question, case.found, frozenset({"elsewhere"})) for case in cases(3)]
     with pytest.raises(RelevanceError, match=r"0 of .* passages found for 3 questions are gold"):

@@ -81,11 +81,6 @@ def test_columns_are_mapped_into_memory_and_not_read(corpus: Corpus, tmp_path: P
     assert isinstance(columns._weights, np.memmap)  # noqa: SLF001 - sharing between processes rests on it
 
 
-def test_an_index_that_was_not_prepared_is_named(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(IndexMismatchError, match=r"no index in .*bm25-.*prepare the arms first"):
-        BM25Arm.open("bm25", corpus, tmp_path, BM25Params())
-
-
 def test_a_corpus_without_any_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no passage has a word to index"):
         build(keep(tmp_path, (Passage("1", "", "the of"), Passage("2", "", "..."))), tmp_path)

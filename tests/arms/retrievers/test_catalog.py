@@ -217,11 +217,6 @@ def test_parameters_out_of_range_are_refused(kind: str, wrong: dict[str, Any]) -
         resolve_kind("a", ArmSpec(kind=kind, params={**KINDS.own[kind].example, **wrong}))
 
 
-def test_nothing_is_prepared_from_a_wrong_description(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ArmSpecError, match="unknown kind"):
-        prepare(Resources(corpus, tmp_path, {}, {"a": ArmSpec(kind="bm52")}))
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

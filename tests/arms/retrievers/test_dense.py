@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms.base import ArmError, MissingEmbeddingError, Passage, Query
+from armwise.arms.base import MissingEmbeddingError, Passage, Query
 from armwise.arms.corpus import Corpus
 from armwise.arms.indexes import IndexMismatchError, PassageVectors, VectorIndex, Vectors
 from armwise.arms.indexes import vectors as indexe_vectors
@@ -83,12 +83,6 @@ def test_equal_vectors_are_ordered_by_id_wherever_they_lie(
 def test_a_query_without_the_embedding_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(MissingEmbeddingError, match="arm 'near' needs a 'words' embedding"):
         build(corpus, tmp_path).search(Query("river"), 3)
-
-
-def test_an_embedding_of_another_length_is_refused(corpus: Corpus, tmp_path: Path) -> None:
-    query = Query("river", {"words": np.ones(3, dtype=np.float32)})
-    with pytest.raises(ArmError, match=r"shape \(3,\), but the index has vectors of shape \(64,\)"):
-        build(corpus, tmp_path).search(query, 3)
 
 
 @settings(max_examples=15, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 from armwise.arms.corpus import Corpus, CorpusSource, ingest_all
 from armwise.arms.deployments.arm_host import digest_arm
 from armwise.arms.engines.ingest import fill_collection, read_ingested
-from armwise.arms.lab.jobs.job import PoolJob, Sweep
+from armwise.arms.lab.jobs.job import Sweep
 from armwise.arms.models import Backbone
 from armwise.arms.retrievers import (
     ArmGraph,
@@ -170,14 +170,6 @@ def test_a_wrong_corpus_is_refused(spec: ArmSpec, corpora: list[str], said: str)
 )
 def test_an_arm_may_be_without_a_corpus_where_that_says_enough(spec: ArmSpec, corpora: list[str]) -> None:
     ArmGraph({"a": spec}).validate([], corpora)
-
-
-def test_a_job_has_the_arms_of_the_corpora_that_it_reads(several: Corpus, tmp_path: Path) -> None:
-    job = PoolJob(questions=(), corpus=several, indexes=tmp_path, specs=SPECS, backbones=TINY)
-    assert job.validate().corpus.names == ("docs", "tickets")
-    other = {"other": ArmSpec(kind="bm25", corpus="wiki")}
-    with pytest.raises(ArmSpecError, match="unknown corpus 'wiki'; available: docs, tickets"):
-        replace(job, specs=other).validate()
 
 
 class TestEngines:

@@ -150,16 +150,6 @@ def test_propensities_are_read_from_a_billionth_to_one(
         assert examples[WRONG].decision.propensity == float(value.strip('"'))
 
 
-@pytest.mark.parametrize("value", ["NaN", '"nan"', "null"])
-@pytest.mark.parametrize("reader", ["table", "litellm", "langfuse"])
-def test_a_propensity_that_is_no_number_is_unknown(tmp_path: Path, reader: str, value: str) -> None:
-    examples, faults = READERS[reader](value, tmp_path)
-    assert faults.counts.total() == 0
-    assert [one.decision.id for one in examples if not one.decision.probabilities] == [
-        examples[WRONG].decision.id
-    ]
-
-
 @pytest.mark.parametrize("value", [*IMPOSSIBLE, "NaN", '"0.5"', "null", "9e-10", "1.0000001"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_export_with_such_a_propensity_is_refused(tmp_path: Path, value: str, whole: bool) -> None:

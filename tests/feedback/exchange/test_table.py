@@ -146,12 +146,6 @@ def test_a_missing_column_is_an_error_with_the_columns_there_are(
     assert "dollars" in str(refused.value)
 
 
-def test_a_table_without_a_known_column_for_the_arm_is_refused(tmp_path: Path) -> None:
-    path = as_csv(tmp_path / "log.csv", [{"which": "a", "score": 1}])
-    with pytest.raises(ExchangeError, match=r"name it with --arm .*; columns: which, score"):
-        read(path)
-
-
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"route": ""}, "no arm", "route is empty"),
     ({"chance": 0}, "propensity not in (0, 1]", "chance is 0"),

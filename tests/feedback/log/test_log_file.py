@@ -45,15 +45,6 @@ def test_reading_a_log_leaves_the_bytes_of_its_file(store: Store, file: Path) ->
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_closing_a_log_that_was_never_opened_makes_no_file(file: Path) -> None:
-    target = file.with_name("elsewhere.db")
-    file.symlink_to(target)
-    with pytest.raises(LogUnavailableError):
-        Store(f"sqlite:///{file}", create=False)
-    open_database(f"sqlite:///{file.with_name('unused.db')}").close()
-    assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
 # -- moved, deleted or replaced while in use -------------------------------------------------------
 
 
@@ -150,13 +141,6 @@ def test_a_log_is_used_again_after_it_was_closed(store: Store, file: Path) -> No
 
 
 # -- a log that is there already ---------------------------------------------------------------------
-
-
-def test_no_log_is_created_where_an_existing_one_was_asked_for(tmp_path: Path) -> None:
-    missing = tmp_path / "folder" / "log.db"
-    with pytest.raises(NoLogError, match=f"there is no log at {missing}: start one with `armwise serve`"):
-        Store(f"sqlite:///{missing}", create=False)
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_an_empty_database_is_no_log_and_stays_empty(database_url: str) -> None:

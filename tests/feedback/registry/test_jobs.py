@@ -36,15 +36,6 @@ def test_a_worker_of_both_claims_each_by_its_own_rules(store: Store) -> None:
     assert not runs.under_way(store, 1000.0)
 
 
-def test_an_evaluation_under_way_is_no_run_under_way(store: Store) -> None:
-    evaluations.submit(store, OURS, {}, 1.0)
-    mine = evaluations.claim(store, OURS, "w", 3.0)
-    assert mine is not None
-    assert not runs.under_way(store, 3.0)
-    runs.claim(store, OURS, runs.Trigger.SCHEDULE, "w", 1000.0)
-    assert evaluations.find(store, mine.seq) == mine, "a run abandons dead runs only"
-
-
 def test_a_run_takes_no_place_and_no_turn_of_an_evaluation(store: Store) -> None:
     run = runs.claim(store, OURS, runs.Trigger.SCHEDULE, "w", 100.0)
     evaluations.submit(store, OURS, {}, 101.0, most=1)

@@ -323,12 +323,6 @@ def test_a_version_beside_a_learner_leaves_the_learner_its_epoch(store: Store) -
     assert publish(store, draft, b"state") == found.version + 1
 
 
-def test_a_learner_that_has_taken_over_meanwhile_is_no_reason_to_refuse_it(store: Store) -> None:
-    ours = published(store)
-    take_epoch(store, "its successor", 1.0)
-    assert beside(store, ours.epoch) is not None
-
-
 def test_it_is_refused_where_the_training_log_was_made_anew_meanwhile(store: Store) -> None:
     ours = published(store)
     take_epoch(store, REBUILD, 1.0)

@@ -45,13 +45,6 @@ def test_an_epoch_that_the_log_does_not_have_may_not_write(store: Store) -> None
         confirm(store, newest + 1)
 
 
-def test_without_an_epoch_nobody_may_write(store: Store) -> None:
-    with store.reading() as connection:
-        assert newest_epoch(connection) == (0, "nobody")
-    with pytest.raises(SupersededError):
-        confirm(store, 1)
-
-
 def test_a_rebuild_ends_the_epoch_before_it(store: Store) -> None:
     learner = take_epoch(store, "learner", 1.0)
     take_epoch(store, REBUILD, 2.0)

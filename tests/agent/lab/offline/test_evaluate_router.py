@@ -110,12 +110,6 @@ def test_resamples_in_which_nothing_can_be_saved_do_not_count() -> None:
     assert np.isfinite([*curve.interval, *curve.gain_interval]).all()
 
 
-@pytest.mark.parametrize("steps", [[1.0, 1.0], [3.0, 1.0]])
-def test_without_a_cheaper_arm_than_the_best_there_is_no_curve(steps: list[float]) -> None:
-    known = table([[0.0, 1.0], [0.0, 1.0]], steps)
-    assert evaluated(known, [[0, 1], [0, 1]], COSTED, Stage.QUESTION).curve is None
-
-
 def test_the_interval_of_a_gap_holds_95_in_100_resamples() -> None:
     """Of 50 questions that the single arm has wrong, the router has half right."""
     known = table([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]] * 25, [1.0, 1.0])

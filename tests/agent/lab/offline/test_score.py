@@ -195,15 +195,6 @@ def test_a_judge_needs_nothing_but_questions(tmp_path: Path, config: AppConfig) 
     assert (matrix.table.measure, matrix.scores.tolist()) == ("judge", [[0.5]] * 4)
 
 
-@pytest.mark.parametrize(("measure", "needed"), [("R@3", "gold_ids"), ("em", "answers")])
-def test_questions_without_what_a_measure_needs_are_refused(
-    tmp_path: Path, config: AppConfig, measure: str, needed: str
-) -> None:
-    (tmp_path / "bare.jsonl").write_text('{"id": "q", "question": "What is in the sea?"}')
-    with pytest.raises(ValueError, match=f"no question has {needed}, which {measure} needs"):
-        scored(tmp_path, config, queries=tmp_path / "bare.jsonl", measure=measure)
-
-
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [

@@ -259,11 +259,6 @@ def test_what_does_not_fit_is_named(
         train(config, **(write(tmp_path) | fields))
 
 
-def test_questions_must_have_gold_passages(config: AppConfig, tmp_path: Path) -> None:
-    with pytest.raises(RouterError, match=r"gold_ids .*queries\.jsonl"):
-        train(config, **write(tmp_path, gold=False))
-
-
 def test_passages_of_another_corpus_alone_are_refused(config: AppConfig, tmp_path: Path) -> None:
     files = write(tmp_path)
     text = files["outcomes"][0].read_text()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, on_threads, seed_torch
+from armwise.agent.lab.routers.optimizer import Descent, Rows, choice_losses, seed_torch
 
 
 @pytest.mark.parametrize(
@@ -114,17 +114,6 @@ def test_a_seed_draws_the_same_and_leaves_other_draws_alone() -> None:
     with seed_torch(5):
         assert torch.rand(2).tolist() == first
     assert torch.rand(2).tolist() == expected
-
-
-def test_the_number_of_threads_is_given_back_also_after_a_failure() -> None:
-    def fail() -> None:
-        with on_threads(before + 1):
-            raise KeyError(torch.get_num_threads())
-
-    before = torch.get_num_threads()
-    with pytest.raises(KeyError, match=str(before + 1)):
-        fail()
-    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(

@@ -277,11 +277,6 @@ def test_a_quality_that_does_not_fit_is_refused() -> None:
     np.testing.assert_array_equal(kept, labels.utility[[0, 2]])
 
 
-def test_a_parameter_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(RouterError, match=r"capability: temprature: .*, got 0.1"):
-        Capability(temprature=0.1)
-
-
 def test_heads_have_to_divide_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(r3ag, "HEADS", 7)
     with pytest.raises(RouterError, match="7 heads do not divide a width of 128"):

@@ -201,18 +201,6 @@ def test_each_compared_question_counts_as_much_however_few_its_part_has() -> Non
     assert best_candidate(2, rehearse, labels) == 0
 
 
-@pytest.mark.parametrize(
-    ("params", "told"),
-    [
-        ({"sees": "vowels"}, "ridge: sees: Input should be .*'features' or 'neighbors', got 'vowels'"),
-        ({"alpha": 1.0}, "ridge: alpha: Extra inputs are not permitted"),
-    ],
-)
-def test_a_parameter_that_is_not_right_is_refused(params: dict[str, object], told: str) -> None:
-    with pytest.raises(RouterError, match=told):
-        RidgeRouter(**params)
-
-
 def test_the_penalty_is_not_chosen_on_copies_of_the_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

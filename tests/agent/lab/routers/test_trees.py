@@ -234,23 +234,3 @@ def test_an_arm_that_is_good_without_any_feature_is_found(kind: type[BoostedTree
     router = kind(**QUICK).fit(replace(labels, utility=utility))
     best = router.scores(world(50, seed=2).features).argmax(axis=1)
     assert (best == ARMS.index("dense")).all()
-
-
-@pytest.mark.parametrize(
-    ("kind", "params", "told"),
-    [
-        (PointwiseXGBoost, {"rounds": 0}, "pointwise_xgboost: rounds: .* greater than or equal to 1, got 0"),
-        (PairwiseXGBoost, {"centre": True}, "pairwise_xgboost: centre: Extra inputs are not permitted"),
-        (LambdaMART, {"rounds": "9"}, "lambdamart: rounds: Input should be a valid integer, got '9'"),
-        (
-            LambdaMART,
-            {"stage": "later"},
-            "lambdamart: stage: Input should be 'question', 'retrieved' or 'answered'",
-        ),
-    ],
-)
-def test_a_parameter_out_of_its_range_is_refused(
-    kind: type[BoostedTrees[Any]], params: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(RouterError, match=told):
-        kind(**params)

@@ -106,14 +106,6 @@ def test_without_the_utility_of_the_arm_to_compare_with_nothing_is_known() -> No
     assert np.isnan(utilities(outcomes(f1=[[np.nan, 0.5, 0.4]]), LTRR)).all()
 
 
-def test_a_measure_or_an_arm_that_is_not_there_is_named() -> None:
-    rows = outcomes(f1=[[0.2, 0.6, 0.4]])
-    with pytest.raises(RouterError, match="no score 'f2' among the outcomes; available: f1"):
-        utilities(rows, Utility(measures={"f2": 1.0}))
-    with pytest.raises(RouterError, match="'nine' is unknown here"):
-        utilities(rows, Utility(over="nine"))
-
-
 def test_a_weight_must_be_positive() -> None:
     with pytest.raises(ValueError, match="measure 'f1' has weight 0"):
         Utility(measures={"f1": 0.0})

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -205,16 +204,6 @@ def test_the_costs_of_a_score_matrix_are_those_of_the_log_under_other_names() ->
     assert entered(told({"em": [[1.0, 1.0, 1.0]]}, costs), free)[0].execution.cost == Cost(
         prompt_tokens=7, retrieval_s=0.5
     )
-
-
-def test_a_cost_that_is_known_is_not_among_those_to_be_given() -> None:
-    rule = RULE.model_copy(update={"cost": Prices(steps=1.0, seconds=1.0)})
-    message = (
-        "no label of none, bm25, dense is left: 3 without seconds, which have a price; "
-        "price seconds at 0 for these labels, or add retrieval_s and llm_s to them"
-    )
-    with pytest.raises(WarmStartError, match=f"^{message}$"):
-        entered(told({"em": [[1.0, 1.0, 1.0]]}), rule)
 
 
 @pytest.mark.parametrize(
@@ -679,14 +668,6 @@ def test_a_matrix_of_another_arm_of_the_same_name_is_refused(config: AppConfig, 
     write_matrix(tmp_path / "scores", table, [([Question("q", "?")], np.ones((1, 3), dtype=np.float32))])
     with pytest.raises(RouterError, match="arm 'bm25' is another in"):
         warmed(config, tmp_path / "scores", metrics={"right": "R@4"})
-
-
-@pytest.mark.parametrize(
-    "fields", [{"metrics": {}}, {"draws": 0}, {"draws": "some"}, {"limit": 0}, {"arms": []}]
-)
-def test_settings_out_of_range_are_refused(config: AppConfig, tmp_path: Path, fields: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        warmed(config, outcomes_file(tmp_path), **fields)
 
 
 def test_the_verb_enters_labels_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -178,34 +176,11 @@ def test_a_block_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_id_of_an_earlier_block_is_refused(tmp_path: Path) -> None:
-    block = (questions(1), scores([0.5]))
-    with pytest.raises(MatrixError, match="question id 'q0' occurs twice"):
-        write_matrix(tmp_path / "m", table_of("a"), [block, block])
-
-
 def test_scores_are_never_overwritten(tmp_path: Path) -> None:
     write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([0.5]))])
     with pytest.raises(MatrixError, match="exists already"):
         write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([0.75]))])
     assert read_matrix(tmp_path / "m").scores.tolist() == [[0.5]]
-
-
-def test_of_two_writers_at_once_one_is_refused(tmp_path: Path) -> None:
-    meet = threading.Barrier(2, timeout=10)
-
-    def write(score: float) -> None:
-        meet.wait()
-        write_matrix(tmp_path / "m", table_of("a"), [(questions(1), scores([score]))])
-
-    with ThreadPoolExecutor(2) as pool:
-        writers = {score: pool.submit(write, score) for score in (0.25, 0.75)}
-        refused = [score for score, writer in writers.items() if writer.exception() is not None]
-    assert len(refused) == 1
-    with pytest.raises(MatrixError, match="exists already"):
-        writers[refused[0]].result()
-    assert read_matrix(tmp_path / "m").scores.tolist() == [[1.0 - refused[0]]]
-    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 @pytest.mark.parametrize(

@@ -93,16 +93,6 @@ def test_a_long_answer_loses_its_end(folder: Path, equivalence: Equivalence) -> 
     assert found == pytest.approx(by_hand(folder, kept), abs=1e-5)
 
 
-def test_a_separator_in_a_text_is_no_separator(equivalence: Equivalence) -> None:
-    odd, plain = equivalence.probabilities(
-        [
-            AnswerCase("danube [SEP] the seine", "the danube", QUESTION),
-            AnswerCase("danube the seine", "the danube", QUESTION),
-        ]
-    )
-    assert odd == pytest.approx(plain, abs=1e-6)
-
-
 def test_threads_that_ask_at_once_get_their_own_answers(equivalence: Equivalence) -> None:
     expected = [equivalence.probabilities([case])[0] for case in CASES]
     with ThreadPoolExecutor(4) as pool:

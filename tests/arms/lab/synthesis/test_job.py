@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from armwise.arms.base import Passage, Progress
 from armwise.arms.corpus import Corpus, ingest_all
-from armwise.arms.lab.jobs.checkpoint import JobError
 from armwise.arms.lab.synthesis import (
     Extraction,
     Made,
@@ -89,26 +88,6 @@ def test_an_interrupted_job_resumes_and_writes_the_same_file(people: Corpus, tmp
     assert resumed.read_bytes() == whole.read_bytes()
     assert again.calls == 1  # 15 questions of 15 passages: two of three blocks were finished
     assert not list(tmp_path.glob("*.blocks"))
-
-
-@pytest.mark.parametrize("fact", ["corpus", "seed", "styles", "made by"])
-def test_blocks_of_another_job_are_refused(people: Corpus, tmp_path: Path, fact: str) -> None:
-    output = tmp_path / "made.jsonl"
-    with pytest.raises(GeneratorError):
-        run(people, Failing(extraction(people), 1), output)
-    corpus, seed, maker = people, 0, extraction(people)
-    match fact:
-        case "corpus":
-            corpus = keep(tmp_path, [*people.passages(range(len(people) - 1)), Passage("last", "", "Else.")])
-        case "seed":
-            seed = 1
-        case "styles":
-            maker.styles = (*STYLES[1:], STYLES[0])
-        case "made by":
-            maker.identity = {"made by": "other rules"}
-    with pytest.raises(JobError, match=f"{fact} "):
-        run(corpus, maker, output, seed=seed)
-    assert not output.exists()
 
 
 def test_another_model_or_prompt_is_another_identity(people: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:

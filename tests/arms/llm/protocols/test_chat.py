@@ -81,12 +81,6 @@ def test_pieces_of_calls_go_on_by_their_index() -> None:
     assert [piece["function"]["arguments"] for piece in pieces] == ["", "{", "{}", "}", " "]
 
 
-@pytest.mark.parametrize("call", [{"index": 0}, {"index": 0, "id": "a"}, function(None, "{}"), function("")])
-def test_a_call_without_a_name_is_none(call: dict[str, Any]) -> None:
-    with pytest.raises(UpstreamError, match="without a name"):
-        calling(call)
-
-
 def test_a_choice_has_at_most_128_calls() -> None:
     calls = [{"index": number, "id": f"c{number}"} | function("f") for number in range(129)]
     limits = AnswerLimits(1, 1000, 1000)
@@ -136,16 +130,6 @@ def test_a_choice_that_nobody_asked_for_is_refused() -> None:
     assert answer(of(0, "stop"), of(1, "stop"))[-1].finish_reasons == ("stop",)
     with pytest.raises(UpstreamError, match="choice 2, but only 2"):
         answer(of(2, "stop"))
-
-
-def test_a_choice_has_a_bound_of_characters() -> None:
-    half = "x" * (LIMITS.characters // 2)
-    answer(of(content=half), of(1, "stop", content=half), of(content=half, finish_reason="stop"))
-    with pytest.raises(UpstreamError, match=r"choice 0 has more than 10,320 characters, for 10 tokens"):
-        answer(of(content=half), of(content=half), of(content="x"))
-    arguments = {"index": 0, "id": "a"} | function("f", half)
-    with pytest.raises(UpstreamError, match="characters"):
-        answer(of(content=half), of(tool_calls=[arguments]))
 
 
 def test_a_refusal_in_words_is_the_answer() -> None:

@@ -160,13 +160,6 @@ def test_a_member_that_the_model_cannot_read_is_left_out() -> None:
     assert winner(of(write, Says("Rome"), Says("Paris")).search(WHICH, 4)) == "Paris"
 
 
-def test_when_every_member_fails_each_is_named_with_its_reason() -> None:
-    arm = of(Model(), Fails("Rome"), Fails("Paris"))
-    expected = "every member of arm 'all' failed: Rome: Rome is broken; Paris: Paris is broken"
-    with pytest.raises(ArmError, match=expected):
-        arm.search(WHICH, 4)
-
-
 def test_without_a_model_the_arm_says_so(corpus: Corpus, tmp_path: Path) -> None:
     params = EnsembleParams(arms=("Rome", "Paris"))
     arm = ensemble.KIND.build("all", params, Resources(corpus, tmp_path, {}, {}), Says)

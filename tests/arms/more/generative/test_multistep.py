@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from armwise.arms.base import Arm, ArmError, NoRetrieval, Passage, Query, Retrieval
+from armwise.arms.base import Arm, NoRetrieval, Passage, Query, Retrieval
 from armwise.arms.corpus import Corpus
-from armwise.arms.llm import Chunk, Generator, GeneratorError, Prompt, Write, catalog
+from armwise.arms.llm import Chunk, Generator, Prompt, Write, catalog
 from armwise.arms.llm import base as llm_base
 from armwise.arms.llm.llama_cpp import EmbeddedGenerator
 from armwise.arms.models import Backbone
@@ -265,13 +265,6 @@ def test_whatever_the_model_wants_every_place_is_filled_once(
 
 
 # What goes wrong.
-
-
-def test_a_model_that_fails_is_told_with_the_arm() -> None:
-    failing = blocking(llm_base.ScriptedGenerator({}, error=GeneratorError("out of memory")))
-    arm = MultistepArm("steps", Shelf(), MultistepParams(arm="shelf"), failing, cannot_embed)
-    with pytest.raises(ArmError, match=r"arm 'steps' got no follow-up query .*: out of memory"):
-        arm.search(Query("a"), 4)
 
 
 # What a model writes.
