@@ -1,18 +1,17 @@
-"""A log in memory that is filled with the facts of the oracle, and joined in portions."""
+"""A log in memory that is filled with facts, and joined in portions."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.events import LABELS, Feedback, Mode, Status
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import raters
 from armwise.feedback.training_log.join import Joined, read_window
-from tests.feedback.fold_oracle import DecisionFact, Executed, FeedbackFact, JoinedFact, TickFact
 
 TABLES = (t.decisions, t.executions, t.feedback, t.ticks, t.examples)
 
@@ -25,6 +24,75 @@ def _make_rows(table: sa.Table) -> dict[str, Any]:
         column.name: None if column.nullable else EMPTY.get(column.type.python_type, 0.0)
         for column in table.columns
     }
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFact:
+    """A decision at a position of the log.
+
+    Attributes:
+        seq: The position.
+        id: The decision.
+        at: When it was made.
+        logged_at: The log's time when it was committed.
+        mode: How the arm came to be chosen.
+        episode_id: The episode that it is a part of.
+        deferred: Whether it counts only once it is activated.
+        past: Whether it was over before it was logged, like a label: all of its feedback comes with it.
+        draw_id: The draw whose arm its conversation keeps: itself, or the earlier decision it continues.
+    """
+
+    seq: int
+    id: str
+    at: float
+    logged_at: float
+    mode: Mode = Mode.EXPLORE
+    episode_id: str | None = None
+    deferred: bool = False
+    past: bool = False
+    draw_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The status of an execution at a position of the log."""
+
+    seq: int
+    decision_id: str
+    at: float
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackFact:
+    """Feedback at a position of the log.
+
+    Attributes:
+        seq: The position.
+        feedback: The feedback.
+        more: Whether the next fact is feedback that was sent with this, on the same decision or episode: they
+            are learned together.
+    """
+
+    seq: int
+    feedback: Feedback
+    more: bool = False
+
+    @property
+    def at(self) -> float:
+        """When it was received."""
+        return self.feedback.received_at
+
+
+@dataclass(frozen=True, slots=True)
+class TickFact:
+    """Elapsed time at a position of the log."""
+
+    seq: int
+    at: float
+
+
+JoinedFact = DecisionFact | Executed | FeedbackFact | TickFact
 
 
 class FactLog:

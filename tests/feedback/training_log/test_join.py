@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from armwise.feedback.events import Feedback, FeedbackKind, Mode, Status
 from armwise.feedback.reward import Aggregation, Complete, Metric, RewardRule
 from armwise.feedback.training_log.join import Joined
-from tests.feedback.fact_log import FactLog
-from tests.feedback.fold_oracle import DecisionFact, Executed, FeedbackFact, JoinedFact, TickFact
+from tests.feedback.fact_log import DecisionFact, Executed, FactLog, FeedbackFact, JoinedFact, TickFact
 
 GRACE_S = 2.0
 """Seconds after its deadline in which a decision is open, as the document has it."""
@@ -164,6 +163,7 @@ def test_values_that_are_sent_together_are_learned_together() -> None:
     thumb = said(0.5, metric="thumb")
     assert learned(rule(), *start, said(more=True), thumb) == [(4, "d1", both)]
     assert learned(rule(), *start, said(), thumb) == [(3, "d1", {"right": 1.0})]
+    assert learned(rule(), said(more=True, at=99.0), said(0.5, 99.0, "thumb"), *start) == [(4, "d1", both)]
 
 
 def test_values_of_a_metric_that_is_not_declared_teach_nothing() -> None:

@@ -51,6 +51,17 @@ def test_what_is_learned_is_what_the_document_says(
         history.run(steps)
 
 
+@settings(max_examples=15)
+@histories
+@pytest.mark.slow
+def test_it_is_the_same_where_a_statement_takes_only_two_ids(
+    rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, closing(History("sqlite://", rules, batch)) as history:
+        patch.setattr("armwise.feedback.training_log.join.LOOKED_UP", 2)
+        history.run(steps)
+
+
 talks = st.lists(
     st.builds(
         Step,

@@ -32,7 +32,7 @@ from armwise.feedback.training_log.joiner import (
 from armwise.feedback.training_log.raters import RaterShares
 from armwise.feedback.training_log.refold import find_difference
 from tests.feedback.conftest import decision, execution
-from tests.feedback.fold_oracle import JoinedFact, TickFact
+from tests.feedback.fact_log import JoinedFact, TickFact
 from tests.feedback.training_log.test_join import AFTER, decided, executed, joined, rule, said
 
 NAMES = ("app", "guest", "other", "")
