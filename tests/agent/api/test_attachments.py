@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from armwise.agent.turn import Ask, estimate_attached_tokens
-from armwise.arms.llm import Message, base
+from armwise.arms.llm import Message
 from armwise.arms.llm.catalog import EndpointSpec, ScriptedSpec, list_inputs
 from tests.agent.api.conftest import prompt_of
 from tests.agent.asking import refused, rows
@@ -109,13 +109,6 @@ async def test_an_arm_that_a_request_excludes_stays_excluded(half_blind: Service
     body = asked(SHOWN, agent={"excluded_arms": ["bm25"]})
     response = await half_blind.client.post("/v1/chat/completions", json=body)
     refused(response, 400, "no_eligible_arm", "agent.excluded_arms")
-
-
-async def test_an_image_that_an_engine_refuses_is_the_fault_of_the_request(tmp_path: Path) -> None:
-    blind = base.ScriptedGenerator({}, error=base.PromptRefusedError("m does not read an image"))
-    async with Service(tmp_path, blind, llm=ENDPOINT).running() as service:
-        response = await service.client.post("/v1/chat/completions", json=asked(SHOWN))
-        assert "does not read an image" in refused(response, 400, "invalid_value")
 
 
 def test_endpoints_read_all_inputs_unless_told_otherwise() -> None:

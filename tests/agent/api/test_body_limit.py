@@ -202,12 +202,6 @@ async def test_a_large_body_with_a_number_that_takes_long_to_read_is_refused_unr
     assert cause.message == "the body has a number of more than 1,000 digits"
 
 
-async def test_what_is_no_request_has_no_limit() -> None:
-    app = Behind()
-    await serve(app, [b"x" * 100], {"content-length": "100"}, kind="websocket")
-    assert app.read == b"x" * 100
-
-
 @pytest.mark.parametrize(("rate", "arrives"), [(0.9, False), (1.1, True)])
 async def test_a_body_has_a_lowest_rate(rate: float, arrives: bool) -> None:
     loop = asyncio.get_running_loop()
