@@ -32,12 +32,8 @@ EXTERNAL = {"arms": {"small": {"kind": "external"}, "large": {"kind": "external"
 def test_a_model_without_a_price_is_refused_where_dollars_count(dollars: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse({**CONFIG, **dollars, "llm": LISTED, "llms": {"near": NEAR, "far": {**LISTED, "model": "x"}}})
-    assert str(refused.value) == (
-        "no price is known for model 'm' at http://ada:***@127.0.0.1:1/v1 (`llms.near`) and model 'x' at "
-        f"https://api.anthropic.com/v1 (`llms.far`), and {reason}: set usd_per_kilotoken_in and "
-        "usd_per_kilotoken_out, set `usd: 0` if the model costs nothing, or use a model name from the list "
-        "of known prices"
-    )
+    named = ("'m'", "http://ada:***@", "`llms.near`", "'x'", "`llms.far`", reason, "usd_per_kilotoken_in")
+    assert [part for part in named if part not in str(refused.value)] == []
 
 
 @pytest.mark.parametrize(
