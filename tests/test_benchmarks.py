@@ -60,7 +60,6 @@ console --decisions 1000 --folder console --repeats 1
 decision --decisions 50 --rounds 1
 drift --runs 1
 gate --runs 1 --power-runs 1 --range-runs 1 --delayed-runs 1
-gate_judge --runs 1 --power-runs 1
 growth --sizes 10000
 interval_coverage --worlds 1
 late_feedback looks --seeds 1
