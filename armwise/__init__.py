@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from .arms import Arm, ArmError, Passage, Query, Retrieval
     from .feedback import Context, Cost, Decision, RewardRule
-    from .feedback.ope import Sample, audit, dm, dr, evaluate_arrays, ips, replay, sndr, snips, switch_dr
+    from .feedback.ope import Sample, audit, dm, dr, evaluate_arrays, ips, replay, snips, switch_dr
 
 ROOMS = {
     "agent.client": ("AsyncClient", "Client", "ClientError"),
@@ -33,7 +33,7 @@ ROOMS = {
     "arms": ("Arm", "ArmError", "Passage", "Query", "Retrieval"),
     "feedback": ("Context", "Cost", "Decision", "RewardRule"),
     "feedback.ope": (
-        *("Sample", "audit", "dm", "dr", "evaluate_arrays", "ips", "replay", "sndr", "snips", "switch_dr"),
+        *("Sample", "audit", "dm", "dr", "evaluate_arrays", "ips", "replay", "snips", "switch_dr"),
     ),
 }
 """The public names, by the package that defines them."""
@@ -66,7 +66,6 @@ __all__ = [
     "evaluate_arrays",
     "ips",
     "replay",
-    "sndr",
     "snips",
     "switch_dr",
 ]

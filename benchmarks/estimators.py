@@ -22,22 +22,16 @@ import numpy as np
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.ope import Sample, Terms, intervals
 from armwise.feedback.ope.estimators import (
-    clipped_ips,
-    cressie_read,
     dm,
     dr,
-    dros,
     ips,
-    mrdr,
-    mrdr_weight,
     replay,
-    sndr,
     snips,
     switch_dr,
 )
 from armwise.feedback.ope.reward_model import cross_fit
 
-SHRINKAGE, RESAMPLES, RUNS = 10.0, 100, 5
+RESAMPLES, RUNS = 100, 5
 
 
 def invent(n: int, n_arms: int, rng: np.random.Generator) -> dict[str, Floats | Integers]:
@@ -54,18 +48,15 @@ def invent(n: int, n_arms: int, rng: np.random.Generator) -> dict[str, Floats | 
     }
 
 
-def six(log: dict[str, Floats | Integers]) -> list[Terms]:
-    """Return the terms of six estimates, from arrays that were not looked at before."""
+def four(log: dict[str, Floats | Integers]) -> list[Terms]:
+    """Return the terms of four estimates, from arrays that were not looked at before."""
     sample = Sample(**log)
-    return [
-        *(estimator(sample) for estimator in (ips, snips, dm, dr, sndr)),
-        dros(sample, shrinkage=SHRINKAGE),
-    ]
+    return [estimator(sample) for estimator in (ips, snips, dm, dr)]
 
 
 def points(log: dict[str, Floats | Integers]) -> dict[str, float]:
-    """Return six values by name."""
-    return {terms.estimator: terms.value for terms in six(log)}
+    """Return four values by name."""
+    return {terms.estimator: terms.value for terms in four(log)}
 
 
 def best_of(runs: int, call: Callable[[], object]) -> float:
@@ -84,7 +75,7 @@ def time_obp(python: str, log: dict[str, Floats | Integers]) -> dict[str, object
         for name, array in log.items():
             np.save(Path(folder) / f"{name}.npy", array)
         peer = Path(__file__).with_name("obp_peer.py")
-        arguments = [folder, str(SHRINKAGE), str(RESAMPLES), str(RUNS)]
+        arguments = [folder, str(RESAMPLES), str(RUNS)]
         done = subprocess.run([python, str(peer), *arguments], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 
@@ -103,8 +94,8 @@ def main(n: int, n_arms: int, python: str | None) -> None:
     print(f"{n:,} rows, {n_arms} arms" + ("" if python else "; obp is absent: name its Python with --obp"))
     print(f"{'':<44}{'ours':>11}" + (f"{'obp':>14}{'ratio':>11}" if python else ""))
     points_s = best_of(RUNS, lambda: points(log))
-    intervals_s = best_of(3, lambda: intervals.bootstrap(six(log), rng, RESAMPLES))
-    report("six point estimates", points_s, theirs.get("points_s"))
+    intervals_s = best_of(3, lambda: intervals.bootstrap(four(log), rng, RESAMPLES))
+    report("four point estimates", points_s, theirs.get("points_s"))
     report(f"the same with intervals, {RESAMPLES} resamples", intervals_s, theirs.get("intervals_s"))
     if python:
         ours = points(log)
@@ -112,20 +103,16 @@ def main(n: int, n_arms: int, python: str | None) -> None:
         print(f"largest difference of a value: {apart:.1e}")
 
     sample = Sample(**log)
-    means_s = best_of(3, lambda: fit_means(sample, rng, None))
+    means_s = best_of(3, lambda: fit_means(sample, rng))
     report("reward model: cross-fitted means", means_s)
-    sample = Sample(**log, q_mrdr=fit_means(sample, rng, mrdr_weight(sample)))
-    for estimator in (replay, cressie_read, mrdr, clipped_ips, switch_dr, dros):
-        chosen = ", parameter chosen" if estimator in (clipped_ips, switch_dr, dros) else ""
-        report(estimator.__name__ + chosen, best_of(3, lambda f=estimator: f(sample)))
+    for estimator in (replay, switch_dr):
+        report(estimator.__name__, best_of(3, lambda f=estimator: f(sample)))
 
 
-def fit_means(sample: Sample, rng: np.random.Generator, weight: Floats | None) -> Floats:
+def fit_means(sample: Sample, rng: np.random.Generator) -> Floats:
     """Return predictions by the mean reward of each arm, each row being a question of its own."""
     n, n_arms = sample.p_target.shape
-    return cross_fit(
-        None, sample.drawn, sample.reward, np.arange(n), n_arms, rng, model="means", weight=weight
-    )
+    return cross_fit(None, sample.drawn, sample.reward, np.arange(n), n_arms, rng, model="means")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import ESTIMATORS, Interval, Sample, Terms, intervals
 from armwise.feedback.ope import confidence_sequences as sequences
-from armwise.feedback.ope.estimators import Predictions, estimate, mrdr_weight, replay
+from armwise.feedback.ope.estimators import Predictions, estimate, replay
 from armwise.feedback.ope.intervals import bernstein, clopper_pearson
 from armwise.feedback.ope.reward_model import cross_fit
 from armwise.feedback.ope.sample import NeverDrawnError
@@ -141,8 +141,7 @@ def simulate(
         plain = Sample(log.propensity, log.drawn, log.reward, p_target)
         if not plain.weight.any():
             continue  # refused by all but `dm`: the log says nothing of this target
-        q_mrdr = fitted(log, rng, mrdr_weight(plain)) if "mrdr" in names else None
-        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat, q_mrdr)
+        sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
         for estimator, terms in estimates(sample, names, reach):
             safe = intervals.hedge(terms, reach, LOW, HIGH)
             lead = intervals.difference(safe, safe_served)
@@ -222,9 +221,9 @@ def watched(rows: Floats, imaginary: Floats) -> sequences.Bounds:
     return sequences.Bounds(n[shown], mean[shown], (mean - half)[shown], (mean + half)[shown])
 
 
-def fitted(log: Log, rng: np.random.Generator, weight: Floats | None = None) -> Floats:
+def fitted(log: Log, rng: np.random.Generator) -> Floats:
     """Predict rewards of all arms by cross-fitted ridge regression."""
-    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(ARMS), rng, weight=weight)
+    return cross_fit(log.X, log.drawn, log.reward, log.questions, len(ARMS), rng)
 
 
 def main(

@@ -19,8 +19,6 @@ import numpy as np
 CLIPS = [0.5, 1.0, 2.0, 5.0, float("inf")]
 """Clips of the weights, and thresholds to switch at."""
 
-SHRINKAGES = [0.1, 1.0, 10.0, 100.0, float("inf")]
-
 
 @dataclass(frozen=True)
 class Case:
@@ -107,37 +105,16 @@ def values(case):
     def value(estimator, inputs):
         return float(estimator.estimate_policy_value(**inputs))
 
-    def chosen(tuning, grid, inputs, **rule):
-        estimator = tuning(lambdas=list(grid), **rule)  # it sorts what it is given
-        estimator.estimate_policy_value_with_tuning(**inputs)
-        return float(estimator.best_hyperparam)
-
     estimates = {
         "ips": value(ope.InverseProbabilityWeighting(), weighed),
         "snips": value(ope.SelfNormalizedInverseProbabilityWeighting(), weighed),
         "dm": value(ope.DirectMethod(), predicted),
         "dr": value(ope.DoublyRobust(), full),
-        "sndr": value(ope.SelfNormalizedDoublyRobust(), full),
-        "clipped_ips": [value(ope.InverseProbabilityWeighting(lambda_=c), weighed) for c in CLIPS],
         "switch_dr": [value(ope.SwitchDoublyRobust(lambda_=c), full) for c in CLIPS],
-        "dros": [value(ope.DoublyRobustWithShrinkage(lambda_=c), full) for c in SHRINKAGES],
     }
     if case.sure and case.alike:
         estimates["replay"] = value(ope.ReplayMethod(), {**rewards, **draws})
-    rules = {
-        "mse": {"tuning_method": "mse", "use_bias_upper_bound": False},
-        "mse_bound": {"tuning_method": "mse"},
-        "slope": {"tuning_method": "slope"},
-    }
-    choices = {
-        rule: {
-            "clipped_ips": chosen(ope.InverseProbabilityWeightingTuning, CLIPS, weighed, **arguments),
-            "switch_dr": chosen(ope.SwitchDoublyRobustTuning, CLIPS, full, **arguments),
-            "dros": chosen(ope.DoublyRobustWithShrinkageTuning, SHRINKAGES, full, **arguments),
-        }
-        for rule, arguments in rules.items()
-    }
-    return {"case": asdict(case), "checksum": checksum(arrays), "values": estimates, "chosen": choices}
+    return {"case": asdict(case), "checksum": checksum(arrays), "values": estimates}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time obp on the arrays in a folder; run by `benchmarks/estimators.py`, in obp's environment.
 
-    /tmp/obp/bin/python benchmarks/obp_peer.py <folder> <shrinkage> <resamples> <runs>
+    /tmp/obp/bin/python benchmarks/obp_peer.py <folder> <resamples> <runs>
 
 `benchmarks/obp_golden.py` says how the environment is made. Prints one JSON object: the
 least processor time for six point estimates and for their intervals, seconds, and the
@@ -26,7 +26,7 @@ def best_of(runs, call):
     return min(times), answer
 
 
-def main(folder, shrinkage, resamples, runs):
+def main(folder, resamples, runs):
     """Print the times and values."""
     warnings.simplefilter("ignore")
     from obp import ope
@@ -47,8 +47,6 @@ def main(folder, shrinkage, resamples, runs):
         ope.SelfNormalizedInverseProbabilityWeighting(estimator_name="snips"),
         ope.DirectMethod(estimator_name="dm"),
         ope.DoublyRobust(estimator_name="dr"),
-        ope.SelfNormalizedDoublyRobust(estimator_name="sndr"),
-        ope.DoublyRobustWithShrinkage(lambda_=float(shrinkage), estimator_name="dros"),
     ]
     evaluation = ope.OffPolicyEvaluation(bandit_feedback=feedback, ope_estimators=estimators)
     target = {

@@ -42,7 +42,7 @@ ARMS = ("none", "bm25", "dense", "rrf")
 RULE = RewardRule(
     metrics={"right": Metric(type="boolean"), "overlap": Metric()}, cost_weight=0.05, complete="all"
 )
-SIX = ("ips", "clipped_ips", "snips", "dm", "dr", "sndr")
+FOUR = ("ips", "snips", "dm", "dr")
 NOW, GAP_S = 1_790_000_000.0, 20.0
 COMMIT = 2000
 """Turns that are committed together."""
@@ -146,7 +146,7 @@ def ours(url: str, rows: int) -> Measured:
             log,
             targets,
             np.random.default_rng(SEED),
-            estimators=SIX,
+            estimators=FOUR,
             interval=kind,
             reward_model="means",
             reward_range=RULE.clip,

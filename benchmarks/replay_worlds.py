@@ -24,7 +24,7 @@ from armwise.arms.lab.portfolio import read_outcomes
 from armwise.feedback.arrays import Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import ESTIMATORS, Model, Sample, Terms
-from armwise.feedback.ope.estimators import Predictions, estimate, mrdr_weight
+from armwise.feedback.ope.estimators import Predictions, estimate
 from armwise.feedback.ope.evaluation import IntervalRequest, TargetSample, figures, predict
 from armwise.feedback.ope.sample import NeverDrawnError
 
@@ -178,7 +178,7 @@ def names_of(models: Sequence[Model]) -> dict[str, tuple[Model, str]]:
     """Return what is asked, by name: a model and an estimator; the first model is that of the plain names.
 
     >>> list(names_of(["means", "ridge"]))[-2:]
-    ['dros ridge', 'mrdr ridge']
+    ['dr ridge', 'switch_dr ridge']
     """
     plain: dict[str, tuple[Model, str]] = {name: (models[0], name) for name in ESTIMATORS}
     modelled = [name for name in plain if ESTIMATORS[name].predictions is not Predictions.NONE]
@@ -206,8 +206,7 @@ def simulate(pool: Pool, logger: str, size: str, models: Sequence[Model], rng: n
         plain = Sample(log.propensity, drawn, reward, p_target)
         terms = {}
         for model in models:
-            q_mrdr = predict(log, np.random.default_rng(folds), model, mrdr_weight(plain))
-            sample = replace(plain, q_hat=q_hat[model], q_mrdr=q_mrdr)
+            sample = replace(plain, q_hat=q_hat[model])
             for name in (name for name in names if names[name][0] == model):
                 with suppress(NeverDrawnError):
                     terms[name] = estimate(sample, names[name][1])

@@ -281,7 +281,6 @@ NO_PARTICIPLES = {
     "bound_score",
     "bound_search",
     "bound_turn",
-    "clipped_ips",
 }
 """Names of functions that begin like a participle: to bound is a verb, and clipped IPS is an estimator."""
 

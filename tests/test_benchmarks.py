@@ -49,7 +49,6 @@ estimators --rows 1000 --arms 2
 languages
 late_feedback learning --decisions 100 --seeds 1
 log --database sqlite --pairs 10 --rounds 1
-shrinkage 1
 """,
     "nightly": """
 adaptive_picture --orders 2 --plot picture.png

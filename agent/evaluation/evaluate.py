@@ -661,13 +661,11 @@ def _doubt(log: Log) -> str:
 
 
 def _to_estimated(estimate: evaluation.EstimatorResult, doubt: str) -> Estimated:
-    limited = estimate.parameter is not None and math.isfinite(estimate.parameter)
     return Estimated(
         estimator=estimate.estimator,
         value=_interval(estimate.value),
         difference=_interval(estimate.difference),
         effective_n=estimate.effective_n,
-        parameter=estimate.parameter if limited else None,
         note=estimate.note if estimate.value is None else "; ".join(filter(None, (estimate.note, doubt))),
     )
 

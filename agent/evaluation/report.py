@@ -68,7 +68,6 @@ class Estimated(ReportSection):
         value: Mean reward of a decision, if it can be estimated.
         difference: Difference to the baseline on the same rows; None for the baseline itself.
         effective_n: Kish's effective sample size.
-        parameter: The finite clip, threshold or shrinkage that was used.
         note: Why the estimate is missing, or its interval is of another kind.
         covers: Whether its intervals hold the truth as often as they state; False if they omit a bias.
     """
@@ -77,7 +76,6 @@ class Estimated(ReportSection):
     value: Interval | None = None
     difference: Interval | None = None
     effective_n: float = 0.0
-    parameter: float | None = None
     note: str = ""
     covers: bool = Field(default_factory=lambda given: covers(given["estimator"]))
 
@@ -93,7 +91,7 @@ class Estimated(ReportSection):
 def covers(estimator: str) -> bool:
     """Return whether the intervals of an estimator hold the truth as often as they state.
 
-    >>> covers("dr"), covers("dros")
+    >>> covers("dr"), covers("dm")
     (True, False)
     """
     return estimator in ESTIMATORS and ESTIMATORS[estimator].covers

@@ -2,22 +2,17 @@
 
     replay         keep rows as a draw of the target would have; their mean
     ips            weigh each reward by p_target / p_log; unbiased, with the variance of the weights
-    clipped_ips    the same with a largest weight; some bias for much variance
     snips          `ips` divided by the sum of the weights; nearly unbiased, less variance
     dm             predict the reward of every arm; as good as the model
     dr             the prediction, corrected by the weighted residuals; unbiased
-    sndr           `dr` with weights that are made to average 1
     switch_dr      `dr` that trusts the model alone where a weight is large
-    dros           `dr` with large weights shrunk smoothly
-    mrdr           `dr` with a model that was fitted to make it vary least
-    cressie_read   weigh rows so that the weights average 1, at the least distance from the log
 
 Each is a function from a `Sample` to `Terms`, with an entry above it: its traits, and its row of the table in
 docs/reference/estimators.md. `ESTIMATORS` has the entries by name: reports, the command line and HTTP find an
 estimator there.
 
 All doubly robust estimates are the mean of the predicted value of the target in a row, plus a
-weight times the residual of the drawn arm. They differ in the weight, and `mrdr` in the model.
+weight times the residual of the drawn arm. They differ in the weight.
 
 Source: for each estimator, in its docstring.
 """
@@ -25,22 +20,12 @@ Source: for each estimator, in its docstring.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
 
 from armwise.feedback.arrays import Floats
 from armwise.feedback.ope.sample import NeverDrawnError, Prediction, Sample, Terms, ones
-from armwise.feedback.ope.shrinkage import (
-    Shrinker,
-    clip_weights,
-    fit_clip,
-    fit_shrinkage,
-    fit_threshold,
-    shrunk,
-    switch_weights,
-)
 
 
 class Rows(Enum):
@@ -57,7 +42,6 @@ class Predictions(Enum):
 
     NONE = "none"
     SHARED = "q_hat, which all targets share"
-    OWN = "q_mrdr, fitted for each target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +61,6 @@ class Estimator:
             biased estimator.
         predictions: Which predictions of rewards it reads.
         anytime: Whether a confidence sequence applies to its values.
-        parameter: The option that is chosen from the log by default; empty if there is none.
     """
 
     function: Callable[..., Terms]
@@ -89,7 +72,6 @@ class Estimator:
     covers: bool
     predictions: Predictions = Predictions.NONE
     anytime: bool = False
-    parameter: str = ""
 
     def __call__(self, sample: Sample, **options: Any) -> Terms:
         """Return the terms of a sample; options are the function's."""
@@ -196,39 +178,6 @@ def ips(sample: Sample) -> Terms:
 
 
 @estimator(
-    value="`mean(min(w, c) r)`",
-    use="Use it for large weights, if no reward is below 0. It is biased downwards.",
-    source="Ionides (2008)",
-    rank=7,
-    rows=Rows.WEIGHTED,
-    covers=False,
-    parameter="clip",
-)
-def clipped_ips(sample: Sample, *, clip: float | None = None) -> Terms:
-    """Weigh each reward like `ips`, with weights of at most `clip`.
-
-    Args:
-        sample: The log and the target.
-        clip: Largest weight, above 0; None: chosen from the log (`armwise.feedback.ope.shrinkage`).
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The clip is not above 0.
-
-    Source: Ionides (2008), "Truncated importance sampling".
-
-    >>> first = np.array([[1.0, 0.0]] * 2)
-    >>> clipped_ips(Sample(np.full(2, 0.2), np.array([0, 1]), np.ones(2), first), clip=3.0).value
-    1.5
-    """
-    full = sample.supported_weight
-    if clip is None:
-        clip = fit_clip(full, sample.reward)
-    weight = clip_weights(full, clip)
-    return Terms("clipped_ips", weight * sample.reward, ones(weight), weight, cap=clip, parameter=clip)
-
-
-@estimator(
     value="`sum(w r) / sum(w)`",
     use="Use it without a model. It has little bias and much less variance than `ips`.",
     source="Swaminathan and Joachims (2015)",
@@ -307,59 +256,20 @@ def dr(sample: Sample) -> Terms:
 
 
 @estimator(
-    value="`mean(e) + sum(w d) / sum(w)`",
-    use="Use it instead of `dr` if a few rows have large weights. It then has less variance.",
-    source="Thomas and Brunskill (2016)",
-    rank=1,
-    rows=Rows.DEPENDENT,
-    covers=True,
-    predictions=Predictions.SHARED,
-)
-def sndr(sample: Sample) -> Terms:
-    """Estimate like `dr` with weights divided by their mean, which reduces the variance of large ones.
-
-    The terms are linear in each row (value plus influence), so that intervals include the
-    variance of the mean weight.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The sample lacks `q_hat`.
-
-    Source: Thomas and Brunskill (2016), "Data-efficient off-policy policy evaluation for
-    reinforcement learning": their weighted doubly robust estimate, for a single step.
-
-    >>> first, q = np.array([[1.0, 0.0]] * 3), np.zeros((3, 2))
-    >>> sndr(Sample(np.full(3, 0.5), np.array([0, 0, 1]), np.ones(3), first, q)).value
-    1.0
-    """
-    weight, prediction = sample.supported_weight, sample.prediction
-    mean_weight = float(weight.mean())
-    correction = float(weight @ prediction.residual) / (mean_weight * len(sample))
-    rows = prediction.residual - correction
-    rows *= weight
-    rows /= mean_weight
-    rows += prediction.expected
-    rows += correction
-    return Terms("sndr", rows, ones(rows), weight, float(rows.mean()))
-
-
-@estimator(
-    value="`mean(e + w d [w <= c])`",
+    value="`mean(e + w d [w <= 10])`",
     use="Use it with a good model, if a few weights are very large.",
     source="Wang et al. (2017)",
     rank=3,
     rows=Rows.CORRECTED,
     covers=False,
     predictions=Predictions.SHARED,
-    parameter="threshold",
 )
-def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
+def switch_dr(sample: Sample, *, threshold: float = 10.0) -> Terms:
     """Estimate like `dr`, without the correction in rows whose weight is above a threshold.
 
     Args:
         sample: The log and the target.
-        threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity;
-            None: chosen from the log (`armwise.feedback.ope.shrinkage`).
+        threshold: Largest weight that corrects, at least 0: `dm` at 0, `dr` at infinity.
 
     Raises:
         NeverDrawnError: The target draws none of the logged arms.
@@ -373,156 +283,10 @@ def switch_dr(sample: Sample, *, threshold: float | None = None) -> Terms:
     >>> switch_dr(log, threshold=2.0).value
     1.0
     """
-    weight, prediction = sample.supported_weight, sample.prediction
-    if threshold is None:
-        threshold = fit_threshold(weight, prediction.residual, prediction.expected)
-    return _with(switch_weights, "switch_dr", sample, threshold, cap=threshold)
-
-
-@estimator(
-    value="`mean(e + d w / (1 + w^2 / c))`",
-    use="Use it as a smooth version of `switch_dr`. On small logs it has the smallest error of the three "
-    "with `c`.",
-    source="Su, Dimakopoulou et al. (2020)",
-    rank=2,
-    rows=Rows.CORRECTED,
-    covers=False,
-    predictions=Predictions.SHARED,
-    parameter="shrinkage",
-)
-def dros(sample: Sample, *, shrinkage: float | None = None) -> Terms:
-    """Estimate like `dr` with weights w shrunk to w / (1 + w^2 / shrinkage).
-
-    Args:
-        sample: The log and the target.
-        shrinkage: Parameter above 0: near `dm` at 0, `dr` at infinity; None: chosen from the
-            log (`armwise.feedback.ope.shrinkage`).
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The shrinkage is not above 0, or the sample lacks `q_hat`.
-
-    Source: Su, Dimakopoulou, Krishnamurthy and Dudik (2020), "Doubly robust off-policy
-    evaluation with shrinkage", the optimistic kind.
-
-    >>> first, q = np.array([[1.0, 0.0]] * 2), np.array([[0.5, 0.0]] * 2)
-    >>> dros(Sample(np.full(2, 0.5), np.array([0, 0]), np.ones(2), first, q), shrinkage=4.0).value
-    1.0
-    """
-    weight, prediction = sample.supported_weight, sample.prediction
-    if shrinkage is None:
-        shrinkage = fit_shrinkage(weight, prediction.residual, prediction.expected)
-    # w / (1 + w^2 / s) is largest at w = sqrt(s), where it is sqrt(s) / 2.
-    return _with(shrunk, "dros", sample, shrinkage, cap=float(np.sqrt(shrinkage)) / 2.0)
-
-
-@estimator(
-    value="`dr` with a model fitted to minimize its variance",
-    use="Use it if only one target matters.",
-    source="Farajtabar et al. (2018)",
-    rank=4,
-    rows=Rows.CORRECTED,
-    covers=True,
-    predictions=Predictions.OWN,
-)
-def mrdr(sample: Sample) -> Terms:
-    """Estimate like `dr` with `q_mrdr`, a model that was fitted for this target by `mrdr_weight`.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: The sample lacks `q_mrdr`.
-
-    Source: Farajtabar, Chow and Ghavamzadeh (2018), "More robust doubly robust off-policy
-    evaluation".
-    """
-    if sample.q_mrdr is None:
-        raise ValueError("mrdr needs q_mrdr: fit a reward model with the weights from mrdr_weight")
-    weight = sample.supported_weight
-    return _correct("mrdr", Prediction.from_predictions(sample, sample.q_mrdr, "q_mrdr"), weight)
-
-
-def mrdr_weight(sample: Sample) -> Floats:
-    """Return the sample weights of a model for `mrdr`, shape (n,).
-
-    The weight is w^2 (1 - p_log): the variance of `dr`, as it depends on the model, is a
-    quadratic form in the model's errors, and these weights are the diagonal. For a deterministic
-    target the form is diagonal, and the weights equal the paper's,
-    (1 - p_log) / p_log^2, if the log drew that arm. For others, the cross terms between
-    the arms of a row are left out: they need the propensities of arms that were not drawn.
-
-    Source: Farajtabar, Chow and Ghavamzadeh (2018), as in `mrdr`.
-
-    >>> first = np.array([[1.0, 0.0]] * 2)
-    >>> mrdr_weight(Sample(np.full(2, 0.5), np.array([0, 1]), np.ones(2), first)).tolist()
-    [2.0, 0.0]
-    """
-    chance: Floats = np.maximum(1.0 - sample.propensity, 0.0)
-    return sample.weight * sample.weight * chance
-
-
-@estimator(
-    value="weights closest to 1 that average 1",
-    use="Use it for small logs. It has the smallest error without a model.",
-    source="Karampatziakis et al. (2020)",
-    rank=6,
-    rows=Rows.DEPENDENT,
-    covers=True,
-)
-def cressie_read(sample: Sample, *, least: float = 0.0, largest: float = inf) -> Terms:
-    """Weigh the rows so that the weights average 1, at the least distance from equal weights.
-
-    The distance is the Cressie-Read divergence of power -2, for which the answer has a
-    closed form; one imaginary row with an extreme weight makes it exist. The weight of the
-    imaginary row earns the mean reward of the log. The value comes from the
-    formula; the terms are its linearisation (value plus influence of each row), so that
-    intervals account for the constraint on the weights.
-
-    Args:
-        sample: The log and the target.
-        least: Smallest weight that a row could have, in [0, 1).
-        largest: Largest weight that a row could have, above 1; by default unknown.
-
-    Raises:
-        NeverDrawnError: The target draws none of the logged arms.
-        ValueError: `least` or `largest` is out of its range.
-
-    Source: Karampatziakis, Langford and Mineiro (2020), "Empirical likelihood for
-    contextual bandits".
-
-    >>> first = np.array([[1.0, 0.0]] * 4)
-    >>> log = Sample(np.full(4, 0.5), np.array([0, 0, 1, 1]), np.array([1.0, 0.5, 0.0, 0.0]), first)
-    >>> round(cressie_read(log).value, 3)
-    0.75
-    """
-    if not 0.0 <= least < 1.0 < largest:
-        raise ValueError(f"least must be in [0, 1) and largest above 1, got {least:.6g} and {largest:.6g}")
-    w, r, n = sample.supported_weight, sample.reward, len(sample)
-    w_r = w * r
-    total, mean_reward = float(w.sum()), float(r.mean())
-    fake = max(largest, float(w.max())) if total < n else min(least, float(w.min()))
-    if fake == inf:
-        missing = 1.0 - total / n
-        rows = w_r + missing * r + (1.0 - w) * mean_reward - missing * mean_reward
-        return Terms("cressie_read", rows, ones(w), w, mean_prediction=float(rows.mean()))
-    a, b = (fake + total) / (n + 1), (fake * fake + float(w @ w)) / (n + 1)
-    spread = a * a - b
-    gamma, beta = (b - a) / spread, (1.0 - a) / spread
-    first, second = float(w_r.sum()), float(w_r @ w)
-    missing = max(0.0, -fake * (gamma + beta * fake) / (n + 1))
-    value = -(gamma * first + beta * second) / (n + 1) + missing * mean_reward
-    # Derivatives of a, b, gamma and beta by one more row with weight w, for the influence.
-    da, db = w - a, w * w - b
-    dspread = 2.0 * a * da - db
-    dgamma = (db - da - gamma * dspread) / spread
-    dbeta = -(da + beta * dspread) / spread
-    pull = -(gamma + beta * w) * w_r - dgamma * (first / n) - dbeta * (second / n)
-    return Terms("cressie_read", value + (pull - pull.mean()), ones(w), w, mean_prediction=value)
-
-
-def _with(shrink: Shrinker, name: str, sample: Sample, parameter: float, cap: float) -> Terms:
-    """Return the terms of `dr` with shrunk weights."""
-    weight = shrink(sample.supported_weight, parameter)
-    return _correct(name, sample.prediction, weight, cap=cap, parameter=parameter)
+    if not threshold >= 0.0:
+        raise ValueError(f"threshold must be at least 0, got {threshold:.6g}")
+    weight = np.where(sample.supported_weight <= threshold, sample.supported_weight, 0.0)
+    return _correct("switch_dr", sample.prediction, weight, cap=threshold)
 
 
 def _correct(
@@ -530,13 +294,12 @@ def _correct(
     prediction: Prediction,
     weight: Floats,
     cap: float = float("inf"),
-    parameter: float | None = None,
 ) -> Terms:
     """Return the terms: the expected reward plus the weight times the residual."""
     rows = weight * prediction.residual
     rows += prediction.expected
     mean = float(prediction.expected.mean())
-    return Terms(name, rows, ones(rows), weight, mean, cap=cap, parameter=parameter)
+    return Terms(name, rows, ones(rows), weight, mean, cap=cap)
 
 
 def estimate(sample: Sample, name: str) -> Terms:

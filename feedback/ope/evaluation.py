@@ -18,7 +18,7 @@ from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, refuse_u
 from armwise.feedback.dataset import Log, ProgressCallback
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import Diagnostics, diagnose
-from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows, mrdr_weight
+from armwise.feedback.ope.estimators import ESTIMATORS, Estimator, Predictions, Rows
 from armwise.feedback.ope.intervals import (
     FEW,
     LEVEL,
@@ -325,7 +325,6 @@ class EstimatorResult:
         difference: Difference to the baseline, on the rows that both are evaluated on; None for the baseline
             itself.
         effective_n: Kish's effective sample size.
-        parameter: The clip, threshold or shrinkage that was used, if the estimator has one.
         note: Why the value is missing, or the interval is of another kind than requested; empty otherwise.
     """
 
@@ -333,7 +332,6 @@ class EstimatorResult:
     value: EstimateWithInterval | None
     difference: EstimateWithInterval | None = None
     effective_n: float = 0.0
-    parameter: float | None = None
     note: str = ""
 
 
@@ -407,15 +405,13 @@ def evaluate(
     read = {estimator.predictions for estimator in chosen}
     if log.n_questions > 1 and q_hat is None and Predictions.SHARED in read:
         q_hat = predict(log, np.random.default_rng(folds), reward_model)
-    elif log.n_questions > 1 and Predictions.OWN in read and reward_model != "means":
-        _ = log.X  # computed once, where each target would compute its own
     rewards = (float(log.reward.min()), float(log.reward.max())) if reward_range is None else reward_range
     request = IntervalRequest(interval, level, rewards, resamples, draws)
     everywhere = np.ones(len(log), dtype=np.bool_)
     rows = dict.fromkeys(targets, everywhere) | dict(kept or {})
     compute_figures = figures if reward_range is None else present_figures
     against, shared = (log.p_log, everywhere) if baseline is None else (targets[baseline], rows[baseline])
-    evaluator = _TargetEvaluation(log, chosen, q_hat, reward_model, folds, against)
+    evaluator = _TargetEvaluation(log, chosen, q_hat, against)
     evaluations = {}
     for done, (name, p_target) in enumerate(targets.items(), start=1):
         if p_target.shape != (len(log), len(log.arms)):
@@ -436,16 +432,14 @@ def evaluate(
     return evaluations
 
 
-def predict(
-    log: Log, rng: np.random.Generator, model: Model = "ridge", weight: Floats | None = None
-) -> Floats:
+def predict(log: Log, rng: np.random.Generator, model: Model = "ridge") -> Floats:
     """Predict the reward of every arm in every row, shape (n, n_arms); see `feedback.ope.reward_model`.
 
     Raises:
         ValueError: There are fewer than two questions, so none to hold out, or no features for `ridge`.
     """
     X = None if model == "means" else log.X  # noqa: N806 - a matrix, as in scikit-learn
-    return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model, weight=weight)
+    return cross_fit(X, log.drawn, log.reward, log.questions, len(log.arms), rng, model=model)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,7 +460,7 @@ class _TargetTerms:
                 continue
             terms, (value, beyond) = target.terms[name], values[name]
             note = _note(value, beyond)
-            estimates.append(EstimatorResult(name, value, beyond, terms.effective_n, terms.parameter, note))
+            estimates.append(EstimatorResult(name, value, beyond, terms.effective_n, note))
         log = target.log
         diagnostics = diagnose(
             self.sample, log.arms, excluded=log.excluded, questions=log.questions, p_log=log.p_log
@@ -492,12 +486,9 @@ class _TargetEvaluation:
         log: Log,
         estimators: Sequence[Estimator],
         q_hat: Floats | None,
-        model: Model,
-        folds: int,
         against: Floats | None,
     ) -> None:
-        self._log, self._estimators, self._against = log, estimators, against
-        self._q_hat, self._model, self._folds = q_hat, model, folds
+        self._log, self._estimators, self._against, self._q_hat = log, estimators, against, q_hat
         self._last: tuple[Flags, TargetSample] | None = None
 
     def at(self, p_target: Floats, rows: Flags) -> _TargetTerms:
@@ -507,14 +498,6 @@ class _TargetEvaluation:
             log, p_target = log.where(rows), p_target[rows]
             q_hat = None if q_hat is None else q_hat[rows]
         sample = Sample(log.propensity, log.drawn, log.reward, p_target, q_hat)
-        if log.n_questions > 1 and self._reads(Predictions.OWN):
-            rng = np.random.default_rng(self._folds)
-            sample = replace(sample, q_mrdr=predict(log, rng, self._model, mrdr_weight(sample)))
-        available = {
-            Predictions.NONE: True,
-            Predictions.SHARED: q_hat is not None,
-            Predictions.OWN: sample.q_mrdr is not None,
-        }
         reach, unsupported = log.reach(p_target), _measure_unsupported(log, p_target)
         # With propensities of drawn arms only, the reach is a guess, and cannot bound a rejection.
         bounded = {"bound": float(reach.max())} if log.p_log is not None else {}
@@ -524,7 +507,9 @@ class _TargetEvaluation:
             lacking = {
                 UNKNOWN: unknown,
                 f"draws with a chance of {unsupported:.2g} what the log could not": unsupported > TOLERANCE,
-                "needs two different questions or more": not available[estimator.predictions],
+                "needs two different questions or more": (
+                    estimator.predictions is Predictions.SHARED and q_hat is None
+                ),
             }
             if reason := next((why for why, holds in lacking.items() if holds), ""):
                 notes[estimator.name] = reason
@@ -537,9 +522,6 @@ class _TargetEvaluation:
                     notes[estimator.name] = str(error) if sample.weight.any() else NEVER_DRAWN
         served = p_target is log.p_log
         return _TargetTerms(TargetSample(log, sample.weight, reach, terms, served), sample, notes)
-
-    def _reads(self, predictions: Predictions) -> bool:
-        return any(estimator.predictions is predictions for estimator in self._estimators)
 
     def baseline(self, rows: Flags) -> TargetSample:
         """Return the terms of the baseline on some rows; for the logging policy those of the plain mean."""

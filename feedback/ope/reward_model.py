@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from armwise.feedback.arrays import Floats, Integers, refuse
+from armwise.feedback.arrays import Floats, Integers
 
 Model = Literal["ridge", "means"]
 
@@ -26,7 +26,6 @@ def cross_fit(
     rng: np.random.Generator,
     *,
     model: Model = "ridge",
-    weight: Floats | None = None,
     folds: int = 5,
     penalty: float = 10.0,
 ) -> Floats:
@@ -42,9 +41,6 @@ def cross_fit(
         n_arms: Number of arms.
         rng: Source of the folds.
         model: `ridge` or `means`.
-        weight: Sample weights, shape (n,), at least 0; only their ratios matter; None: equal. Rows with
-            weight 0 are ignored, unless all rows of the other folds have weight 0. For `mrdr`, see
-            `armwise.feedback.ope.estimators.mrdr_weight`.
         folds: Number of folds of the questions; at most one per question.
         penalty: For `ridge`, weight of the squared coefficients, above 0. `means` adds
             one imaginary row with the mean reward of all arms to each arm.
@@ -53,17 +49,15 @@ def cross_fit(
         The predictions, shape (n, n_arms).
 
     Raises:
-        ValueError: There are fewer than two questions or folds, so none to hold out; a weight is below 0; the
-            model is unknown.
+        ValueError: There are fewer than two questions or folds, so none to hold out; the model is
+            unknown.
     """
-    if weight is not None:
-        refuse("weight", weight, (weight >= 0.0) & np.isfinite(weight), "finite and at least 0")
     fold, folds = _folds(questions, folds, rng)
     match model:
         case "means":
-            return _means(drawn, reward, fold, folds, n_arms, weight)
+            return _means(drawn, reward, fold, folds, n_arms)
         case "ridge":
-            return _ridge(X, drawn, reward, fold, folds, n_arms, weight, penalty)
+            return _ridge(X, drawn, reward, fold, folds, n_arms, penalty)
     raise ValueError(f"unknown reward model {model!r}; available: ridge, means")
 
 
@@ -88,9 +82,7 @@ def _folds(questions: Integers, folds: int, rng: np.random.Generator) -> tuple[I
     return fold, folds
 
 
-def _means(
-    drawn: Integers, reward: Floats, fold: Integers, folds: int, n_arms: int, weight: Floats | None
-) -> Floats:
+def _means(drawn: Integers, reward: Floats, fold: Integers, folds: int, n_arms: int) -> Floats:
     """Return the mean reward of each arm in the other folds, shape (n, n_arms)."""
     others = 1.0 - np.eye(folds)
 
@@ -101,12 +93,7 @@ def _means(
 
     cell = fold * n_arms + drawn
     typical = elsewhere(fold, reward, 1) / elsewhere(fold, None, 1)
-    if weight is None:
-        count, total = elsewhere(cell, None, n_arms), elsewhere(cell, reward, n_arms)
-    else:
-        # Weights average 1, so that the imaginary row stands for one of them.
-        scaled = weight / (weight.mean() or 1.0)
-        count, total = elsewhere(cell, scaled, n_arms), elsewhere(cell, scaled * reward, n_arms)
+    count, total = elsewhere(cell, None, n_arms), elsewhere(cell, reward, n_arms)
     table: Floats = (total + typical) / (count + 1.0)
     return table[fold]
 
@@ -118,7 +105,6 @@ def _ridge(
     fold: Integers,
     folds: int,
     n_arms: int,
-    weight: Floats | None,
     penalty: float,
 ) -> Floats:
     """Return the predictions of a ridge regression on the other folds, shape (n, n_arms)."""
@@ -133,15 +119,8 @@ def _ridge(
     q_hat = np.empty((len(reward), n_arms))
     for part in range(folds):
         held_out, training = np.flatnonzero(fold == part), np.flatnonzero(fold != part)
-        counts = None
-        if weight is not None and weight[training].any():
-            training = training[weight[training] > 0.0]
-            # Weights average 1, so that the penalty has the same effect as without them.
-            counts = weight[training] / weight[training].mean()
         earned, questions = reward[training], features[held_out]
-        regression = Ridge(alpha=penalty, solver="sparse_cg").fit(
-            design[training], earned, sample_weight=counts
-        )
+        regression = Ridge(alpha=penalty, solver="sparse_cg").fit(design[training], earned)
         for arm in range(n_arms):
             rows = _interactions(questions, np.full(len(held_out), arm), n_arms)
             q_hat[held_out, arm] = regression.predict(rows).clip(earned.min(), earned.max())

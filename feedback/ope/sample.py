@@ -38,12 +38,11 @@ class Terms:
         numerator: Column of the numerator, shape (n,).
         denominator: Column of the denominator, shape (n,); all 1 if the estimate is a mean over rows.
         weight: Weight of the reward of each row, shape (n_rows,): p_target / p_log of the drawn arms,
-            as the estimator clips or shrinks them; 0 for `dm`, which uses only predictions.
+            as the estimator limits them; 0 for `dm`, which uses only predictions.
         mean_prediction: Expectation of a row before its reward is known: the mean prediction of a
             doubly robust estimate, 0 for estimates that only weigh rewards.
         ratio: Whether the denominator is random too (`snips`, `replay`).
         cap: Largest weight that the estimator allows; `inf`: unlimited.
-        parameter: The clip, threshold or shrinkage that was used, if the estimator has one.
     """
 
     estimator: str
@@ -53,7 +52,6 @@ class Terms:
     mean_prediction: float = 0.0
     ratio: bool = False
     cap: float = inf
-    parameter: float | None = None
 
     @property
     def value(self) -> float:
@@ -78,7 +76,6 @@ class Sample:
         p_target: The target's distribution, shape (n, n_arms), rows sum to 1.
         q_hat: Predicted reward of every arm, shape (n, n_arms), finite, from a model that was fitted without
             the row (`armwise.feedback.ope.reward_model`).
-        q_mrdr: Predictions like `q_hat`, from a model that was weighted for this target; for `mrdr`.
 
     Raises:
         ValueError: Shapes differ, the log is empty, or a value is out of its range.
@@ -93,7 +90,6 @@ class Sample:
     reward: Floats
     p_target: Floats
     q_hat: Floats | None = None
-    q_mrdr: Floats | None = None
 
     def __post_init__(self) -> None:
         n = len(self.reward)
@@ -105,11 +101,10 @@ class Sample:
             )
         if not n:
             raise ValueError("the log is empty: an estimate needs at least one row")
-        for name, q in (("q_hat", self.q_hat), ("q_mrdr", self.q_mrdr)):
-            if q is not None and q.shape != self.p_target.shape:
-                raise ValueError(
-                    f"{name} must have the shape of p_target, {self.p_target.shape}, got {q.shape}"
-                )
+        if self.q_hat is not None and self.q_hat.shape != self.p_target.shape:
+            raise ValueError(
+                f"q_hat must have the shape of p_target, {self.p_target.shape}, got {self.q_hat.shape}"
+            )
         n_arms = self.p_target.shape[1]
         refuse("drawn", self.drawn, (self.drawn >= 0) & (self.drawn < n_arms), f"a column below {n_arms}")
         if not self.unknown:
@@ -155,7 +150,7 @@ class Sample:
             raise ValueError(
                 "the direct and the doubly robust estimates need q_hat, see armwise.feedback.ope.reward_model"
             )
-        return Prediction.from_predictions(self, self.q_hat, "q_hat")
+        return Prediction.from_predictions(self, self.q_hat)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,11 +166,11 @@ class Prediction:
     residual: Floats
 
     @classmethod
-    def from_predictions(cls, sample: Sample, q: Floats, name: str) -> "Prediction":
+    def from_predictions(cls, sample: Sample, q: Floats) -> "Prediction":
         """Read predictions `q`, shape (n, n_arms). Raises ValueError unless all are finite."""
         expected = row_products(sample.p_target, q)
         if not np.isfinite(expected).all():
-            refuse(name, q, np.isfinite(q), "finite")
+            refuse("q_hat", q, np.isfinite(q), "finite")
         residual = sample.reward - take_drawn(q, sample.drawn)
         return cls(expected, residual)
 

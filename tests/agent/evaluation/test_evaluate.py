@@ -160,10 +160,8 @@ def test_what_was_served_is_the_baseline_and_has_no_difference(filled: AppConfig
 
 @pytest.mark.slow
 def test_an_interval_of_another_kind_says_so(filled: AppConfig, store: Store) -> None:
-    report = evaluated(
-        filled, store, "fixed:dense", estimators=("ips", "snips", "sndr"), interval="bernstein"
-    )
-    said = "snips, sndr: normal interval: bernstein does not apply to it."
+    report = evaluated(filled, store, "fixed:dense", estimators=("ips", "snips"), interval="bernstein")
+    said = "snips: normal interval: bernstein does not apply to it."
     assert said in of(report, "fixed:dense").remarks
     assert report.html().count("normal interval: bernstein does not apply to it") == 4, (
         "of both, served and fixed"
@@ -172,11 +170,10 @@ def test_an_interval_of_another_kind_says_so(filled: AppConfig, store: Store) ->
     assert {name: value.kind for name, value in values(one).items()} == {
         "ips": "bernstein",
         "snips": "normal",
-        "sndr": "normal",
     }
     assert {name: gain.kind for name, gain in differences(one).items()}["ips"] == "bernstein"
     assert one.headline is not None
-    assert one.headline.estimator == "ips", "though sndr comes first: its interval is not the one asked for"
+    assert one.headline.estimator == "ips", "though snips comes first: its interval is not the one asked for"
     promises = [said for said in report.assumptions if said.endswith((".",)) and "ntervals" in said]
     assert promises[0].startswith("Intervals hold at any number of rows")
     assert promises[1].startswith("Some notes name normal intervals instead. Intervals use the")

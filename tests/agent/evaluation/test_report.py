@@ -269,7 +269,8 @@ NO_COVER = candidate(
     0.5,
     0.2,
     estimates=tuple(
-        Estimated(estimator=name, value=interval(0.5), difference=interval(0.2)) for name in ("dros", "dm")
+        Estimated(estimator=name, value=interval(0.5), difference=interval(0.2))
+        for name in ("switch_dr", "dm")
     ),
 )
 
@@ -277,9 +278,9 @@ NO_COVER = candidate(
 @pytest.mark.slow
 def test_an_interval_that_does_not_cover_is_marked_wherever_it_is_printed() -> None:
     report = a_report(NO_COVER, BETTER)
-    lines = [line for line in printed(report).splitlines() if " dros " in line or " dm " in line]
+    lines = [line for line in printed(report).splitlines() if " switch_dr " in line or " dm " in line]
     assert [line.count("] biased") for line in lines[:2]] == [2, 2], "of the value and of the difference"
-    assert f"dros, dm: {BIASED}" in " ".join(printed(report).split())
+    assert f"switch_dr, dm: {BIASED}" in " ".join(printed(report).split())
     assert report.html().count("biased</span>") == 4
     given = report.as_json()["candidates"]
     assert [one["covers"] for one in given[1]["estimates"]] == [False, False]
@@ -289,7 +290,7 @@ def test_an_interval_that_does_not_cover_is_marked_wherever_it_is_printed() -> N
 
 def test_an_interval_that_does_not_cover_proves_no_gain() -> None:
     assert "no candidate is shown to earn more than served" in summary(a_report(NO_COVER))
-    assert "by dros, which is biased" in summary(a_report(NO_COVER))
+    assert "by switch_dr, which is biased" in summary(a_report(NO_COVER))
     both = candidate("both", 0.4, 0.1, estimates=(*NO_COVER.estimates, *BETTER.estimates))
     assert both.headline is not None
     assert both.headline.estimator == "dr"

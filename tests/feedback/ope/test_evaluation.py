@@ -8,7 +8,7 @@ import pytest
 
 from armwise.feedback.arrays import Floats, take_drawn
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate, mrdr_weight
+from armwise.feedback.ope.estimators import ESTIMATORS, Rows, estimate
 from armwise.feedback.ope.evaluation import INTERVALS, NEVER_DRAWN, EstimatorResult, evaluate, predict
 from armwise.feedback.ope.intervals import by_group, difference, hedge, normal
 from armwise.feedback.ope.sample import Sample
@@ -60,15 +60,12 @@ def test_every_estimator_says_what_it_says_alone(log: Log) -> None:
         "t"
     ]
     sample = Sample(log.propensity, log.drawn, log.reward, p, q_hat)
-    folds = rng().integers(2**63, size=2)[0]
-    of_mrdr = predict(log, np.random.default_rng(folds), "means", mrdr_weight(sample))
-    sample = replace(sample, q_mrdr=of_mrdr)
     assert [one.estimator for one in found.estimates] == list(ESTIMATORS)
     for one in found.estimates:
         terms = estimate(sample, one.estimator)
         assert one.value is not None
         assert one.value.value == terms.value
-        assert (one.effective_n, one.parameter, one.note) == (terms.effective_n, terms.parameter, "")
+        assert (one.effective_n, one.note) == (terms.effective_n, "")
         assert one.value.low < one.value.value < one.value.high
         assert abs(terms.value - (p[0] @ VALUES)) < 0.1
     np.testing.assert_array_equal(found.weight, sample.weight)
@@ -168,12 +165,10 @@ def test_a_target_that_drew_nothing_that_was_drawn_is_said_so(log: Log) -> None:
 
 def test_a_single_question_leaves_out_what_needs_a_model(log: Log) -> None:
     one = replace(log, questions=np.zeros(len(log), dtype=np.int64))
-    names = ("ips", "dr", "mrdr")
+    names = ("ips", "dr")
     found = by_name(evaluate(one, {"t": always(log, 0.2, 0.4, 0.4)}, rng(), estimators=names)["t"].estimates)
     assert found["ips"].value is not None
-    for name in ("dr", "mrdr"):
-        assert found[name].value is None
-        assert found[name].note == "needs two different questions or more"
+    assert (found["dr"].value, found["dr"].note) == (None, "needs two different questions or more")
     with pytest.raises(ValueError, match="at least 2 folds and 2 questions"):
         predict(one, rng())
 
@@ -291,20 +286,6 @@ def test_replay_rejects_by_the_largest_weight_there_could_be() -> None:
     assert known.value is None
     assert known.note.startswith("rejection with the bound 50000 kept none of 40 rows")
     assert unknown.value is not None, "by the largest that was seen, 5"
-
-
-def test_a_model_of_each_target_makes_the_features_once(log: Log) -> None:
-    asked: list[int] = []
-
-    def describe(seq: np.ndarray) -> Floats:
-        asked.append(len(seq))
-        return np.eye(3)[seq % 3]
-
-    told = replace(log, describe=describe)
-    first = np.arange(len(log)) < 900
-    targets = {name: always(log, 0.1, 0.2, 0.7) for name in "abc"}
-    evaluate(told, targets, rng(), kept=dict.fromkeys("abc", first), estimators=("mrdr",))
-    assert asked == [len(log)]
 
 
 def test_each_distribution_is_made_once(log: Log) -> None:

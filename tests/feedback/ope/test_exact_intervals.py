@@ -57,8 +57,8 @@ def test_bernstein_of_a_difference_is_that_of_the_rows_of_differences() -> None:
 
 def test_a_cap_narrows_what_a_row_can_be() -> None:
     rows = np.linspace(0.0, 1.0, 100)
-    free = Terms("clipped_ips", rows, np.ones(100), np.ones(100))
-    capped = Terms("clipped_ips", rows, np.ones(100), np.ones(100), cap=1.0)
+    free = Terms("switch_dr", rows, np.ones(100), np.ones(100))
+    capped = Terms("switch_dr", rows, np.ones(100), np.ones(100), cap=1.0)
     width = [high - low for low, high in (bernstein(part, 50.0, 0.0, 1.0) for part in (free, capped))]
     assert width[1] < 0.1 * width[0]
 

@@ -41,13 +41,13 @@ def test_the_values_are_those_of_obp(case: Case) -> None:
     )
     values = {one.estimator: one.value.value for one in result.estimates if one.value}
     assert values == pytest.approx({name: frozen[name] for name in names}, abs=1e-9)
-    assert {"ips", "snips", "dm", "dr", "sndr"} <= values.keys()
+    assert {"ips", "snips", "dm", "dr"} <= values.keys()
 
 
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
 @pytest.mark.slow
 def test_it_is_an_evaluation_of_the_log_of_the_arrays(interval: str) -> None:
-    names = ("ips", "snips", "dr", "mrdr")
+    names = ("ips", "snips", "dr", "switch_dr")
     log = Log.from_arrays(("0", "1", "2"), ACTIONS, REWARDS, p_log=P_LOG, X=CONTEXTS)
     expected = evaluate(
         log, {"t": TARGET}, np.random.default_rng(3), estimators=names, interval=interval, cluster=None

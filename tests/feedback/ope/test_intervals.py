@@ -36,7 +36,7 @@ def sample_of(reward: Floats, p_target: float = 0.5) -> Sample:
     propensity = np.where(np.arange(n) % 2, 0.1, 0.5)
     target = np.tile([p_target, 1.0 - p_target], (n, 1))
     q_hat = np.tile([0.4, 0.6], (n, 1))
-    return Sample(propensity, np.zeros(n, dtype=np.int64), reward, target, q_hat, q_hat)
+    return Sample(propensity, np.zeros(n, dtype=np.int64), reward, target, q_hat)
 
 
 def terms_of(reward: Floats, estimate=snips, p_target: float = 0.5) -> Terms:
@@ -60,7 +60,7 @@ def coverage(trials: list[Trial]) -> float:
 
 
 @pytest.mark.parametrize("of", ["value", "difference"])
-@pytest.mark.parametrize("estimator", ["ips", "snips", "dr", "sndr", "mrdr", "cressie_read"])
+@pytest.mark.parametrize("estimator", ["ips", "snips", "dr"])
 @pytest.mark.parametrize("interval", ["normal", "bootstrap"])
 @pytest.mark.slow
 def test_hedged_intervals_hold_the_truth_about_as_often_as_they_say(trials, of, estimator, interval) -> None:
@@ -68,7 +68,7 @@ def test_hedged_intervals_hold_the_truth_about_as_often_as_they_say(trials, of, 
     assert coverage(trials[of, interval, estimator]) >= 0.9
 
 
-@pytest.mark.parametrize("estimator", ["ips", "snips", "sndr", "mrdr", "cressie_read"])
+@pytest.mark.parametrize("estimator", ["ips", "snips"])
 @pytest.mark.slow
 def test_a_hedge_is_needed(trials, estimator: str) -> None:
     hedge, plain = trials["value", "normal", estimator], trials["value", "normal, not hedged", estimator]
@@ -78,7 +78,7 @@ def test_a_hedge_is_needed(trials, estimator: str) -> None:
 @pytest.mark.parametrize("of", ["value", "difference"])
 @pytest.mark.slow
 def test_intervals_for_every_sample_size_hold_the_truth_nearly_always(trials, of: str) -> None:
-    for estimator in ("ips", "dr", "mrdr"):
+    for estimator in ("ips", "dr"):
         assert coverage(trials[of, "bernstein", estimator]) == 1.0
     assert coverage(trials[of, "anytime", "betting"]) >= 0.95
     assert coverage(trials["value", "clopper_pearson", "replay"]) >= 0.9
@@ -114,7 +114,7 @@ def test_a_hedge_of_dr_starts_from_what_the_model_predicts() -> None:
 
 
 def test_a_hedge_knows_the_largest_weight_that_the_estimator_allows() -> None:
-    part = Terms("clipped_ips", *[np.ones(3)] * 3, cap=2.0)
+    part = Terms("switch_dr", *[np.ones(3)] * 3, cap=2.0)
     assert hedge(part, reach=10.0, low=-1.0, high=1.0).numerator[3:].tolist() == [-2.0, 2.0]
 
 

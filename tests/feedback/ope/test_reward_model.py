@@ -33,22 +33,20 @@ def test_a_feature_that_no_row_has_changes_nothing() -> None:
     np.testing.assert_allclose(found, same, atol=1e-3)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("model", MODELS)
 @settings(max_examples=10, deadline=None)
 @given(st.integers(2, 12), st.integers(0, 1000))
 @pytest.mark.slow
 def test_no_row_is_predicted_by_a_model_that_saw_its_question(
-    model: Any, weighted: bool, n_questions: int, seed: int
+    model: Any, n_questions: int, seed: int
 ) -> None:
     features, drawn, reward, questions = rows(40, n_questions, seed)
-    weight = np.random.default_rng(seed).random(40) if weighted else None
     changed = reward.copy()
     changed[questions == 1] = 1e6
 
     def predict(rewards: Any) -> Any:
         rng = np.random.default_rng(seed)
-        return cross_fit(features, drawn, rewards, questions, N_ARMS, rng, model=model, weight=weight)
+        return cross_fit(features, drawn, rewards, questions, N_ARMS, rng, model=model)
 
     before, after = predict(reward), predict(changed)
     np.testing.assert_array_equal(after[questions == 1], before[questions == 1])
@@ -72,56 +70,6 @@ def test_means_are_those_of_the_arm_in_the_other_folds_with_one_imaginary_row() 
     from_others = [(0.0 + 0.45) / 2.0, (0.9 + 0.45) / 2.0, 0.45]
     from_first = [(1.0 + 0.75) / 2.0, (0.5 + 0.75) / 2.0, 0.75]
     np.testing.assert_allclose(q_hat, [from_others, from_first, from_others, from_first])
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_weights_say_how_much_a_row_counts(model: Any) -> None:
-    """A weight of 2 and 0 in turn is a log in which every second row is missing."""
-    features, drawn, reward, questions = rows(120, 60, seed=2)
-    weight = np.where(np.arange(120) % 3 == 0, 0.0, 2.0)
-    kept = weight > 0.0
-    weighted = cross_fit(
-        features, drawn, reward, questions, N_ARMS, np.random.default_rng(3), model=model, weight=weight
-    )
-    tenfold = cross_fit(
-        features,
-        drawn,
-        reward,
-        questions,
-        N_ARMS,
-        np.random.default_rng(3),
-        model=model,
-        weight=10.0 * weight,
-    )
-    np.testing.assert_allclose(tenfold, weighted, atol=1e-6)
-    spoilt = np.where(kept, reward, -5.0)
-    if model == "ridge":
-        again = cross_fit(
-            features, drawn, spoilt, questions, N_ARMS, np.random.default_rng(3), model=model, weight=weight
-        )
-        np.testing.assert_allclose(again, weighted, atol=1e-9)
-    else:
-        error = np.abs(weighted - np.array([reward[kept & (drawn == arm)].mean() for arm in range(N_ARMS)]))
-        assert error.max() < 0.1
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_equal_weights_are_no_weights_and_so_are_weights_that_are_all_0(model: Any) -> None:
-    features, drawn, reward, questions = rows(90, 30, seed=4)
-
-    def predict(weight: Any) -> Any:
-        rng = np.random.default_rng(5)
-        return cross_fit(features, drawn, reward, questions, N_ARMS, rng, model=model, weight=weight)
-
-    plain = predict(None)
-    np.testing.assert_allclose(predict(np.full(90, 3.0)), plain, atol=1e-3)
-    blank = predict(np.zeros(90))
-    if model == "ridge":
-        np.testing.assert_allclose(blank, plain, atol=1e-12)
-    else:
-        # Nothing is known of any arm: each has the mean reward of the other folds.
-        assert (blank == blank[:, :1]).all()
-        assert np.abs(blank - reward.mean()).max() < 0.1
 
 
 def test_ridge_is_that_of_scikit_learn_on_dense_columns() -> None:
