@@ -206,7 +206,7 @@ class Watch:
         reward = self._rule.compute_reward(example)
         if reward is None:
             return
-        for change in self._monitor.see(example, reward):
+        if (change := self._monitor.see(example, reward)) is not None:
             self.add(change, example, "adwin")
 
     def add(self, change: Change, example: Example, detector: str) -> None:

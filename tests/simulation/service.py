@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from river.drift import PageHinkley
+from river.drift import ADWIN
 
 from armwise.agent.access import keyring as keyrings
 from armwise.agent.api import choose_code, create_app
@@ -77,17 +77,13 @@ MEANS = Means(
 """The configured policy, so simple that its distributions can be computed from the log with a pencil."""
 
 
-def build_nervous_detector() -> PageHinkley:
+def build_nervous_detector() -> ADWIN:
     """Return a detector so nervous that changes are detected while a world lasts."""
-    return PageHinkley(min_instances=1, delta=0.0, threshold=0.3, alpha=1.0)
+    return ADWIN(delta=1.0, clock=1, min_window_length=1, grace_period=1)
 
 
 def make_document(url: str, *, at_once: bool, paced: bool) -> dict[str, Any]:
-    """Return a configuration with short waits, in which decisions are closed while the world lasts.
-
-    From then on, the second reward of an arm is monitored already.
-    """
-    drift.monitor.WARM = 1
+    """Return a configuration with short waits, in which decisions are closed while the world lasts."""
     drift.monitor.build_detector = build_nervous_detector
     return {
         **CONFIG,

@@ -397,7 +397,7 @@ class Simulation:
             for example in read_learned_examples(store, rule):
                 reward = rule.compute_reward(example)
                 assert reward is not None
-                for change in monitor.see(example, reward):
+                if (change := monitor.see(example, reward)) is not None:
                     yield change.subject, change.example_seq
 
     def _all_is_read(self) -> bool:

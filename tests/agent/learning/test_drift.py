@@ -16,7 +16,7 @@ from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
 from armwise.feedback.clock import SteadyClock
-from armwise.feedback.drift import Alarm, DriftSpec, monitor, newest_alarms, read_alarms
+from armwise.feedback.drift import Alarm, DriftSpec, newest_alarms, read_alarms
 from armwise.feedback.drift.alarms import raise_alarms
 from armwise.feedback.events import Context, Cost, Decision, Execution, Feedback, Status
 from armwise.feedback.log import Operation, Store, operations
@@ -192,9 +192,8 @@ TURNS = 400
 
 
 @pytest.fixture
-def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Store]]:
-    """Make logs by name, watched by who is soon warm."""
-    monkeypatch.setattr(monitor, "WARM", 50)
+def make_store(tmp_path: Path) -> Iterator[Callable[[str], Store]]:
+    """Make logs by name."""
     made: list[Store] = []
 
     def make(name: str) -> Store:

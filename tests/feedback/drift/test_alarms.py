@@ -139,9 +139,8 @@ def test_an_alarm_raises_the_floor_for_as_long_as_it_is_set_to() -> None:
 
 
 @pytest.fixture
-def fallen(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A training log of one arm, right at first and wrong from half-way on, and a watch that is soon warm."""
-    monkeypatch.setattr(monitor, "WARM", 50)
+def fallen(store: Store) -> Store:
+    """A training log of one arm, right at first and wrong from half-way on."""
     right = np.random.default_rng(0).random(TURNS) < np.where(np.arange(TURNS) < TURNS // 2, 0.9, 0.1)
     facts: list[Decision | Execution | Feedback] = []
     for number, one in enumerate(right.tolist()):

@@ -98,7 +98,7 @@ def test_drift_is_looked_for_in_their_rewards_too() -> None:
         changes = [
             change
             for n in range(1, 801)
-            for change in monitor.see(Example(n, made, execution("d").cost, {}), float(n <= 400))
+            if (change := monitor.see(Example(n, made, execution("d").cost, {}), float(n <= 400)))
         ]
         seen.append([(change.subject, change.example_seq) for change in changes])
     assert seen[0]
