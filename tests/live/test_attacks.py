@@ -82,11 +82,11 @@ class Attacker:
             writer.transport.abort()
 
 
-def head(length: int, key: str | None) -> bytes:
-    """Return the header of a chat."""
+def head(length: int, key: str | None, path: str = "/v1/chat/completions") -> bytes:
+    """Return the header of a request."""
     authorization = "" if key is None else f"authorization: Bearer {key}\r\n"
     return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n{authorization}"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{authorization}"
         f"content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     ).encode()
 
@@ -125,7 +125,27 @@ def trickling(
     return attack
 
 
+def whole(path: str, text: str) -> tuple[bytes, bytes]:
+    """Return a whole request of the attacker."""
+    return head(len(text), ATTACKER, path), text.encode()
+
+
+INTEGERS = ",".join(["9" * 4290] * 3_700)
+"""Almost as many digits as a body may have, in numbers that Python takes long to read and to write."""
+
+SAID = '"messages": [{"role": "user", "content": "%s"}]'
+
 ATTACKS = {
+    "long integers in a chat": opened(
+        4, *whole("/v1/chat/completions", f'{{{SAID % "Why?"}, "x": [{INTEGERS}]}}')
+    ),
+    "long integers to count": opened(
+        4, *whole("/v1/messages/count_tokens", f'{{{SAID % "Why?"}, "x": [{INTEGERS}]}}')
+    ),
+    "long integers in responses": opened(
+        4, *whole("/v1/responses", f'{{"input": "Why?", "x": [{INTEGERS}]}}')
+    ),
+    "tags in a question": opened(4, *whole("/v1/chat/completions", f"{{{SAID % ('<task ' * 2_600_000)}}}")),
     "silent uploads without a key": opened(CROWD, head(16_000_000, None), b" " * 90_000),
     "silent uploads with a key": opened(CROWD, head(16_000_000, ATTACKER), b" " * 90_000),
     "silent small bodies with a key": opened(CROWD, head(40_000, ATTACKER), b" " * 30_000),

@@ -41,6 +41,9 @@ _DIGITS = bytes(ord("0") if ord("0") <= byte <= ord("9") else ord(" ") for byte 
 
 _LONG_NUMBER, _LONGEST_NUMBER = b"0" * 19, b"0" * (LONGEST_NUMBER + 1)
 
+_PROBE = 32
+"""Digits beside a place that a long number may cover."""
+
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
@@ -148,7 +151,11 @@ def has_long_number(text: bytes) -> bool:
     (True, False)
     """
     one_by_one = text.replace(b"\0", b"")  # also UTF-16
-    if _LONGEST_NUMBER not in one_by_one.translate(_DIGITS):
+    places = range(0, len(one_by_one), LONGEST_NUMBER)  # it covers at least one, with enough on one side
+    if not any(
+        one_by_one[place : place + _PROBE].isdigit() or one_by_one[place - _PROBE : place].isdigit()
+        for place in places
+    ):
         return False
     return _LONGEST_NUMBER in _outside_texts(one_by_one).translate(_DIGITS)
 
