@@ -453,7 +453,7 @@ async def test_a_failed_answer_names_no_model_and_no_address(tmp_path: Path, sta
         ({"code": 424, "message": "the tool server fails"}, 424, False),
         ({"code": "invalid_image_url", "message": "no image"}, 400, False),
         ({"type": "external_connector_error", "code": "http_error", "message": "no tools"}, 400, False),
-        ({"code": "server_error", "message": "it broke"}, 502, True),
+        ({"code": "server_error", "message": "invalid_image_url"}, 502, True),
         ({"code": 502, "message": "invalid_image_url"}, 502, True),
         ({"type": "invalid_request_error", "code": "invalid_api_key", "message": "no"}, 502, True),
     ],
