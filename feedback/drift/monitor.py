@@ -8,7 +8,9 @@ An arm also earns more or less because the policy sends it other questions: an a
 changed, and not what.
 """
 
+from collections import deque
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,6 +30,9 @@ CLOCK = 8
 
 GRACE = 32
 """Rewards of an arm before the first check."""
+
+RECENT = 32
+"""Rewards of an arm whose mean is reported as the value after a change."""
 
 BLOCK = 100_000
 """Examples after which all detectors restart."""
@@ -80,8 +85,8 @@ class Change:
 
     Attributes:
         subject: What has changed, such as `reward of bm25`.
-        before: Mean reward until then.
-        after: Mean of the newest rewards.
+        before: Mean of the rewards before the last `RECENT`.
+        after: Mean of the last `RECENT` rewards.
         example_seq: Position of the training log at which it was detected.
     """
 
@@ -100,7 +105,7 @@ class Monitor:
 
     def __init__(self, rule: RewardRule) -> None:
         self._span, self._block = span(rule), -1
-        self._arms: dict[str, ADWIN] = {}
+        self._arms: dict[str, tuple[ADWIN, deque[float]]] = {}
 
     def see(self, example: Example, reward: float) -> Change | None:
         """Add the next example and return the change that it shows, if any."""
@@ -109,13 +114,16 @@ class Monitor:
             return None
         if (block := find_start(example.seq) // BLOCK) != self._block:
             self._block, self._arms = block, {}
-        detector = self._arms.setdefault(arm, self._arms.get(arm) or build_detector())
-        before = detector.estimation
-        detector.update(reward / self._span)  # type: ignore[no-untyped-call]  # as above
+        if arm not in self._arms:
+            self._arms[arm] = build_detector(), deque(maxlen=RECENT)
+        detector, recent = self._arms[arm]
+        recent.append(reward / self._span)
+        n, total = detector.width + 1, detector.estimation * detector.width + recent[-1]
+        detector.update(recent[-1])  # type: ignore[no-untyped-call]  # as above
         if not detector.drift_detected:
             return None
-        after = detector.estimation
-        return Change(f"reward of {arm}", before * self._span, after * self._span, example.seq)
+        before = (total - sum(recent)) / max(1, n - len(recent))
+        return Change(f"reward of {arm}", before * self._span, fmean(recent) * self._span, example.seq)
 
 
 def find_start(seq: int) -> int:
