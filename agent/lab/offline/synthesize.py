@@ -107,6 +107,10 @@ def make_questions(settings: Synthesis, console: Console, on_progress: Progress)
         raise ValueError(f"{settings.output} exists: choose another output, or delete it")
     config = settings.config.resolve_places()
     corpus = open_corpus(config, settings.corpus, on_progress)
+    if not len(corpus):
+        raise ValueError(
+            "there are no documents to ask about: set `corpus` or `corpora` in the configuration"
+        )
     maker = _maker(settings, config, corpus, console, on_progress)
     settings.output.parent.mkdir(parents=True, exist_ok=True)
     selection = synthesize(

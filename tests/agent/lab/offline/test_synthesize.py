@@ -57,6 +57,16 @@ def test_an_output_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     assert settings.output.read_text() == "mine"
 
 
+def test_without_documents_the_remedy_is_named(tmp_path: Path) -> None:
+    document = config(tmp_path).model_dump(mode="json", exclude={"corpus"}) | {
+        "arms": {"none": {"kind": "none"}}
+    }
+    settings = Synthesis(config=parse(document), output=tmp_path / "made.jsonl", questions=2)
+    with pytest.raises(ValueError, match="no documents to ask about: set `corpus` or `corpora`"):
+        printed(settings)
+    assert not settings.output.exists()
+
+
 def test_a_style_takes_its_weight(tmp_path: Path) -> None:
     styles = {"keywords": 1.0, "title": 3.0}
     settings = Synthesis(config=config(tmp_path), output=tmp_path / "made.jsonl", questions=8, styles=styles)
