@@ -121,6 +121,7 @@ class _ClientConnection:
     def __init__(self, url: str | None, key: str | None, timeout_s: float, attempts: int) -> None:
         self.url = _address(url or os.environ.get("ARMWISE_URL") or URL)
         self.retries = 0
+        self._shown = str(httpx.URL(self.url).copy_with(userinfo=b""))  # messages have no password
         self._here = httpx.URL(self.url).host in THIS_MACHINE  # no proxy of the network is asked for it
         self._key = key or os.environ.get("ARMWISE_API_KEY")
         # to connect takes no long time, whatever an answer takes
@@ -161,7 +162,7 @@ class _ClientConnection:
             return ClientError(f"{self._name(call)} gave {error}")
         if not self._reached:
             return ClientError(
-                f"no service answers at {self.url} ({trouble}); is it running there? Start it with "
+                f"no service answers at {self._shown} ({trouble}); is it running there? Start it with "
                 "`armwise serve`, or name another address (--url, ARMWISE_URL)"
             )
         if call.again or isinstance(error, httpx.ConnectError):
@@ -169,7 +170,7 @@ class _ClientConnection:
         return ClientError(f"{self._name(call)} was lost, and may have been carried out: {trouble}")
 
     def _name(self, call: Call[Any]) -> str:
-        return f"{call.method} {self.url}{call.path}"
+        return f"{call.method} {self._shown}{call.path}"
 
 
 def _address(url: str) -> str:

@@ -216,13 +216,6 @@ async def test_a_busy_service_is_asked_again_after_the_pause_it_names(pauses: li
     assert pauses == [0.0, 7.0]
 
 
-async def test_a_service_that_stays_busy_is_given_up_with_its_own_words() -> None:
-    client = a_client(lambda _: BUSY)
-    with pytest.raises(ClientError, match=r"failed 8 times, the last time with: .* 503, overloaded: full"):
-        await client.policy()
-    assert client.retries == 7
-
-
 async def test_pauses_double_up_to_a_minute(pauses: list[float]) -> None:
     http = httpx.AsyncClient(transport=httpx.MockTransport(lambda _: httpx.Response(503)))
     with pytest.raises(ClientError, match="failed 13 times"):
@@ -283,33 +276,51 @@ async def test_a_failed_answer_is_told_from_a_refused_request(status: int, kind:
     assert type(raised.value) is kind
 
 
+def failing(status: int, code: str = "", **more: Any) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"code": code, "message": "no", **more}})
+
+
+@pytest.mark.parametrize(
+    ("reply", "words", "retries"),
+    [
+        (BUSY, "failed 8 times, the last time with: .* 503, overloaded: full", 7),
+        (
+            failing(429, "insufficient_quota", retryable=False),
+            "insufficient_quota: no; `armwise key",
+            0,
+        ),
+        (failing(403, "forbidden"), "forbidden: no; .*`armwise key create`", 0),
+        (failing(404, "unknown_arm"), "unknown_arm: no; .*`GET /v1/arms`", 0),
+        (failing(404, "model_not_found"), "model_not_found: no; .*`GET /v1/models`", 0),
+        (failing(400, "unknown_metric"), "unknown_metric: no; .*`reward.metrics`", 0),
+        (failing(400, "unknown_host"), "unknown_host: no; .*`hosts`", 0),
+        (httpx.Response(404, json={"error": "no such page"}), r'gave 404, {"error":"no such page"}$', 0),
+        (httpx.Response(404, text="x" * 201), r"gave 404, x{200}$", 0),
+        (httpx.Response(403, text="no"), "http://service/v1/arms gave 403, no", 0),
+        (httpx.Response(200, text="<html>"), "http://service/v1/arms gave 200 and no JSON object", 0),
+    ],
+)
+def test_a_failure_is_told_in_the_words_of_the_service_with_its_remedy(
+    reply: httpx.Response, words: str, retries: int
+) -> None:
+    http = httpx.Client(transport=httpx.MockTransport(lambda _: reply))
+    client = Client("http://user:password@service", http=http)
+    with pytest.raises(ClientError, match=words) as raised:
+        client.request("GET", "/v1/arms")
+    assert client.retries == retries
+    assert "password" not in str(raised.value)
+
+
+def test_an_address_is_told_without_its_password() -> None:
+    http = httpx.Client(transport=httpx.MockTransport(answering([httpx.ConnectError("refused")])))
+    with pytest.raises(ClientError, match="no service answers at http://service "):
+        Client("http://user:password@service", http=http).request("GET", "/v1/arms")
+
+
 async def test_a_reply_of_another_shape_is_named() -> None:
     client = a_client(lambda _: httpx.Response(200, json={"agent": {**AGENT, "pmf": None}}))
     with pytest.raises(ClientError, match=r"retrieve gave a reply that does not fit Answer: agent\.pmf: "):
         await client.retrieve("Who?", k=1)
-    html = a_client(lambda _: httpx.Response(404, text="<h1>Not found</h1>"))
-    with pytest.raises(ClientError, match=r"GET http://service/v1/policy gave 404, <h1>Not found") as raised:
-        await html.policy()
-    assert raised.value.code == ""
-    foreign = a_client(lambda _: httpx.Response(404, json={"error": "no such page"}))
-    with pytest.raises(ClientError, match=r'gave 404, {"error":"no such page"}$'):
-        await foreign.policy()
-    long = a_client(lambda _: httpx.Response(404, text="x" * 201))
-    with pytest.raises(ClientError, match=r"gave 404, x{200}$"):
-        await long.policy()
-
-
-@pytest.mark.parametrize(
-    ("response", "said"),
-    [
-        (httpx.Response(200, text="<html>"), "gave 200 and no JSON object"),
-        (httpx.Response(403, text="no"), "gave 403, no"),
-    ],
-)
-def test_an_error_does_not_show_the_password_of_an_address(response: httpx.Response, said: str) -> None:
-    http = httpx.Client(transport=httpx.MockTransport(lambda _: response))
-    with pytest.raises(ClientError, match=rf"http://service/health {said}"):
-        Client("http://user:password@service", http=http).request("GET", "/health")
 
 
 async def test_fields_of_the_reward_that_are_not_known_are_left_out() -> None:
@@ -726,37 +737,12 @@ def test_an_error_says_what_to_do_and_has_its_parts() -> None:
     assert (failure.value.param, failure.value.decision_id) == ("model", "d1")
 
 
-@pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        ("forbidden", "`armwise key create`"),
-        ("unknown_arm", "`GET /v1/arms`"),
-        ("model_not_found", "`GET /v1/models`"),
-        ("unknown_metric", "`reward.metrics`"),
-        ("unknown_host", "`hosts`"),
-        ("insufficient_quota", "`armwise key list`"),
-    ],
-)
-def test_each_error_that_a_caller_can_mend_names_where(code: str, remedy: str) -> None:
-    reply = httpx.Response(403, json={"error": {"code": code, "message": "no"}})
-    with pytest.raises(ClientError, match=rf"{code}: no; .*{remedy}"):
-        a_blocking_client(lambda _: reply).request("GET", "/v1/arms")
-
-
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "///"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(
         ClientError, match=r"is not an address of a service: http://127\.0\.0\.1:8000 would be"
     ):
         Client(url)
-
-
-def test_a_spent_budget_is_not_asked_again() -> None:
-    error = {"code": "insufficient_quota", "message": "spent", "retryable": False}
-    client = a_blocking_client(lambda _: httpx.Response(429, json={"error": error}))
-    with pytest.raises(ClientError, match="insufficient_quota: spent; `armwise key list`"):
-        client.ask("Who?")
-    assert client.retries == 0
 
 
 def test_a_change_that_may_have_been_carried_out_is_not_sent_again() -> None:
