@@ -7,8 +7,6 @@
 The learner, the reply to feedback, the console and the evaluation ask these functions.
 """
 
-from math import inf
-
 import sqlalchemy as sa
 
 from armwise.feedback.clock import GRACE_S
@@ -31,13 +29,11 @@ def counts(item: Feedback, decided_at: float, deadline: float) -> bool:
     A value on an episode from before the decision belongs to earlier ones. What is taken back, or shown, on
     an episode is so for every decision of it.
     """
-    return item.received_at <= deadline and decided_at <= find_latest(item)
-
-
-def find_latest(item: Feedback) -> float:
-    """Return until when a decision was made that feedback may count for: as `counts`, for rows."""
-    is_value_of_episode = item.decision_id is None and item.kind is FeedbackKind.VALUE
-    return item.received_at if is_value_of_episode else inf
+    if item.received_at > deadline:
+        return False
+    return (
+        item.received_at >= decided_at or item.decision_id is not None or item.kind is not FeedbackKind.VALUE
+    )
 
 
 def is_open(

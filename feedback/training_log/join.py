@@ -14,11 +14,13 @@ longer get feedback: a turn that continues an open draw keeps that draw open for
 """
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from heapq import heapify, heappop, heappush
+from itertools import accumulate, islice
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +30,7 @@ from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import LABELS, Cost, Feedback, FeedbackKind, Mode, Status
 from armwise.feedback.log import Store, avoid_index, counting, listing
 from armwise.feedback.log import tables as t
+from armwise.feedback.log.rows import IDS, look_up
 from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log.position import read_head
@@ -197,25 +200,22 @@ def find_ready(
         shares: Raters of the decisions that were ready before; extended by the raters of these.
         times: Times of the facts between the positions.
     """
-    events: list[tuple[int, float, int, DrawFacts]] = []
-    for draw in draws:
-        first = draw.turns[0]
-        closing = draw.closing
-        ends = times.find_end(closing)
-        if first.executed >= ends:
-            continue
-        if ends < inf:
-            events.append((int(ends), closing, first.seq, draw))
-        events += (
-            (seq, inf, first.seq, draw)
-            for seq in _list_changes(first, rule)
-            if times.after < seq <= times.last and seq < ends
-        )
+    followed = _FollowedDraws(rule)
+    events, changes = _list_events(draws, rule, times, followed)
+    heapify(events)
     done = set[str]()
-    for seq, closing, _, draw in sorted(events, key=lambda event: event[:3]):
-        if draw.turns[0].id in done:
+    while events:
+        seq, closing, _, draw = heappop(events)
+        first = draw.turns[0]
+        if first.id in done:
             continue
-        ready = _complete(draw, rule, shares, seq) if closing == inf else _close(draw, rule, shares, seq)
+        values = followed.find(first)
+        if closing < inf:
+            ready = _close(draw, rule, shares, seq, values)
+        else:  # only the next change of each draw waits among the events: most are ready at their first one
+            ready = _complete(draw, rule, shares, seq, values)
+            for following in islice(changes[first.id], 1):
+                heappush(events, (following, inf, first.seq, draw))
         if ready is not None:
             if ready.rater is not None:
                 shares.add(ready.rater, learned=ready.learned)
@@ -223,35 +223,177 @@ def find_ready(
             yield ready
 
 
-def _list_changes(draw: TurnFacts, rule: RewardRule) -> Iterator[int]:
+_Event = tuple[int, float, int, DrawFacts]
+"""When a draw may become ready: the position, its closing or infinity, its own position, and the draw."""
+
+
+def _list_events(
+    draws: Iterable[DrawFacts], rule: RewardRule, times: "Times", followed: "_FollowedDraws"
+) -> tuple[list[_Event], dict[str, Iterator[int]]]:
+    """Return when draws are closed, the first change of each before that, and its further changes, by id."""
+    events, changes = list[_Event](), dict[str, Iterator[int]]()
+    for draw in draws:
+        first, ends = draw.turns[0], times.find_end(draw.closing)
+        if first.executed >= ends:
+            continue
+        if ends < inf:
+            events.append((int(ends), draw.closing, first.seq, draw))
+        if followed.may_complete(first):
+            changes[first.id] = _list_changes(first, rule, times.after, min(times.last, ends - 1))
+            events += ((seq, inf, first.seq, draw) for seq in islice(changes[first.id], 1))
+    return events, changes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadValues:
+    """The values that count at a position.
+
+    Attributes:
+        metrics: Aggregated value of each metric, of raters within their share.
+        rater: The rater of the last value of these; None: unknown.
+        sender: The rater of the last value of all, within its share or not; None: unknown.
+    """
+
+    metrics: Mapping[str, float]
+    rater: str | None
+    sender: str | None
+
+
+class _FollowedValues:
+    """The values of decisions that count, followed along the log: each item is looked at once.
+
+    Args:
+        turn: A decision with an answer. It stands for all with the same feedback, if all of that is in time.
+        rule: Declares the metrics.
+    """
+
+    def __init__(self, turn: TurnFacts, rule: RewardRule) -> None:
+        self._turn, self._rule = turn, rule
+        self._seen = 0
+        self.is_shown = not turn.is_deferred
+        self._values: dict[str, Feedback] = {}
+        self._taken_back = set[str]()
+        self._raters = Counter[str]()
+        self._read: tuple[object, ReadValues] | None = None
+
+    def read(self, seq: int, shares: RaterShares) -> ReadValues:
+        """Return the values at a position, at or after the last one."""
+        turn, items = self._turn, self._turn.feedback
+        while self._seen < len(items) and items[self._seen].seq <= seq:
+            item = items[self._seen].feedback
+            self._seen += 1
+            if counting.counts(item, turn.decided_at, turn.deadline):
+                self._add(item)
+        full = frozenset(rater for rater in +self._raters if not shares.has_room(rater))
+        if self._read is None or self._read[0] != (self._seen, full):
+            values = [*self._values.values()]
+            within = [item for item in values if item.rater not in full]
+            rule = self._rule
+            found = ReadValues(rule.aggregate(within), _find_rater(within, rule), _find_rater(values, rule))
+            self._read = (self._seen, full), found
+        return self._read[1]
+
+    def _add(self, item: Feedback) -> None:
+        name = pseudonym(item.id)
+        match item.kind:
+            case FeedbackKind.ACTIVATION:
+                self.is_shown = True
+            case FeedbackKind.RETRACTION:
+                self._taken_back.add(name)
+                value = self._values.pop(name, None)
+                if value is not None and value.rater is not None:
+                    self._raters[value.rater] -= 1
+            case FeedbackKind.VALUE if item.metric in self._rule.metrics and name not in self._taken_back:
+                self._values[name] = item
+                if item.rater is not None:
+                    self._raters[item.rater] += 1
+
+
+class _FollowedDraws:
+    """The followed values of draws; those that the same feedback is about share them.
+
+    Args:
+        rule: Declares the metrics.
+    """
+
+    def __init__(self, rule: RewardRule) -> None:
+        self._rule = rule
+        self._found: dict[object, _FollowedValues] = {}
+        self._about: dict[int, tuple[float, float, frozenset[str]]] = {}
+        self._kept: list[object] = []  # what the ids are of
+
+    def may_complete(self, turn: TurnFacts) -> bool:
+        """Return whether a draw has values of the metrics that complete it, in time or not."""
+        if turn.is_past:
+            return True
+        needed = self._rule.metrics.keys()
+        rated = self._describe(turn)[2] & needed
+        return bool(rated) if self._rule.learned_at is Complete.ANY else rated == needed
+
+    def find(self, turn: TurnFacts) -> _FollowedValues | None:
+        """Return the values of a draw; None: it has none that count, or counts by itself as a label."""
+        if turn.is_past or turn.status is not Status.OK:
+            return None
+        first_at, last_at, _ = self._describe(turn)
+        is_shared = turn.decided_at <= first_at and last_at <= turn.deadline
+        key = (id(turn.feedback), turn.is_deferred) if is_shared else turn.id
+        if key not in self._found:
+            self._found[key] = _FollowedValues(turn, self._rule)
+        return self._found[key]
+
+    def _describe(self, turn: TurnFacts) -> tuple[float, float, frozenset[str]]:
+        """Return when the first and the last feedback was received, and its metrics."""
+        about = self._about.get(id(turn.feedback))
+        if about is None:
+            items = [each.feedback for each in turn.feedback]
+            received, metrics = [item.received_at for item in items], {item.metric for item in items}
+            about = min(received, default=inf), max(received, default=-inf), frozenset(metrics)
+            self._about[id(turn.feedback)] = about
+            self._kept.append(turn.feedback)
+        return about
+
+
+def _list_changes(draw: TurnFacts, rule: RewardRule, after: int, upto: float) -> Iterator[int]:
     """Yield the positions at which a draw may become complete: its execution, and feedback after that."""
     # the last turn of a conversation is still to come
     if draw.is_kept or (rule.learned_at is Complete.DEADLINE and not draw.is_past):
         return
-    yield int(draw.executed)
-    yield from (each.seq for each in draw.feedback if each.seq > draw.executed and not each.more)
+    if after < draw.executed <= upto:
+        yield int(draw.executed)
+    for each in draw.feedback:
+        if max(after, draw.executed) < each.seq <= upto and not each.more:
+            yield each.seq
 
 
-def _complete(draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+def _complete(
+    draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int, values: _FollowedValues | None
+) -> Joined | None:
     """Return a draw whose feedback is complete at a position; None: it is not."""
     first = draw.turns[0]
-    if not first.counts_at(seq):
+    if values is None:
+        metrics = rule.aggregate(first.list_values(seq))
+        is_complete = first.is_past and (bool(metrics) or first.status is not Status.OK)
+        return Joined(first.id, metrics, seq) if is_complete and first.counts_at(seq) else None
+    read = values.read(seq, shares)
+    if not (values.is_shown and rule.is_complete(read.metrics)):
         return None
-    values = _list_limited(first, shares, seq)
-    metrics = rule.aggregate(values)
-    is_known = bool(metrics) or first.status is not Status.OK
-    if not (is_known if first.is_past else rule.is_complete(metrics)):
-        return None
-    return Joined(first.id, metrics, seq, rater=None if first.is_past else _find_rater(values, rule))
+    return Joined(first.id, read.metrics, seq, rater=read.rater)
 
 
-def _close(draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int) -> Joined | None:
+def _close(
+    draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int, of_first: _FollowedValues | None
+) -> Joined | None:
     """Return a draw that the fact at a position closes; None: it has nothing to learn.
 
     If the raters of all its values have used up their share, it is returned as not learned. A draw without
     feedback is returned only if the rule has a default reward.
     """
     first, before = draw.turns[0], seq - 1
+    if of_first is not None and len(draw.turns) == 1:
+        read = of_first.read(before, shares)
+        if first.executed > before or not of_first.is_shown:
+            return None
+        return _settle(first, rule, seq, (), read)
     turns = [turn for turn in draw.turns if turn.executed <= before and turn.counts_at(before)]
     if first.is_kept and first.status is Status.OK:
         turns = [turn for turn in turns if turn.status is Status.OK]
@@ -264,14 +406,20 @@ def _close(draw: DrawFacts, rule: RewardRule, shares: RaterShares, seq: int) -> 
     metrics = aggregated[0] if len(turns) == 1 else rule.mean_of_turns(aggregated)
     names = tuple(turn.id for turn in turns)
     names = () if names == (first.id,) else names
-    if not metrics and first.status is Status.OK:
-        sent = [item for turn in turns for item in turn.list_values(before)]
-        if (rater := _find_rater(sent, rule)) is not None:
-            return Joined(first.id, {}, seq, names, rater, learned=False)
+    sent = [item for turn in turns for item in turn.list_values(before)]
+    rater = None if first.is_past else _find_rater([item for each in values for item in each], rule)
+    return _settle(first, rule, seq, names, ReadValues(metrics, rater, _find_rater(sent, rule)))
+
+
+def _settle(
+    first: TurnFacts, rule: RewardRule, seq: int, names: tuple[str, ...], read: ReadValues
+) -> Joined | None:
+    if not read.metrics and first.status is Status.OK:
+        if read.sender is not None:
+            return Joined(first.id, {}, seq, names, read.sender, learned=False)
         if rule.default is None:
             return None
-    rater = None if first.is_past else _find_rater([item for each in values for item in each], rule)
-    return Joined(first.id, metrics, seq, names, rater)
+    return Joined(first.id, read.metrics, seq, names, read.rater)
 
 
 def _list_limited(turn: TurnFacts, shares: RaterShares, seq: int) -> list[Feedback]:
@@ -317,9 +465,6 @@ class Times:
 
 ROUNDING_S = 1e-3
 """Seconds by which a range of times in a query exceeds the exact one, as sums are rounded."""
-
-LOOKED_UP = 10_000
-"""Ids in one statement: databases limit the number of parameters."""
 
 _d, _e, _f, _x = t.decisions.c, t.executions.c, t.feedback.c, t.examples.c
 
@@ -378,19 +523,17 @@ _TURNS = (
     .where(_IS_DRAWN, avoid_index(_d.seq) <= _UPTO)
 )
 
-_IDS: sa.BindParameter[Sequence[str]] = sa.bindparam("ids", expanding=True)
-
-_TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(_IDS)) for column in (_d.id, _d.draw_id))
+_TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(IDS)) for column in (_d.id, _d.draw_id))
 
 _FEEDBACK = sa.select(
     *(_f.seq, _f.more, _f.id, _f.decision_id, _f.metric, _f.value, _f.received_at),
     *(_f.episode_id, _f.kind, _f.rater),
 ).where(avoid_index(_f.seq) <= _UPTO)
 
-_ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(_IDS))
+_ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(IDS))
 
 _ON_EPISODES = _FEEDBACK.where(
-    _f.episode_id.in_(_IDS),
+    _f.episode_id.in_(IDS),
     _f.decision_id.is_(None),
     (_f.kind != FeedbackKind.VALUE)
     | (_f.received_at >= sa.bindparam("made_first"))
@@ -455,9 +598,9 @@ def _read_draws(
     connection: sa.Connection, ids: Sequence[str], rule: RewardRule, window: Mapping[str, Any]
 ) -> Iterator[DrawFacts]:
     """Yield the draws that some decisions are or continue, which are neither learned nor failed."""
-    rows = {row.seq: row for row in _execute(connection, _TURNS_BY_ID, ids, window)}
+    rows = {row.seq: row for row in look_up(connection, _TURNS_BY_ID, ids, **window)}
     kept = {row.draw_id for row in rows.values() if row.draw_id is not None}
-    rows |= {row.seq: row for row in _execute(connection, _TURNS_BY_DRAW, sorted(kept), window)}
+    rows |= {row.seq: row for row in look_up(connection, _TURNS_BY_DRAW, sorted(kept), **window)}
     statuses = rule.learned_statuses
     draws = [
         row
@@ -482,23 +625,22 @@ def _read_turns(
     if not rows:
         return
     items: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
-    for row in _execute(connection, _ON_DECISIONS, [row.id for row in rows], window):
+    for row in look_up(connection, _ON_DECISIONS, [row.id for row in rows], **window):
         items[row.decision_id].append(_read_feedback(row))
+    for some in items.values():
+        some.sort(key=_BY_SEQ)
     of_episodes: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
     made_first, wait_s = min(row.decided_at for row in rows), rule.wait_s
     episodes = sorted({row.episode_id for row in rows if row.episode_id is not None})
     bounds = {"made_first": made_first, "logged_first": min(row.seq for row in rows)}
-    for row in _execute(connection, _ON_EPISODES, episodes, {**window, **bounds}):
+    for row in look_up(connection, _ON_EPISODES, episodes, **window, **bounds):
         of_episodes[row.episode_id].append(_read_feedback(row))
+    shared = {name: _OnEpisode(some) for name, some in of_episodes.items()}
     for row in rows:
         feedback = items[row.id]
-        if on_episode := of_episodes.get(row.episode_id):
-            feedback = feedback + [
-                # one from before it was made counts for no decision from then on
-                each
-                for each in on_episode
-                if each.seq > row.seq or counting.counts(each.feedback, row.decided_at, inf)
-            ]
+        if row.episode_id in shared:
+            of_episode = shared[row.episode_id].list_for(row.seq, row.decided_at)
+            feedback = sorted(feedback + of_episode, key=_BY_SEQ) if feedback else of_episode
         yield TurnFacts(
             seq=row.seq,
             id=row.id,
@@ -511,8 +653,42 @@ def _read_turns(
             is_past=row.policy == LABELS,
             executed=inf if row.executed is None else row.executed,
             status=None if row.status is None else Status(row.status),
-            feedback=sorted(feedback, key=lambda each: each.seq),
+            feedback=feedback,
         )
+
+
+_BY_SEQ = attrgetter("seq")
+
+
+class _OnEpisode:
+    """Feedback on an episode, which all of its decisions share.
+
+    Args:
+        items: The feedback.
+    """
+
+    def __init__(self, items: list[LoggedFeedback]) -> None:
+        self._items = sorted(items, key=_BY_SEQ)
+        self._seqs = [each.seq for each in self._items]
+        received = (
+            each.feedback.received_at if each.feedback.kind is FeedbackKind.VALUE else inf
+            for each in self._items
+        )
+        self._latest = [*accumulate(received, max)]
+        self._after: dict[int, list[LoggedFeedback]] = {}
+
+    def list_for(self, seq: int, decided_at: float) -> list[LoggedFeedback]:
+        """Return the feedback that may count for a decision, in order.
+
+        One from before it was made counts for no decision from then on.
+        """
+        n = bisect_right(self._seqs, seq)
+        if n not in self._after:
+            self._after[n] = self._items[n:]
+        if not n or self._latest[n - 1] < decided_at:
+            return self._after[n]
+        early = [each for each in self._items[:n] if counting.counts(each.feedback, decided_at, inf)]
+        return early + self._after[n] if early else self._after[n]
 
 
 def _read_feedback(row: Row) -> LoggedFeedback:
@@ -537,18 +713,10 @@ def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str
     with store.reading() as connection:
         head = read_head(connection)
         window = {"after": head, "upto": head, "join": rule.join}
-        turns = [*_read_turns(connection, [*_execute(connection, _TURNS_BY_ID, ids, window)], rule, window)]
+        turns = [*_read_turns(connection, [*look_up(connection, _TURNS_BY_ID, ids, **window)], rule, window)]
     values = {turn.id: rule.aggregate(turn.list_values(head)) for turn in turns}
     found = {name: rule.reward(metrics, Cost()) for name, metrics in values.items() if metrics}
     return {name: quality for name, quality in found.items() if quality is not None}
-
-
-def _execute(
-    connection: sa.Connection, query: sa.Select[Any], ids: Sequence[str], values: Mapping[str, Any]
-) -> Iterator[Row]:
-    """Yield the rows of a query about ids, some at a time."""
-    for first in range(0, len(ids), LOOKED_UP):
-        yield from connection.execute(query, {**values, "ids": ids[first : first + LOOKED_UP]}).all()
 
 
 def is_tick_due(connection: sa.Connection, rule: RewardRule, log_at: float, now: float) -> bool:

@@ -23,7 +23,7 @@ from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import raters
-from armwise.feedback.training_log.join import LOOKED_UP, Joined, Row, is_tick_due, read_window
+from armwise.feedback.training_log.join import Joined, Row, is_tick_due, read_window
 from armwise.feedback.training_log.position import Position, read_head, read_position, write_position
 from armwise.feedback.training_log.settled import find_settled_together
 
@@ -191,8 +191,8 @@ def read_conversation_costs(connection: sa.Connection, joined: Sequence[Joined])
     of_draws = {ready.decision_id: ready.turns for ready in joined if ready.turns}
     names = [name for turns in of_draws.values() for name in turns]
     executions: dict[str, Execution] = {}
-    for first in range(0, len(names), LOOKED_UP):
-        executions |= log_rows.load_executions(connection, names[first : first + LOOKED_UP])
+    for first in range(0, len(names), log_rows.LOOKED_UP):
+        executions |= log_rows.load_executions(connection, names[first : first + log_rows.LOOKED_UP])
     if lost := [name for name in names if name not in executions]:
         raise LogGapError(f"the execution of {lost[0]!r}, which continues a draw, is missing")
     return {

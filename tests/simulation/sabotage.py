@@ -82,14 +82,14 @@ SABOTAGE = {
     ),
     "join: feedback after the deadline counts": Sabotage(
         COUNTING,
-        "return item.received_at <= deadline and decided_at <= find_latest(item)",
-        "return decided_at <= find_latest(item)",
+        "    if item.received_at > deadline:\n        return False\n",
+        "",
     ),
     "join: a retraction is ignored": Sabotage(
         JOIN, " and not (taken_back and pseudonym(item.id) in taken_back)", ""
     ),
     "join: early feedback is forgotten": Sabotage(
-        JOIN, "where(_f.decision_id.in_(_IDS))", "where(_f.decision_id.in_(_IDS), ~_f.early)"
+        JOIN, "where(_f.decision_id.in_(IDS))", "where(_f.decision_id.in_(IDS), ~_f.early)"
     ),
     "join: what was never answered is learned": Sabotage(
         JOIN, "and row.status in statuses", "and row.status is not None"

@@ -5,7 +5,10 @@ test_model.py.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import sqlalchemy as sa
 
 from armwise.feedback.errors import ConflictError, LogGapError, LogUnavailableError, SupersededError
 from armwise.feedback.events import Feedback, FeedbackKind, Status, Tick
-from armwise.feedback.log import Store
+from armwise.feedback.log import Store, counting
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import Complete, Metric, RewardRule
 from armwise.feedback.training_log.joiner import Joiner, Position, read_examples, take_epoch
@@ -369,3 +372,41 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
         list(read_examples(judged, rule().join, upto=3, chunk=chunk))
     with pytest.raises(LogGapError, match="the training log ends at 2, not at 3: run `armwise rebuild`"):
         joiner(judged).advance(now=110.0)
+
+
+# -- one episode of many -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"complete": "all", "metrics": {"right": Metric(), "thumb": Metric()}}, {"default": 0.0}],
+    ids=["any", "all", "deadline"],
+)
+def test_many_ratings_of_an_episode_of_many_decisions_take_as_long_as_their_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    looked_at = [0, 0]
+    real, aggregate = counting.counts, RewardRule.aggregate
+
+    def counts(item: Feedback, decided_at: float, deadline: float) -> bool:
+        looked_at[0] += 1
+        return real(item, decided_at, deadline)
+
+    def aggregated(rule: RewardRule, feedback: list[Feedback]) -> dict[str, float]:
+        looked_at[1] += len(feedback)
+        return aggregate(rule, feedback)
+
+    monkeypatch.setattr(counting, "counts", counts)
+    monkeypatch.setattr(RewardRule, "aggregate", aggregated)
+    rule = RewardRule(**{"metrics": {"right": Metric()}, "wait_time": "PT1M", **settings})
+    with closing(Store(f"sqlite:///{tmp_path / 'log.db'}", rule.join)) as store:
+        names = [f"d{n}" for n in range(400)]
+        store.append([replace(decision(name), episode_id="talk") for name in names])
+        store.append([execution(name) for name in names])
+        said = [replace(value("talk", key=str(n)), decision_id=None, episode_id="talk") for n in range(200)]
+        for n in range(0, 200, 20):
+            store.append(said[n : n + 20])
+        store.append([Tick(200.0)])
+        joined = Joiner(store, rule, take_epoch(store, "test", 0.0)).advance(200.0)
+        assert joined.examples_seq == 400
+        assert max(looked_at) < 5 * joined.log_seq
