@@ -202,6 +202,7 @@ def test_a_decision_is_verified_and_labelled(served: tuple[Service, str], chrome
 def test_the_overview_follows_the_log_without_a_reload(served: tuple[Service, str], chrome: Visit) -> None:
     service, address = served
     service.learner.step()
+    service.summarise()
     page = chrome(1280, "light")
     page.clock.install()
     page.goto(f"{address}{CONSOLE}")
@@ -405,13 +406,13 @@ def test_what_is_open_is_in_the_address(served: tuple[Service, str], chrome: Vis
     page.wait_for_url("**/policies")
     page.goto(f"{address}{CONSOLE}/decisions?text=script")
     page.locator("tbody a").last.click()
-    page.get_by_text("What each feature adds").click()
     page.locator("#features summary").click()
-    page.wait_for_url("**/decisions/*?open=why%2Cfeatures")
+    page.locator("#record summary").click()
+    page.wait_for_url("**/decisions/*?open=features%2Crecord")
     page.reload()
-    page.wait_for_selector("#why section")
     page.locator("#features pre").wait_for()
-    page.locator("#why summary").click()
+    page.locator("#record pre").wait_for()
+    page.locator("#record summary").click()
     page.wait_for_url("**/decisions/*?open=features")
 
 
@@ -420,15 +421,15 @@ def test_what_is_opened_while_the_page_loads_is_filled_and_in_the_address(
 ) -> None:
     _, address = served
     page = chrome(1280, "light")
-    page.goto(f"{address}{CONSOLE}/decisions?text=script")
+    page.goto(f"{address}{CONSOLE}/arms")
     held: list[Any] = []
     page.route("**/static/console.js", lambda route: held.append(route))
-    page.locator("tbody a").last.click(no_wait_after=True)
-    page.get_by_text("What each feature adds").click()
-    page.locator("#why[open]").wait_for()
+    page.get_by_role("link", name="Policies").click(no_wait_after=True)
+    page.locator("details[name=recipe] summary").first.click()
+    page.locator("details[name=recipe][open]").wait_for()
     held.pop().continue_()
-    page.wait_for_url("**/decisions/*?open=why")
-    page.locator("#why section").wait_for()
+    page.wait_for_url("**/policies?recipe=*")
+    page.get_by_role("region", name="Versions").wait_for()
 
 
 def test_a_question_in_a_link_is_never_sent(served: tuple[Service, str], chrome: Visit) -> None:

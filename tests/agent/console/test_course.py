@@ -95,3 +95,8 @@ def test_the_newest_changes_stand_at_the_decisions_where_they_happened(store: St
     for one in marks:
         assert abs(one.decision - (one.at - BEGIN) / 0.5) <= 8, one
     assert [count_until(sums, position) for position in (0, 10**9)] == [0, 400]
+
+
+def test_decisions_are_counted_in_proportion_within_a_stretch() -> None:
+    sums = LogSums(log_seq=24, width=16, course=[{"a": (6, 6), "b": (2, 0)}, {"a": (4, 4)}])
+    assert [count_until(sums, position) for position in (0, 8, 16, 20, 24, 99)] == [0, 4, 8, 10, 12, 12]
