@@ -298,6 +298,7 @@ def helping(folder: Path) -> Iterator[tuple[Service, str, int]]:
             day.ask(TOGETHER, "beside a canary")
             clock.behind_s = 0.0
             day.learn()
+            service.summarise()
         yield service, address, canary
 
 

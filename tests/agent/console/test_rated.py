@@ -33,7 +33,7 @@ async def rate(service: Service, values: list[float]) -> list[str]:
 
 def describe(arms: list[str], good: int) -> str:
     shares = ", ".join(f"{arm} ({100 * n / len(arms):.0f} %)" for arm, n in Counter(arms).most_common())
-    return f"{good} of {len(arms)} were rated good; they came from {shares}"
+    return f"{good} of {len(arms)} were rated good. They came from {shares}"
 
 
 async def test_the_first_rated_answers_stand_beside_the_newest_once_fifty_are_rated(tmp_path: Path) -> None:
