@@ -90,6 +90,9 @@ MOST_GROUPED = 20_000
 WRAPPERS = ("body", "params", "request")
 """Keys under which batch files and logs keep the body of a request."""
 
+UNREAD = 3
+"""Pairs whose verdict cannot be read after which a run stops, if it has read none."""
+
 GO_ON = "Try the arms with `armwise ask`, then repeat the command: it goes on where it stopped."
 """What to do once a run has stopped."""
 
@@ -327,6 +330,7 @@ class PairAsker:
         judge: Name of the language model that judges.
         seed: Seed of the orders in which the judge reads the answers.
         redact: Redacts the texts that are written to a file.
+        unread: Why the last verdict that could not be read could not be.
     """
 
     turns: TurnLoop
@@ -335,6 +339,7 @@ class PairAsker:
     judge: str
     seed: int
     redact: Callable[[str], str] = str
+    unread: str = ""
     _bridge: Blocking = field(init=False)
 
     def __post_init__(self) -> None:
@@ -412,7 +417,8 @@ class PairAsker:
                     texts[order[1]],
                     reasoning_tokens=leave_room_to_think(self._model),
                 )
-            except (judge.JudgeError, base.PromptRefusedError):
+            except (judge.JudgeError, base.PromptRefusedError) as error:
+                self.unread = str(error)
                 continue
             verdicts["shown_first" if is_first else "shown_second"] = (
                 found.grade if is_first else -found.grade
@@ -476,7 +482,8 @@ async def collect_pairs(
         on_progress: Called with the number of draws.
 
     Raises:
-        PairsStoppedError: Nothing came of the last pairs, or the budget is too small for one.
+        PairsStoppedError: Nothing came of the last pairs, the judge cannot be read, or the budget is too
+            small for one.
     """
     sizes = requests.sizes
     starts = [sum(sizes[:group]) for group in range(len(sizes))]
@@ -490,7 +497,7 @@ async def collect_pairs(
     }
     resumed = len(known)
     first = list(dict.fromkeys(order))  # each request once, in the order of its first draw
-    stopped = "pairs"
+    stopped, outcomes = "pairs", list[PairOutcome]()
     while True:
         drawn = next((n for n, request in enumerate(order) if request not in known), len(order))
         on_progress("pairs", drawn, most)
@@ -509,7 +516,15 @@ async def collect_pairs(
         if not batch:
             stopped = "pairs" if drawn == len(order) else "budget"
             break
-        known |= await ask_batch(asker, requests, blocks, batch, numbers)
+        found = await ask_batch(asker, requests, blocks, batch, numbers)
+        outcomes += [one.pair.outcome for one in found.values()]
+        if outcomes.count(PairOutcome.UNREADABLE) >= UNREAD and PairOutcome.JUDGED not in outcomes:
+            raise PairsStoppedError(
+                f"the judge {asker.judge!r} gave no verdict that can be read: {asker.unread}. It must answer "
+                f'{{"better": 1}}, {{"better": 2}}, or {{"better": 0}} if neither is better. Name another '
+                "language model with --judge"
+            )
+        known |= found
     if not drawn:
         bound = asker.compute_most_usd(requests.asks[order[0][0]][order[0][1]], *order[0])
         raise PairsStoppedError(

@@ -127,6 +127,7 @@ def _notes(verdict: PairsVerdict) -> list[str]:
         f"{paid[0]}; {paid[1]}.",
         f"{figures.asked:,} requests were asked. Their answers and verdicts cost {spent}.",
         *_judge(verdict),
+        *_classes(verdict),
     ]
     if unknown := figures.whole.unknown:
         notes.append(
@@ -143,6 +144,19 @@ def _notes(verdict: PairsVerdict) -> list[str]:
         about = f"the requests of {verdict.source}"
     sure = f"{1.0 - verdict.error:.0%} confidence, however often you check"
     return [*notes, f"All intervals hold together with {sure}. They are about {about}."]
+
+
+def _classes(verdict: PairsVerdict) -> Iterator[str]:
+    """Yield a sentence for each class in which one arm is surely better."""
+    arms = shorten(verdict.challenger), shorten(verdict.reference)
+    for one, group in zip(verdict.classes, verdict.figures.groups, strict=False):
+        if group is None or group.difference[1] <= 0.0 <= group.difference[2]:
+            continue
+        how = "better" if group.difference[0] > 0.0 else "worse"
+        yield (
+            f"On {shorten(one.name)}, {arms[0]} is {how} than {arms[1]}, by "
+            f"{_write_ends(group.difference, '+')} points of 100."
+        )
 
 
 def _judge(verdict: PairsVerdict) -> Sequence[str]:

@@ -432,6 +432,23 @@ def test_unreadable_verdicts_are_counted_and_widen_the_interval(world: World) ->
     assert figures["whole"]["difference"][2] > sure["whole"]["difference"][2]
 
 
+def test_a_judge_that_cannot_be_read_is_found_with_the_first_pairs(world: World) -> None:
+    world.better, world.small = lambda *_: 7, lambda n: f"It may be {n}."  # there is no seventh answer
+    printed = " ".join(world.run("--pairs", 100, code=1).split())
+    assert "the judge 'judge' gave no verdict that can be read: " in printed
+    assert '{"better": 1}, {"better": 2}, or {"better": 0}' in printed
+    assert sum(n for (model, _), n in world.asked.items() if model == "small") <= AT_ONCE
+    world.better = lambda *_: 0
+    assert world.prove("--pairs", 100)["figures"]["judge"]["unreadable"] <= AT_ONCE, "the next run goes on"
+
+
+def test_each_class_in_which_one_arm_is_better_has_a_sentence(world: World) -> None:
+    world.small, world.better = lambda n: f"Perhaps {n}." if n % 10 == 0 else f"It is {n}.", right
+    printed = " ".join(world.run("--pairs", 400, "--budget", 5, "--by", "metadata.task").split())
+    assert "On code, small is worse than large, by -100.0 (-100.0 to -" in printed
+    assert "On chat, " not in printed
+
+
 def test_an_arm_that_fails_loses_the_pair(world: World) -> None:
     def fail_some(n: int) -> str:
         if n % 7 == 0:
