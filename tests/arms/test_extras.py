@@ -50,7 +50,7 @@ def test_every_library_beyond_the_base_has_its_extra() -> None:
     ("module", "extra"),
     [
         ("faiss", "serve"),
-        ("docx", "documents"),
+        ("pypdfium2", "documents"),
         ("opentelemetry.sdk.trace", "serve"),
         ("ray.serve", "serve"),
         ("river", "serve"),
