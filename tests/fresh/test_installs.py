@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.arms.corpus.files import paragraph, write_docx
 from tests.fresh.environment import PROMOTED_S, Fresh, timed
 from tests.pages import ROOT, blocks_of
 
@@ -133,8 +134,7 @@ def test_documents_of_an_office_are_served(fresh: Fresh) -> None:
     fresh.install("armwise[documents]")
     (folder := fresh.folder / "papers").mkdir()
     (folder / "rivers.html").write_text("<main><p>The Danube runs through Vienna.</p></main>")
-    write = "import docx; paper = docx.Document(); paper.add_paragraph({!r}); paper.save({!r})"
-    fresh.run("python", "-c", write.format("The Mur runs through Graz.", str(folder / "graz.docx")))
+    write_docx(folder / "graz.docx", paragraph("The Mur runs through Graz."))
     with fresh.serving("papers", "--cold") as service:
         for question, answer in [("What runs through Vienna?", "Danube"), ("What runs through Graz?", "Mur")]:
             found = httpx.post(f"{service.url}/v1/retrieve", json={"query": question}, timeout=60.0)
