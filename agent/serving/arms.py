@@ -143,8 +143,11 @@ class ArmRegistry:
         if self._started:
             newer = arm_sets.live(self._store, self.seq)
         else:
+            before = arm_sets.live(self._store)
             newer = arm_sets.start(self._store, self._configured)
             self._started = True
+            if change := arm_sets.describe_change(before, newer):
+                logger.warning("%s", change)
         return LoggedArms(newer, arm_sets.list_disabled(self._store))
 
     async def follow(self, logged: LoggedArms) -> None:

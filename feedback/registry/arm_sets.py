@@ -46,6 +46,25 @@ def start(store: Store, configured: Declared) -> ArmSet:
         return _read_set(row)
 
 
+def describe_change(before: ArmSet | None, now: ArmSet) -> str:
+    """Return which arms a start has added and removed, as sentences; empty if no arm is gone.
+
+    >>> describe_change(ArmSet(1, ("cheap", "dear")), ArmSet(2, ("dear", "economy")))[:33]
+    'new arms: economy; gone: cheap. W'
+    >>> describe_change(ArmSet(1, ("dear",)), ArmSet(2, ("dear", "economy")))
+    ''
+    """
+    if before is None:
+        return ""
+    new, gone = (", ".join(sorted({*a.arms} - {*b.arms})) for a, b in ((now, before), (before, now)))
+    if not gone:
+        return ""
+    return (
+        f"new arms: {new or 'none'}; gone: {gone}. What was learned about {gone} is not used. If an arm was "
+        "only renamed, give it its old name again"
+    )
+
+
 def live(store: Store, after: int = 0) -> ArmSet | None:
     """Return the newest set of arms, if its position is above `after`."""
     with store.reading() as connection:

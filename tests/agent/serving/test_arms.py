@@ -93,6 +93,17 @@ async def test_the_first_reading_records_the_configured_arms(config: AppConfig, 
     assert one.registry.read() == LoggedArms(None, frozenset({"none"}))
 
 
+def test_a_start_says_once_which_arms_are_gone(
+    config: AppConfig, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    arm_sets.start(store, {"cheap": {"kind": "none"}})
+    Replica(config, store).registry.read()
+    assert "; gone: cheap. What was learned about cheap is not used." in caplog.text
+    caplog.clear()
+    Replica(config, store).registry.read()
+    assert caplog.text == ""
+
+
 async def test_the_configured_arms_are_served_without_being_built_again(replica: Replica) -> None:
     assert (replica.registry.seq, replica.builds, replica.names) == (1, [], list(CONFIG["arms"]))
     assert replica.arms.known >= frozenset(CONFIG["arms"])
