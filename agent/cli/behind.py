@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -26,10 +26,15 @@ class BuildProcess:
     Args:
         config: A configuration file.
         folder: The folder of the run; None: that of no run.
+        environment: Its variables; None: those of this process.
     """
 
-    def __init__(self, config: Path, folder: Path | None = None) -> None:
-        environment = dict(os.environ) if folder is None else {**os.environ, RUN_FOLDER: str(folder)}
+    def __init__(
+        self, config: Path, folder: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        environment = dict(os.environ if environment is None else environment)
+        if folder is not None:
+            environment[RUN_FOLDER] = str(folder)
         command = python("-m", "armwise", "serve", "--prepare-only", "--config", str(config))
         self._process = subprocess.Popen(command, env=environment, preexec_fn=ends_with_its_parent)
 
@@ -54,13 +59,19 @@ class BehindBuilder:
     Args:
         config: A configuration file.
         folder: Folder of the run; no process is started if it is None, or everything is built.
+        environment: Its variables; None: those of this process.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, config: Path, folder: Path | None, clock: Callable[[], float] = time.monotonic
+        self,
+        config: Path,
+        folder: Path | None,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._folder, self._clock = config, folder, clock
+        self._environment = os.environ if environment is None else environment
         self._process: subprocess.Popen[bytes] | None = None
         self._kills, self._again_at = 0, math.inf
         if folder is not None and (folder / BEHIND).exists():
@@ -87,7 +98,7 @@ class BehindBuilder:
             self._again_at = math.inf
             self._process = subprocess.Popen(
                 python("-m", "armwise.agent.cli.first_start", str(self._config)),
-                env={**os.environ, RUN_FOLDER: str(self._folder)},
+                env={**self._environment, RUN_FOLDER: str(self._folder)},
                 start_new_session=True,
                 preexec_fn=ends_with_its_parent,
             )

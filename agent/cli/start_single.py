@@ -36,6 +36,8 @@ def serve_here(
         require_free_port: Checks that nobody has the port.
         replace: Whether to take the port over from a service of the same home.
     """
+    for_builders = dict(os.environ)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of a question wait for each other
     gc.disable()  # what is imported stays; looking for cycles takes a sixth of the time
     from armwise.agent.cli.before_serving import NotBuiltError, look, prepare_service
     from armwise.agent.config import load
@@ -57,15 +59,14 @@ def serve_here(
             try:
                 prepare_service(config, settings, look)
             except NotBuiltError:
-                if code := BuildProcess(config, folder).wait():
+                if code := BuildProcess(config, folder, for_builders).wait():
                     return code
-            os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of a question wait for each other
             import uvloop
 
             from armwise.agent.hosts import single_process
 
             gc.enable()
-            with BehindBuilder(config, folder) as builder:
+            with BehindBuilder(config, folder, for_builders) as builder:
                 uvloop.run(
                     single_process.serve(
                         settings.resolve_places(),

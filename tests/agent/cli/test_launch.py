@@ -121,7 +121,7 @@ class Builder:
         monkeypatch.setattr(time, "time", lambda: 1000.0)
         (tmp_path / BEHIND).touch()
         BuildingProgress(tmp_path)("waiting for the service")
-        self.builder = BehindBuilder(tmp_path / "config.yaml", tmp_path, lambda: self.now)
+        self.builder = BehindBuilder(tmp_path / "config.yaml", tmp_path, clock=lambda: self.now)
         self.builder.watch()
 
     def ended(self) -> list[WorkFailure]:

@@ -64,6 +64,7 @@ class Served:
         replaces: Callable[[], bool] | None,
     ) -> None:
         assert (address, os.environ[RUN_FOLDER]) == (("127.0.0.1", 8123), str(folder))
+        assert os.environ["OMP_NUM_THREADS"] == "1"
         self.marks.append(find_servers(config.home_path))
         self.questions.append((folder / QUESTION).read_text())
         self.replaces.append(None if replaces is None else replaces())
@@ -99,7 +100,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Builds what is missing in this process; whether there was something to build, each time."""
     asked = list[bool]()
 
-    def prepare(path: Path, folder: Path) -> Any:
+    def prepare(path: Path, folder: Path, environment: dict[str, str]) -> Any:
+        assert "OMP_NUM_THREADS" not in environment, "what builds has all threads"
         asked.append((folder / TO_BUILD).exists())
         prepare_service(path, load(path), lambda *_: None)
         return SimpleNamespace(wait=lambda: 0)
