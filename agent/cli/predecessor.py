@@ -19,8 +19,8 @@ from armwise.agent.cli.serve_config import LaunchError
 from armwise.agent.cli.served_home import find_servers
 from armwise.agent.run_folder import HAND_OVER
 
-TAKEN = ".replacing"
-"""File in a home, locked by the process that takes a port over."""
+TAKEN = ".replacing-"
+"""How the name of a file in a home begins that the successor of a process locks; its id follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,8 @@ def claim_port(home: Path, url: str) -> Iterator[Predecessor | None]:
     if (found := find_predecessor(home, url)) is None:
         yield None
         return
-    lock = os.open(home / TAKEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = home / f"{TAKEN}{found.pid}"
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,6 +70,7 @@ def claim_port(home: Path, url: str) -> Iterator[Predecessor | None]:
                 "wait until it is ready, then start this one again; or stop that one"
             ) from None
         yield found
+        path.unlink(missing_ok=True)
     finally:
         os.close(lock)
         os.close(found.descriptor)

@@ -60,6 +60,12 @@ def test_one_process_at_a_time_takes_a_port_over(tmp_path: Path) -> None:
         message = f"is taking the port over from process {process.pid}: wait"
         with pytest.raises(LaunchError, match=message), claim_port(tmp_path, URL):
             pass
+        process.kill()
+        process.wait()
+        with serving(tmp_path) as successor, claim_port(tmp_path, URL) as found:
+            assert found is not None
+            assert found.pid == successor.pid, "the first takeover goes on serving meanwhile"
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(predecessor.TAKEN)] == []
 
 
 def test_a_process_that_has_the_id_of_a_service_that_ended_is_left_alone(
