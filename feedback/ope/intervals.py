@@ -15,7 +15,7 @@ rows; the first two intervals are meant for hedged terms.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import ceil, floor, inf, isfinite, isinf, sqrt
+from math import ceil, floor, inf, isinf
 from statistics import NormalDist
 
 import numpy as np
@@ -187,41 +187,6 @@ def present(
         missed = 1.0 - split_tail(level) ** (1.0 / n) if n > 0.0 else 1.0
         low, high = min(low, value - missed * (value - least)), max(high, value + missed * (most - value))
     return value, (max(least, min(value, low)), min(most, max(value, high)))
-
-
-def estimate_mean(
-    n: float, total: float, squares: float, rewards: Interval, level: float = LEVEL
-) -> tuple[float, Interval] | None:
-    """Return the mean of a fixed number of rewards with an interval of it, from sums.
-
-    The interval is the normal approximation with two imaginary rewards, the least and the largest, as
-    `present` returns it: a few equal rewards do not prove that all are equal.
-
-    Args:
-        n: Number of rewards.
-        total: Their sum.
-        squares: Sum of their squares.
-        rewards: Smallest and largest possible reward.
-        level: Coverage of the interval.
-
-    Returns:
-        The mean and its interval, which holds the mean; None if there is no reward, or a sum is not finite.
-
-    >>> value, (low, high) = estimate_mean(100, 50.0, 50.0, (0.0, 1.0))
-    >>> value, round(low, 3), round(high, 3)
-    (0.5, 0.402, 0.598)
-    >>> few = estimate_mean(2, 1.9, 1.805, (0.0, 1.0))
-    >>> few and [round(end, 3) for end in few[1]]
-    [0.15, 1.0]
-    """
-    if n < 1 or not all(map(isfinite, (n, total, squares))):
-        return None
-    low, high = rewards
-    m, mean = n + 2.0, total / n
-    centre = (total + low + high) / m
-    spread = max(0.0, squares + low * low + high * high - m * centre * centre)
-    half = NormalDist().inv_cdf(1.0 - split_tail(level)) * sqrt(spread / (m * (m - 1.0)))
-    return present(mean, (centre - half, centre + half), rewards, n=n, level=level)
 
 
 def replicates(terms: Sequence[Terms], rng: np.random.Generator, resamples: int = 1000) -> Floats:

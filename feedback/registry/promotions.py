@@ -198,12 +198,6 @@ def was_active(store: Store, configured: str, recipe: str) -> bool:
     return recipe == configured or any(of_row == recipe for _, of_row in promoted)
 
 
-def had_automatic_canary(store: Store) -> bool:
-    """Return whether an automatic canary ever had a share of the traffic."""
-    canaries = _read(store, _o.kind == Operation.CANARY)
-    return any(canary.automatic and canary.share > 0.0 for canary, _ in canaries)
-
-
 def newest(store: Store, limit: int, before: int | None = None) -> list[Promotion]:
     """Return the newest promotions, rollbacks and canaries of all configurations, newest first.
 

@@ -25,25 +25,7 @@
   window.addEventListener("DOMContentLoaded", localise);
   document.addEventListener("htmx:afterSettle", localise);
 
-  function clock(_chart, ticks) {
-    const days = ticks.map((tick) => local(new Date(tick * 1000))[0]);
-    return ticks.map((tick, i) => {
-      const time = local(new Date(tick * 1000))[1].slice(0, ticks.length > 1 && ticks[1] - ticks[0] < 60 ? 8 : 5);
-      if (ticks.length > 1 && ticks[1] - ticks[0] >= 86400) return days[i];
-      return i === 0 || days[i - 1] !== days[i] ? `${time}\n${days[i]}` : time;
-    });
-  }
-
   const WHOLE = [1, 2, 5].flatMap((step) => [...Array(9).keys()].map((digits) => step * 10 ** digits)).sort((a, b) => a - b);
-
-  const MINUTES = [60, 120, 300, 600, 900, 1800, ...[1, 2, 3, 4, 6, 8, 12].map((hours) => hours * 3600), ...[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 30, 60, 90, 120, 180, 365].map((days) => days * 86400)];
-
-  // the widest label is a day below its time; seconds are for what took less than two minutes
-  const LABEL = 90;
-
-  function steps(_chart, _axis, begin, end) {
-    return end - begin < 120 ? [1, 2, 5, 10, 15, 30, ...MINUTES] : MINUTES;
-  }
 
   function variable(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -82,7 +64,7 @@
     if (charts.has(figure)) charts.get(figure).destroy();
     if (!spec.x.length || !spec.series.length) return;
     const ink = variable("--grey"), grid = { stroke: variable("--grid"), width: 1 };
-    const data = [spec.x], series = [spec.counts ? { label: spec.counts } : { value: "{YYYY}-{MM}-{DD} {HH}:{mm}" }], bands = [];
+    const data = [spec.x], series = [{ label: spec.counts }], bands = [];
     const shown = spec.stacked ? stacked(spec.series) : spec.series.map((one) => one.values);
     // the highest of a stack is drawn first, so that each of the others covers its lower part
     const order = spec.series.map((_, i) => (spec.stacked ? spec.series.length - 1 - i : i));
@@ -105,8 +87,8 @@
     charts.set(figure, new uPlot({
       width: figure.clientWidth, height: 220, series, bands, legend: { live: true }, cursor: { drag: { x: false, y: false }, dataIdx: (_chart, _series, at, x) => (spec.levels && at && spec.x[at] > x ? at - 1 : at) },
       hooks: { draw: [(chart) => marked(chart, spec.marks || [])] },
-      scales: { x: spec.counts ? { time: false, range: spec.range } : spec.range ? { range: spec.range } : {}, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
-      axes: [{ stroke: ink, grid, space: spec.counts ? 50 : LABEL, incrs: spec.counts ? WHOLE : steps, values: spec.counts ? (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) : clock }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
+      scales: { x: { time: false, range: spec.range }, y: spec.stacked ? { range: [0, 100] } : spec.bounds ? { range: spec.bounds } : {} },
+      axes: [{ stroke: ink, grid, space: 50, incrs: WHOLE, values: (_u, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }, { stroke: ink, grid, size: 60, values: (_u, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}`) }],
     }, data, figure));
     figure.querySelectorAll(".u-series.u-hidden").forEach((row) => row.remove());
     const canvas = figure.querySelector("canvas");
