@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from armwise.arms import upstream
+from armwise.arms.large import call_beside
 from armwise.arms.llm.base import (
     SILENCE_S,
     Chunk,
@@ -114,10 +115,11 @@ class LiteLLMGenerator(Generator):
     @override
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Chunk, None]:
         request, patch = read_prompt(prompt, self.model)
-        body = chat.write(request.to("chat"), patch)
+        body = await call_beside(request.size, lambda: chat.write(request.to("chat"), patch))
+        sent_bytes = len(await call_beside(request.size, lambda: write_document(body)))
         choices = body["n"] if isinstance(body.get("n"), int) and body["n"] > 0 else 1
         tokens = chat.read_limit(body) or UNLIMITED_TOKENS
-        limits = AnswerLimits(choices, tokens, len(write_document(body)))
+        limits = AnswerLimits(choices, tokens, sent_bytes)
         answer = chat.Reader(limits, [message["content"] for message in prompt.messages])
         with self._name_errors():
             async for attempt in list_attempts(self._attempts, prompt.patience_s):

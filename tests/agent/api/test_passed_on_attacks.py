@@ -388,6 +388,27 @@ async def _key(service: Service, **fields: Any) -> dict[str, str]:
     return {"authorization": f"Bearer {made.json()['key']}"}
 
 
+async def test_failures_of_one_key_shut_no_model_out_for_another(tmp_path: Path) -> None:
+    service, providers = served(tmp_path, "chat", "messages")
+    async with service.running():
+        attacker = await _key(service)
+        made = await service.client.post(
+            "/v1/keys", json={"name": "b", "scopes": ["decide"]}, headers=attacker
+        )
+        await service.refresh()
+        other = {"authorization": f"Bearer {made.json()['key']}"}
+        providers["chat"].error = GeneratorError("it failed")
+        for _ in range(6):
+            asked = ASKED["chat"] | {"model": "arm/chat"}
+            assert (await service.client.post(DOORS["chat"], json=asked, headers=attacker)).status_code == 502
+        providers["chat"].error = None
+        eligible = [
+            (await service.client.post(DOORS["chat"], json=ASKED["chat"], headers=key)).json()["agent"]["pmf"]
+            for key in (attacker, other)
+        ]
+    assert [set(pmf) for pmf in eligible] == [{"messages"}, {"chat", "messages"}]
+
+
 async def test_what_another_group_may_read_is_no_question(tmp_path: Path) -> None:
     """A request without a text of a person is logged with the last text, which may quote passages."""
     service, _ = served(tmp_path, "chat")
