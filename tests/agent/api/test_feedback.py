@@ -243,9 +243,10 @@ async def test_a_second_metric_is_waited_for_unless_declared_otherwise(
         await service.learn()
         await tell(service, name, True, metric_name="right")
         await service.learn()
+        await tell(service, name, 0.0)
         record = await read_decision(service, name)
         assert record["state"] == "learned"
-        assert [item["counts"] for item in record["feedback"]] == [True, counts]
+        assert [item["counts"] for item in record["feedback"]] == [True, counts, False]
 
 
 async def test_a_decision_shows_which_of_its_feedback_counts(service: Service) -> None:

@@ -377,6 +377,20 @@ def test_a_training_log_that_ends_too_early_is_named(judged: Store, chunk: int) 
 # -- one episode of many -------------------------------------------------------------------------------
 
 
+def test_a_rating_of_an_episode_counts_for_the_decisions_whose_deadline_it_meets(url: str) -> None:
+    mean = RewardRule(metrics={"right": Metric(aggregation="mean")}, wait_time="PT1M", default=0.5)
+    with closing(Store(url, mean.join)) as store:
+        for name, at in (("d1", 100.0), ("d2", 155.0)):
+            store.append([replace(decision(name, at=at), episode_id="talk"), execution(name)])
+        for key, at, number in (("1", 156.0, 1.0), ("2", 161.0, 0.0)):
+            said = replace(value("talk", key=key, at=at), decision_id=None, episode_id="talk")
+            store.append([replace(said, value=number)])
+        store.append([Tick(300.0)])
+        Joiner(store, mean, take_epoch(store, "test", 0.0)).advance(300.0)
+        learned = {one.decision.id: one.metrics for one in read_examples(store, mean.join)}
+    assert learned == {"d1": {"right": 1.0}, "d2": {"right": 0.5}}
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"complete": "all", "metrics": {"right": Metric(), "thumb": Metric()}}, {"default": 0.0}],
