@@ -164,9 +164,13 @@ class _Rates:
         return max(0.0, usd + self.request)
 
     def bound(self, read: int, written: int) -> float:
-        """Return the most that an answer may cost in USD, however much of what it reads is cached."""
-        per_read = max(_at(tiers, read) for tiers in (self.read, self.cached, self.kept, self.kept_an_hour))
-        return read * per_read + written * _at(self.written, read) + self.request
+        """Return the most that an answer may cost in USD, whatever is cached, and of whichever kind."""
+        details = [(places, tiers) for places, _, tiers in self.details]
+        of_read = [self.read, self.cached, self.kept, self.kept_an_hour]
+        of_read += [tiers for places, tiers in details if places is _READ]
+        of_written = [self.written, *(tiers for places, tiers in details if places is _WRITTEN)]
+        per_read, per_written = (max(_at(tiers, read) for tiers in each) for each in (of_read, of_written))
+        return read * per_read + written * per_written + self.request
 
 
 def _at(tiers: Tiers, read: int) -> float:

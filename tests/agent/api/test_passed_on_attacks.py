@@ -19,7 +19,8 @@ from starlette.types import Message as AsgiMessage
 from armwise.agent.api import middleware, question
 from armwise.agent.api import responses as replies
 from armwise.agent.api.protocols import answering
-from armwise.agent.turn import answer
+from armwise.agent.turn import Ask, CostBound, TurnLoop, answer
+from armwise.arms.llm import write_document
 from armwise.arms.llm.base import Chunk, Generator, GeneratorError, GeneratorRefusedError, Prompt
 from armwise.arms.llm.protocols import PROTOCOLS, Document, ProtocolName, Request, chat
 from armwise.arms.llm.protocols.answer import AnswerLimits
@@ -480,3 +481,26 @@ async def test_a_response_goes_on_without_an_input(tmp_path: Path) -> None:
     prompt = providers["responses"].prompts[-1]
     assert prompt.request is not None
     assert prompt.request.body == asked | {"previous_response_id": "r"}
+
+
+async def test_what_a_provider_has_of_the_earlier_answer_is_reserved_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, providers = served(tmp_path, "responses")
+    bounds = list[int]()
+    compute = TurnLoop.bound_cost
+
+    def bound_cost(turns: TurnLoop, ask: Ask, *rest: Any) -> CostBound:
+        bounds.append(ask.most_read)
+        return compute(turns, ask, *rest)
+
+    monkeypatch.setattr(TurnLoop, "bound_cost", bound_cost)
+    async with service.running():
+        key = await _key(service, tpm_limit=100_000)
+        first = await service.client.post(DOORS["responses"], json=ASKED["responses"], headers=key)
+        later = {"previous_response_id": first.json()["id"], "input": "And at noon?"}
+        assert (await service.client.post(DOORS["responses"], json=later, headers=key)).is_success
+    request = providers["responses"].prompts[-1].request
+    assert request is not None
+    used = first.json()["usage"]["total_tokens"]
+    assert bounds == [len(write_document(ASKED["responses"])), len(write_document(request.body)) + used]

@@ -102,6 +102,12 @@ def test_all_that_is_read_may_be_written_to_a_cache() -> None:
     assert most == Usage(100, 10, 0, pytest.approx(0.3))  # type: ignore[arg-type]
 
 
+def test_a_question_counts_by_its_bytes_in_each_prompt_of_a_search() -> None:
+    arm = replace(ARMS["free"], bound=Bound(2, 100, 10))
+    most = bound_search(arm, "\u4e2d\u6587?", MODELS)
+    assert (most.prompt_tokens, most.completion_tokens) == (100 + 2 * 7, 10)
+
+
 def asking(text: str, **document: Any) -> Ask:
     messages = (Message(role="user", content=text),)
     return Ask("d-1", "?", messages=messages, document=RequestDocument(**document))

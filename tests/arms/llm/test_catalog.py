@@ -125,6 +125,18 @@ def test_an_engine_is_built_from_every_setting_of_its_spec(monkeypatch: pytest.M
         assert (built.args, built.settings) == ((protocol, "http://h/v1", "m"), asked)
 
 
+@pytest.mark.parametrize(
+    ("engine", "address"),
+    [("anthropic", "https://api.anthropic.com/v1"), ("responses", "https://api.openai.com/v1")],
+)
+def test_an_endpoint_without_an_address_is_its_provider(
+    engine: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("armwise.arms.llm.endpoint.EndpointGenerator", Recorded)
+    built: Any = build_generator(SPEC.validate_python({"engine": engine, "model": "m"}))
+    assert built._generator.args[1:] == (address, "m")  # noqa: SLF001 (what is priced)
+
+
 @pytest.mark.parametrize("price", [f"usd_per_kilotoken_{tokens}" for tokens in ("in", "out")])
 def test_an_engine_with_any_price_is_a_priced_one(price: str) -> None:
     assert isinstance(build_generator(ScriptedSpec(engine="scripted", **{price: 0.1})), PricedGenerator)  # type: ignore[arg-type]

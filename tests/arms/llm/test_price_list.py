@@ -83,6 +83,12 @@ MESSAGE = {
     "service_tier": "standard",
 }
 LONG = {**MESSAGE, "input_tokens": 200_000}
+KEPT = {
+    "input_tokens": 0,
+    "cache_creation_input_tokens": 1000,
+    "cache_creation": {"ephemeral_1h_input_tokens": 1000},
+    "output_tokens": 10,
+}
 SEARCHED = {**MESSAGE, "server_tool_use": {"web_search_requests": 3}}
 GEMINI = {"prompt_tokens": 66, "completion_tokens": 6, "total_tokens": 100}
 HIT = {
@@ -100,7 +106,7 @@ AUDIO = {
 }
 
 
-@pytest.mark.parametrize(
+CHARGED = pytest.mark.parametrize(
     ("address", "model", "usage", "protocol", "millionths"),
     [
         (OPENAI, "gpt-5", RESPONSE, "responses", 1619 * 1.25 + 8320 * 0.125 + 1610 * 10),
@@ -112,6 +118,7 @@ AUDIO = {
         (OPENAI, "gpt-audio", AUDIO, "chat", 20 * 2.5 + 44 * 32 + 10 * 10 + 80 * 64),
         (ANTHROPIC, "claude-sonnet-4-5", MESSAGE, "messages", 22018.35),
         (ANTHROPIC, "claude-sonnet-4-5", {**MESSAGE, "service_tier": "batch"}, "messages", 11009.175),
+        (ANTHROPIC, "claude-sonnet-4-5", KEPT, "messages", 1000 * 6 + 10 * 15),
         (ANTHROPIC, "claude-sonnet-4-5", SEARCHED, "messages", 22018.35 + 30_000),
         (
             ANTHROPIC,
@@ -127,10 +134,24 @@ AUDIO = {
         (GATEWAY, "gpt-4o", GEMINI, "chat", 66 * 2.5 + 34 * 10),
     ],
 )
+
+
+@CHARGED
 async def test_an_answer_costs_what_its_provider_charges(
     address: str, model: str, usage: dict[str, Any], protocol: Any, millionths: float
 ) -> None:
     assert await charged(address, model, usage, protocol) * 1e6 == pytest.approx(millionths, rel=1e-12)
+
+
+@CHARGED
+def test_no_answer_costs_more_than_its_tokens_may(
+    address: str, model: str, usage: dict[str, Any], protocol: Any, millionths: float
+) -> None:
+    """Whatever is cached, at whichever tier; a bill, and searches of the provider, are not known before."""
+    prices, counts = find_listed(address, model), count_usage(usage, protocol)
+    if prices is None or counts is None or usage.keys() & {"cost", "server_tool_use"}:
+        return
+    assert prices.compute_most(counts.prompt, counts.completion) * 1e6 >= millionths * (1 - 1e-12)
 
 
 def test_the_sum_of_both_kinds_of_caches_is_right() -> None:
