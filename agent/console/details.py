@@ -10,7 +10,7 @@ from armwise.agent.api.operations import policies
 from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import page, pages
 from armwise.agent.console.savings import write_duration
-from armwise.agent.console.summary import LogSummary, read_summary
+from armwise.agent.console.summary import ServiceSummary, read_summary
 from armwise.agent.lab.receipt import read_kept, write_sentence
 from armwise.agent.serving import Replica
 from armwise.feedback.training_log import raters
@@ -38,7 +38,7 @@ def _read(replica: Replica, *, shows_raters: bool) -> dict[str, Any]:
     receipt = read_kept(config)
     counts = raters.newest_counts(store, config.reward.join) if shows_raters else ()
     return {
-        "summary": read_summary(store) or LogSummary(),
+        "summary": read_summary(store) or ServiceSummary(),
         "receipt": receipt,
         "statement": "" if receipt is None else write_sentence(receipt),
         "observes": config.tap is not None,

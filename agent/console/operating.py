@@ -11,7 +11,7 @@ from armwise.agent.api.operations import arms, evaluations
 from armwise.agent.api.schemas import ArmSwitch, PageBefore, PathNumber
 from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import ACTION, page, pages, read_form, redirect, valid
-from armwise.agent.console.summary import LogSummary, read_summary
+from armwise.agent.console.summary import ServiceSummary, read_summary
 from armwise.agent.evaluation import EvaluationRequest
 from armwise.agent.lab import routes as warm_starts
 from armwise.feedback.ope import ESTIMATORS, INTERVALS
@@ -60,7 +60,7 @@ async def live(request: Request, replica: AppReplica) -> Response:
     """The live arms: their specs, health, figures and switches."""
     reply = (await arms.arms(replica)).reply
     health = {arm.name: replica.decider.health.state(arm.name) for arm in reply.arms}
-    summary = await asyncio.to_thread(read_summary, replica.store) or LogSummary()
+    summary = await asyncio.to_thread(read_summary, replica.store) or ServiceSummary()
     prices = replica.config.reward.cost
     cost = {arm: _price(sums, prices) for arm, sums in summary.newest.arms.items()}
     colours = await asyncio.to_thread(number_colours, replica.store)

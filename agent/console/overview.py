@@ -19,7 +19,7 @@ from armwise.agent.console.course import draw_course, read_marks
 from armwise.agent.console.live import background, sight
 from armwise.agent.console.page import find_address, page, pages
 from armwise.agent.console.savings import BaselineComparison
-from armwise.agent.console.summary import LogSummary, read_summary
+from armwise.agent.console.summary import ServiceSummary, read_summary
 from armwise.agent.run_folder import RUN_FOLDER, read_question
 from armwise.agent.serving import Replica
 from armwise.feedback.log import erasures
@@ -75,7 +75,7 @@ def write_command(request: Request) -> str:
 def _read(replica: Replica, *, marked: bool) -> dict[str, Any]:
     store, config = replica.store, replica.config
     known = read_summary(store)
-    found = known or LogSummary()
+    found = known or ServiceSummary()
     comparison, total, live = found.comparison, found.total, tuple(config.actions)
     marks = read_marks(store, config.reward, found.sums) if marked else ()
     colours = number_colours(store)

@@ -40,7 +40,7 @@ RESTED = 30
 
 
 @dataclass(frozen=True, slots=True)
-class LogSummary:
+class ServiceSummary:
     """What the pages show of a log.
 
     Attributes:
@@ -68,11 +68,11 @@ class LogSummary:
 
 
 @cache
-def _adapter() -> TypeAdapter[LogSummary]:
-    return TypeAdapter(LogSummary)
+def _adapter() -> TypeAdapter[ServiceSummary]:
+    return TypeAdapter(ServiceSummary)
 
 
-def read_summary(store: Store) -> LogSummary | None:
+def read_summary(store: Store) -> ServiceSummary | None:
     """Return the newest summary; None: the learner has written none yet. Raises LogUnavailableError."""
     document = summary.read_document(store)
     try:
@@ -85,7 +85,7 @@ def write_summary(store: Store, config: AppConfig, now: float) -> None:
     """Summarise the log, and replace the last summary. Raises LogUnavailableError."""
     before = read_summary(store)
     state = settled.read(store, config.reward, counted=True)
-    found = LogSummary(
+    found = ServiceSummary(
         now,
         summary.add_up(store, LogSums() if before is None else before.sums),
         summary.read_newest(store, NEWEST),
