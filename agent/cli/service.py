@@ -300,8 +300,6 @@ def status(url: Url = URL, key: Key = None) -> None:
             about.add_row("canary", Text(describe_canary(candidate, len(policy["canaries"]))))
         if policy.get("feedback"):
             about.add_row("feedback", Text(_feedback(policy["feedback"])))
-        if policy.get("judge"):
-            about.add_row("judge", Text(_judge(policy["judge"])))
         console.print(about)
         table = Table("arm", "kind", "parameters", "enabled", title="arms")
         for arm in arms:
@@ -488,20 +486,6 @@ def _feedback(state: Mapping[str, Any]) -> str:
         if state["suggested_wait_time"] not in (None, state["wait_time"]):
             parts[-1] += f": you could set wait_time to {state['suggested_wait_time']}"
     return "; ".join(parts)
-
-
-def _judge(judge: Mapping[str, Any]) -> str:
-    """Describe how well the grades of a judge agree with feedback.
-
-    >>> judge = {"graded": 400, "audits": 90, "agreement": 0.5, "bias": 0.1, "objection": None}
-    >>> _judge(judge)
-    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; may be learned'
-    >>> _judge(judge | {"objection": "the bias is above 0.05"})
-    '400 grades, 90 with feedback: correlation 0.50, bias +0.10; not learned: the bias is above 0.05'
-    """
-    agreement = f"correlation {judge['agreement']:.2f}, bias {judge['bias']:+.2f}"
-    learned = f"not learned: {judge['objection']}" if judge["objection"] else "may be learned"
-    return f"{judge['graded']} grades, {judge['audits']} with feedback: {agreement}; {learned}"
 
 
 def verify(

@@ -526,9 +526,6 @@ class _Policies:
 STRETCHES, FEWEST = 12, 25
 """Most stretches of a log, and fewest rows in each."""
 
-LEAST_EDGE = 0.125
-"""Upper edge of the first bin of positive weights; each further edge is twice the one before."""
-
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
@@ -615,9 +612,8 @@ def candidate_results(
         evaluations: Evaluations of the candidates that have rows.
         inputs: Inputs of verdicts and warnings.
     """
-    edges = choose_edges([target_evaluation.weight for target_evaluation in evaluations.values()])
     return tuple(
-        _candidate_result(target, evaluations.get(target.name), inputs, edges, served=target is found[0])
+        _candidate_result(target, evaluations.get(target.name), inputs, served=target is found[0])
         for target in found
     )
 
@@ -626,7 +622,6 @@ def _candidate_result(
     target: CandidateTarget,
     target_evaluation: evaluation.Evaluation | None,
     inputs: GateInputs,
-    edges: tuple[float, ...],
     *,
     served: bool,
 ) -> CandidateResult:
@@ -646,7 +641,7 @@ def _candidate_result(
             "estimates": tuple(
                 _to_estimated(each, _doubt(target_evaluation.log)) for each in target_evaluation.estimates
             ),
-            "weights": count_weights(target_evaluation, edges, served=served) if drawn else None,
+            "weights": describe_weights(target_evaluation, served=served) if drawn else None,
             "shares": {each.arm: each.target for each in target_evaluation.diagnostics.overlap},
             "over_time": over_time(target_evaluation.log, target_evaluation.weight) if drawn else (),
         }
@@ -678,34 +673,19 @@ def _interval(estimate: EstimateWithInterval | None) -> Interval | None:
     )
 
 
-def choose_edges(weights: Sequence[dataset.Floats]) -> tuple[float, ...]:
-    """Return upper edges of bins for weights: 0, then powers of 2 that cover the largest weight.
-
-    >>> choose_edges([np.array([0.0, 1.5])])
-    (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
-    """
-    largest = max((float(weight.max()) for weight in weights), default=0.0)
-    last = max(0, math.ceil(math.log2(largest / LEAST_EDGE))) if largest > 0.0 else 0
-    return (0.0, *(LEAST_EDGE * 2.0**power for power in range(last + 1)))
-
-
-def count_weights(one: evaluation.Evaluation, edges: tuple[float, ...], *, served: bool) -> Weights:
+def describe_weights(one: evaluation.Evaluation, *, served: bool) -> Weights:
     """Return the weights of a candidate.
 
     Args:
         one: The evaluation of the candidate.
-        edges: Upper edges of the bins, the last at least as high as every weight.
         served: Whether it is the baseline, whose weights raise no warnings.
     """
     weight, diagnostics = one.weight, one.diagnostics
-    place = np.searchsorted(edges, weight)
     return Weights(
         effective_n=diagnostics.effective_n,
         largest=diagnostics.largest_weight,
         mean=diagnostics.mean_weight,
         mean_error=diagnostics.mean_weight_error,
-        edges=edges,
-        counts=tuple(np.bincount(place, minlength=len(edges)).tolist()),
         arms=tuple(
             ArmWeights(
                 arm=overlap.arm,
@@ -762,31 +742,6 @@ def over_time(log: Log, weight: dataset.Floats) -> tuple[Stretch, ...]:
 
 LEARNERS = (CandidateKind.CONFIGURED, CandidateKind.RECIPE, CandidateKind.POLICY)
 """Candidates that learn as the log is replayed."""
-
-HEDGED = "two imaginary rows stand for what was not drawn, and {}"
-
-ONE_OBSERVATION = {
-    "question": "rows that ask the same are one observation",
-    "episode": "rows of the same episode are one observation",
-    "user": "rows of the same user are one observation",
-    "none": "each row is one observation",
-}
-
-INDEPENDENT_ROWS = "rows count as independent, even if they ask the same question"
-
-BEST = "Each interval holds by itself: the best of several candidates looks better than it is."
-
-INTERVAL_REMARKS = {
-    "normal": f"Intervals use the normal approximation: {HEDGED}.",
-    "bootstrap": f"Intervals come from 1,000 resampled logs: {HEDGED}.",
-    "bernstein": f"Intervals hold at any number of rows: {INDEPENDENT_ROWS}.",
-    "clopper_pearson": f"Intervals are exact, for rewards of two values: {INDEPENDENT_ROWS}.",
-    "anytime": (
-        "Intervals hold at all times together, however often you check. Each row counts as a new draw given "
-        "all earlier rows, even if it asks the same question."
-    ),
-}
-"""Assumptions of each kind of interval."""
 
 
 def evaluate_log(
@@ -878,8 +833,6 @@ def evaluate_log(
             *_assumptions(candidates, checked, log),
             *_note_unsettled(settled, int(final.sum()), rule.wait_time),
             *(_waiting(judged, first_left_out, waiting) if request.gate else ()),
-            *_intervals(request, results),
-            *([BEST] if len(candidates) > 2 else []),
         ),
     )
 
@@ -1124,14 +1077,3 @@ def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[
             f"without {left_out:,} {gate.WAITING}: "
             "what is at hand of these was chosen by how soon feedback came."
         )
-
-
-def _intervals(request: EvaluationRequest, results: Sequence[CandidateResult]) -> Iterator[str]:
-    """Yield the assumptions of each kind of interval in the results."""
-    figures = [(estimate.value, estimate.difference) for each in results for estimate in each.estimates]
-    kinds = {figure.kind for both in figures for figure in both if figure is not None}
-    remark = {kind: text.format(ONE_OBSERVATION[request.cluster]) for kind, text in INTERVAL_REMARKS.items()}
-    if request.interval in kinds:
-        yield remark[request.interval]
-    for other in sorted(kinds - {request.interval}):
-        yield f"Some notes name {other} intervals instead. {remark[other]}"

@@ -125,8 +125,6 @@ class Weights(ReportSection):
         largest: Largest weight of a row.
         mean: Mean weight; about 1 if all propensities are right.
         mean_error: Standard error of the mean; None for a single question.
-        edges: Upper edges of the bins of the histogram; the first is 0, for rows of weight 0.
-        counts: Rows in each bin.
         arms: The weights of each arm that was eligible.
         warnings: Reasons against trusting the estimates; a sentence each.
     """
@@ -135,8 +133,6 @@ class Weights(ReportSection):
     largest: float
     mean: float
     mean_error: float | None
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
     arms: tuple[ArmWeights, ...]
     warnings: tuple[str, ...] = ()
 
@@ -365,9 +361,6 @@ def _cells(candidate: CandidateResult) -> Iterator[list[str]]:
 MOST_LINES = 8
 """Most candidates in one plot."""
 
-MOST_PANELS = 12
-"""Most candidates whose weights are plotted."""
-
 OTHERS = "others"
 
 
@@ -555,34 +548,6 @@ def shares(report: Report) -> "Figure":
     return figure
 
 
-def weights(report: Report) -> "Figure":
-    """Draw the weights of rows, for each candidate other than the baseline."""
-    shown = [
-        candidate
-        for candidate in report.candidates
-        if candidate.weights and candidate.name != report.request.baseline
-    ]
-    shown = shown[:MOST_PANELS]
-    colours, columns = colour_candidates(report), min(3, max(1, len(shown)))
-    lines = max(1, -(-len(shown) // columns))
-    figure = _figure(0.4 + 1.9 * lines)
-    panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for axes, candidate in zip(panels, shown, strict=False):
-        assert candidate.weights is not None
-        counts = candidate.weights.counts
-        total = sum(counts)
-        axes.bar(range(len(counts)), [count / total for count in counts], 0.9, color=colours[candidate.name])
-        every = -(-len(counts) // 6)
-        labels = ["0", *(f"{edge:g}" for edge in candidate.weights.edges[1:])]
-        axes.set_xticks(range(0, len(counts), every), labels[::every])
-        axes.yaxis.set_major_formatter("{x:.0%}")
-        axes.set_title(short(candidate.name), loc="left", fontsize=9, color=INK)
-        _plain(axes, "y")
-    for axes in panels[len(shown) :]:
-        axes.set_axis_off()
-    return figure
-
-
 def _foremost(report: Report, most: int) -> list[CandidateResult]:
     """Return the baseline and the candidates with the best estimates, in their order."""
     baseline, *others = report.candidates
@@ -764,8 +729,6 @@ def _pictures(report: Report) -> dict[str, str]:
         drawn["estimates"] = (values, "Value of each candidate with intervals")
     if any(len(candidate.over_time) > 1 for candidate in report.candidates):
         drawn["over_time"] = (over_time, "Value of each candidate over time")
-    if any(candidate.weights for candidate in report.candidates[1:]):
-        drawn["weights"] = (weights, "Histogram of the weights of each candidate")
     if any(map(draw_trail, report.candidates)):
         drawn["evidence"] = (evidence, "What the gate knew along the log")
     return {name: draw_svg(report, draw, title) for name, (draw, title) in drawn.items()}

@@ -34,7 +34,6 @@ from armwise.agent.evaluation.report import (
     shares,
     summary,
     values,
-    weights,
 )
 from armwise.agent.evaluation.request import EvaluationRequest
 from armwise.agent.reporting import GREY, INK, PALETTE, draw_svg
@@ -76,8 +75,6 @@ def candidate(
             largest=12.5,
             mean=1.01,
             mean_error=0.03,
-            edges=(0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
-            counts=(400, 20, 30, 40, 500, 100, 60, 30, 20),
             arms=tuple(covered),
         ),
         shares=dict.fromkeys(arms, 1 / len(arms)),
@@ -324,7 +321,7 @@ def test_a_gain_is_shown_where_its_interval_is_above_zero(low: float, *, shown: 
     assert ("would have earned" in said) == shown
 
 
-@pytest.mark.parametrize("draw", [values, over_time, shares, weights, evidence])
+@pytest.mark.parametrize("draw", [values, over_time, shares, evidence])
 def test_every_picture_is_sound_whatever_the_names_are(draw: Any) -> None:
     names = (EVIL, "policy:{kind: linucb, params: {alpha: 0.5, and: more}}")
     picture = draw_svg(

@@ -1,12 +1,9 @@
-"""What a report says of the weights of a candidate: their histogram, their warnings, its value over time."""
+"""What a report says of the weights of a candidate: their warnings, its value over time."""
 
 import numpy as np
 import pytest
 
-from armwise.agent.evaluation.evaluate import (
-    choose_edges,
-    count_weights,
-)
+from armwise.agent.evaluation.evaluate import describe_weights
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import evaluate
 from armwise.feedback.ope.evaluation import Evaluation
@@ -24,23 +21,15 @@ def judged(weights: list[float]) -> Evaluation:
 
 def warned(weights: list[float]) -> tuple[str, ...]:
     one = judged(weights)
-    return count_weights(one, choose_edges([one.weight]), served=False).warnings
+    return describe_weights(one, served=False).warnings
 
 
-def test_a_weight_is_counted_in_the_bin_that_it_is_the_upper_edge_of() -> None:
+def test_the_largest_and_the_mean_weight_and_those_of_each_arm_are_named() -> None:
     one = judged([0.0, 0.0, 0.0, 0.125, 0.2, 0.25, 1.0, 1.5, 2.0, 2.0])
-    found = count_weights(one, choose_edges([one.weight]), served=True)
-    assert found.edges == (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
-    assert found.counts == (3, 1, 2, 0, 1, 3)
+    found = describe_weights(one, served=True)
     assert (found.largest, found.mean) == (2.0, pytest.approx(0.7075))
     assert [(arm.arm, arm.drawn, arm.largest) for arm in found.arms] == [("a", 1.0, 2.0), ("b", 0.0, 0.0)]
     assert found.warnings == ()
-
-
-def test_edges_reach_the_largest_weight_of_any_candidate() -> None:
-    assert choose_edges([np.array([0.1]), np.array([0.3, 0.6])]) == (0.0, 0.125, 0.25, 0.5, 1.0)
-    assert choose_edges([np.array([0.5])]) == (0.0, 0.125, 0.25, 0.5)
-    assert choose_edges([np.zeros(2)]) == choose_edges([]) == (0.0, 0.125)
 
 
 def test_too_few_decisions_of_its_own_are_a_warning() -> None:
@@ -66,5 +55,5 @@ def test_a_mean_weight_far_from_1_is_a_warning_on_either_side() -> None:
 
 def test_what_was_served_has_no_warning() -> None:
     one = judged([2.0] * 20)
-    assert count_weights(one, choose_edges([one.weight]), served=False).warnings
-    assert count_weights(one, choose_edges([one.weight]), served=True).warnings == ()
+    assert describe_weights(one, served=False).warnings
+    assert describe_weights(one, served=True).warnings == ()
