@@ -58,7 +58,7 @@ def test_it_is_the_same_where_a_statement_takes_only_two_ids(
     rules: tuple[RewardRule, RewardRule], batch: int, steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, closing(History("sqlite://", rules, batch)) as history:
-        patch.setattr("armwise.feedback.training_log.join.LOOKED_UP", 2)
+        patch.setattr("armwise.feedback.log.rows.LOOKED_UP", 2)
         history.run(steps)
 
 
