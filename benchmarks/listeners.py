@@ -80,13 +80,17 @@ Held = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
 async def hold(port: int) -> Held:
-    """Open connections that do not end."""
+    """Open connections that do not end, as many as the server accepts."""
     held: Held = []
-    for sent in (*[b""] * 1000, *[b"GET / HTTP/1.1\r\nhost: a\r\n"] * 64, *[UPLOAD] * 64):
-        with suppress(TimeoutError, ConnectionError):  # the server accepts no more
-            async with asyncio.timeout(1.0):
+
+    async def open_one(sent: bytes) -> None:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(5.0):
                 held.append(await asyncio.open_connection("127.0.0.1", port))
-            held[-1][1].write(sent)
+                held[-1][1].write(sent)
+
+    every = (*[b""] * 1000, *[b"GET / HTTP/1.1\r\nhost: a\r\n"] * 64, *[UPLOAD] * 64)
+    await asyncio.gather(*map(open_one, every))
     return held
 
 
