@@ -94,6 +94,7 @@ ELSEWHERE = {
     "exchanges": SERVICE,
     "first_hour": QA,
     "goals": QA,
+    "listeners": SERVICE,
     "load": SERVICE,
     "ltrr": QA,
     "made_questions": QA,
