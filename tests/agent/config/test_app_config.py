@@ -556,6 +556,13 @@ def test_keys_may_come_from_another_mapping_and_be_overridden(tmp_path: Path) ->
     assert not load(path).arms["words"].cache
 
 
+def test_grades_and_the_metric_that_they_become_need_each_other() -> None:
+    reward = {"metrics": {"graded": {"signal": "grade"}}}
+    for document in ({**CONFIG, "observations": {"judge": 0.1}}, {**CONFIG, "reward": reward}):
+        assert "declare a metric of the grades" in complaint(document)
+    parse({**CONFIG, "observations": {"judge": 0.1}, "reward": reward})
+
+
 def test_requests_cannot_weigh_a_cost_that_counts_in_no_reward() -> None:
     document = changed("reward/cost_weight", 0.0) | {"features": {"cost_weights": [0.0, 0.5]}}
     said = complaint(document)
