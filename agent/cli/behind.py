@@ -26,7 +26,7 @@ class BuildProcess:
     Args:
         config: A configuration file.
         folder: The folder of the run; None: that of no run.
-        environment: Its variables; None: those of this process.
+        environment: Variables of the process; None: those of this one.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BehindBuilder:
     Args:
         config: A configuration file.
         folder: Folder of the run; no process is started if it is None, or everything is built.
-        environment: Its variables; None: those of this process.
+        environment: Variables of the process; None: those of this one.
         clock: Monotonic seconds.
     """
 

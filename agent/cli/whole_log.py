@@ -47,7 +47,7 @@ def _describe_coverage(report: chain.ChainReport, n_versions: int) -> Iterator[s
     if report.compared:
         yield (
             f"Facts 1 to {report.compared:,} have the bytes that the learner read: its own hash agrees, and "
-            f"so do those of {n_versions:,} versions. Each text is the one that was stored with its fact."
+            f"so do the hashes of {n_versions:,} versions. Each text is the one that was stored with it."
         )
     if later := report.head.seq - report.compared:
         yield f"No hash of the newest {later:,} facts is kept yet. Only their texts are verified."

@@ -7,7 +7,7 @@ The salt of a seal is stored with the texts and erased with them, so the seal sa
 Both are over the bytes that the database has, and not over what is read from them: a JSON document with a
 name twice, or an infinite number instead of none, is another one.
 
-Whoever joins the log reads every fact in order, folds the chain and stores it with its position. Versions and
+The learner reads every fact in order, folds the chain and stores it with its position. Versions and
 receipts keep that head. This proves that the facts are those that were read then, unless somebody who can
 write to the database has folded another chain, which only a head that is kept elsewhere shows.
 """
@@ -94,7 +94,7 @@ def make_seal(salt: bytes, document: bytes, erasable: Sequence[bytes | None]) ->
     Args:
         salt: The salt that is stored with its texts.
         document: The texts of the fact, as they are stored.
-        erasable: Its columns that an erasure empties, as they are stored.
+        erasable: Columns that an erasure empties, as they are stored.
     """
     return hashlib.blake2b(_spell((salt, document, *erasable)), digest_size=t.SEAL_CHARS // 2).hexdigest()
 
