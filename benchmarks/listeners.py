@@ -132,7 +132,7 @@ def main(
     sides: dict[str, Callable[..., None]] = {"uvicorn": serve_uvicorn, "uvicorn with our limits": serve_ours}
     if granian is not None:
         sides["granian"] = partial(serve_granian, folder=str(granian))
-    table = Table("server", "1", "32", "128", "32, beside 1,128 held", "still open", box=MARKDOWN)
+    table = Table("server", "1", "32", "128", "32, with 1,128 held", "still open", box=MARKDOWN)
     with ExitStack() as stack:
         ports = {name: stack.enter_context(in_process(target)) for name, target in sides.items()}
         for name, cells in measure(ports, seconds, rounds).items():

@@ -284,8 +284,7 @@ def status(url: Url = URL, key: Key = None) -> None:
             console.print(f"Failed: {failure}", style="yellow", **PLAIN)
         policy = request("GET", url, "/v1/policy", key)
         if missing := [row for row in POLICY_ROWS if row not in policy]:
-            from armwise.agent.client import ClientError
-            from armwise.agent.client.calls import NOT_OURS
+            from armwise.agent.client import NOT_OURS, ClientError
 
             raise ClientError(f"{url}/v1/policy gave no {missing[0]!r}, which Armwise gives. {NOT_OURS}")
         arms = request("GET", url, "/v1/arms", key)["arms"]

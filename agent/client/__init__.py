@@ -6,11 +6,12 @@ key, so that it still counts as one decision, or as one item of feedback.
 
 from armwise.agent.replies import ArmChoice, DecisionVerification, FeedbackReceipts, Passage, Policy
 
-from .calls import Answer
+from .calls import NOT_OURS, Answer
 from .client import AsyncClient, AsyncStream, Client, Stream
 from .errors import AnswerFailedError, ClientError
 
 __all__ = [
+    "NOT_OURS",
     "Answer",
     "AnswerFailedError",
     "ArmChoice",

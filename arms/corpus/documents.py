@@ -86,7 +86,7 @@ class UnreadableDocumentError(Exception):
     """A file cannot be read, or is too large."""
 
 
-class Block(NamedTuple):
+class Piece(NamedTuple):
     """A piece of a document.
 
     Attributes:
@@ -111,7 +111,7 @@ def clean(text: str) -> str:
     return BLANK_LINES.sub("\n\n", CONTROLS.sub("", HYPHENATED.sub("", text))).strip()
 
 
-def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
+def read_pdf(path: Path, limits: Limits) -> Iterator[Piece]:
     """Read the pages as a viewer shows them, forms included, each under the heading of the outline."""
     import pypdfium2
 
@@ -125,7 +125,7 @@ def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
         if n_pages > limits["pages"]:
             raise UnreadableDocumentError(f"has {n_pages:,} pages; at most {limits['pages']:,} are allowed")
         document.init_forms()
-        yield Block(document.get_metadata_value("Title"), "title")
+        yield Piece(document.get_metadata_value("Title"), "title")
         headings = dict[int, str]()
         for entry in itertools.islice(document.get_toc(max_depth=15), limits["pages"]):
             target = entry.get_dest()
@@ -133,14 +133,14 @@ def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
                 headings.setdefault(target.get_index(), entry.get_title())
         empty, scanned = True, list[int]()
         for number in range(n_pages):
-            yield Block(headings.get(number, ""), "section")
+            yield Piece(headings.get(number, ""), "section")
             if document.formenv:
                 with contextlib.closing(document[number]) as page, contextlib.suppress(pypdfium2.PdfiumError):
                     page.flatten()  # so that the values of its form are text
             with contextlib.closing(document[number]) as page:
                 with contextlib.closing(page.get_textpage()) as text_page:
                     words = clean(text_page.get_text_bounded())
-                yield Block(words, page=number + 1)
+                yield Piece(words, page=number + 1)
                 empty = empty and not words
                 if not words and any(page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE])):
                     scanned.append(number + 1)
@@ -148,7 +148,7 @@ def read_pdf(path: Path, limits: Limits) -> Iterator[Block]:
             raise UnreadableDocumentError(f"has no text on any of its pages ({n_pages:,}); {OCR}")
         if scanned:
             pages = textwrap.shorten(_ranges(scanned), MAX_HEADING, placeholder=" and more")
-            yield Block(f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}", "missing")
+            yield Piece(f"has no text but pictures on pages {pages} of {n_pages:,}; {OCR}", "missing")
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -162,7 +162,7 @@ def _ranges(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges)
 
 
-def read_docx(path: Path, limits: Limits) -> Iterator[Block]:
+def read_docx(path: Path, limits: Limits) -> Iterator[Piece]:
     """Read what Word shows: insertions, content controls, text boxes and notes; nothing deleted or hidden.
 
     Text boxes and notes come after the paragraph that has them.
@@ -177,12 +177,12 @@ def read_docx(path: Path, limits: Limits) -> Iterator[Block]:
             raise UnreadableDocumentError(
                 f"holds more than {MAX_MEMBERS:,} files or {limits['unpacked_bytes']:,} bytes unpacked"
             )
-        package = _related(packed, "")
+        package = _read_related(packed, "")
         main = package.get("officeDocument", "")
         body = _tree(packed, main)
         if body is None or body.tag != "document":
             raise UnreadableDocumentError("is not a DOCX: it has no document of Word")
-        related = _related(packed, main)
+        related = _read_related(packed, main)
         about = _tree(packed, package.get("core-properties", ""))
         title = "" if about is None else about.findtext("title")
         styles = dict[str, Any]()
@@ -193,12 +193,12 @@ def read_docx(path: Path, limits: Limits) -> Iterator[Block]:
             if (tree := _tree(packed, related.get(f"{kind}s", ""))) is not None:
                 _remove_unseen(tree, styles)
                 notes |= {(f"{kind}Reference", note.get("id")): note for note in tree.iter(kind)}
-    yield Block(title or "", "title")
+    yield Piece(title or "", "title")
     _remove_unseen(body, styles)
     yield from _blocks(body, styles, notes)
 
 
-def _related(packed: zipfile.ZipFile, part: str) -> dict[str, str]:
+def _read_related(packed: zipfile.ZipFile, part: str) -> dict[str, str]:
     """Return the members that a part of a DOCX file refers to, by the kind of their relationship."""
     folder, name = posixpath.split(part)
     tree = _tree(packed, posixpath.join(folder, "_rels", f"{name}.rels"))
@@ -281,7 +281,7 @@ def _nearest(container: Any, *tags: str) -> Iterator[Any]:
             yield from _nearest(element, *tags)
 
 
-def _blocks(container: Any, styles: dict[str, Any], notes: dict[Any, Any]) -> Iterator[Block]:
+def _blocks(container: Any, styles: dict[str, Any], notes: dict[Any, Any]) -> Iterator[Piece]:
     """Yield the paragraphs and tables of a body, a cell, a text box or a note."""
     apart_tags = ("txbxContent", "footnoteReference", "endnoteReference")
     for block in _nearest(container, "p", "tbl"):
@@ -289,7 +289,7 @@ def _blocks(container: Any, styles: dict[str, Any], notes: dict[Any, Any]) -> It
             for n, row in enumerate(_nearest(block, "tr")):
                 cells = (_blocks(cell, styles, notes) for cell in _nearest(row, "tc"))
                 texts = (" ".join(" ".join(inner.text for inner in cell).split()) for cell in cells)
-                yield Block(" | ".join(texts), "line" if n else "paragraph")
+                yield Piece(" | ".join(texts), "line" if n else "paragraph")
             continue
         words, apart = "", list[Any]()
         for element in _nearest(block, "t", "pPr", *CHARACTERS, *apart_tags):
@@ -303,12 +303,12 @@ def _blocks(container: Any, styles: dict[str, Any], notes: dict[Any, Any]) -> It
                 words += CHARACTERS.get(element.tag, "")
         name = _value(block, "pPr/pStyle")
         style = _value(styles[name], "name").lower() if name in styles else ""  # English in every Word
-        yield Block(words, "heading" if style.startswith(("title", "heading")) else "paragraph")
+        yield Piece(words, "heading" if style.startswith(("title", "heading")) else "paragraph")
         for other in apart:
             yield from _blocks(other, styles, notes)
 
 
-def read_html(path: Path, limits: Limits) -> Iterator[Block]:
+def read_html(path: Path, limits: Limits) -> Iterator[Piece]:
     """Read what a browser shows of the main part of a page."""
     from lxml import etree, html
 
@@ -322,7 +322,7 @@ def read_html(path: Path, limits: Limits) -> Iterator[Block]:
     if root is None:  # blank
         return
     mains = root.xpath("//main") or root.xpath("//article")
-    yield Block(root.findtext(".//head/title") or "", "title")
+    yield Piece(root.findtext(".//head/title") or "", "title")
     yield from _paragraphs(etree.iterwalk(mains[0] if len(mains) == 1 else root, events=("start", "end")))
 
 
@@ -352,7 +352,7 @@ def decode_page(content: bytes) -> str:
     return str(webencodings.decode(content, DECODED_AS.get(encoding.name, encoding))[0])
 
 
-def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[Block]:
+def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[Piece]:
     """Yield the paragraphs, lines and headings of the elements of a page."""
     words: list[str] = []
     kind, verbatim = "paragraph", 0
@@ -365,7 +365,7 @@ def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[Block]:
         if BLOCKS.fullmatch(tag) or LINES.fullmatch(tag):
             shown = "".join(words).strip()
             if shown:
-                yield Block(shown, kind)
+                yield Piece(shown, kind)
                 words, kind = [], "paragraph"
             if begins:
                 kind = "heading" if HEADINGS.fullmatch(tag) else "line" if LINES.fullmatch(tag) else kind
@@ -379,10 +379,10 @@ def _paragraphs(events: Iterable[tuple[str, Any]]) -> Iterator[Block]:
         text = element.text if begins else element.tail
         if text and (words or not text.isspace()):
             words.append(text if verbatim else re.sub(r"\s+", " ", text))
-    yield Block("".join(words), kind)
+    yield Piece("".join(words), kind)
 
 
-READERS: dict[str, Callable[[Path, Limits], Iterator[Block]]] = {
+READERS: dict[str, Callable[[Path, Limits], Iterator[Piece]]] = {
     ".pdf": read_pdf,
     ".docx": read_docx,
     ".html": read_html,
@@ -406,7 +406,7 @@ def read(path: Path, limits: Limits) -> dict[str, Any]:
         return {"problem": f"cannot be read: {type(error).__name__}: {reason}"}
 
 
-def assemble(blocks: Iterable[Block], limit: int) -> dict[str, Any]:
+def assemble(blocks: Iterable[Piece], limit: int) -> dict[str, Any]:
     r"""Return the parts of a document: its pages, or the whole if it has none.
 
     Args:
@@ -416,7 +416,7 @@ def assemble(blocks: Iterable[Block], limit: int) -> dict[str, Any]:
     Raises:
         UnreadableDocumentError: It has more.
 
-    >>> assemble([Block("Grow."), Block("Soon.", "line"), Block("Costs", "heading")], 99)["parts"]
+    >>> assemble([Piece("Grow."), Piece("Soon.", "line"), Piece("Costs", "heading")], 99)["parts"]
     [{'page': None, 'text': 'Grow.\nSoon.\n\nCosts', 'headings': [[13, 'Costs']]}]
     """
     title = first = heading = missing = ""

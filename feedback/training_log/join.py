@@ -29,8 +29,8 @@ from armwise.feedback.clock import GRACE_S
 from armwise.feedback.errors import LogGapError
 from armwise.feedback.events import LABELS, Cost, Feedback, FeedbackKind, Mode, Status
 from armwise.feedback.log import Store, avoid_index, counting, listing
+from armwise.feedback.log import rows as log_rows
 from armwise.feedback.log import tables as t
-from armwise.feedback.log.rows import IDS, look_up
 from armwise.feedback.reward import Complete, RewardRule
 from armwise.feedback.texts import pseudonym
 from armwise.feedback.training_log.position import read_head
@@ -523,17 +523,17 @@ _TURNS = (
     .where(_IS_DRAWN, avoid_index(_d.seq) <= _UPTO)
 )
 
-_TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(IDS)) for column in (_d.id, _d.draw_id))
+_TURNS_BY_ID, _TURNS_BY_DRAW = (_TURNS.where(column.in_(log_rows.IDS)) for column in (_d.id, _d.draw_id))
 
 _FEEDBACK = sa.select(
     *(_f.seq, _f.more, _f.id, _f.decision_id, _f.metric, _f.value, _f.received_at),
     *(_f.episode_id, _f.kind, _f.rater),
 ).where(avoid_index(_f.seq) <= _UPTO)
 
-_ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(IDS))
+_ON_DECISIONS = _FEEDBACK.where(_f.decision_id.in_(log_rows.IDS))
 
 _ON_EPISODES = _FEEDBACK.where(
-    _f.episode_id.in_(IDS),
+    _f.episode_id.in_(log_rows.IDS),
     _f.decision_id.is_(None),
     (_f.kind != FeedbackKind.VALUE)
     | (_f.received_at >= sa.bindparam("made_first"))
@@ -598,9 +598,9 @@ def _read_draws(
     connection: sa.Connection, ids: Sequence[str], rule: RewardRule, window: Mapping[str, Any]
 ) -> Iterator[DrawFacts]:
     """Yield the draws that some decisions are or continue, which are neither learned nor failed."""
-    rows = {row.seq: row for row in look_up(connection, _TURNS_BY_ID, ids, **window)}
+    rows = {row.seq: row for row in log_rows.look_up(connection, _TURNS_BY_ID, ids, **window)}
     kept = {row.draw_id for row in rows.values() if row.draw_id is not None}
-    rows |= {row.seq: row for row in look_up(connection, _TURNS_BY_DRAW, sorted(kept), **window)}
+    rows |= {row.seq: row for row in log_rows.look_up(connection, _TURNS_BY_DRAW, sorted(kept), **window)}
     statuses = rule.learned_statuses
     draws = [
         row
@@ -625,7 +625,7 @@ def _read_turns(
     if not rows:
         return
     items: defaultdict[str, list[LoggedFeedback]] = defaultdict(list)
-    for row in look_up(connection, _ON_DECISIONS, [row.id for row in rows], **window):
+    for row in log_rows.look_up(connection, _ON_DECISIONS, [row.id for row in rows], **window):
         items[row.decision_id].append(_read_feedback(row))
     for some in items.values():
         some.sort(key=_BY_SEQ)
@@ -633,7 +633,7 @@ def _read_turns(
     made_first, wait_s = min(row.decided_at for row in rows), rule.wait_s
     episodes = sorted({row.episode_id for row in rows if row.episode_id is not None})
     bounds = {"made_first": made_first, "logged_first": min(row.seq for row in rows)}
-    for row in look_up(connection, _ON_EPISODES, episodes, **window, **bounds):
+    for row in log_rows.look_up(connection, _ON_EPISODES, episodes, **window, **bounds):
         of_episodes[row.episode_id].append(_read_feedback(row))
     shared = {name: _OnEpisode(some) for name, some in of_episodes.items()}
     for row in rows:
@@ -713,7 +713,11 @@ def read_ratings(store: Store, rule: RewardRule, ids: Sequence[str]) -> dict[str
     with store.reading() as connection:
         head = read_head(connection)
         window = {"after": head, "upto": head, "join": rule.join}
-        turns = [*_read_turns(connection, [*look_up(connection, _TURNS_BY_ID, ids, **window)], rule, window)]
+        turns = [
+            *_read_turns(
+                connection, [*log_rows.look_up(connection, _TURNS_BY_ID, ids, **window)], rule, window
+            )
+        ]
     values = {turn.id: rule.aggregate(turn.list_values(head)) for turn in turns}
     found = {name: rule.reward(metrics, Cost()) for name, metrics in values.items() if metrics}
     return {name: quality for name, quality in found.items() if quality is not None}
