@@ -37,7 +37,9 @@ class Predecessor:
 
     def runs(self) -> bool:
         """Return whether it has not ended yet."""
-        return not select.select([self.descriptor], [], [], 0)[0]
+        poll = select.poll()  # select() refuses descriptors above 1,023
+        poll.register(self.descriptor, select.POLLIN)
+        return not poll.poll(0)
 
     def retire(self) -> None:
         """Have it finish its requests and end; nothing happens if it has ended already."""

@@ -89,7 +89,7 @@ SABOTAGE = {
         JOIN, " and not (taken_back and pseudonym(item.id) in taken_back)", ""
     ),
     "join: early feedback is forgotten": Sabotage(
-        JOIN, "where(_f.decision_id.in_(IDS))", "where(_f.decision_id.in_(IDS), ~_f.early)"
+        JOIN, "where(_f.decision_id.in_(log_rows.IDS))", "where(_f.decision_id.in_(log_rows.IDS), ~_f.early)"
     ),
     "join: what was never answered is learned": Sabotage(
         JOIN, "and row.status in statuses", "and row.status is not None"

@@ -146,10 +146,12 @@ class SecondAnswers(TurnStep):
     @classmethod
     def build(cls, service: Any) -> "SecondAnswers":
         """Return the step of a service."""
-        signals = service.find_step("signals")
-        scores = frozenset(SCORES) & service.config.reward.signals.keys()
         spec, turns, places = service.config.observations, service.turns, service.chats
-        return cls(spec, turns, service.commit, places, service.telemetry, signals.offer_score, scores)
+        signals = service.find_step("signals")
+        offer_score = (lambda *_: None) if signals is None else signals.offer_score
+        taken = () if signals is None else SCORES
+        scores = frozenset(taken) & service.config.reward.signals.keys()
+        return cls(spec, turns, service.commit, places, service.telemetry, offer_score, scores)
 
     async def drain(self) -> None:
         """Wait until all queued turns are observed."""

@@ -248,13 +248,13 @@ async def test_the_draw_is_learned_once_with_the_means_of_its_turns(tmp_path: Pa
         turns = [await turn(service, agent=searching) for _ in range(3)]
         for one, value in zip(turns, (1.0, 0.0, -0.25), strict=True):
             assert (await tell(service, one["decision_id"], value)).status_code == 202
-        await service.learn()
-        assert list(read_examples(store, service.config.reward.join)) == [], "its last turn may get more"
-        later, rule = clock() + 200.0, service.config.reward
-        with store.writing() as connection:  # so that the turns differ
+        with store.writing() as connection:  # so that the turns differ, before the learner reads them
             e = t.executions
             dearer = sa.update(e).where(e.c.decision_id == turns[1]["decision_id"]).values(steps=4)
             connection.execute(dearer)
+        await service.learn()
+        assert list(read_examples(store, service.config.reward.join)) == [], "its last turn may get more"
+        later, rule = clock() + 200.0, service.config.reward
         executions = [store.record(one["decision_id"]).execution for one in turns]  # type: ignore[union-attr]
         url = service.config.database_url
     with closing(Store(url, rule.join, clock=lambda: later)) as store:

@@ -132,7 +132,7 @@ READ = {
     "prove": (["prove"], "None of 3 decisions was drawn"),
     "rebuild": (["rebuild", "--verify"], "training log │ 3 "),
     "replay": (["replay", "--policy", "uniform"], "3 decisions since 1970"),
-    "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 0 with feedback"),
+    "report": (["report", "--text", "--since", "1970-01-01"], "3 decisions, 3 rated"),
     "lab score": (["lab", "score", "--from-log", "--measure", "thumb", "-o", "scores"], "3 decisions used"),
 }
 """Verbs that only read a log of three judged decisions and a key, and what they print of it."""

@@ -74,7 +74,7 @@ def test_a_policy_chooses_among_the_arms_of_its_recipe() -> None:
         ({"log_url": "sqlite:///elsewhere.db"}, True),
         ({"keys": [{"env": "A_KEY"}]}, True),
         ({"arms": {"bm25": {"kind": "bm25"}}}, True),
-        ({"observations": {"judge": 0.5}}, True),
+        ({"observations": {"shadow": 0.5}}, True),
     ],
     ids=str,
 )
