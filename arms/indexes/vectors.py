@@ -29,6 +29,8 @@ from armwise.arms.models import HASHING, Backbone, Embedder, build_embedder, dig
 
 logger = logging.getLogger(__name__)
 
+logging.getLogger("faiss").setLevel(logging.WARNING)  # else it lists the processors that it was not built for
+
 CACHE = "vectors.sqlite"
 
 CACHE_BYTES = 1 << 30
