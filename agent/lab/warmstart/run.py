@@ -401,7 +401,7 @@ class _Steps:
             lots = sources.lots(self.on_progress)
             journal.inputs["lots"] = [lot.document() for lot in lots]
             fresh = [lot.source for lot in lots if lot.new]
-            step.said = f"new labels of {', '.join(fresh)}" if fresh else "no new labels"
+            step.said = f"new labels from {', '.join(fresh)}" if fresh else "no new labels"
             if now.alarm is not None:
                 step.said += f"; after the alarm at example {now.alarm.example_seq:,}, {now.alarm.subject}"
             usable = list[Lot]()
@@ -430,7 +430,7 @@ class _Steps:
                 step.found[lot.source] = step.found.get(lot.source, 0) + new
             labels: int = sum(step.found.values())
             journal.inputs["labels"] = labels
-            step.said = f"{labels:,} labels that no candidate has learned before"
+            step.said = f"{labels:,} new labels"
         return labels
 
     def _learn(self, recipe: Recipe) -> Version | None:
@@ -452,11 +452,13 @@ class _Steps:
             journal.candidate = version.version
             start = recipe.start or StartingPoint()
             step.found = {"version": version.version, "recipe": recipe.digest, "start": start.document()}
-            runs = f"runs {', '.join(map(str, start.runs))}" if start.runs else "no run"
+            learned = [f"the labels of warm start {', '.join(map(str, start.runs))}"] if start.runs else []
+            if (examples := version.examples_seq - start.after) > 0:
+                learned.append(f"{examples:,} decisions of traffic")
             step.said = (
-                f"version {version.version} is the candidate, {recipe.policy.kind}: it has learned labels of "
-                f"{runs}, and the training log from {start.after + 1:,} to {version.examples_seq:,}"
+                f"version {version.version} is the candidate ({recipe.policy.kind}). It has learned from "
             )
+            step.said += " and ".join(learned) or "no labels or traffic yet"
             if recipe.router is not None:
                 step.found["router"] = recipe.router
                 step.said += f"; its router is {recipe.router[:DIGEST_CHARS]}" + (

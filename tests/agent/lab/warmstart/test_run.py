@@ -221,7 +221,7 @@ def test_labels_become_a_candidate_that_the_gate_promotes(world: World) -> None:
     assert (run.status, run.trigger, run.error) == (runs.RunState.PROMOTED, runs.Trigger.COMMAND, None)
     assert [step["name"] for step in run.steps] == ["gather", "enter", "learn", "evaluate", "decide"]
     assert all(step["said"] in said.getvalue() and step["at"] == LATE for step in run.steps)
-    assert said_by(run, "gather") == "new labels of exam"
+    assert said_by(run, "gather") == "new labels from exam"
     assert found_by(run, "enter") == {"exam": 36}
     assert world.start_of(run) == StartingPoint((run.seq,), 0)
     assert world.asked == [[f"recipe:{run.candidate}"]]
@@ -351,7 +351,7 @@ def test_while_an_alarm_is_open_what_was_known_before_it_is_left_behind(world: W
     run = world.warmed()
     assert run.status is runs.RunState.PROMOTED
     assert run.inputs["alarm"] == 70
-    assert said_by(run, "gather") == "new labels of exam; after the alarm at example 70, reward of none"
+    assert said_by(run, "gather") == "new labels from exam; after the alarm at example 70, reward of none"
     assert world.start_of(run) == StartingPoint((run.seq,), 70), f"run {old.seq} told of the old world"
     assert not open_alarm(world)
     assert world.warmed().status is runs.RunState.NOTHING_NEW, "what was left behind once stays so"
@@ -1005,7 +1005,7 @@ def test_the_command_does_a_run_and_says_how_it_ended(world: World, file: Path) 
     assert runs.page(world.store, 1) == []
     done = CliRunner().invoke(app, ["lab", "warm-start", "-c", str(file)])
     assert done.exit_code == 0, done.output
-    assert "36 labels that no candidate has learned before" in done.output
+    assert "36 new labels" in done.output
     assert "run 1: held" in done.output
 
 
