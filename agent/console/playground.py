@@ -3,11 +3,13 @@
 import asyncio
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import TypeAdapter
 
 from armwise.agent.access import Caller
 from armwise.agent.api import decisions as api
 from armwise.agent.api.middleware import AppReplica, RequestCaller, require
 from armwise.agent.api.protocols import chat
+from armwise.agent.api.protocols.answering import read_sent
 from armwise.agent.api.protocols.schemas import ChatRequest
 from armwise.agent.api.schemas import DecisionId, DecisionQuery
 from armwise.agent.console.changes import number_colours
@@ -19,6 +21,8 @@ from armwise.feedback.training_log import rated
 router = pages()
 
 DECIDE = require("decide")
+
+_CHAT = TypeAdapter(ChatRequest)
 
 LEAST_RATED = 50
 """Least rated answers of which the first ones are compared with the newest."""
@@ -51,9 +55,10 @@ async def _find_moved(replica: Replica, caller: Caller) -> tuple[rated.Rated, ra
 
 
 @answers.post("/playground/ask", dependencies=[Depends(_require_access), DECIDE, ACTION])
-async def ask(request: Request, replica: AppReplica, caller: RequestCaller, body: ChatRequest) -> Response:
+async def ask(request: Request, replica: AppReplica, caller: RequestCaller) -> Response:
     """Answer as `/v1/chat/completions` does, with the key of the cookie."""
-    return await chat.chat(request, replica, caller, body)
+    request.state.document, sent = await read_sent(request, _CHAT)
+    return await chat.chat(request, replica, caller, sent)
 
 
 @router.get("/playground/{decision_id}", dependencies=[DECIDE])

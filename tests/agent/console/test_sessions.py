@@ -237,3 +237,13 @@ def test_what_is_vendored_comes_with_its_licence() -> None:
         "uplot.min.css",
         "uplot.LICENSE.txt",
     } < page.STATIC.keys()
+
+
+async def test_the_playground_answers_as_the_api_does(service: Service) -> None:
+    asked = {"model": "arm/bm25", "messages": [{"role": "user", "content": "Who flows through Vienna?"}]}
+    answer = await service.client.post(f"{CONSOLE}/playground/ask", json=asked, headers=ORIGIN)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["agent"]["arm_drawn"] == "bm25"
+    typed = {**ORIGIN, "content-type": "application/json"}
+    broken = await service.client.post(f"{CONSOLE}/playground/ask", content=b"{", headers=typed)
+    assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_request")
