@@ -86,7 +86,7 @@ SABOTAGE = {
         "",
     ),
     "join: a retraction is ignored": Sabotage(
-        JOIN, " and not (taken_back and pseudonym(item.id) in taken_back)", ""
+        JOIN, "case FeedbackKind.RETRACTION:\n", "case FeedbackKind.RETRACTION if False:\n"
     ),
     "join: early feedback is forgotten": Sabotage(
         JOIN, "where(_f.decision_id.in_(log_rows.IDS))", "where(_f.decision_id.in_(log_rows.IDS), ~_f.early)"

@@ -64,7 +64,8 @@ def test_every_reader_goes_on_past_a_row_that_cannot_be_read(
             lambda: NOW,
         )
         assert learner.step() is not None
-        assert find_difference(store, RULE)[1] == ""
+        # the examples are the same up to the end, and the chain tells that a fact was changed
+        assert find_difference(store, RULE)[1].startswith("its facts are not those that were joined")
         source = LogSource(store, config.reward)
         evaluate_log(config, EvaluationRequest(candidates=("uniform",)), source, store, quietly)
         audit.audit_store(store, config, quietly)

@@ -85,7 +85,7 @@ def test_ips_aims_at_the_truth_of_every_target(pool: Pool, logger: str) -> None:
     said = np.stack(
         [simulate(pool, logger, "1,000", ["means"], rng) for rng in np.random.default_rng(4).spawn(12)]
     )
-    assert said.shape == (12, len(TARGETS), 11, 1 + 2 * len(KINDS))
+    assert said.shape == (12, len(TARGETS), len(names), 1 + 2 * len(KINDS))
     errors = said[:, :, names.index("ips"), 0]
     assert (np.abs(errors.mean(axis=0)) <= 5.0 * errors.std(axis=0, ddof=1) / np.sqrt(12)).all()
 
