@@ -18,6 +18,7 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvicorn
+from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -115,6 +116,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, room: Room, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._room = room
+        self._serve, self.app = self.app, self._answer
 
     # -- the connection ---------------------------------------------------------------------------------
 
@@ -132,6 +134,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         super().connection_lost(exc)
+        self.app = self._serve  # else memory is held until a garbage collection
 
     def leave(self) -> None:
         """Close the connection at once."""
@@ -202,9 +205,23 @@ class Connection(HttpToolsProtocol):
         self._wait(None)
         self._room.waits(self, waiting=False)
         super().on_headers_complete()
-        # it is closed below, once the client has had the time to read
-        self._closes = not self.cycle.keep_alive
-        self.cycle.keep_alive = True
+        self._closes = self._closes or not self.cycle.keep_alive
+        self.cycle.keep_alive = True  # uvicorn would close it before the client has had the time to read
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and say so in the answer where the connection is closed after it."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] != "http.response.start" or self.cycle.scope is not scope:  # another one waits
+                await send(message)
+                return
+            cycle = self.cycle
+            self._closes = self._closes or cycle.more_body or not cycle.keep_alive
+            cycle.keep_alive = not self._closes
+            await send(message)
+            cycle.keep_alive = cycle.keep_alive or self._closes
+
+        await self._serve(scope, receive, sending)
 
     @override
     def on_message_complete(self) -> None:
@@ -217,7 +234,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing() or self._is_answering():
             return
         self._room.waits(self, waiting=True)
-        if self.cycle.more_body or self._closes:
+        if self._closes:
             self._linger()
         elif self._unread:  # a part of the next header
             self._wait(self._room.http.request_s, self._refuse_slow)

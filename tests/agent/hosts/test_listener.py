@@ -180,6 +180,37 @@ async def test_a_refused_upload_reads_why_and_is_closed(more: bytes) -> None:
         assert await client.ended() == b""
 
 
+@pytest.mark.parametrize(
+    ("length", "more", "closes"),
+    [(2, b"", False), (3, b"", True), (2, b"connection: close\r\n", True)],
+    ids=["all was read", "a part was not read", "the client closes it"],
+)
+async def test_a_refusal_says_whether_its_connection_ends(length: int, more: bytes, closes: bool) -> None:
+    async with served(LONG) as connect:
+        client = await connect(post("/refused", length, more) + b"ab")
+        head = (await client.reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.count(b"connection: close\r\n") == closes
+        assert await client.reader.readexactly(4) == b"null"
+        if closes:
+            assert await client.ended() == b""
+        else:
+            await client.send(post() + b"ab")
+            assert (await client.answer())[0] == 200
+
+
+async def test_a_request_in_progress_when_the_server_ends_is_answered_and_its_connection_closed() -> None:
+    bound = socket.create_server(("127.0.0.1", 0))
+    async with listening(small_app(), [bound], LONG, 10):
+        reader, writer = await asyncio.open_connection(*bound.getsockname())
+        writer.write(post() + b"a")
+        await asyncio.sleep(0.1)
+        asyncio.get_running_loop().call_later(0.5, writer.write, b"b")
+    head, _, body = (await Client(reader, writer).ended()).partition(b"\r\n\r\n")
+    assert b"connection: close" in head
+    assert json.loads(body)["body"] == 2
+    writer.close()
+
+
 async def test_a_connection_is_kept_for_the_next_request_unless_its_client_closes_it() -> None:
     async with served(LONG) as connect:
         client = await connect()
