@@ -1,6 +1,8 @@
 """The table of errors is complete: every code that is raised is a row, and every row is raised."""
 
 import ast
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,11 +20,17 @@ from armwise.feedback.errors import (
 )
 
 ROOM = Path(errors.__file__).parent
-OTHERS = [ROOM.parent / name for name in ("proxy", "console", "gateways", "lab")]
+OTHERS = [ROOM.parent / name for name in ("hosts", "console", "gateways", "lab")]
+
+
+def errors_of_haproxy() -> list[dict[str, object]]:
+    """Return the bodies with which HAProxy answers by itself."""
+    text = (ROOM.parent / "hosts" / "haproxy.cfg").read_text(encoding="utf-8")
+    return [json.loads(body)["error"] for body in re.findall(r"string '(.*?)'", text)]
 
 
 def codes_raised() -> dict[str, list[str]]:
-    """Return the codes that the room, the proxy and wings pass to `ApiError`, by file; "" for no literal."""
+    """Return the codes that the room, the hosts and wings pass to `ApiError`, by file; "" for no literal."""
     found: dict[str, list[str]] = {}
     for path in sorted(path for room in (ROOM, *OTHERS) for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -44,8 +52,17 @@ def test_every_code_that_is_raised_is_in_the_table() -> None:
 @pytest.mark.slow
 def test_every_row_of_the_table_is_raised() -> None:
     literal = {code for codes in codes_raised().values() for code in codes}
+    literal |= {str(error["code"]) for error in errors_of_haproxy()}
     translated = {kind.code for kind in ERRORS.values() if kind.raised_by or kind.ends or kind.framework}
     assert literal | translated >= ERRORS.keys()
+
+
+def test_haproxy_answers_as_the_table_says() -> None:
+    answers = errors_of_haproxy()
+    assert "replica_lost" in {answer["code"] for answer in answers}
+    for answer in answers:
+        error = errors.ApiError(str(answer["code"]), str(answer["message"]))
+        assert error.envelope(None).model_dump()["error"] == answer
 
 
 @pytest.mark.parametrize("error", [LogUnavailableError, SchemaError, LogGapError, BehindError])

@@ -3,12 +3,16 @@
 import logging
 import os
 import signal
+import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview, DeploymentStatusOverview
@@ -300,3 +304,36 @@ def test_haproxy_accepts_its_file_with_the_limits_of_the_configuration(
     (environment,) = environments
     assert (environment["ARMWISE_HOST"], environment["ARMWISE_REQUEST_MS"]) == ("[::1]", "3500")
     assert environment["ARMWISE_SILENT_MS"] == "150000", "longer than a turn"
+
+
+@needs_haproxy
+@pytest.mark.parametrize(
+    ("answer", "status", "code"),
+    [
+        (b"", 503, "replica_lost"),
+        (b"HTTP/1.1 502 \r\nx-request-id: r-1\r\ncontent-length: 0\r\n\r\n", 502, None),
+    ],
+    ids=["none", "an error of its own"],
+)
+def test_haproxy_says_that_a_replica_is_lost_and_passes_its_errors_on(
+    tmp_path: Path, answer: bytes, status: int, code: str | None
+) -> None:
+    class Replica(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            healthy = b"/health" in self.rfile.readline()
+            self.wfile.write(b"HTTP/1.1 200 \r\ncontent-length: 0\r\n\r\n" if healthy else answer)
+
+    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "ingress-0.sock"), Replica) as replica:
+        threading.Thread(target=replica.serve_forever, args=(0.05,), daemon=True).start()
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            host, port = free.getsockname()
+        proxy = start_ray.start_haproxy(parse(CONFIG), (host, port), tmp_path)
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=5)) as client:  # until it listens
+                lost = client.post(f"http://{host}:{port}/v1/retrieve")
+        finally:
+            proxy.kill()
+            proxy.wait()
+            replica.shutdown()
+    assert lost.status_code == status
+    assert code is None or lost.json()["error"]["code"] == code
