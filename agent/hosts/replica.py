@@ -65,8 +65,8 @@ def keep_what_is_loaded() -> None:
 def once_the_log_answers(make: Callable[[], T], pause_s: float = OPENING_S) -> T:
     """Return the result of `make`, which is called again while the log is unavailable or ahead of the clock.
 
-    Ray Serve abandons a deployment whose replicas fail a few times at their start, and so does the parent of
-    a single process. A clock that was set back passes the log again; a wrong one is set right by people.
+    Ray Serve abandons a deployment whose replicas fail a few times at their start. A clock that was set back
+    passes the log again; a wrong one is set right by people.
 
     Args:
         make: Opens the log, with a new clock.
