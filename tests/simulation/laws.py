@@ -60,11 +60,6 @@ HOLDS = (
     ),
     (
         "executions",
-        "what is done was decided before",
-        "EXISTS (SELECT 1 FROM decisions WHERE id = NEW.decision_id AND seq < NEW.seq)",
-    ),
-    (
-        "executions",
         "what is done of an erased decision has no text",
         "(SELECT erased FROM decisions WHERE id = NEW.decision_id) IS NULL "
         "OR NOT EXISTS (SELECT 1 FROM texts WHERE seq = NEW.seq)",
@@ -95,6 +90,10 @@ def _list_triggers() -> Iterator[Trigger]:
         yield "AFTER UPDATE", table, fell, f"{' or '.join(names)} of {table} became smaller"
     for table, law, holds in HOLDS:
         yield "AFTER INSERT", table, f"({holds}) IS NOT 1", f"not so: {law}"
+    # the rows of an append come table by table, and then the head of the log moves
+    early = "EXISTS (SELECT 1 FROM executions AS e WHERE e.seq > OLD.seq AND NOT EXISTS "
+    early += "(SELECT 1 FROM decisions AS d WHERE d.id = e.decision_id AND d.seq < e.seq))"
+    yield "AFTER UPDATE", "log", early, "not so: what is done was decided before"
     # an erasure empties a text in place, and an empty one may go
     changed = "NEW.document IS NOT OLD.document AND (trim(NEW.document) <> '{}' OR length(NEW.document) <> "
     changed += "length(CAST(OLD.document AS BLOB)))"
