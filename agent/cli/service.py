@@ -158,14 +158,7 @@ def feedback(
             for row in rows:
                 saved = "Saved" if row.status == "stored" else "Saved before, and counted once"
                 console.print(f"{saved}, position {row.log_seq} of the log.", **PLAIN)
-            sentence = _what_it_changed(client, decision_id)
-            if sentence.startswith("Learned") and _is_too_late(
-                client, decision_id, {row.feedback_id for row in rows}
-            ):
-                sentence = (
-                    "It does not count: an earlier rating of this answer was learned already, or the "
-                    "feedback window has closed. The log keeps both."
-                )
+            sentence = _what_it_changed(client, decision_id, {row.feedback_id for row in rows})
             if sentence:
                 console.print(sentence, **PLAIN)
 
@@ -181,7 +174,7 @@ def _is_too_late(client: "Client", decision_id: str, feedback_ids: Collection[st
     return any(item["feedback_id"] in feedback_ids and not item["counts"] for item in record["feedback"])
 
 
-def _what_it_changed(client: "Client", decision_id: str) -> str:
+def _what_it_changed(client: "Client", decision_id: str, feedback_ids: Collection[str]) -> str:
     """Wait a moment until a rating is learned, and describe its effect; empty if the service does not say.
 
     Exits with 1 if the service does not know the decision.
@@ -204,6 +197,11 @@ def _what_it_changed(client: "Client", decision_id: str) -> str:
         if error.code == "not_drawn":
             return "The policy did not choose this arm by chance, so it does not learn from this rating."
         return ""  # the key may not read decisions, or the service is too busy or too old to say
+    if state["learned"] and _is_too_late(client, decision_id, feedback_ids):
+        return (
+            "It does not count: an earlier rating of this answer was learned already, or the "
+            "feedback window has closed. The log keeps both."
+        )
     return describe_change(state, datetime.now().astimezone())
 
 
