@@ -31,7 +31,7 @@ demo: $(VENV)/ready  ## set up, watch a service learn for a minute, leave the pa
 test: $(VENV)/ready-dev check  ## set up, lint, type-check, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12
 
-WINGS := agent/console agent/demo agent/gateways agent/lab arms/engines arms/lab arms/more feedback/exchange
+WINGS := agent/console agent/demo agent/gateways agent/lab agent/proof arms/engines arms/lab arms/more feedback/exchange
 WING   ?= agent/lab
 test-core: $(VENV)/ready-dev  ## run the quick tests of the core alone
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" --durations=12 $(addprefix tests/,agent arms feedback) \

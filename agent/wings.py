@@ -3,9 +3,9 @@
     a wing --imports--> the core
     the core --load(path)--> what a wing has registered here
 
-The wings are the folders `console`, `demo`, `gateways`, `integrations` and `lab` of `agent`, `engines`,
-`lab` and `more` of `arms`, and `exchange` of `feedback`; the rest is the core. Kinds of arms, policies and
-routers are registered in their catalogues, verbs of the command line in their list.
+The wings are the folders `console`, `demo`, `gateways`, `integrations`, `lab` and `proof` of `agent`,
+`engines`, `lab` and `more` of `arms`, and `exchange` of `feedback`; the rest is the core. Kinds of arms,
+policies and routers are registered in their catalogues, verbs of the command line in their list.
 """
 
 from importlib import import_module
@@ -24,7 +24,10 @@ CANARIES = "armwise.agent.lab.warmstart:AutomaticCanaries"
 SUMMARIZER = "armwise.agent.console.summary:Summarizer"
 """Writes the summary of the log that the console shows, between two steps of the learner."""
 
-VERIFY_RECEIPT = "armwise.agent.lab.receipt.verbs:verify_receipt"
+PROPENSITY_DOUBT = "armwise.agent.proof.audit:propensity_note"
+"""Says why the propensities of an evaluated log cannot be trusted."""
+
+VERIFY_RECEIPT = "armwise.agent.proof.verbs:verify_receipt"
 """Computes a receipt of `armwise prove` again; `armwise verify` calls it for a file."""
 
 OPEN_SELECTOR = "armwise.agent.lab.routers:open_selector"

@@ -41,8 +41,8 @@ from routing_plots import BLUE, GREEN, INK, RED, _dress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from armwise.agent.lab.receipt.pairs import BOTH_ORDERS
-from armwise.agent.lab.receipt.verdict import ENOUGH_BOTH, FOLLOWS_PLACE
+from armwise.agent.proof.pairs import BOTH_ORDERS
+from armwise.agent.proof.verdict import ENOUGH_BOTH, FOLLOWS_PLACE
 from armwise.feedback.arrays import Flags, Floats
 from armwise.feedback.ope import pairs
 from armwise.feedback.ope.confidence_sequences import compute_lower_ends

@@ -23,7 +23,7 @@ SOURCES = sorted(path for package in ("armwise", *PACKAGES) for path in (ROOT / 
 FACES = (face for package in PACKAGES for face in (ROOT / package).glob("*/__init__.py*"))
 ROOMS = sorted({face.parent for face in FACES if "__all__ = [" in face.read_text(encoding="utf-8")})
 
-WINGS = {"console", "demo", "engines", "exchange", "gateways", "integrations", "lab", "more"}
+WINGS = {"console", "demo", "engines", "exchange", "gateways", "integrations", "lab", "more", "proof"}
 """Folders of the packages that extend the core, which does not know them."""
 
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "manager", "misc", "base_utils"}

@@ -134,7 +134,7 @@ SAID = {
     "arms/llm/protocols/messages.py": "descriptions of tools, which models read",
     "arms/lab/scoring/correctness.py": "prompts",
     "arms/lab/synthesis/prompting.py": "prompts",
-    "agent/lab/receipt/receipt.py": "names the option `--beside`",
+    "agent/proof/receipt.py": "names the option `--beside`",
 }
 """Files in which such a phrase may stand, and why."""
 

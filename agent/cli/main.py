@@ -45,9 +45,9 @@ VERBS = {
         EVALUATE,
         "Estimate from the log what other policies would have earned.",
     ),
-    "audit": Verb("cli.audit:audit", EVALUATE, "Check whether the propensities of a log are true."),
+    "audit": Verb("proof.audit_verbs:audit", EVALUATE, "Check whether the propensities of a log are true."),
     "prove": Verb(
-        "lab.receipt.verbs:prove",
+        "proof.verbs:prove",
         EVALUATE,
         "State what was saved, and at which quality, compared with one arm.",
     ),

@@ -11,7 +11,7 @@ from armwise.agent.console.changes import number_colours
 from armwise.agent.console.page import page, pages
 from armwise.agent.console.savings import write_duration
 from armwise.agent.console.summary import ServiceSummary, read_summary
-from armwise.agent.lab.receipt import read_kept, write_sentence
+from armwise.agent.proof import read_kept, write_sentence
 from armwise.agent.serving import Replica
 from armwise.feedback.training_log import raters
 

@@ -18,8 +18,8 @@ import numpy as np
 from armwise.agent.config import AppConfig
 from armwise.agent.console.changes import COLOURS, list_changes, number_colours
 from armwise.agent.console.savings import BaselineComparison, compare_traffic
-from armwise.agent.evaluation.audit import propensity_doubt
-from armwise.agent.lab.receipt import LoggedTraffic, read_kept
+from armwise.agent.proof import LoggedTraffic, read_kept
+from armwise.agent.proof.audit import propensity_doubt
 from armwise.arms.base import Progress
 from armwise.feedback.clock import utc
 from armwise.feedback.decisions import Decisions, concatenate, tabulate

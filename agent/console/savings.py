@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from armwise.agent.config import AppConfig
-from armwise.agent.lab.receipt import (
+from armwise.agent.proof import (
     LoggedTraffic,
     NoTrafficError,
     SavingsReceipt,

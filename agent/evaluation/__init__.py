@@ -1,6 +1,5 @@
 """Evaluate candidates on the log: estimates, reports, the promotion gate."""
 
-from .audit import audit_file, audit_store
 from .candidates import (
     CANDIDATE_NAMES,
     CandidateError,
@@ -34,8 +33,6 @@ __all__ = [
     "Evaluations",
     "Moment",
     "Report",
-    "audit_file",
-    "audit_store",
     "colour_candidates",
     "evaluate_apart",
     "evaluate_here",

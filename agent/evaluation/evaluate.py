@@ -23,7 +23,6 @@ import orjson
 from numpy.typing import NDArray
 
 from armwise.agent.config import AppConfig
-from armwise.agent.evaluation.audit import propensity_note
 from armwise.agent.evaluation.candidates import (
     Candidate,
     CandidateError,
@@ -51,6 +50,7 @@ from armwise.agent.learning import restore_policy, verify
 from armwise.agent.policies import Policy, PolicyError
 from armwise.agent.reporting import format_counts
 from armwise.agent.routers import dataset
+from armwise.agent.wings import PROPENSITY_DOUBT, load
 from armwise.arms.base import Progress
 from armwise.feedback.arrays import Flags
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
@@ -826,7 +826,7 @@ def evaluate_log(
         },
         candidates=results,
         assumptions=(
-            *filter(None, [propensity_note(log, settled.before)]),
+            *filter(None, [load(PROPENSITY_DOUBT)(log, settled.before)]),
             *source.remarks(rule),
             *_provenance(log),
             *_remarks_on_cluster(request, log),

@@ -158,7 +158,7 @@ IMPORTED = (
         for name in (
             "cli.main",
             "cli.service",
-            "cli.audit",
+            "proof.audit_verbs",
             "cli.evaluate",
             "console.report",
             "gateways.import_log",

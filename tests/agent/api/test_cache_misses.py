@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from armwise.agent.evaluation.audit import audit_store
 from armwise.agent.learning import verify_states
 from armwise.agent.policies import PolicySpec, build_policy
+from armwise.agent.proof.audit import audit_store
 from armwise.agent.turn.record import tokens_in
 from armwise.arms.base import Query, Retrieval
 from armwise.arms.llm import Chunk, Generator, Prompt

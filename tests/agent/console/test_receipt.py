@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from armwise.agent.console.page import CONSOLE
-from armwise.agent.lab.receipt import keep_receipt, write_sentence
+from armwise.agent.proof import keep_receipt, write_sentence
 from armwise.feedback.log import without_password
 from tests.agent.console.test_pages import plain, seen
 from tests.agent.fakes import Service
-from tests.agent.lab.receipt.test_receipt import stated
+from tests.agent.proof.test_receipt import stated
 
 
 @pytest.fixture(autouse=True)

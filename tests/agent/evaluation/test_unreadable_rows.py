@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from armwise.agent.config import AppConfig, load
 from armwise.agent.console import period
-from armwise.agent.evaluation import EvaluationRequest, audit, evaluate_log
+from armwise.agent.evaluation import EvaluationRequest, evaluate_log
 from armwise.agent.learning.learner import Learner
 from armwise.agent.learning.recipe import Recipe
 from armwise.agent.policies import PolicySpec
+from armwise.agent.proof import audit
 from armwise.feedback.log import Store, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.sources import LogSource

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
-from armwise.agent.evaluation import audit
+from armwise.agent.proof import audit
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export

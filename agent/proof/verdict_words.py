@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from armwise.agent.lab.receipt.verdict import PairFigures, PairsVerdict
-from armwise.agent.lab.receipt.words import AMBER, GREEN, GREY, draw_badge, escape, round_down, shorten
+from armwise.agent.proof.verdict import PairFigures, PairsVerdict
+from armwise.agent.proof.words import AMBER, GREEN, GREY, draw_badge, escape, round_down, shorten
 from armwise.agent.reporting import write_dollars
 from armwise.feedback.ope.noninferiority import Ends
 from armwise.feedback.ope.pairs import MOST_MORE, Word

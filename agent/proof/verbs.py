@@ -9,8 +9,8 @@ import typer
 from armwise.agent.cli.console import PLAIN, console, errors, progress, report_errors
 from armwise.agent.cli.options import CONFIG, ConfigPath, Key, with_log
 from armwise.agent.cli.whole_log import verify_log
-from armwise.agent.lab.receipt.knowledge import Remark, assess
-from armwise.agent.lab.receipt.receipt import (
+from armwise.agent.proof.knowledge import Remark, assess
+from armwise.agent.proof.receipt import (
     SavingsReceipt,
     choose_reference,
     keep_receipt,
@@ -20,9 +20,9 @@ from armwise.agent.lab.receipt.receipt import (
     verify,
     write_receipt,
 )
-from armwise.agent.lab.receipt.traffic import LoggedTraffic, open_traffic
-from armwise.agent.lab.receipt.verdict import is_verdict
-from armwise.agent.lab.receipt.words import write_badge, write_markdown, write_picture, write_sentence
+from armwise.agent.proof.traffic import LoggedTraffic, open_traffic
+from armwise.agent.proof.verdict import is_verdict
+from armwise.agent.proof.words import write_badge, write_markdown, write_picture, write_sentence
 from armwise.arms.llm import writing
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.log.chain import LogHead
@@ -104,7 +104,7 @@ def prove(
     with report_errors():
         _require(output, badge, outcomes, markdown=markdown, as_json=as_json)
         if challenger is not None:
-            from armwise.agent.lab.receipt.verdict_verbs import PairsOptions, prove_pairs
+            from armwise.agent.proof.verdict_verbs import PairsOptions, prove_pairs
 
             options = PairsOptions(
                 requests=None if log is None else Path(log),
@@ -220,7 +220,7 @@ def verify_receipt(path: Path, log: str | None, key: str | None, config: Path = 
     """
     with report_errors():
         if is_verdict(path):
-            from armwise.agent.lab.receipt.verdict_verbs import verify_verdict
+            from armwise.agent.proof.verdict_verbs import verify_verdict
 
             verify_verdict(path)
             return

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import AppConfig, load
-from armwise.agent.lab.receipt import pairs as collecting
-from armwise.agent.lab.receipt.pairs import AT_ONCE, AskedPair, read_ask, read_requests
-from armwise.agent.lab.receipt.verdict import PairOutcome, StoredPair, describe_judge, read_verdict
+from armwise.agent.proof import pairs as collecting
+from armwise.agent.proof.pairs import AT_ONCE, AskedPair, read_ask, read_requests
+from armwise.agent.proof.verdict import PairOutcome, StoredPair, describe_judge, read_verdict
 from armwise.agent.serving import Backends
 from armwise.arms.lab.jobs.checkpoint import BlockFolder
 from armwise.arms.lab.portfolio.outcomes import read_outcomes

@@ -25,9 +25,9 @@ import orjson
 
 from armwise.agent.api import question as asked
 from armwise.agent.hosts.single_process import open_backends
-from armwise.agent.lab.receipt.verdict import PairDraws, PairOutcome, StoredPair, decide_now
 from armwise.agent.policies import FeatureSpec, sampling
 from armwise.agent.policies.base import Uniform
+from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, decide_now
 from armwise.agent.serving import arm_infos
 from armwise.agent.serving.replica import name_models
 from armwise.agent.topics import LEAST, find_topics

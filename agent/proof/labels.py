@@ -10,8 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from armwise.agent.lab.receipt.pairs import AskedPair, toss
-from armwise.agent.lab.receipt.verdict import PairDraws, PairOutcome, StoredPair, order_pairs
+from armwise.agent.proof.pairs import AskedPair, toss
+from armwise.agent.proof.verdict import PairDraws, PairOutcome, StoredPair, order_pairs
 from armwise.feedback.jsonl import ExchangeError, appearing, read_lines
 
 CHOICES: Mapping[str, float] = {"first": 1.0, "second": -1.0, "equal": 0.0}

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, Field
 
-from armwise.agent.lab.receipt.documents import (
+from armwise.agent.proof.documents import (
     Finite,
     Name,
     Number,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from armwise.agent.lab.receipt.documents import (
+from armwise.agent.proof.documents import (
     Finite,
     Name,
     Number,
@@ -26,7 +26,7 @@ from armwise.agent.lab.receipt.documents import (
     read_document,
     write_document,
 )
-from armwise.agent.lab.receipt.traffic import LoggedTraffic, name_log
+from armwise.agent.proof.traffic import LoggedTraffic, name_log
 from armwise.feedback.jsonl import ExchangeError
 from armwise.feedback.ope import noninferiority
 from armwise.feedback.ope.noninferiority import (
@@ -81,7 +81,7 @@ class Figures(Stated):
 
 
 class StatedOutcomes(Stated):
-    """How sessions went; see `armwise.agent.lab.receipt.traffic.SessionOutcomes`."""
+    """How sessions went; see `armwise.agent.proof.traffic.SessionOutcomes`."""
 
     sessions: Number
     retried: Number

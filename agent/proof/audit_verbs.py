@@ -15,7 +15,7 @@ from armwise.agent.cli.options import (
     with_log,
     write_report,
 )
-from armwise.agent.evaluation import audit_file, audit_store
+from armwise.agent.proof.audit import audit_file, audit_store
 from armwise.feedback.log import Store
 from armwise.feedback.ope import CheckStatus
 

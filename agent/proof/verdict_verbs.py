@@ -9,8 +9,8 @@ import typer
 
 from armwise.agent.cli.console import PLAIN, console, errors, progress
 from armwise.agent.cli.options import open_config, with_log
-from armwise.agent.lab.receipt.labels import label_pairs, read_labels, require_new, write_labels
-from armwise.agent.lab.receipt.pairs import (
+from armwise.agent.proof.labels import label_pairs, read_labels, require_new, write_labels
+from armwise.agent.proof.pairs import (
     EVERYTHING,
     Collected,
     RequestFile,
@@ -18,8 +18,8 @@ from armwise.agent.lab.receipt.pairs import (
     read_requests,
     run_pairs,
 )
-from armwise.agent.lab.receipt.traffic import NAME_CHARS, name_log
-from armwise.agent.lab.receipt.verdict import (
+from armwise.agent.proof.traffic import NAME_CHARS, name_log
+from armwise.agent.proof.verdict import (
     PairDraws,
     PairsVerdict,
     make_verdict,
@@ -27,12 +27,12 @@ from armwise.agent.lab.receipt.verdict import (
     verify_pairs,
     write_verdict,
 )
-from armwise.agent.lab.receipt.verdict_words import (
+from armwise.agent.proof.verdict_words import (
     write_verdict_badge,
     write_verdict_markdown,
     write_verdict_text,
 )
-from armwise.agent.lab.receipt.words import write_picture
+from armwise.agent.proof.words import write_picture
 from armwise.arms.lab.portfolio.outcomes import write_outcomes
 from armwise.arms.suggestions import did_you_mean
 

@@ -5,7 +5,7 @@ import math
 import re
 from pathlib import Path
 
-from armwise.agent.lab.receipt.receipt import SavingsReceipt, StatedOutcomes
+from armwise.agent.proof.receipt import SavingsReceipt, StatedOutcomes
 from armwise.agent.reporting import moment, one_line, write_dollars
 from armwise.feedback.jsonl import appearing
 from armwise.feedback.ope.noninferiority import LARGEST_RATER, ArmComparison, Ends, Unsaid

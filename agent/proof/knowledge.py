@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from armwise.agent.evaluation.audit import propensity_doubt
-from armwise.agent.lab.receipt.traffic import LoggedTraffic
+from armwise.agent.proof.audit import propensity_doubt
+from armwise.agent.proof.traffic import LoggedTraffic
 from armwise.feedback.events import ESTIMATED
 from armwise.feedback.ope import Draws
 from armwise.feedback.ope.noninferiority import ENOUGH, Sessions, Settlement

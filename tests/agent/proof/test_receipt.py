@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
-from armwise.agent.lab.receipt import (
+from armwise.agent.proof import (
     SavingsReceipt,
     read_kept,
     read_receipt,
@@ -26,8 +26,8 @@ from armwise.agent.lab.receipt import (
     write_markdown,
     write_sentence,
 )
-from armwise.agent.lab.receipt import traffic as receipt_traffic
-from armwise.agent.lab.receipt.receipt import LARGEST_FILE, Figures, StatedOutcomes
+from armwise.agent.proof import traffic as receipt_traffic
+from armwise.agent.proof.receipt import LARGEST_FILE, Figures, StatedOutcomes
 from armwise.feedback.events import Context, Cost, Decision, Example, Execution, Mode, Status
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
