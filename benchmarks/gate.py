@@ -1,6 +1,6 @@
 """Does the gate promote what is no better, and how soon does it promote what is?
 
-    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--range-runs 400] [--delayed-runs 100]
+    python benchmarks/gate.py [--runs 2000] [--power-runs 400] [--range-runs 400]
         [--plot gate_power.png]
 
 A/A: the candidate earns exactly what is served, by other choices, and the gate is asked after every decision.
@@ -23,7 +23,6 @@ is promoted where it is better by a tenth.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,7 @@ from rich.progress import track
 
 from armwise.feedback.arrays import Floats, Integers, take_drawn
 from armwise.feedback.dataset import Log
-from armwise.feedback.ope import GateSpec, gate, judge
+from armwise.feedback.ope import GateSpec, judge
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.reward import RewardRule
 
@@ -197,95 +196,6 @@ def better(gain: float, floor: float, n: int, rng: np.random.Generator) -> Cours
     return Course(served, target, drawn, rng.binomial(1, quality).astype(np.float64))
 
 
-class Order(StrEnum):
-    """How decisions are taken whose feedback comes late."""
-
-    LEARNED = "as they were learned"
-    UP_TO_WAITING = "as they were made, up to one that waits"
-    WORST = "as they were made, those that wait as the worst"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Delayed:
-    """A log whose feedback comes late, and the sooner the better it is for one of two arms.
-
-    Attributes:
-        log: All decisions, in the order in which they were made.
-        heard: When there was feedback on each, shape (n,).
-    """
-
-    log: Log
-    heard: Floats
-
-    @classmethod
-    def invent(
-        cls, n: int, rng: np.random.Generator, late: float = 60.0, rate: float = 20.0, lift: float = 0.0
-    ) -> "Delayed":
-        """Draw both arms alike, `rate` times a second; what comes late does so after `late` seconds.
-
-        Args:
-            n: Number of decisions.
-            rng: Source of draws and rewards.
-            late: Seconds.
-            rate: Decisions a second.
-            lift: How much more often the first arm is right.
-        """
-        at, drawn = np.arange(n) / rate, rng.integers(2, size=n)
-        right = rng.random(n) < 0.5 + lift * (drawn == 0)
-        log = Log.from_arrays(("a", "b"), drawn, right.astype(np.float64), p_log=np.full((n, 2), 0.5))
-        return cls(replace(log, at=at), at + np.where(right == (drawn == 0), 1.0, late))
-
-    def promoted(self, looks: Floats, order: Order) -> float:
-        """Return when the gate, asked at some moments, first promotes the first arm; infinite for never."""
-        return next((now for now in looks.tolist() if self.verdict(now, order).promote), np.inf)
-
-    def verdict(self, now: float, order: Order) -> gate.Verdict:
-        """Return what the gate says of the first arm at a moment."""
-        here, settled, waiting = self.heard <= now, np.inf, None
-        rest = ~here & (self.log.at <= now)
-        # the training log is in the order of the news
-        seq = np.argsort(np.argsort(self.heard, kind="stable")) + 1
-        learned = np.searchsorted(np.sort(self.heard), self.log.at, side="right")
-        log = replace(self.log, seq=seq).where(here)
-        if order is Order.LEARNED:
-            log = replace(log, at=self.heard[here])
-        elif order is Order.UP_TO_WAITING:
-            settled = float(self.log.at[rest].min(initial=np.inf))
-        else:
-            first = np.tile([1.0, 0.0], (int(rest.sum()), 1))
-            p_log = np.full(first.shape, 0.5)
-            waiting = gate.WaitingEvidence(
-                self.log.at[rest], self.log.drawn[rest], p_log, first, learned[rest]
-            )
-        return judge(
-            SPEC,
-            log,
-            np.tile([1.0, 0.0], (len(log), 1)),
-            reward_range=(0.0, 1.0),
-            settled=settled,
-            waiting=waiting,
-            known=learned[here],
-            checked=SPEC.least_checked,
-        )
-
-
-def delays(runs: int, seed: int) -> Iterator[str]:
-    """Yield the lines of the table of delays."""
-    yield "| decisions are taken | promoted without a gain | promoted with a gain of .05, after seconds |"
-    yield "| --- | --- | --- |"
-    for order in Order:
-        cells = []
-        for lift, last in ((0.0, 1_000.0), (0.1, 200.0)):
-            looks = np.linspace(65.0, last, 20)
-            ends = [
-                Delayed.invent(20_000, rng, lift=lift).promoted(looks, order)
-                for rng in track(np.random.default_rng([seed, 99]).spawn(runs), description=order)
-            ]
-            share = 100 * float(np.isfinite(ends).mean())
-            cells.append(f"{share:.1f} %" + (f", {np.median(ends):.0f}" if lift else ""))
-        yield f"| {order} | {' | '.join(cells)} |"
-
-
 def same(runs: int, seed: int) -> Iterator[str]:
     """Yield the lines of the A/A table."""
     yield "| candidate | promoted | bound | z-test |"
@@ -367,7 +277,6 @@ def main(
     runs: Annotated[int, typer.Option(help="A/A runs of each situation.", min=1)] = 2_000,
     power_runs: Annotated[int, typer.Option(help="Runs of each gain.", min=1)] = 400,
     range_runs: Annotated[int, typer.Option(help="Runs of each range of rewards.", min=1)] = 400,
-    delayed_runs: Annotated[int, typer.Option(help="Runs with delays.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Draws the worlds.", min=0)] = 0,
     plot: Annotated[Path | None, typer.Option(help="Where the plot goes.")] = None,
 ) -> None:
@@ -376,8 +285,7 @@ def main(
     print(f"\nA/A: share of {runs} runs of {LENGTH:,} decisions, watched all the time\n", *table, sep="\n")
     table = list(ranges(range_runs, seed))
     print(f"\nranges: median decisions of {range_runs} runs until a gain of 0.05\n", *table, sep="\n")
-    table = list(delays(delayed_runs, seed))
-    print(f"\ndelays: share of {delayed_runs} runs of 20,000 decisions, asked 20 times\n", *table, sep="\n")
+
     promotions = power(power_runs, seed)
     for floor in FLOORS:
         print(f"\npower: share of {power_runs} runs promoted, every arm served at least {floor:.0%}\n")

@@ -43,11 +43,9 @@ from armwise.feedback.reward import RewardRule
 from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import (
     Settled,
-    WaitingDecisions,
     find_settled,
     read_examples,
     settled,
-    waiting,
 )
 
 _REPORTED = 4096
@@ -82,16 +80,6 @@ class TrainingLog(Protocol):
 
         Args:
             after: Position in the training log of the example before the first.
-        """
-        ...
-
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
-        """Return the decisions that still wait for feedback.
-
-        Args:
-            since: Time of the first decision to return, seconds since the epoch; None: all are returned.
-            most: Largest number of decisions to return; the first are.
-            canaries: Versions of which at least one took part in the decision; empty: any decision.
         """
         ...
 
@@ -132,10 +120,6 @@ class LogSource(TrainingLog):
     def examples(self, after: int = 0) -> Iterator[Example]:
         """Raises LogGapError."""
         return read_examples(self._store, self._join, after, self._upto)
-
-    @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
-        return waiting(self._store, self._rule, self._upto, since, most, canaries)
 
     @override
     def remarks(self, rule: RewardRule) -> list[str]:
@@ -202,11 +186,6 @@ class ExportSource(TrainingLog):
     def examples(self, after: int = 0) -> Iterator[Example]:
         """Raises ExchangeError."""
         return (example for example in read_export(self._path) if example.seq > after)
-
-    @override
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
-        """Returns no decisions: a file records only the time of the first that waits."""
-        return WaitingDecisions(settled=self.settled.before)
 
     @property
     @override

@@ -57,7 +57,7 @@ bm25 --corpus qa/corpus.jsonl.gz --queries qa/queries.jsonl.gz
 canary --runs 1 --power-runs 1 --length 50
 console --decisions 1000 --folder console --repeats 1
 decision --decisions 50 --rounds 1
-gate --runs 1 --power-runs 1 --range-runs 1 --delayed-runs 1
+gate --runs 1 --power-runs 1 --range-runs 1
 growth --sizes 10000
 interval_coverage --worlds 1
 late_feedback looks --seeds 1

@@ -212,10 +212,6 @@ class LeftOutError(Exception):
     """A candidate cannot be evaluated on a decision; decisions are counted by the message."""
 
 
-class UnscoredError(LeftOutError):
-    """The router of a candidate has no scores of a decision yet."""
-
-
 class Candidate(ABC):
     """Returns its distribution for one decision after the other, in the order of the log.
 
@@ -327,7 +323,7 @@ class LearnedTarget(Candidate):
         if self.canary and decision.candidate != self.canary:
             raise LeftOutError("the candidate version took no part")
         if self.scored and not any(ROUTER in features for features in decision.context.arms.values()):
-            raise UnscoredError("its router did not score the decision")
+            raise LeftOutError("its router did not score the decision")
         if decision.decided_at <= self.taught.get(decision.context.question, -math.inf):
             raise LeftOutError("it may have learned from a label made of the decision")
         records = dict(decision.steps)

@@ -8,7 +8,6 @@ a candidate needs them, once for all candidates.
 """
 
 import hashlib
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import islice, takewhile
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import orjson
@@ -31,7 +30,6 @@ from armwise.agent.evaluation.candidates import (
     CandidateService,
     EvaluationError,
     LeftOutError,
-    UnscoredError,
     build_candidate,
     parse_name,
 )
@@ -52,10 +50,9 @@ from armwise.agent.reporting import format_counts
 from armwise.agent.routers import dataset
 from armwise.agent.wings import PROPENSITY_DOUBT, load
 from armwise.arms.base import Progress
-from armwise.feedback.arrays import Flags
 from armwise.feedback.dataset import UNSETTLED, EmptyLogError, Log
 from armwise.feedback.decisions import Selection, format_time
-from armwise.feedback.events import FOREIGN, Cost, Decision, Example
+from armwise.feedback.events import FOREIGN, Decision, Example
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import (
     WITHOUT_PROPENSITIES,
@@ -72,7 +69,6 @@ from armwise.feedback.registry import arm_sets, keys
 from armwise.feedback.registry import versions as registry_versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.sources import TrainingLog
-from armwise.feedback.texts import find_value
 from armwise.feedback.training_log import Settled, read_examples
 from armwise.feedback.training_log import examples as training_log_examples
 
@@ -98,10 +94,6 @@ class CandidateTarget:
         excluded: Number of rows that are left out, by reason.
         notes: Remarks; a sentence each.
         unsupported: Arms that it brings and that were never eligible in the log.
-        make_waiting: Returns the distribution of each decision that waits for feedback, shape (k, n_arms);
-            NaN in rows that it is not evaluated on.
-        settled: Time of the first waiting decision whose distribution cannot be computed yet, seconds since
-            the epoch.
         share: Largest share that it had as a canary; 0: it had none.
     """
 
@@ -112,20 +104,7 @@ class CandidateTarget:
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
-    make_waiting: Callable[[], dataset.Floats] = lambda: np.zeros((0, 0))
-    settled: float = math.inf
     share: float = 0.0
-
-    def where(self, rows: NDArray[np.bool_], log: Log) -> "CandidateTarget":
-        """Return the target on a selection of rows, shape (n,); `log` is the log of the selection."""
-        make = self.make
-        is_served = self.name == CandidateKind.SERVED and log.p_log is not None
-        on_record = log.p_log
-        return replace(
-            self,
-            make=(lambda: cast(dataset.Floats, on_record)) if is_served else (lambda: make()[rows]),
-            kept=self.kept[rows],
-        )
 
     @property
     def p(self) -> dataset.Floats:
@@ -155,69 +134,12 @@ class Distributions(Mapping[str, dataset.Floats]):
         return len(self._found)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WaitingRows:
-    """Decisions that wait for feedback as rows, with the columns of a log.
-
-    Attributes:
-        decisions: The decisions, in the order in which they were made.
-        p_log: The logged distributions, shape (k, n_arms), 0 for arms that were not eligible.
-    """
-
-    decisions: Sequence[Decision]
-    p_log: dataset.Floats
-
-    @classmethod
-    def from_decisions(cls, decisions: Sequence[Decision], log: Log) -> "WaitingRows":
-        """Return the decisions with a logged distribution whose arms are all columns of a log."""
-        decisions = [decision for decision in decisions if len(decision.probabilities) == len(decision.arms)]
-        p_log = np.zeros((len(decisions), len(log.arms)))
-        for row, decision in enumerate(decisions):
-            p_log[row, [log.column[arm] for arm in decision.arms]] = decision.probabilities
-        return cls(decisions, p_log)
-
-    def uniform(self) -> dataset.Floats:
-        """Return the uniform distribution over the eligible arms, shape (k, n_arms)."""
-        eligible = self.p_log > 0.0
-        share: dataset.Floats = eligible / np.maximum(eligible.sum(axis=1, keepdims=True), 1)
-        return share
-
-    def only(self, column: int) -> dataset.Floats:
-        """Return the distribution that always draws an arm, shape (k, n_arms); NaN if it was not eligible."""
-        p = np.zeros_like(self.p_log)
-        p[:, column] = np.where(self.p_log[:, column] > 0.0, 1.0, np.nan)
-        return p
-
-    def for_gate(
-        self, p_target: dataset.Floats, log: Log, known: Mapping[int, int]
-    ) -> gate.WaitingEvidence | None:
-        """Return the decisions that a candidate is evaluated on, if there are any, as input of the gate.
-
-        Args:
-            p_target: Distributions of the candidate, shape (k, n_arms); NaN in rows to leave out.
-            log: The log.
-            known: Examples that each version had learned, by number.
-        """
-        kept = np.asarray(~np.isnan(p_target).any(axis=1), dtype=np.bool_)
-        some = [decision for decision, keeps in zip(self.decisions, kept.tolist(), strict=True) if keeps]
-        if not some:
-            return None
-        return gate.WaitingEvidence(
-            at=np.array([decision.decided_at for decision in some]),
-            drawn=np.array([log.column[decision.drawn] for decision in some]),
-            p_log=self.p_log[kept],
-            p_target=p_target[kept],
-            known=np.array([known.get(decision.version, 0) for decision in some]),
-        )
-
-
 def targets(
     log: Log,
     candidates: Sequence[CandidateName],
     setting: CandidateService,
     source: TrainingLog,
     on_progress: Progress,
-    waiting: WaitingRows | None = None,
 ) -> list[CandidateTarget]:
     """Return the target policy of each candidate, in their order.
 
@@ -227,13 +149,11 @@ def targets(
         setting: The service in which they would run.
         source: Source of the log.
         on_progress: Called with the progress.
-        waiting: Decisions that wait for feedback.
 
     Raises:
         CandidateError: A candidate cannot be built, or cannot decide.
     """
-    waiting = waiting or WaitingRows.from_decisions((), log)
-    plain = {named.name: _plain(log, named, waiting) for named in candidates if named.kind in ABOUT}
+    plain = {named.name: _plain(log, named) for named in candidates if named.kind in ABOUT}
     replayed = [
         _ReplayedCandidate(named.name, build_candidate(named, setting), log)
         for named in candidates
@@ -241,8 +161,6 @@ def targets(
     ]
     if replayed:
         _replay(log, replayed, setting, source, on_progress)
-        for candidate in replayed:
-            candidate.decide_waiting(waiting)
     targets_by_name = plain | {candidate.name: candidate.target() for candidate in replayed}
     return [targets_by_name[named.name] for named in candidates]
 
@@ -254,14 +172,12 @@ def uniform(log: Log) -> dataset.Floats:
     return share
 
 
-def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> CandidateTarget:
+def _plain(log: Log, named: CandidateName) -> CandidateTarget:
     """Return the target of a candidate without a context. Raises CandidateError."""
     n, about = len(log), ABOUT[named.kind].format(named.argument)
     everywhere = np.ones(n, dtype=np.bool_)
     if named.kind is CandidateKind.UNIFORM:
-        return CandidateTarget(
-            named.name, about, partial(uniform, log), everywhere, make_waiting=waiting.uniform
-        )
+        return CandidateTarget(named.name, about, partial(uniform, log), everywhere)
     if named.kind is CandidateKind.SERVED:
         if log.p_log is None:
             reason = (
@@ -285,7 +201,6 @@ def _plain(log: Log, named: CandidateName, waiting: WaitingRows) -> CandidateTar
         partial(_only, log, named.argument),
         kept,
         left_out,
-        make_waiting=partial(waiting.only, log.column[named.argument]),
     )
 
 
@@ -306,8 +221,6 @@ class _ReplayedCandidate:
         self._column = log.column
         self._places: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
         self._notes = tuple(_notes(candidate.arms, log.arms))
-        self._p_waiting = np.zeros((0, len(log.arms)))
-        self._settled = math.inf
         self.block: Sequence[Example] = ()  # the rows being replayed, with the contexts of the candidate
 
     def decide(self, row: int, example: Example) -> None:
@@ -319,22 +232,6 @@ class _ReplayedCandidate:
         else:
             self._p[row] = p
             self._kept[row] = True
-
-    def decide_waiting(self, waiting: WaitingRows) -> None:
-        """Record its distributions for waiting decisions, after the log. Raises CandidateError."""
-        self._p_waiting = np.full(waiting.p_log.shape, np.nan)
-        after_all = self.candidate.after + 1
-        for begin in range(0, len(waiting.decisions), BLOCK):
-            decisions = waiting.decisions[begin : begin + BLOCK]
-            block = self.candidate.view([Example(after_all, decision, Cost(), {}) for decision in decisions])
-            self.candidate.prepare([example.decision for example in block])
-            for row, example in enumerate(block, start=begin):
-                try:
-                    self._p_waiting[row] = self._row(example)
-                except UnscoredError:
-                    self._settled = min(self._settled, example.decision.decided_at)
-                except LeftOutError:  # as it will be once its feedback is there
-                    pass
 
     def _row(self, example: Example) -> dataset.Floats:
         """Return its distribution with a column for each arm. Raises LeftOutError, CandidateError."""
@@ -376,8 +273,6 @@ class _ReplayedCandidate:
             excluded,
             notes,
             unsupported,
-            lambda: self._p_waiting,
-            self._settled,
             getattr(self.candidate, "largest_share", 0.0),
         )
 
@@ -532,14 +427,11 @@ class GateInputs:
     """The inputs of verdicts and warnings.
 
     Attributes:
-        log: All decisions with a reward, including those that may still get feedback.
+        log: The settled decisions with a reward.
         targets: The candidates on these rows, by name.
         gate: The conditions of a promotion, which are also the thresholds of warnings.
         reward_range: Smallest and largest possible reward.
         checked: Result of the check of propensities, if verdicts are requested.
-        settled: Time of the first decision that waits for feedback outside `waiting`, seconds since the
-            epoch.
-        waiting: Decisions that wait for feedback.
         known: Examples that each version had learned, by number; None: not on record.
     """
 
@@ -548,8 +440,6 @@ class GateInputs:
     gate: GateSpec
     reward_range: tuple[float, float]
     checked: RecomputedCheck | None
-    settled: float = math.inf
-    waiting: WaitingRows | None = None
     known: Mapping[int, int] | None = None
 
     def verdict(self, name: str) -> dict[str, Any] | None:
@@ -574,18 +464,14 @@ class GateInputs:
 
     def _judge(self, target: CandidateTarget) -> Verdict:
         log = self.log if target.kept.all() else self.log.where(target.kept)
-        positions = waiting = None
+        positions = None
         if self.known is not None:
             positions = np.array([self.known.get(number, 0) for number in log.version.tolist()])
-            if self.waiting is not None:
-                waiting = self.waiting.for_gate(target.make_waiting(), log, self.known)
         return judge(
             self._build_gate(target),
             log,
             target.p[target.kept],
             reward_range=self.reward_range,
-            settled=min(self.settled, target.settled),
-            waiting=waiting,
             known=positions,
             checked=self.checked.checked if self.checked else 0,
             mismatched=self.checked.mismatched if self.checked else 0,
@@ -772,34 +658,28 @@ def evaluate_log(
     first = min((setting.version(name)[1].examples_seq for name in canaries), default=0)  # that can matter
     selection = replace(read_selection(request), after=first)
     settled = source.settled
-    judged, log, final = _read(source, rule, selection, settled, progress)
+    log = _read(source, rule, selection, settled, progress)
     request = _possible(request, log)
     candidates = _candidates(request, log)
     baseline = None if candidates[0].kind is CandidateKind.SERVED else request.baseline
-    waiting, first_left_out, positions = None, math.inf, None
-    if request.gate:
-        waiting, first_left_out = _waiting_rows(source, selection, judged, canaries)
-        if store is not None:
-            numbers = {*judged.version.tolist(), *(decision.version for decision in waiting.decisions)}
-            positions = registry_versions.positions(store, rule.join, numbers)
-    judged_targets = targets(judged, candidates, setting, source, progress, waiting)
-    target_policies = judged_targets if log is judged else [each.where(final, log) for each in judged_targets]
+    positions = None
+    if request.gate and store is not None:
+        positions = registry_versions.positions(store, rule.join, set(log.version.tolist()))
+    target_policies = targets(log, candidates, setting, source, progress)
     if baseline is not None and not target_policies[0].kept.any():
         reasons = format_counts(target_policies[0].excluded)
         raise EvaluationError(f"no decision can be used to evaluate the baseline {baseline!r}: {reasons}")
     checked = None
     if request.gate:
         rng = np.random.default_rng(request.seed)
-        checked = RecomputedCheck() if store is None else recompute(store, config, judged, rng, progress)
-    evaluations = _estimate(request, rule, log, target_policies, baseline, progress) if final.any() else {}
+        checked = RecomputedCheck() if store is None else recompute(store, config, log, rng, progress)
+    evaluations = _estimate(request, rule, log, target_policies, baseline, progress)
     inputs = GateInputs(
-        judged,
-        {target.name: target for target in judged_targets},
+        log,
+        {target.name: target for target in target_policies},
         config.judging_gate,
         rule.reward_range,
         checked,
-        first_left_out,
-        waiting,
         positions,
     )
     results = candidate_results(target_policies, evaluations, inputs)
@@ -810,14 +690,14 @@ def evaluate_log(
         armwise=version("armwise"),
         reward=rule.model_dump(mode="json"),
         floor=config.explores.among(len(config.actions)),
-        rows=int(final.sum()),
+        rows=len(log),
         questions=log.n_questions,
         first_at=float(log.at.min()),
         last_at=float(log.at.max()),
         positions=(int(log.seq[0]), int(log.seq[-1])),
         digest=_digest(log),
-        excluded=_count_excluded(request, log, final, store),
-        earned=float(log.reward.mean()) if final.any() else None,
+        excluded=_count_excluded(request, log, store),
+        earned=float(log.reward.mean()),
         drawn=dict(
             zip(log.arms, (np.bincount(log.drawn, minlength=len(log.arms)) / len(log)).tolist(), strict=True)
         ),
@@ -831,30 +711,32 @@ def evaluate_log(
             *_provenance(log),
             *_remarks_on_cluster(request, log),
             *_assumptions(candidates, checked, log),
-            *_note_unsettled(settled, int(final.sum()), rule.wait_time),
-            *(_waiting(judged, first_left_out, waiting) if request.gate else ()),
+            *_note_unsettled(settled, len(log), rule.wait_time),
         ),
     )
 
 
 def _read(
     source: TrainingLog, rule: RewardRule, selection: Selection, settled: Settled, progress: Progress
-) -> tuple[Log, Log, Flags]:
-    """Return the selected rows, those without what may still get feedback, and which of all these are.
-
-    Where every row may still get feedback, the second log has them all.
+) -> Log:
+    """Return the selected rows whose rewards are final.
 
     Raises:
         EvaluationError: No usable decision is selected.
         LogUnavailableError: Try again later.
     """
     try:
-        judged = source.log(rule, selection, progress)
-        # estimates leave out what waits; the gate assumes the worst of it
-        final = judged.at < settled.before
-        return judged, judged.where(final) if final.any() and not final.all() else judged, final
+        log = source.log(rule, selection, progress)
     except EmptyLogError as error:
         raise EvaluationError(str(error)) from None
+    final = log.at < settled.before
+    if not final.any():
+        raise EvaluationError(
+            f"no decision can be evaluated yet: all {len(log):,} since {format_time(settled.before)} may "
+            f"still get feedback, until `reward.wait_time`, {rule.wait_time}, has passed"
+        )
+    unsettled = int((~final).sum())
+    return replace(log.where(final), excluded={**log.excluded, UNSETTLED: unsettled}) if unsettled else log
 
 
 def _estimate(
@@ -881,13 +763,9 @@ def _estimate(
     )
 
 
-def _count_excluded(
-    request: EvaluationRequest, log: Log, final: Flags, store: Store | None
-) -> dict[str, int]:
+def _count_excluded(request: EvaluationRequest, log: Log, store: Store | None) -> dict[str, int]:
     """Return how many decisions are left out, by reason, the most frequent first."""
     excluded = Counter(log.excluded)
-    if left := int((~final).sum()):
-        excluded[UNSETTLED] += left
     if store is not None and not request.selects:
         excluded.update(store.count_unlearned())  # of the entire log, regardless of time
     return dict(excluded.most_common())
@@ -962,41 +840,6 @@ def read_selection(request: EvaluationRequest) -> Selection:
     )
 
 
-MOST_WAITING = 20_000
-"""Most waiting decisions that the gate counts as the worst; of more, the newest are left out."""
-
-
-def _waiting_rows(
-    source: TrainingLog, selection: Selection, log: Log, canaries: Sequence[CandidateName]
-) -> tuple[WaitingRows, float]:
-    """Return selected waiting decisions, and the time of the first waiting decision that is left out.
-
-    If all candidates are canaries, only decisions that one of them took part in count.
-    """
-    waiting = source.waiting(selection.since, MOST_WAITING, [canary.number for canary in canaries])
-    chosen = [decision for decision in waiting.decisions if _selects(selection, decision)]
-    settled = min(
-        (decision.decided_at for decision in chosen if not log.column.keys() >= {*decision.arms}),
-        default=math.inf,
-    )
-    settled = min(settled, waiting.settled)
-    chosen = [decision for decision in chosen if decision.decided_at < settled]
-    return WaitingRows.from_decisions(chosen, log), settled
-
-
-def _selects(selection: Selection, decision: Decision) -> bool:
-    """Return whether a decision would be selected once it is an example."""
-    return (
-        selection.has_id(decision.id)
-        and (selection.until is None or decision.decided_at < selection.until)
-        and (not selection.versions or decision.version in selection.versions)
-        and all(
-            find_value(decision.context.features, name, 0.0) == value
-            for name, value in selection.features.items()
-        )
-    )
-
-
 def _remarks_on_cluster(request: EvaluationRequest, log: Log) -> Iterator[str]:
     """Yield a remark if no two decisions share a cluster, such as a question or an episode."""
     if request.cluster in ("episode", "user") and log.cluster(request.cluster).n_questions == len(log):
@@ -1061,19 +904,4 @@ def _note_unsettled(settled: Settled, rows: int, wait_time: str) -> Iterator[str
         yield (
             f"Decisions since {format_time(settled.before)} could still get feedback when the log "
             f"was written, and are not in the estimates. {later}"
-        )
-
-
-def _waiting(log: Log, settled: float, waiting: WaitingRows | None) -> Iterator[str]:
-    """Yield a note on decisions that the gate counts as the worst, or leaves out."""
-    if waiting is not None and waiting.decisions:
-        yield (
-            f"The gate takes decisions in the order in which they were made: {len(waiting.decisions):,} wait "
-            "for feedback, and count as the worst that it could be, or are left out with all after them."
-        )
-    if left_out := int((log.at >= settled).sum()):
-        yield (
-            f"The gate takes decisions in the order in which they were made, "
-            f"without {left_out:,} {gate.WAITING}: "
-            "what is at hand of these was chosen by how soon feedback came."
         )

@@ -34,7 +34,7 @@ from armwise.feedback.events import FOREIGN, LABELS, Context, Example
 from armwise.feedback.jsonl import read_export, read_headers
 from armwise.feedback.log import Store, without_password
 from armwise.feedback.ope import Audit, Check, CheckStatus, Draws, audit
-from armwise.feedback.sources import ExportSource, LogSource, read_decisions
+from armwise.feedback.sources import ExportSource, read_decisions
 from armwise.feedback.texts import find_value
 
 SEEN_FIRST = 1000
@@ -221,18 +221,12 @@ def audit_store(
         NothingToAuditError: No decision was drawn in that time.
         LogUnavailableError: Try again later.
     """
-    waiting = LogSource(store, config.reward).waiting(None, MOST_WAITING)
-    ids = np.array([hash(decision.id) for decision in waiting.decisions], dtype=np.int64)
     window = _seconds(since), _seconds(until)
     decisions = DrawnDecisions(
         read_decisions(store, config.reward, *window, audited=True, on_progress=on_progress),
-        lambda part: np.isin(part.id, ids) | (part.at >= waiting.settled),
+        lambda part: ~part.settled,
     )
     return _report(without_password(config.database_url), decisions, ())
-
-
-MOST_WAITING = 100_000
-"""Most waiting decisions that are looked up; all later ones count as waiting."""
 
 
 def audit_file(
@@ -251,7 +245,7 @@ def audit_file(
         ExchangeError: The file cannot be read.
     """
     rule = next(iter(read_headers(path))).reward
-    settled = ExportSource(path).waiting(None, 0).settled
+    settled = ExportSource(path).settled.before
     begin, end = _seconds(since) or -inf, inf if until is None else until.timestamp()
     excluded: Counter[str] = Counter()
 

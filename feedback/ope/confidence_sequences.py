@@ -22,10 +22,7 @@ target and questions may change, and depend on all earlier rows. Weights may be 
 is unknown, the control variate is left out, which makes bounds wider and keeps them valid. An arm that the
 log could not draw counts as the worst reward for the lower bound and as the best for the upper bound.
 
-A row that waits for its reward counts as the worst that the reward could be, or as if it never came,
-whichever is lower. So each bound is at most what it will be once all rewards are known, and bounds that are
-computed at different times hold together. For that, the control variate of a row must be independent of the
-time: it is the mean of the rewards that were known when the row was decided.
+The control variate of a row may be limited to the rewards that were known when the row was decided.
 
 Rows of a unit, such as the session of a user, may depend on each other in any way: `unit_difference` bets on
 the sum of a unit, as one observation.
@@ -40,7 +37,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from armwise.feedback.arrays import Flags, Floats, Integers, refuse
+from armwise.feedback.arrays import Floats, Integers, refuse
 
 BETS = 0.5 ** np.arange(1.0, 13.0)
 """Bets as shares of the stake; small ones serve long logs and large weights."""
@@ -69,15 +66,14 @@ class Evidence:
         reach: Largest weight that each row could have had, shape (n,), or a number for all; None: unknown.
         overlap: Probability that the target gives to arms which the log could draw, shape (n,), or a number
             for all.
-        waiting: Whether a row waits for its reward, shape (n,); its `reward` is ignored. None: all are known.
         learned: Position at which the reward of each row became known, shape (n,), at least 1; None: in the
-            order of the rows. Ignored for rows that wait.
+            order of the rows.
         known: Position up to which rewards were known when each row was decided, shape (n,), at least 0;
             None: those of all rows before.
 
     Raises:
-        ValueError: The log is empty, shapes differ, or a value is out of its range; `learned` or `known` is
-            given alone, or rows wait and either is missing.
+        ValueError: The log is empty, shapes differ, or a value is out of its range; or `learned` or `known`
+            is given alone.
     """
 
     weight: Floats
@@ -85,7 +81,6 @@ class Evidence:
     reward_range: tuple[float, float]
     reach: Floats | float | None = None
     overlap: Floats | float = 1.0
-    waiting: Flags | None = None
     learned: Integers | None = None
     known: Integers | None = None
 
@@ -107,11 +102,7 @@ class Evidence:
         )
         if (self.learned is None) != (self.known is None):
             raise ValueError("give both learned and known, or neither")
-        if self.waiting is not None and self.known is None:
-            raise ValueError(
-                "rows that wait for feedback need learned and known, so that the bounds hold at all times"
-            )
-        for name in ("waiting", "learned", "known"):
+        for name in ("learned", "known"):
             column = getattr(self, name)
             if column is not None and column.shape != (n,):
                 raise ValueError(f"{name} must have the shape of weight, ({n},), got {column.shape}")
@@ -131,8 +122,7 @@ class Bounds:
 
     Attributes:
         rows: Numbers of rows after which the bounds hold, shape (k,), rising.
-        estimate: Mean of the estimates of the rows so far whose reward is known, shape (k,), not cut to the
-            possible range; 0 without such rows.
+        estimate: Mean of the estimates of the rows so far, shape (k,), not cut to the possible range.
         low: Lower bounds, shape (k,).
         high: Upper bounds, shape (k,); for one-sided bounds the largest possible value.
     """
@@ -191,7 +181,7 @@ def unit_difference(
     bounds hold at every number of units, if what one unit earns does not depend on the draws of another.
 
     Args:
-        evidence: The log and the target, unit by unit, in the order in which the units began. No row waits.
+        evidence: The log and the target, unit by unit, in the order in which the units began.
         starts: Index of the first row of each unit, shape (n_units,), rising from 0.
         most: Most rows that a unit may have, at least 1.
         errors: Probabilities that the lower bound ever fails, and the upper one, in (0, 1).
@@ -200,8 +190,8 @@ def unit_difference(
         The estimate, not cut to the possible range, the lower and the upper bound.
 
     Raises:
-        ValueError: The starts do not rise from 0, a unit has more than `most` rows, rows wait, or an error is
-            not in (0, 1).
+        ValueError: The starts do not rise from 0, a unit has more than `most` rows, or an error is not in
+            (0, 1).
 
     >>> same = Evidence(np.ones(2_000), np.tile([0.0, 1.0], 1_000), (0.0, 1.0), reach=1.0)
     >>> [round(end, 3) for end in unit_difference(same, np.arange(0, 2_000, 2), 2, (0.025, 0.025))]
@@ -210,8 +200,8 @@ def unit_difference(
     n = len(evidence.weight)
     refuse("start of a unit", starts, (np.diff(starts, prepend=-1) > 0) & (starts < n), f"rising, below {n}")
     sizes = np.diff(starts, append=n)
-    if starts[0] != 0 or evidence.waiting is not None:
-        raise ValueError("the first unit starts at row 0, and no row may wait for its reward")
+    if starts[0] != 0:
+        raise ValueError(f"the first unit must start at row 0, got {starts[0]}")
     refuse("rows of a unit", sizes, sizes <= most, f"at most {most}")
     if not all(0.0 < error < 1.0 for error in errors):
         raise ValueError(f"errors must be in (0, 1), got {errors[0]:.6g} and {errors[1]:.6g}")
@@ -310,33 +300,22 @@ def _lower(evidence: Evidence, served: float, rows: Integers, error: float) -> t
     control = np.zeros(1)
     if evidence.reach is not None:
         control = _control(evidence, reward, np.abs(weight - served))
-    waiting = np.zeros(len(weight), dtype=np.bool_) if evidence.waiting is None else evidence.waiting
-    reward = np.where(waiting, np.where(weight >= served, 0.0, 1.0), reward)
     gain, tilt = (weight - served) * reward, weight - evidence.overlap
     reach = np.broadcast_to(1.0 if evidence.reach is None else evidence.reach, weight.shape)
     control = np.broadcast_to(control, weight.shape)
     bets = BETS[:, np.newaxis]
     low, mean = np.empty(len(rows)), np.empty(len(rows))
-    growth, total, arrived = np.zeros((len(BETS), 1)), 0.0, np.cumsum(~waiting)
+    growth, total = np.zeros((len(BETS), 1)), 0.0
     for begin in range(0, len(weight), _BLOCK):
         here = slice(begin, begin + _BLOCK)
         steps = _steps(gain[here], tilt[here], control[here], reach[here])
-        if waiting[here].any():
-            steps = np.where(waiting[here], np.minimum(steps, 0.0), steps)
         grown = growth + np.cumsum(np.log1p(bets * steps), axis=1)
-        sums = total + np.cumsum(np.where(waiting[here], 0.0, steps[-1]))
+        sums = total + np.cumsum(steps[-1])
         growth, total = grown[:, -1:], sums[-1]
         wanted_rows = slice(*np.searchsorted(rows, [begin + 1, begin + 1 + len(sums)]))
         columns = rows[wanted_rows] - begin - 1
-        counted = np.maximum(arrived[rows[wanted_rows] - 1], 1)
-        mean[wanted_rows] = sums[columns] / counted
-        bound = _solve(grown[:, columns], rows[wanted_rows], error)
-        if evidence.waiting is not None:
-            # A row that never gets a reward drops out of the product. Above 0 the bound is lower with the
-            # row, below 0 without.
-            without = _solve(grown[:, columns], counted, error)
-            bound = np.where(bound >= 0.0, bound, np.minimum(without, 0.0))
-        low[wanted_rows] = bound
+        mean[wanted_rows] = sums[columns] / rows[wanted_rows]
+        low[wanted_rows] = _solve(grown[:, columns], rows[wanted_rows], error)
     return np.maximum(low, -served), mean
 
 
@@ -357,8 +336,6 @@ def _steps(gain: Floats, tilt: Floats, control: Floats, reach: Floats) -> Floats
 
 def _control(evidence: Evidence, reward: Floats, pull: Floats) -> Floats:
     """Return the mean of the rewards known before each row, weighted by `pull`, shape (n,), in [0, 1]."""
-    if evidence.waiting is not None:
-        pull = np.where(evidence.waiting, 0.0, pull)
     if evidence.learned is None or evidence.known is None:
         earlier = np.arange(len(pull))
     else:
@@ -391,6 +368,5 @@ def _solve(growth: Floats, rows: Integers, error: float) -> Floats:
         whole = share.sum(axis=0)
         # The logarithm of the capital is convex and falls in the mean.
         slope = (share * (rows * bets / fair)).sum(axis=0)
-        # Where many rows wait and few are known, the bound is below the possible range: it is cut there.
         mean = np.maximum(mean + (top + np.log(whole) - target) * whole / slope, _LEAST)
     return mean

@@ -8,22 +8,19 @@ the checks of the log pass. The bound is a confidence sequence (`armwise.feedbac
 it may be evaluated after every decision, and the candidate promoted as soon as it allows. The checks can only
 hold a candidate back, so they do not affect its validity.
 
-Decisions are taken in the order in which they were made. In the order in which they were learned, decisions
-with early feedback would come first: if positive feedback on an arm is faster than negative feedback, these
-rows are selected by their rewards. A decision that waits for feedback counts as the worst that the feedback
-could be. Where many wait, the newest decisions are left out: the log may end anywhere after the first
-decision that waits, since the bound holds at all sizes at once. The gate takes the last end at which the
-bound is above the margin, or else the end with the highest bound.
+The log must hold settled decisions only (`armwise.feedback.training_log.settled`). They are taken in the
+order in which they were made. In the order in which they were learned, those with early feedback would come
+first: if positive feedback on an arm is faster than negative feedback, these rows are selected by their
+rewards.
 """
 
 from dataclasses import asdict, dataclass
-from math import inf
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from armwise.feedback.arrays import TOLERANCE, Flags, Floats, Integers, take_drawn
+from armwise.feedback.arrays import TOLERANCE, Floats, Integers
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope.diagnostics import diagnose
@@ -32,10 +29,6 @@ from armwise.number import Number
 
 TRAIL = 200
 """Maximum number of points of the trail."""
-
-WAITING = "after a decision that still waits for feedback"
-"""Why a decision is left out."""
-
 
 LEAST_EFFECTIVE_N = 50
 """Least effective sample size of the weighted log (Kish), in decisions."""
@@ -90,8 +83,6 @@ class GateFigures:
 
     Attributes:
         n: Number of decisions that were evaluated.
-        waiting: Decisions that were left out, since one before them waits for feedback.
-        pending: Decisions that wait for feedback and count as the worst that it could be.
         served: Mean reward of the logging policy.
         gain: Estimated gain in reward a decision over the logging policy, cut to the possible range like both
             bounds.
@@ -112,8 +103,6 @@ class GateFigures:
     """
 
     n: int
-    waiting: int
-    pending: int
     served: float
     gain: float
     low: float
@@ -147,31 +136,6 @@ class Point:
     low: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WaitingEvidence:
-    """Decisions that wait for feedback as the gate weighs them: they have no row in its log.
-
-    Attributes:
-        at: Times of the decisions, seconds since the epoch, UTC, shape (k,).
-        drawn: Column of the drawn arm, shape (k,).
-        p_log: The logged distribution, shape (k, n_arms), 0 for an arm that was not eligible.
-        p_target: Distribution of the candidate, shape (k, n_arms).
-        known: Position of the training log up to which rewards were known when they were made, shape (k,).
-    """
-
-    at: Floats
-    drawn: Integers
-    p_log: Floats
-    p_target: Floats
-    known: Integers
-
-    def where(self, kept: Flags) -> "WaitingEvidence":
-        """Return the decisions selected by `kept`, shape (k,)."""
-        return WaitingEvidence(
-            self.at[kept], self.drawn[kept], self.p_log[kept], self.p_target[kept], self.known[kept]
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The verdict of the gate on a candidate.
@@ -179,7 +143,7 @@ class Verdict:
     Attributes:
         promote: Whether it may go live.
         reasons: Why it is held, one sentence per reason; empty if it is promoted.
-        figures: The numbers on which the verdict rests; None: all decisions were left out.
+        figures: The numbers on which the verdict rests; None: no decision is left.
         trail: The evidence over time, about `TRAIL` points, the last at the end of the judged decisions.
         undecided: Whether it is held only because evidence is missing: more decisions may still promote it.
     """
@@ -201,8 +165,6 @@ def judge(
     p_target: Floats,
     *,
     reward_range: tuple[float, float],
-    settled: float = inf,
-    waiting: WaitingEvidence | None = None,
     known: Integers | None = None,
     checked: int = 0,
     mismatched: int = 0,
@@ -215,17 +177,13 @@ def judge(
         p_target: Distribution of the candidate in each row, shape (n, n_arms), computed before it learned
             from the row.
         reward_range: Smallest and largest reward, as declared rather than as observed.
-        settled: Time of the first decision that waits for feedback and is missing from `waiting`, seconds
-            since the epoch; it and later ones are left out. By default none are.
-        waiting: Decisions that wait for feedback, if any.
         known: Position of the training log up to which rewards were known when each row of the log was
-            decided, shape (n,); required with `waiting`.
+            decided, shape (n,); None: those of all rows before it.
         checked: Number of decisions of this log whose propensities were recomputed.
         mismatched: How many of these differed.
 
     Raises:
-        ValueError: A row of `p_target` is not a distribution, a reward is out of the range, or decisions wait
-            and `known` is missing.
+        ValueError: A row of `p_target` is not a distribution, or a reward is out of the range.
 
     >>> drawn = np.tile([0, 1], 1_000)
     >>> log = Log.from_arrays(("bm25", "dense"), drawn, drawn * 0.2, p_log=np.full((2_000, 2), 0.5))
@@ -237,48 +195,23 @@ def judge(
     """
     if p_target.shape[1:] != (len(log.arms),):
         raise ValueError(f"arms must name the {p_target.shape[1]} columns of p_target, got {len(log.arms)}")
-    decided = log.at < settled
-    left_out = int((~decided).sum())
-    if not decided.any():
-        return Verdict(
-            False, (f"No decision is left to judge it by: all {left_out} are {WAITING}.",), None, (), True
-        )
-    if left_out:
-        log, p_target = log.where(decided), p_target[decided]
-        known = None if known is None else known[decided]
-        waiting = None if waiting is None else waiting.where(waiting.at < settled)
-    if waiting is not None and not len(waiting.at):
-        waiting = None
     sample = Sample(log.propensity, log.drawn, log.reward, p_target)
-    at, evidence, order = _evidence(log, sample, reward_range, waiting, known)
-    whole, row_waits = len(at), order >= len(log)
-    first = int(row_waits.argmax()) if row_waits.any() else whole
-    rows = np.unique(np.append(np.linspace(1, whole, TRAIL).astype(np.int64), max(first, 1)))
+    order = np.argsort(log.at, kind="stable")
+    evidence = _evidence(log, sample, reward_range, known, order)
+    rows = np.unique(np.linspace(1, len(log), TRAIL).astype(np.int64))
     bounds = sequences.difference(evidence, spec.level, rows=rows, one_sided=True)
-    ends = np.flatnonzero((rows >= first) & (np.cumsum(~row_waits)[rows - 1] > 0))
-    passing = ends[bounds.low[ends] > spec.margin]
-    end = int(passing[-1] if len(passing) else ends[::-1][bounds.low[ends][::-1].argmax()])
     above = -sequences.difference(evidence.mirrored, spec.level, rows=rows, one_sided=True).low
     span = reward_range[1] - reward_range[0]
     # Wrong propensities can bring them beyond the possible range.
     estimate, low = np.clip(bounds.estimate, -span, span), np.minimum(bounds.low, span)
-    taken = order[: rows[end]]
-    kept = np.zeros(len(log), dtype=np.bool_)
-    kept[taken[taken < len(log)]] = True
-    pending, left_out = int((taken >= len(log)).sum()), left_out + int((~kept).sum())
-    if not kept.all():
-        log, p_target = log.where(kept), p_target[kept]
-        sample = Sample(log.propensity, log.drawn, log.reward, p_target)
     diagnostics = diagnose(sample, log.arms, questions=log.questions, p_log=log.p_log)
     shared = float(np.mean(_overlap(log.p_log, p_target)))
     figures = GateFigures(
         n=len(log),
-        waiting=left_out,
-        pending=pending,
         served=float(log.reward.mean()),
-        gain=float(estimate[end]),
-        low=float(low[end]),
-        high=max(-span, float(above[ends].min())),
+        gain=float(estimate[-1]),
+        low=float(low[-1]),
+        high=max(-span, float(above[-1])),
         level=spec.level,
         margin=spec.margin,
         effective_n=diagnostics.effective_n,
@@ -294,8 +227,8 @@ def judge(
     )
     reasons = tuple(_reasons(spec, figures))
     trail = tuple(
-        Point(int(k), float(at[k - 1]), float(gain), float(low))
-        for k, gain, low in zip(bounds.rows[: end + 1], estimate[: end + 1], low[: end + 1], strict=True)
+        Point(int(k), float(log.at[order[k - 1]]), float(gain), float(least))
+        for k, gain, least in zip(rows, estimate, low, strict=True)
     )
     sound = not mismatched and not _weighs_wrongly(figures)
     return Verdict(
@@ -304,56 +237,18 @@ def judge(
 
 
 def _evidence(
-    log: Log,
-    sample: Sample,
-    reward_range: tuple[float, float],
-    waiting: WaitingEvidence | None,
-    known: Integers | None,
-) -> tuple[Floats, sequences.Evidence, Integers]:
-    """Return log and waiting decisions in the order in which they were made.
-
-    Returns:
-        The time of each decision, the evidence, and the index of each: below `len(log)` a row of the log,
-        from there on a decision that waits.
-    """
-    weight, p_target = sample.weight, sample.p_target
-    reach = None if log.p_log is None else log.reach(p_target)
-    overlap = _overlap(log.p_log, p_target)
-    if waiting is None:
-        order = np.argsort(log.at, kind="stable")
-        evidence = sequences.Evidence(
-            weight[order],
-            log.reward[order],
-            reward_range,
-            None if reach is None else reach[order],
-            overlap[order],
-            learned=None if known is None else log.seq[order],
-            known=None if known is None else known[order],
-        )
-        return log.at[order], evidence, order
-    if known is None:
-        raise ValueError("some decisions wait for feedback, so `known` is needed for the rows of the log")
-    ratio = np.divide(
-        waiting.p_target, waiting.p_log, out=np.zeros_like(waiting.p_target), where=waiting.p_log > 0.0
-    )
-    k = len(waiting.at)
-    at = np.concatenate([log.at, waiting.at])
-    order = np.argsort(at, kind="stable")
-
-    def join_rows(rows: Floats | Integers, others: Floats | Integers) -> Any:
-        return np.concatenate([rows, others])[order]
-
-    evidence = sequences.Evidence(
-        join_rows(weight, take_drawn(ratio, waiting.drawn)),
-        join_rows(log.reward, np.full(k, reward_range[0])),
+    log: Log, sample: Sample, reward_range: tuple[float, float], known: Integers | None, order: Integers
+) -> sequences.Evidence:
+    reach = None if log.p_log is None else log.reach(sample.p_target)
+    return sequences.Evidence(
+        sample.weight[order],
+        log.reward[order],
         reward_range,
-        None if reach is None else join_rows(reach, ratio.max(axis=1)),
-        join_rows(overlap, _overlap(waiting.p_log, waiting.p_target)),
-        join_rows(np.zeros(len(log)), np.ones(k)) > 0.0,
-        join_rows(log.seq, np.full(k, int(log.seq.max()) + 1)),
-        join_rows(known, waiting.known),
+        None if reach is None else reach[order],
+        _overlap(log.p_log, sample.p_target)[order],
+        learned=None if known is None else log.seq[order],
+        known=None if known is None else known[order],
     )
-    return at[order], evidence, order
 
 
 def _overlap(p_log: Floats | None, p_target: Floats) -> Floats:

@@ -27,7 +27,7 @@ from .joiner import (
 )
 from .position import Position, read_position
 from .refold import find_difference, require_gapless
-from .settled import Settled, WaitingDecisions, find_settled, waiting
+from .settled import Settled, find_settled
 
 __all__ = [
     "REBUILD",
@@ -37,7 +37,6 @@ __all__ = [
     "Settled",
     "StartingPoint",
     "TurnFacts",
-    "WaitingDecisions",
     "confirm_epoch",
     "delays",
     "delete_training_log",
@@ -62,5 +61,4 @@ __all__ = [
     "summary",
     "take_epoch",
     "traffic",
-    "waiting",
 ]

@@ -51,17 +51,13 @@ def with_router(store: Store, examples: Iterable[Example], router: str | None) -
                 yield replace(example, decision=replace(decision, context=context))
 
 
-def read_contexts(
-    store: Store, decisions: Sequence[Decision], router: str | None, *, stored_since: bool = True
-) -> list[Context]:
+def read_contexts(store: Store, decisions: Sequence[Decision], router: str | None) -> list[Context]:
     """Return the context of each decision with the scores of a router; see `with_router`.
 
     Args:
         store: The log.
         decisions: Decisions in any order.
         router: Digest of the router of the recipe, if it has one.
-        stored_since: Whether to use scores that were stored after the decision. An example has them by the
-            time it is learned; a decision that is still waiting may lack them.
     """
     numbers = {
         number for decision in decisions for number in (decision.version, decision.candidate) if number
@@ -70,7 +66,7 @@ def read_contexts(
         rows_of_versions = connection.execute(_ROUTERS, {"numbers": list(numbers)})
         routers: dict[int, str] = {row[0]: row[1] for row in rows_of_versions}
         stored = {}
-        if router is not None and stored_since:
+        if router is not None:
             ids = [decision.id for decision in decisions if routers.get(decision.version) != router]
             scored = connection.execute(_SCORES, {"digest": router, "ids": ids})
             stored = {row[0]: loads(row[1] or "null") for row in scored}

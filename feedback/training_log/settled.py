@@ -5,19 +5,17 @@ feedback is quicker than bad, or silence is a reward, the decisions that have a 
 they earned. So estimates select decisions by age instead: those whose wait time has passed. Where hardly any
 of many consecutive decisions still waits, as after a simulation, these are settled together, at once; the
 join records how far.
-
-The gate assumes the worst of decisions that wait (`armwise.feedback.ope.gate`): it reads `waiting`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import sqlalchemy as sa
 
-from armwise.feedback.events import LABELS, Decision, Mode
-from armwise.feedback.log import Store, avoid_index, counting, listing, rows
+from armwise.feedback.events import LABELS, Mode
+from armwise.feedback.log import Store, avoid_index, counting, listing
 from armwise.feedback.log import tables as t
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log.position import Position, read_head, read_position
@@ -104,78 +102,6 @@ def find_settled_together(connection: sa.Connection, rule: RewardRule, position:
         if n_waiting > STRAGGLERS * (n + LOOK_AHEAD):
             break
     return settled
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingDecisions:
-    """Decisions that wait for feedback, as read from a log.
-
-    Attributes:
-        decisions: The first that wait, in the order in which they were made.
-        settled: Time of the first decision that waits beyond these, seconds since the epoch; infinite: these
-            are all.
-    """
-
-    decisions: tuple[Decision, ...] = ()
-    settled: float = inf
-
-
-def waiting(
-    store: Store,
-    rule: RewardRule,
-    upto: int,
-    since: float | None,
-    most: int,
-    canaries: Collection[int] = (),
-) -> WaitingDecisions:
-    """Return the decisions that wait for feedback, as seen from position `upto` of the training log.
-
-    A decision waits until it is learned, its arm has failed, or the log is past its deadline. One that was
-    learned after `upto` still waits there.
-
-    Args:
-        store: The log, which may be written meanwhile.
-        rule: Defines when feedback is complete, and the wait time.
-        upto: Position of the training log of the rule that was read last.
-        since: Time of the first decision to return, seconds since the epoch; None: all are returned.
-        most: Largest number of decisions to return; the first are.
-        canaries: Versions of which at least one took part in the decision; empty: any decision.
-    """
-    decision_by_id = dict[str, Decision]()
-    with store.reading() as connection:
-        values = _open_at(read_position(connection, rule.join), rule)
-        for query in _waiting(rule, upto, since):
-            if canaries:
-                query = query.where(rows.CANDIDATE.in_(canaries))
-            first = connection.execute(query.order_by(t.decisions.c.decided_at).limit(most + 1), values)
-            decision_by_id |= {row[0]: rows.read_decision(row) for row in first}
-    decisions = sorted(decision_by_id.values(), key=lambda decision: decision.decided_at)
-    if len(decisions) <= most:
-        return WaitingDecisions(tuple(decisions))
-    settled = decisions[most].decided_at
-    return WaitingDecisions(
-        tuple(decision for decision in decisions[:most] if decision.decided_at < settled), settled
-    )
-
-
-def _waiting(rule: RewardRule, upto: int, since: float | None) -> tuple[sa.Select[Any], ...]:
-    """Return three queries of decisions: learned after a position, open, and continued.
-
-    The third is of draws that a turn continues which can still get feedback.
-    """
-    d, e, x = t.decisions.c, t.executions.c, t.examples.c
-    some = sa.select(*rows.DECISION).where(*_EXPLORED)
-    if since is not None:
-        some = some.where(d.decided_at >= since)
-    learned = sa.exists().where(x.decision_id == d.id, x.join == rule.join)
-    later = some.join_from(t.decisions, t.examples, x.decision_id == d.id)
-    never = some.outerjoin_from(t.decisions, t.executions, e.decision_id == d.id)
-    never = never.where(~learned, sa.or_(e.status.is_(None), e.status.in_(rule.learned_statuses)))
-    return (
-        later.where(x.join == rule.join, x.seq > upto),
-        never.where(*_is_open(d)),
-        never.where(*_CONTINUED),
-    )
 
 
 def _open_at(position: Position, rule: RewardRule) -> dict[str, Any]:

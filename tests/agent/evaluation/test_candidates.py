@@ -1,7 +1,7 @@
 """What candidates would have drawn from, on small logs whose every row can be followed."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -32,7 +32,7 @@ from armwise.feedback.registry import Version, versions
 from armwise.feedback.reward import RewardRule
 from armwise.feedback.training_log import StartingPoint, label_turns, take_epoch
 from armwise.feedback.training_log import examples as training_log_examples
-from armwise.feedback.training_log.settled import Settled, WaitingDecisions
+from armwise.feedback.training_log.settled import Settled
 from tests.agent.fakes import CONFIG
 from tests.agent.trained_routers import TEXTS, kept
 from tests.steps import change
@@ -54,10 +54,6 @@ class Examples:
 
     def examples(self, after: int = 0) -> Iterator[Example]:
         return (example for example in self._examples if example.seq > after)
-
-    def waiting(self, since: float | None, most: int, canaries: Collection[int] = ()) -> WaitingDecisions:
-        del since, most, canaries
-        return WaitingDecisions()
 
     @property
     def settled(self) -> Settled:

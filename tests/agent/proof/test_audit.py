@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from armwise.agent.cli.main import app
 from armwise.agent.config import load
-from armwise.agent.proof import audit
 from armwise.feedback.events import Example
 from armwise.feedback.exchange import make_rule
 from armwise.feedback.jsonl import Header, appearing, write_export
@@ -195,11 +194,7 @@ def test_a_wrong_policy_in_the_own_log_is_found(config: Path, store: Store) -> N
     assert "fail, mean weight" in printed
 
 
-@pytest.mark.parametrize("most", [audit.MOST_WAITING, 20])
-def test_decisions_of_the_own_log_that_wait_are_counted_whether_they_are_looked_up_or_later(
-    config: Path, store: Store, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    monkeypatch.setattr(audit, "MOST_WAITING", most)
+def test_decisions_of_the_own_log_that_wait_are_counted(config: Path, store: Store) -> None:
     world = World({"none": 0.3, "bm25": 0.8, "dense": 0.5}, rated=0.5)
     made = fill(store, world, 300, seed=9, settled=False)
     waiting = len(made) - len([*store.feedback(1000)])

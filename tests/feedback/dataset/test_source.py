@@ -40,10 +40,10 @@ def test_an_export_says_where_the_log_still_waited(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with path.open("wb") as file:
         write_export([example(1)], file, Header(written_at=0.0, reward=RULE))
-    assert ExportSource(path).waiting(None, 0).settled == inf
+    assert ExportSource(path).settled.before == inf
     with path.open("ab") as file:
         write_export([example(1)], file, Header(written_at=0.0, reward=RULE, settled=7.0))
-    assert ExportSource(path).waiting(None, 0).settled == 7.0
+    assert ExportSource(path).settled.before == 7.0
 
 
 def test_an_export_whose_metrics_are_not_declared_is_refused(tmp_path: Path) -> None:

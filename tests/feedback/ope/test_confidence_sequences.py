@@ -61,43 +61,6 @@ def test_the_bounds_are_those_of_gamblers_who_bet_row_by_row(seed: int, reach: b
     assert lead == pytest.approx(1.2 * gamble(evidence, 1.0, 0.025), abs=1e-6)
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    n=st.integers(2, 60),
-    chance=st.floats(0.05, 0.9),
-    later=st.sampled_from(["worst", "best", "drawn", "never"]),
-)
-def test_what_waits_only_lowers_a_bound(seed: int, n: int, chance: float, later: str) -> None:
-    rng = np.random.default_rng(seed)
-    whole = drawn_evidence(seed, n)
-    learned = rng.permutation(n) + 1
-    known = np.minimum(np.arange(n), rng.integers(0, n, n))
-    known = np.where(rng.random(n) < 0.5, 0, known)
-    waiting = rng.random(n) < chance
-    learned = np.where(waiting, learned + n, learned)
-    now = replace(whole, waiting=waiting, learned=learned, known=known)
-    low = difference(now, one_sided=True).low[-1]
-    reward = {"worst": np.full(n, -0.2), "best": np.ones(n), "drawn": whole.reward, "never": whole.reward}[
-        later
-    ]
-    then = replace(whole, reward=np.where(waiting, reward, whole.reward), learned=learned, known=known)
-    if later == "never":
-        if waiting.all():
-            return
-        kept = ~waiting
-        then = Evidence(
-            whole.weight[kept],
-            whole.reward[kept],
-            (-0.2, 1.0),
-            whole.reach,
-            1.0,
-            None,
-            learned[kept],
-            known[kept],
-        )
-    assert low <= difference(then, one_sided=True).low[-1] + 1e-9
-
-
 def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decided() -> None:
     n, rng = 400, np.random.default_rng(3)
     weight, reward = rng.choice([0.5, 3.0], n, p=[0.8, 0.2]), rng.uniform(size=n)
@@ -108,38 +71,6 @@ def test_the_control_variate_of_a_row_is_of_the_rewards_known_when_it_was_decide
     assert difference(lagged, rows=rows).low == difference(changed, rows=rows).low
     prompt = replace(lagged, known=np.arange(n))
     assert difference(prompt).low[-1] == difference(replace(prompt, learned=None, known=None)).low[-1]
-
-
-@pytest.mark.parametrize("n_known", [0, 1, 3])
-def test_many_rows_that_wait_and_few_that_are_known_leave_the_trivial_bound(n_known: int) -> None:
-    n, rows = 3_000, np.arange(3_000)
-    rng = np.random.default_rng(5)
-    weight = rng.choice([0.0, 4.0], n, p=[0.75, 0.25])
-    evidence = Evidence(
-        weight,
-        rng.uniform(size=n),
-        (0.0, 1.0),
-        4.0,
-        waiting=rows >= n_known,
-        learned=rows + 1,
-        known=np.zeros(n, dtype=np.int64),
-    )
-    bounds = difference(evidence)
-    assert np.isfinite([bounds.low, bounds.high, bounds.estimate]).all()
-    assert bounds.low[-1] == -1.0
-    assert bounds.high[-1] == 1.0
-
-
-def test_rows_that_wait_are_no_part_of_the_estimate() -> None:
-    whole = drawn_evidence(4, 50)
-    rows, waiting = np.arange(1, 51), np.arange(50) >= 30
-    now = replace(whole, waiting=waiting, learned=rows, known=rows - 1)
-    bounds = difference(now)
-    assert bounds.estimate[-1] == bounds.estimate[29]
-    assert bounds.low[-1] < bounds.low[29]
-    none_yet = replace(now, waiting=np.ones(50, dtype=np.bool_))
-    assert difference(none_yet).estimate[-1] == 0.0
-    assert difference(none_yet).low[-1] <= 0.0
 
 
 @BOUNDS_OF
@@ -310,7 +241,6 @@ SECOND: Integers = np.array([2])
         (lambda: Evidence(ONE[:0], ONE[:0], (0.0, 1.0)), r"n above 0, got \(0,\)"),
         (lambda: Evidence(ONE, ONE[:2], (0.0, 1.0)), r"one shape.*\(3,\) and \(2,\)"),
         (lambda: Evidence(ONE, ONE, (1.0, 1.0)), "must rise, got 1 to 1"),
-        (lambda: Evidence(ONE, ONE, (0.0, 1.0), waiting=ONE > 0), "rows that wait .*need learned and known"),
         (lambda: Evidence(ONE, ONE, (0.0, 1.0), known=SECOND), "both learned and known, or neither"),
         (lambda: Evidence(ONE, ONE, (0.0, 1.0), learned=SECOND, known=SECOND), r"learned .* \(3,\)"),
         (lambda: Evidence(ONE, 2.0 * ONE, (0.0, 1.0)), r"range \[0, 1\], got 2 at row 0"),

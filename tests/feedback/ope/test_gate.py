@@ -15,8 +15,8 @@ from armwise.feedback.arrays import Floats
 from armwise.feedback.dataset import Log
 from armwise.feedback.ope import confidence_sequences as sequences
 from armwise.feedback.ope import gate
-from armwise.feedback.ope.gate import GateSpec, Verdict, WaitingEvidence, judge
-from benchmarks.gate import SITUATIONS, Delayed, Order
+from armwise.feedback.ope.gate import GateSpec, Verdict, judge
+from benchmarks.gate import SITUATIONS
 
 SPEC = GateSpec()
 SERVED = np.array([0.6, 0.3, 0.1])
@@ -139,155 +139,17 @@ def test_a_propensity_off_by_a_rounding_error_does_no_harm() -> None:
     assert verdict_of(rounded).promote
 
 
-@pytest.mark.slow
-def test_rows_whose_feedback_came_soon_do_not_decide_before_those_that_still_wait() -> None:
-    looks, courses = (
-        np.linspace(65.0, 200.0, 5),
-        [Delayed.invent(4_000, np.random.default_rng(seed)) for seed in range(10)],
-    )
-    promoted = {
-        order: sum(np.isfinite(course.promoted(looks, order)) for course in courses) for order in Order
-    }
-    assert promoted[Order.LEARNED] == 10, "the rows at hand were chosen by their rewards"
-    assert promoted[Order.UP_TO_WAITING] == 0
-    assert promoted[Order.WORST] == 0
-
-
-def test_decisions_after_one_that_waits_are_counted_and_not_judged_by() -> None:
-    log = made_log()
-    p = np.tile(CANDIDATE, (len(log), 1))
-    judged, alone = (
-        judge(SPEC, some, p[: len(some)], reward_range=(0.0, 1.0), settled=until, checked=100)
-        for some, until in ((log, 2_000.0), (log.where(log.at < 2_000.0), np.inf))
-    )
-    assert judged.figures is not None
-    assert alone.figures is not None
-    assert (judged.figures.n, judged.figures.waiting) == (1_000, 2_000)
-    assert judged.figures == replace(alone.figures, waiting=2_000)
-    assert judged.trail == alone.trail
-
-
-def waiting_of(log: Log, rows: Floats, p: Floats = CANDIDATE) -> WaitingEvidence:
-    """Return rows of a log as decisions whose feedback did not come yet."""
-    chosen = np.flatnonzero(rows)
-    assert log.p_log is not None
-    return WaitingEvidence(
-        log.at[chosen],
-        log.drawn[chosen],
-        log.p_log[chosen],
-        np.tile(p, (len(chosen), 1)),
-        log.seq[chosen] - 1,
-    )
-
-
-def judged_while(log: Log, rows: Floats, spec: GateSpec = SPEC) -> Verdict:
-    """Judge a candidate while some rows of a log wait for feedback."""
-    rest = log.where(~rows)
-    return judge(
-        spec,
-        rest,
-        np.tile(CANDIDATE, (len(rest), 1)),
-        reward_range=(0.0, 1.0),
-        waiting=waiting_of(log, rows),
-        known=rest.seq - 1,
-        checked=100,
-    )
-
-
-def test_one_early_decision_without_feedback_does_not_hold_up_a_promotion() -> None:
-    log = made_log()
-    verdict = judged_while(log, np.arange(3_000) == 5)
-    assert verdict.promote
-    assert verdict.figures is not None
-    assert (verdict.figures.n, verdict.figures.pending, verdict.figures.waiting) == (2_999, 1, 0)
-    assert verdict.trail[-1].n == 3_000
-
-
-def test_the_newest_decisions_are_left_out_where_most_of_them_wait() -> None:
-    log = made_log()
-    verdict = judged_while(log, (np.arange(3_000) >= 2_000) & (np.arange(3_000) % 4 > 0))
-    assert verdict.figures is not None
-    assert verdict.promote
-    assert verdict.figures.n >= 2_000
-    assert verdict.figures.n + verdict.figures.waiting == 2_250
-    assert 0 < verdict.figures.pending < 750
-    assert verdict.trail[-1].n == verdict.figures.n + verdict.figures.pending
-    held = judged_while(log, (np.arange(3_000) >= 2_000) & (np.arange(3_000) % 4 > 0), GateSpec(margin=0.2))
-    assert held.figures is not None
-    assert held.figures.low == max(point.low for point in held.trail[-1:])
-    assert held.figures.n < verdict.figures.n
-
-
-@pytest.mark.parametrize(
-    ("log", "reach", "overlap"), [(made_log(600), 0.8 / 0.3, 1.0), (without_the_third_arm(), 2.4, 0.9)]
-)
-def test_decisions_that_wait_are_bounded_too(log: Log, reach: float, overlap: float) -> None:
-    """Each could have drawn the arm of the largest weight, whichever it drew."""
-    assert log.p_log is not None
-    waits = (np.arange(len(log)) % 5 == 0) & (np.arange(len(log)) > 100)
-    evidence = sequences.Evidence(
-        CANDIDATE[log.drawn] / log.propensity,
-        log.reward,
-        (0.0, 1.0),
-        reach,
-        overlap,
-        waiting=waits,
-        learned=log.seq,
-        known=log.seq - 1,
-    )
-    low = sequences.difference(evidence, SPEC.level, one_sided=True).low
-    trail = judged_while(log, waits).trail
-    assert waits[: trail[-1].n].any()
-    assert [point.low for point in trail] == pytest.approx([low[point.n - 1] for point in trail], abs=1e-12)
-
-
-def test_the_upper_bound_is_the_lowest_of_all_ends_as_well() -> None:
-    log, late = made_log(quality=(0.7, 0.4, 0.4)), np.arange(3_000) >= 2_000
-    verdict = judged_while(log, late)
-    assert verdict.figures is not None
-    before = judge(
-        SPEC,
-        log.where(~late),
-        np.tile(CANDIDATE, (2_000, 1)),
-        reward_range=(0.0, 1.0),
-        known=np.arange(2_000),
-        checked=100,
-    )
-    assert before.figures is not None
-    assert verdict.figures.high == pytest.approx(before.figures.high, abs=0.002)
-    assert verdict.figures.high < 0.0
-
-
-def test_waiting_decisions_alone_before_the_first_reward_leave_the_verdict_undecided() -> None:
-    log = made_log(60)
-    verdict = judged_while(log, np.arange(60) < 50)
-    assert not verdict.promote
-    assert verdict.undecided
-    assert verdict.figures is not None
-    assert verdict.figures.n == 10
-    assert verdict.figures.low < 0.0 < verdict.figures.high
-
-
 def test_what_was_known_stays_with_its_decision_where_rows_are_not_in_order_of_time() -> None:
-    log = made_log(400)
-    log = replace(log, at=log.at[::-1])
-    known, before = 200 + np.arange(400) // 2, log.at < log.at[200]
+    log, known = made_log(400), 200 + np.arange(400) // 2
     p, told = np.tile(CANDIDATE, (400, 1)), {"reward_range": (0.0, 1.0), "checked": 100}
-    found = judge(SPEC, log, p, settled=float(log.at[200]), known=known, **told)
-    alone = judge(SPEC, log.where(before), p[before], known=known[before], **told)
-    assert 0 < before.sum() < 200
-    assert found.trail == alone.trail
-
-
-def test_those_that_wait_after_the_end_of_the_log_are_not_counted() -> None:
-    log = made_log(60)
-    rows = np.arange(60) >= 50
-    rest = log.where(~rows)
-    p = np.tile(CANDIDATE, (50, 1))
-    told = {"reward_range": (0.0, 1.0), "waiting": waiting_of(log, rows), "known": rest.seq - 1}
-    verdict = judge(SPEC, rest, p, settled=float(log.at[50]), **told)
-    assert verdict.figures is not None
-    assert (verdict.figures.n, verdict.figures.pending) == (50, 0)
+    back = replace(
+        log, **{name: getattr(log, name)[::-1] for name in ("drawn", "propensity", "reward", "seq", "at")}
+    )
+    found, other = (
+        judge(SPEC, some, p, known=then, **told) for some, then in ((log, known), (back, known[::-1]))
+    )
+    assert found.trail == other.trail
+    assert found.trail != judge(SPEC, log, p, known=np.arange(400), **told).trail
 
 
 def test_a_candidate_is_undecided_until_its_upper_bound_is_at_the_margin() -> None:
@@ -327,16 +189,6 @@ def test_reach_and_overlap_follow_their_rows_into_the_order_of_decisions() -> No
     assert [(point.n, point.at) for point in one.trail] == [(point.n, point.at) for point in other.trail]
     assert other.figures.effective_n == pytest.approx(one.figures.effective_n)
     assert other.figures.overlap == pytest.approx(one.figures.overlap)
-
-
-def test_a_log_whose_first_decision_waits_is_held_by_that_alone() -> None:
-    log = made_log(40)
-    verdict = judge(SPEC, log, np.tile(CANDIDATE, (40, 1)), reward_range=(0.0, 1.0), settled=1_000.0)
-    assert verdict.promote is False
-    [reason] = verdict.reasons
-    assert "all 40 are after a decision that still waits" in reason
-    assert verdict.figures is None
-    assert json.loads(json.dumps(verdict.document()))["trail"] == []
 
 
 def test_a_mean_weight_whose_error_nobody_knows_holds_nobody() -> None:
@@ -525,7 +377,6 @@ def test_one_that_is_no_better_is_seldom_promoted_however_often_one_looks(situat
         ({"p_target": np.tile([0.1, 0.8, 0.1, 0.0], (60, 1))}, "4 columns of p_target, got 3"),
         ({"p_target": np.tile([0.5, 0.4, 0.0], (60, 1))}, r"p_target must be 1, got 0\.9 at row 0"),
         ({"reward_range": (-1.0, 0.5)}, r"declared range \[-1, 0.5\], got 1"),
-        ({"waiting": waiting_of(made_log(60), np.arange(60) < 5)}, "`known` is needed"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(changes: dict[str, Any], words: str) -> None:

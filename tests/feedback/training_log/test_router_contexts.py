@@ -14,7 +14,6 @@ from armwise.feedback.training_log import Joiner, router_contexts, take_epoch
 from armwise.feedback.training_log.router_contexts import (
     leave_unscored,
     list_unscored,
-    read_contexts,
     read_decisions,
     store_scores,
     with_router,
@@ -72,8 +71,6 @@ def test_scores_are_those_of_the_recipes_router(store: Store, monkeypatch: pytes
     assert other == [{}, {"a": 0.6}, {}, {}, {"a": 0.6}], "each router has scores of its own"
     plain = with_router(store, examples, None)
     assert [scores_of(one) for one in plain] == [{}, {}, {}, {}, {}], "of a recipe without a router"
-    early = read_contexts(store, decisions, "ours", stored_since=False)
-    assert [bool(one.arms["a"].get("router")) for one in early] == [True, False, False, False, False]
 
 
 def test_a_log_without_routers_is_learned_as_it_is(store: Store) -> None:

@@ -87,7 +87,7 @@ def test_they_are_listed_and_found_by_the_version_that_looked_on(filled: Store) 
 def test_one_that_waits_for_feedback_waits_as_any_other(store: Store) -> None:
     store.append([UNKNOWN, execution(UNKNOWN.id)])
     Joiner(store, RULE, take_epoch(store, "test", 0.0)).advance(101.0)
-    assert settled.waiting(store, RULE, 0, None, 10).decisions == (UNKNOWN,)
+    assert settled.read(store, RULE).before == UNKNOWN.decided_at
 
 
 def test_drift_is_looked_for_in_their_rewards_too() -> None:
