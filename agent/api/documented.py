@@ -56,8 +56,8 @@ ANSWER = (
 """Errors of a turn that the language model answers."""
 
 _ANY = (
-    *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unknown_host"),
-    "forbidden",  # a page of another site
+    *("invalid_request", "invalid_value", "request_timeout", "payload_too_large", "unsupported_encoding"),
+    *("unknown_host", "forbidden"),  # a page of another site
 )
 _PROXY = ("header_too_large", "internal_error", "not_ready", "overloaded", "log_unavailable", "replica_lost")
 _WITH_KEY = ("invalid_api_key", "rate_limit_exceeded")

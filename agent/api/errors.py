@@ -67,7 +67,8 @@ _KINDS = (
         "invalid_request",
         400,
         "The body is not declared as JSON, is not UTF-8 JSON, lacks a field or has an unknown "
-        "one, or an integer has more than 100 digits. Correct what the message names.",
+        "one, an integer has more than 100 digits, or the body is not packed as its "
+        "`Content-Encoding` says. Correct what the message names.",
         framework=True,
     ),
     ErrorKind(
@@ -248,6 +249,12 @@ _KINDS = (
         413,
         "The body is larger than `limits.body_bytes`, or has more than 100,000 fields and "
         "items. Send less, or raise `limits.body_bytes`.",
+    ),
+    ErrorKind(
+        "unsupported_encoding",
+        415,
+        "The body has a `Content-Encoding` other than `gzip`, `deflate` and `zstd`, or more than 3. Send it "
+        "in one of these, or without any.",
     ),
     ErrorKind(
         "unknown_host",

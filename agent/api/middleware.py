@@ -4,18 +4,16 @@ Without keys the service is open, which suits a single machine but not a network
 how the clients of another API send their key.
 """
 
-import asyncio
 import difflib
 import functools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as FrameworkError
 from starlette.requests import ClientDisconnect
@@ -24,13 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from armwise.agent.access import OPEN, Caller, Hosts, Keyring, Quota, require_scope
-from armwise.agent.api import pages
+from armwise.agent.api import encodings, pages
+from armwise.agent.api.bodies import SMALL_BODY, BodyReader, Uploads
 from armwise.agent.api.errors import HANDLED, ApiError, translate
 from armwise.agent.config import Limits, Scope
 from armwise.agent.serving import Replica
-from armwise.agent.turn import OverloadedError, Places
-from armwise.arms.large import call_beside
-from armwise.arms.llm import LONGEST_NUMBER, MOST_MEMBERS, count_members, has_long_number
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +95,9 @@ FOR_ANY_SITE = (
 )
 """Headers with which pages of any site may read a response, including refusals."""
 
+ADDED_TO: Mapping[str, Iterable[tuple[bytes, bytes]]] = {"unsupported_encoding": (encodings.ACCEPTED,)}
+"""Headers of some refusals, by their codes."""
+
 NOBODY = Caller(None, frozenset())
 
 PUBLIC_KEY = frozenset[Scope](("chat",))
@@ -139,34 +138,8 @@ def _find_dialect(path: str, dialects: Sequence[ApiDialect]) -> ApiDialect:
     return next((dialect for dialect in dialects if dialect.speaks(path)), OURS)
 
 
-BODY_S, BODY_RATE = 10.0, 64 * 1024
-"""Seconds that a body may take, and bytes for which it gets one more; a slower one gets 408."""
-
-SMALL_BODY = 64 * 1024
-"""Bytes of a body that need no place while they arrive."""
-
-UPLOADS, UPLOADS_OF_ONE = 32, 8
-"""Larger bodies that may arrive at once, of all callers and of one."""
-
-UPLOADS_WAITING, UPLOAD_S = 64, 5.0
-"""Larger bodies that wait for a place, and for how many seconds; others get 503."""
-
-
-class Uploads:
-    """Places for bodies that are still arriving, in total and by the key or the address of their sender."""
-
-    def __init__(self) -> None:
-        self._all = Places("places for uploads", UPLOADS, UPLOADS_WAITING, UPLOAD_S)
-        self._of_one = WeakValueDictionary[str | None, Places]()  # while one is held
-
-    @asynccontextmanager
-    async def hold(self, who: str | None) -> AsyncIterator[None]:
-        """Hold a place of a caller. Raises OverloadedError."""
-        if (own := self._of_one.get(who)) is None:
-            own = Places("places for uploads of one caller", UPLOADS_OF_ONE, UPLOADS_WAITING, UPLOAD_S)
-            self._of_one[who] = own
-        async with own.hold(), self._all.hold():
-            yield
+OF_PACKED = frozenset((b"content-encoding", b"content-length"))
+"""Headers that describe a body as it was sent, and not as it is read."""
 
 
 class RequestGuard:
@@ -222,19 +195,21 @@ class RequestGuard:
                 send = _with_headers(send, lambda: self._quota.headers(caller))
             await self._quota.admit(caller)
             self._check_length(headers, self._most_bytes(caller))
+            codings = _take_codings(scope)
         except Exception as error:
             failure = translate(error)
             if failure.code == "internal_error":
                 raise
             self._refused(failure.code)
+            added += ADDED_TO.get(failure.code, ())
             if failure.code == "forbidden" or not dialect.answers_refusals:
                 await dialect.respond(failure, request_id.decode("latin-1"))(scope, receive, send)
                 return
-            state["refusal"], caller = failure, NOBODY
+            state["refusal"], caller, codings = failure, NOBODY, ()
         state["caller"] = caller
-        async with AsyncExitStack() as place:
-            receive = self._limit_body(receive, self._most_bytes(caller), _find_sender(caller, scope), place)
-            await self._app(scope, receive, send)
+        hold = partial(self._uploads.hold, _find_sender(caller, scope))
+        async with BodyReader(receive, self._most_bytes(caller), hold, codings) as body:
+            await self._app(scope, body.receive, send)
 
     def _refuse_other_sites(self, method: str, headers: Mapping[bytes, bytes]) -> None:
         """Refuse requests that a page of another site makes a browser send, other than following a link.
@@ -273,54 +248,14 @@ class RequestGuard:
         """Check the declared length of a body. Raises ApiError."""
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > most:
-            raise _too_large(most)
+            raise encodings.too_large(most)
 
-    def _limit_body(self, receive: Receive, most: int, sender: str | None, place: AsyncExitStack) -> Receive:
-        """Return a channel that refuses a body which is too large or too slow, or has too many members.
 
-        Args:
-            receive: Receives the body.
-            most: Bytes that it may have.
-            sender: Whose places for uploads it takes, if it is large.
-            place: Holds its place; closed as soon as the body is whole.
-        """
-        received, whole, held, parts = 0, False, False, list[bytes]()
-        clock = asyncio.get_running_loop().time
-        begun = clock()
-
-        async def receive_part() -> Message:
-            nonlocal received, whole, held, begun
-            if whole:  # only the end of the connection can follow
-                return await receive()
-            if received > SMALL_BODY and not held:
-                asked = clock()
-                try:
-                    await place.enter_async_context(self._uploads.hold(sender))
-                except OverloadedError as error:
-                    busy = translate(error)
-                    raise HTTPException(busy.status) from busy
-                held, begun = True, begun + clock() - asked
-            try:
-                async with asyncio.timeout_at(begun + BODY_S + received / BODY_RATE):
-                    part = await receive()
-            except TimeoutError:
-                late = f"after {received:,} bytes, the body was slower than {BODY_RATE:,} bytes a second"
-                raise HTTPException(408) from ApiError("request_timeout", late)
-            parts.append(part.get("body", b""))
-            received += len(parts[-1])
-            whole = not part.get("more_body", False)
-            if whole:
-                await place.aclose()
-            large = _too_large(most) if received > most else None
-            if whole:
-                if large is None and received > 2 * MOST_MEMBERS:  # each takes two bytes or more
-                    large = await call_beside(received, lambda: _refuse_content(b"".join(parts)))
-                parts.clear()  # the application has them
-            if large is not None:
-                raise HTTPException(large.status) from large  # FastAPI lets no other exception pass here
-            return part
-
-        return receive_part
+def _take_codings(scope: AsgiScope) -> tuple[str, ...]:
+    """Return the codings of a body, and remove the headers that describe it packed. Raises ApiError."""
+    if codings := encodings.read_encodings(scope["headers"]):
+        scope["headers"] = [header for header in scope["headers"] if header[0] not in OF_PACKED]
+    return codings
 
 
 def _find_sender(caller: Caller, scope: AsgiScope) -> str | None:
@@ -329,21 +264,6 @@ def _find_sender(caller: Caller, scope: AsgiScope) -> str | None:
         return f"key {caller.key}"
     client = scope.get("client")
     return client[0] if client else None
-
-
-def _too_large(most: int) -> ApiError:
-    return ApiError("payload_too_large", f"the body is larger than {most} bytes")
-
-
-def _refuse_content(body: bytes) -> ApiError | None:
-    """Return the error of a body that would take long to parse, if it would."""
-    most = sum(map(body.count, (b",", b"[", b"{")))  # those in texts, too, which take long to leave out
-    if most > MOST_MEMBERS and (count := count_members(body)) > MOST_MEMBERS:
-        message = f"the body has {count:,} fields and items; at most {MOST_MEMBERS:,} are read"
-        return ApiError("payload_too_large", message)
-    if has_long_number(body):
-        return ApiError("invalid_request", f"the body has a number of more than {LONGEST_NUMBER:,} digits")
-    return None
 
 
 def _with_headers(send: Send, headers: Callable[[], Iterable[tuple[bytes, bytes]]]) -> Send:

@@ -14,9 +14,10 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from armwise.agent.access import Hosts, Keyring, Quota
-from armwise.agent.api import middleware
+from armwise.agent.api import bodies
+from armwise.agent.api.bodies import Uploads
 from armwise.agent.api.errors import ApiError
-from armwise.agent.api.middleware import RequestGuard, Uploads
+from armwise.agent.api.middleware import RequestGuard
 from armwise.agent.api.routes import list_dialects
 from armwise.agent.config import Key, Limits
 from armwise.arms.llm import count_members
@@ -211,14 +212,14 @@ async def test_a_body_has_a_lowest_rate(rate: float, arrives: bool) -> None:
 
     async def slow() -> Message:
         nonlocal elapsed, left
-        elapsed += len(part) / middleware.BODY_RATE / rate
+        elapsed += len(part) / bodies.BODY_RATE / rate
         left -= 1
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return {"type": "http.request", "body": part, "more_body": left > 0}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(middleware, "BODY_S", 1.0)
+        patch.setattr(bodies, "BODY_S", 1.0)
         app, scope = Behind(), {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
         if arrives:
             await guarded(app, LARGE)(scope, slow, AsyncMock())
@@ -263,7 +264,7 @@ class Sender:
 def two_keys(monkeypatch: pytest.MonkeyPatch) -> tuple[Key, ...]:
     monkeypatch.setenv("ONE", "one")
     monkeypatch.setenv("OTHER", "other")
-    monkeypatch.setattr(middleware, "UPLOAD_S", 0.01)
+    monkeypatch.setattr(bodies, "UPLOAD_S", 0.01)
     return Key(env="ONE"), Key(env="OTHER")
 
 
@@ -280,13 +281,13 @@ async def test_silent_uploads_of_one_key_leave_places_to_another(two_keys: tuple
     guard = guarded(Behind(), LARGE, two_keys)
     silent, small, other = Sender(guard, BIG, "one"), Sender(guard, SMALL, "one"), Sender(guard, BIG, "other")
     held = [asyncio.create_task(silent.send()) for _ in range(64)]
-    assert await statuses(held) == [503] * (64 - middleware.UPLOADS_OF_ONE)
+    assert await statuses(held) == [503] * (64 - bodies.UPLOADS_OF_ONE)
     small.rest.set()
     other.rest.set()
     assert await other.send() == 200, "of the same address"
     assert await small.send() == 200, "it needs no place"
     silent.rest.set()
-    assert await asyncio.gather(*held[: middleware.UPLOADS_OF_ONE]) == [200] * middleware.UPLOADS_OF_ONE
+    assert await asyncio.gather(*held[: bodies.UPLOADS_OF_ONE]) == [200] * bodies.UPLOADS_OF_ONE
     assert await silent.send() == 200, "the places are free again"
 
 
@@ -300,7 +301,7 @@ async def test_a_place_is_held_for_the_upload_and_not_for_the_turn(two_keys: tup
 
     sender = Sender(guarded(app := Slow(), LARGE, two_keys), BIG, "one")
     sender.rest.set()
-    turns = [asyncio.create_task(sender.send()) for _ in range(4 * middleware.UPLOADS)]
+    turns = [asyncio.create_task(sender.send()) for _ in range(4 * bodies.UPLOADS)]
     assert await statuses(turns) == []
     assert len(app.read) == BIG * len(turns)
     turn.set()
@@ -314,7 +315,7 @@ async def test_a_body_of_nobody_is_small_and_an_open_service_counts_addresses(
     assert [await nobody.send(path=path) for path in ("/health", "/v1/x")] == [413, 401]
     sender = Sender(guarded(Behind(), LARGE), BIG)
     held = [asyncio.create_task(sender.send("192.0.2.1")) for _ in range(20)]
-    assert len(await statuses(held)) == 20 - middleware.UPLOADS_OF_ONE
+    assert len(await statuses(held)) == 20 - bodies.UPLOADS_OF_ONE
     sender.rest.set()
     assert await sender.send("192.0.2.2") == 200
     await asyncio.gather(*held)
@@ -339,7 +340,7 @@ async def test_a_body_that_never_ends_is_refused_when_its_time_is_over(
     async def refused(message: Message) -> None:
         raise AssertionError(f"nothing is sent, least of all {message}")
 
-    monkeypatch.setattr(middleware, "BODY_S", 0.01)
+    monkeypatch.setattr(bodies, "BODY_S", 0.01)
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": []}
     with pytest.raises(HTTPException) as error:
         await guarded(Behind(), LIMITS)(scope, silent, refused)
